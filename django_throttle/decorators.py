@@ -138,9 +138,17 @@ class _Call:
         if self._later is not None:
             rest = self._args[isinstance(self._args[0], View) + 1 :]
             instead = self._later.answered(who, rest, self._kwargs)
-        facts = partial(self.afacts if awaits else self.facts, who)
-        answered = serve(django_request(self.subject), who, facts, go, instead, awaits=awaits)
+        decide = self._adecide if awaits else self._decide
+        answered = serve(django_request(self.subject), who, decide, lambda _: go(), instead, awaits=awaits)
         return answered if awaits else at_once(answered)
+
+    def _decide(self, request: HttpRequest, who: HttpWho) -> tuple[Facts, Any]:
+        facts = self.facts(who)
+        return facts, limiter.decide(facts)
+
+    async def _adecide(self, request: HttpRequest, who: HttpWho) -> tuple[Facts, Any]:
+        facts = await self.afacts(who)
+        return facts, await limiter.adecide(facts)
 
     def facts(self, caller: Caller | None) -> Facts:
         """Raises InvalidIdent for a call without a request whose ident is not given."""
@@ -151,7 +159,9 @@ class _Call:
         if self.subject is None:
             return Facts(self.rule, (), who, price, rule=self.rule, ident=ident, is_claimed=is_claimed)
         request = django_request(self.subject)
-        return facts_of(request, self.rule, who, price, (), rule=self.rule, early=True, ident=ident)
+        facts = facts_of(request, self.rule, who, price, ())
+        facts.rule, facts.ident = self.rule, ident
+        return facts
 
     async def afacts(self, caller: Caller | None) -> Facts:
         """The same on an event loop: in a thread where a function of the site makes a query."""

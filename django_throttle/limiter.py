@@ -192,7 +192,7 @@ def door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: b
 def _flow_of(
     snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool, charges: Charges
 ) -> Steps[Decision]:
-    blocks = snapshot.blocks(facts) if _may_block(snapshot) else ()
+    blocks = snapshot.blocks(facts)
     decided = decide_flow(charges, store, commit=commit, whole=facts.early, socket="connect" in facts.events)
     if blocks:
         decided = overrides.decide_blocked(blocks, decided)
@@ -201,18 +201,14 @@ def _flow_of(
     return decide_reported(decided, facts, commit, charges)
 
 
-def _may_block(snapshot: rulebook.Snapshot) -> bool:
-    """Whether a call may be refused by something else than what it has used."""
-    return bool(snapshot.overrides.all) or conf().NO_ADDRESS == "refuse"
-
-
 def begin(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Decide | Steps[Decision]:
     """The one command that decides a call, as of most of them; else the flow that does. Raises as ``door_flow``."""
     if type(facts.cost) is not int or facts.cost < 0:
         check_cost(facts.cost)
     charges, refusals = snapshot.match(facts), store.denials.known
     is_straight = charges.rules.is_straight and commit and not (rulebook.carry_over.edits or facts.charged.costs)
-    if is_straight and charges.key not in refusals and not _may_block(snapshot):
+    is_refused = refusals and charges.key in refusals
+    if is_straight and not (is_refused or snapshot.overrides.all) and conf().NO_ADDRESS != "refuse":
         return Decide(charges, True, None, facts.early)
     return _flow_of(snapshot, facts, store, commit, charges)
 
@@ -278,8 +274,8 @@ def decide_reported(
 
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
-    store, snapshot = _watched_store(), rulebook.present() or rulebook.current()
-    call = begin(snapshot, facts, store, commit)
+    store = _watched_store()
+    call = begin(rulebook.present() or rulebook.current(), facts, store, commit)
     if not isinstance(call, Decide):
         return run(call, store)
     since = perf_counter(), store.denials.epoch

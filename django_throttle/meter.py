@@ -57,15 +57,16 @@ class Meter:
     meanwhile.
     """
 
-    __slots__ = ("_began", "_cpu", "_cpu_began", "_wall", "bytes", "thread", "uses")
+    bytes = 0
+    _wall: float | None = None  # seconds, once it has stopped
+    _cpu = 0.0  # seconds, when it was last read in its thread
 
     def __init__(self, bytes: int = 0) -> None:  # noqa: A002  (one is made for each request)
-        self.bytes = bytes
+        if bytes:
+            self.bytes = bytes
         # By alias, label of the model ("" where it cannot be told), and thread: each is changed by one thread alone.
         self.uses: dict[tuple[str, str, int], Use] = {}
         self.thread = get_ident()  # whose CPU time is read
-        self._wall: float | None = None  # seconds, once it has stopped
-        self._cpu = 0.0  # seconds, when it was last read in its thread
         self._began, self._cpu_began = perf_counter(), thread_time()
 
     @property

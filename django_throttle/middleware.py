@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -12,8 +11,9 @@ from django.apps import apps
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from django_throttle import rulebook
+from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
+from django_throttle.core import Decision
 from django_throttle.exceptions import Refused
 from django_throttle.http.request_state import facts_of, place_of, state_of
 from django_throttle.http.serve import at_once, refusal_by_rules, refusal_of_error, serve
@@ -43,26 +43,23 @@ class ThrottleMiddleware:
             logger.warning(UNINSTALLED)
         self.get_response: Any = get_response
         self.is_async = iscoroutinefunction(get_response)
-        self._facts: Callable[[HttpRequest, HttpWho], Any] = _afacts if self.is_async else _facts
+        self._decide: Callable[[HttpRequest, HttpWho], Any] = _adecide if self.is_async else _decide
         if self.is_async:
             markcoroutinefunction(self)
             self.process_view = self._aprocess_view  # type: ignore[method-assign]  # not in a thread
 
     def __call__(self, request: HttpRequest) -> Any:
-        who = HttpWho(request)
-        facts, view = partial(self._facts, request, who), partial(self.get_response, request)
-        answered = serve(request, who, facts, view, awaits=self.is_async)
+        answered = serve(request, HttpWho(request), self._decide, self.get_response, awaits=self.is_async)
         return answered if self.is_async else at_once(answered)
 
     def process_view(self, request: HttpRequest, *view: Any) -> Any:
         """Apply the rules of another scope too, where later middleware has changed the view of the request."""
-        return at_once(self._refused_elsewhere(request)) if _goes_elsewhere(request) else None
+        return refusal_by_rules(request, *_decide(request, HttpWho(request))) if _goes_elsewhere(request) else None
 
     async def _aprocess_view(self, request: HttpRequest, *view: Any) -> Any:
-        return await self._refused_elsewhere(request) if _goes_elsewhere(request) else None
-
-    def _refused_elsewhere(self, request: HttpRequest) -> Coroutine[Any, Any, HttpResponseBase | None]:
-        return refusal_by_rules(request, partial(self._facts, request, HttpWho(request)), awaits=self.is_async)
+        if _goes_elsewhere(request):
+            return refusal_by_rules(request, *await _adecide(request, HttpWho(request)))
+        return None
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """A refusal of what a view has called is a refusal of the request."""
@@ -76,11 +73,16 @@ def _goes_elsewhere(request: HttpRequest) -> bool:
 
 def _facts(request: HttpRequest, who: HttpWho) -> Facts:
     place = state_of(request).place = place_of(request)
-    return facts_of(request, place.scope, who, early=True)
+    return facts_of(request, place.scope, who)
 
 
-async def _afacts(request: HttpRequest, who: HttpWho) -> Facts:
-    found = _facts(request, who)
-    if (rulebook.present() or await rulebook.acurrent()).asks_user(found):
+def _decide(request: HttpRequest, who: HttpWho) -> tuple[Facts, Decision]:
+    facts = _facts(request, who)
+    return facts, limiter.decide(facts)
+
+
+async def _adecide(request: HttpRequest, who: HttpWho) -> tuple[Facts, Decision]:
+    facts = _facts(request, who)
+    if (rulebook.present() or await rulebook.acurrent()).asks_user(facts):
         await who.aload()
-    return found
+    return facts, await limiter.adecide(facts)

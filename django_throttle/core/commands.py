@@ -46,14 +46,15 @@ class RuleSet:
     ``is_quiet`` where an allowed call has nothing to tell but numbers: no wait here, no share of a limit reached,
     nothing that its status corrects; ``is_plain`` where it owes nothing either: no lease. ``is_counted`` where the
     store's counters decide, and nothing is to be named or bought beforehand; ``is_straight`` where both hold: one
-    command, and nothing to do before it or after. ``deferring`` are the names of rules that may have it done later,
+    command, and nothing to do before it or after. An allowed request ``owes_nothing`` where nothing of it is settled or
+    put off. ``deferring`` are the names of rules that may have it done later,
     ``leases`` the places of those of concurrency; ``evicts`` where one has sockets make room.
     Known by its identity: ``rule_set`` returns one object for equal rules.
     """
 
     __slots__ = (
         "counts_bytes", "counts_some", "deferring", "evicts", "has_dampers", "has_leases", "has_prepaid", "is_counted",
-        "is_plain", "is_quiet", "is_settled", "is_straight", "leases", "ones", "rules", "warns",
+        "is_plain", "is_quiet", "is_settled", "is_straight", "leases", "ones", "owes_nothing", "rules", "warns",
     )  # fmt: skip
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
@@ -73,12 +74,13 @@ class RuleSet:
         corrected = self.counts_some or self.counts_bytes
         self.is_quiet = not (self.has_dampers or self.warns or waits or corrected)
         self.is_plain = self.is_quiet and not self.has_leases
+        self.owes_nothing = self.is_plain and not (self.is_settled or self.deferring)
         self.is_straight = bool(rules) and self.is_plain and self.is_counted
         self.ones = _costs(rules, 1)
 
     def charges(self, idents: tuple[str, ...], cost: int) -> Charges:
         """What a call of this cost is charged, each rule under its ident."""
-        return Charges(self, idents, self.ones if cost == 1 else _costs(self.rules, cost))
+        return kept_charges(self, idents, self.ones) if cost == 1 else Charges(self, idents, _costs(self.rules, cost))
 
 
 def _costs(rules: tuple[Rule, ...], cost: int) -> tuple[int, ...]:
@@ -86,6 +88,8 @@ def _costs(rules: tuple[Rule, ...], cost: int) -> tuple[int, ...]:
 
 
 rule_set: Final = lru_cache(maxsize=4096)(RuleSet)
+MAX_KEPT: Final = 1024  # charges, each with what is made of it
+MOST_KEPT: Final = 16  # of one call
 
 
 def charges_of(rule: Rule, ident: str, cost: int) -> Charges:
@@ -114,13 +118,15 @@ class _Row(Sequence[T]):
 class Charges(_Row[Charge]):
     """What a call is charged under a set of rules; each ``Charge`` is made when somebody reads it.
 
-    ``key`` is equal for equal charges, and quick to look up.
+    ``key`` is equal for equal charges, and quick to look up. Of charges that are kept, what is ``told`` of them in
+    header fields is kept too.
     """
 
-    __slots__ = ("costs", "idents", "key", "rules")
+    __slots__ = ("costs", "idents", "key", "rules", "told")
 
     def __init__(self, rules: RuleSet, idents: tuple[str, ...], costs: tuple[int, ...]) -> None:
         self.rules, self.idents, self.costs = self.key = rules, idents, costs
+        self.told: Any = None
 
     @classmethod
     def of(cls, charges: Iterable[Charge]) -> Charges:
@@ -128,7 +134,7 @@ class Charges(_Row[Charge]):
         if isinstance(charges, cls):
             return charges
         rules, idents, costs = zip(*charges, strict=True) if (charges := tuple(charges)) else ((), (), ())
-        return cls(rule_set(rules), idents, costs)
+        return (kept_charges if len(idents) <= MOST_KEPT else cls)(rule_set(rules), idents, costs)
 
     def __len__(self) -> int:
         return len(self.idents)
@@ -141,6 +147,12 @@ class Charges(_Row[Charge]):
         """What a lease holds: rule ids and idents."""
         rules, idents = self.rules.rules, self.idents
         return tuple([(rules[place].id, idents[place]) for place in self.rules.leases])
+
+
+@lru_cache(maxsize=MAX_KEPT)
+def kept_charges(rules: RuleSet, idents: tuple[str, ...], costs: tuple[int, ...]) -> Charges:
+    """The same object for the same charges, until others take its place: callers call again."""
+    return Charges(rules, idents, costs)
 
 
 class Answer(NamedTuple):

@@ -165,8 +165,8 @@ class PlainFields:
             for place, text, (rule, quota) in rows
         ]
 
-    def say(self, answers: Answers) -> dict[str, str]:
-        """The fields of a decision of these answers."""
+    def left(self, answers: Answers) -> str:
+        """RateLimit for a decision of these answers; ``policy`` is RateLimit-Policy."""
         numbers, said = answers.numbers, []
         for place, text, quota, tolerance, until_more in self.rows:
             retry, remaining, reset = numbers[place : place + 3]
@@ -181,7 +181,7 @@ class PlainFields:
             if 0 < retry < reset:
                 reset = retry
             said.append(f"{text}{left};t={ceil(reset / MICROSECONDS)}")
-        return {"RateLimit-Policy": self.policy, "RateLimit": said[0] if len(said) == 1 else ", ".join(said)}
+        return ", ".join(said)
 
 
 def _until_more(plan: Plan) -> Callable[[int, int, int], int] | None:
@@ -193,10 +193,7 @@ def _until_more(plan: Plan) -> Callable[[int, int, int], int] | None:
 def _plain_fields(
     rules: RuleSet, kinds: tuple[str, ...], keys: tuple[str, ...]
 ) -> tuple[PlainFields | None, PlainFields | None]:
-    """What clients are told who are logged in, and who are not; the same object where that makes no difference.
-
-    ``kinds`` are those of the idents of the rules; one where all have the same.
-    """
+    """``kinds`` are those of the idents of the rules; one where all have the same."""
     sees = [_who_sees(kind, keys) for kind in kinds] * (len(rules.rules) if len(kinds) == 1 else 1)
 
     def fields(*seen: str) -> PlainFields | None:
@@ -207,19 +204,14 @@ def _plain_fields(
     return known, fields("always") if "known" in sees else known
 
 
-def plain_fields(charges: Any, keys: Sequence[str], is_known: Callable[[], bool]) -> PlainFields | None:
-    """The fields of plain decisions of these charges; None where there are none, or too many.
+def plain_fields(charges: Any, keys: Sequence[str]) -> tuple[PlainFields | None, PlainFields | None]:
+    """The fields of plain decisions of these charges, None where there are none, or too many.
 
-    ``keys`` and ``is_known`` are those of ``may_see``.
+    For clients who are logged in, and for others; the same object where that makes no difference. ``keys`` are those of
+    ``may_see``.
     """
-    idents = charges.idents
-    first, count = idents[0], len(idents)
-    if count == 1 or idents.count(first) == count:  # as of most calls
-        kinds = first.partition(":")[:1]
-    else:
-        kinds = tuple([ident.partition(":")[0] for ident in idents])
-    known, others = _plain_fields(charges.rules, kinds, tuple(keys))
-    return known if known is others or is_known() else others
+    kinds = tuple([ident.partition(":")[0] for ident in charges.idents])
+    return _plain_fields(charges.rules, kinds[:1] if len(set(kinds)) == 1 else kinds, tuple(keys))
 
 
 OFF: Final = "off"

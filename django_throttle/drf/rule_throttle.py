@@ -198,7 +198,7 @@ class RuleThrottle(DecidedThrottle):
     def allow_request(self, request: Request, view: APIView) -> bool:
         inner, who, cost = django_request(request), HttpWho(request), getattr(view, "throttle_cost", 1)
         cost = 1 if cost == 1 else cost_of(cost, request, what="request")
-        facts = facts_of(inner, scope_of_view(inner, view), who, cost, early=True)
+        facts = facts_of(inner, scope_of_view(inner, view), who, cost)
         decision = limiter.decide(facts)
         state = record(inner, decision, facts, who)
         if state.byte_facts:

@@ -116,7 +116,8 @@ def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flo
     if decisions := state.decisions:
         if state.refunds or state.is_refused:  # then they read as the answer has left them
             decisions = tuple([after_refunds(one, state.refunds, released=state.is_refused) for one in decisions])
-        put(header_fields(decisions, state.is_known), response.headers)
+        if len(decisions) > 1 or not _put_plain(decisions[0], state.is_known, response.headers):
+            put(header_fields(decisions, state.is_known), response.headers)
     if state.is_refused and response.status_code in (429, 503):
         # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
@@ -128,32 +129,56 @@ def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flo
     return _refund_and_release(state, refunds) if state.slots or refunds else None
 
 
+def _put_plain(decision: Decision, is_known: Callable[[], bool], headers: Any) -> bool:
+    """Add the fields of a decision that has nothing to tell but numbers, as of most; False where it has."""
+    if (answered := decision.answered) is None or type(headers) is not ResponseHeaders:
+        return False
+    charges: Any = answered[0].charges
+    if (told := charges.told) is None or told[0] is not conf():
+        told = charges.told = _prepared(charges)
+    _, known, others = told
+    prepared = known if known is others or is_known() else others
+    if prepared is None:
+        return False
+    store = headers._store  # ASCII on one line, so Django need not look through each once more
+    store["ratelimit-policy"] = "RateLimit-Policy", prepared.policy
+    store["ratelimit"] = "RateLimit", prepared.left(answered[1])
+    return True
+
+
+def _prepared(charges: Any) -> tuple[Any, ...]:
+    """The settings in force, and the fields of plain decisions of these charges, see ``plain_fields``."""
+    settings = conf()
+    is_plain = settings.X_RATELIMIT_HEADERS == OFF and settings.RATELIMIT_HEADERS in NAMED
+    return settings, *(plain_fields(charges, settings.TELL_KEYS) if is_plain else (None, None))
+
+
 def put(fields: Mapping[str, str], headers: Any) -> None:
     """Add fields of ours to those of a response."""
     if type(headers) is not ResponseHeaders:
         headers.update(fields)
         return
     store = headers._store
-    for name, value in fields.items():  # ASCII on one line, so Django need not look through each once more
+    for name, value in fields.items():
         store[name.lower()] = name, value
 
 
 def _measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState) -> None:
     """What outer middleware uses counts, and rendering, but not the time to send what is whole."""
     state.route = getattr(request, "resolver_match", None), request.method  # Ninja's test client has no match
-    if not response.streaming and getattr(response, "is_rendered", True):
-        state.note_end()
-    elif response.streaming:
+    if streams := response.streaming:
         _ = state.meter.cpu_ms  # as far as it can be read: it is not over before it is closed, by another thread maybe
+    elif getattr(response, "is_rendered", True):
+        state.note_end()
     else:
         response.add_post_render_callback(state.note_end)  # type: ignore[attr-defined]
     # Only who still has to charge for the request holds it, as the request refers to what closes it.
-    found = (lambda: request) if state.unsettled or response.streaming else ref(request)
+    found = (lambda: request) if streams or state.unsettled else ref(request)
     closing = _Closing(state, found, ref(response))
     response._resource_closers.append(closing)  # type: ignore[attr-defined]
     if "close" not in request.__dict__:  # a response that outer middleware replaces is not closed, its request is
         request.close = closing.close_request  # type: ignore[method-assign]
-    if response.streaming:
+    if streams:
         watch_stream(response, state.meter, closing)
 
 
@@ -237,13 +262,8 @@ def header_fields(decisions: Sequence[Decision], is_known: Callable[[], bool]) -
     """
     settings = conf()
     version, x_version = settings.RATELIMIT_HEADERS, settings.X_RATELIMIT_HEADERS
-    if x_version == OFF:
-        if version == OFF:
-            return {}
-        if len(decisions) == 1 and version in NAMED and (answered := decisions[0].answered) is not None:
-            command, answers = answered
-            if prepared := plain_fields(command.charges, settings.TELL_KEYS, is_known):
-                return prepared.say(answers)
+    if x_version == version == OFF:
+        return {}
     found = policies(visible(decisions, partial(may_see, settings.TELL_KEYS, is_known)))
     said = rate_limit(found, version)
     if x_version == OFF:

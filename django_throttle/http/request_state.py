@@ -117,6 +117,7 @@ class RequestState:
     """
 
     # A request has values of its own only for what happens to it: most are charged once, and owe nothing.
+    meter: Meter
     has_finisher: bool = False
     callers: tuple[Who, ...] = ()
     decisions: tuple[Decision, ...] = ()
@@ -142,9 +143,6 @@ class RequestState:
     # Decisions that are not in these yet, the latter with the costs of their calls.
     _to_pay: tuple[Decision, ...] = ()
     _to_cost: tuple[tuple[Decision, int], ...] = ()
-
-    def __init__(self) -> None:
-        self.meter = Meter()
 
     def become_finisher(self, who: Who) -> bool:
         """True for the first door that a request comes to: it finishes the request, and no other does."""
@@ -172,20 +170,31 @@ class RequestState:
         self._paid += tuple([decision.paid for decision in passed if decision.paid is not None])
         return self._paid
 
-    def note(self, decision: Decision, who: Who | None) -> None:
-        """Note what a door has decided, for this caller where it knows more of it."""
+    def note_apart(self, decision: Decision, who: Who | None) -> None:
+        """Note what a drop-in has decided, for this caller where it knows more of it."""
         self.decisions += (decision,)
         if who is not None:
             self.callers += (who,)
         if not decision.allowed:
             self.has_refused = True
 
-    def note_passed(self, decision: Decision, facts: Facts | None) -> None:
-        """Note what a door has let pass, and what it is owed for that."""
+    def note(self, decision: Decision, facts: Facts | None, who: Who | None) -> None:
+        """Note what a door has decided, and what it is owed where that passes."""
+        self.decisions += (decision,)
+        if who is not None:
+            self.callers += (who,)
+        if not decision.allowed:
+            self.has_refused = self.rule_has_refused = True
+            return
         self._to_cost += ((decision, 1 if facts is None else facts.cost),)
         self._to_pay += (decision,)
         self.has_charged = True
         answered: Any = decision.answered
+        if answered is None or not answered[0].charges.rules.owes_nothing:
+            self._note_owed(decision, facts, answered)
+
+    def _note_owed(self, decision: Decision, facts: Facts | None, answered: Any) -> None:
+        """Note what may be owed for a call that has passed."""
         if answered is not None and (rules := answered[0].charges.rules).is_plain:
             if rules.is_settled:
                 self._note_settled(decision.paid, facts)
@@ -335,7 +344,7 @@ def _readable(request: HttpRequest, stream: Any) -> int:
 def record_apart(request: HttpRequest, decision: Decision, who: Who | None = None) -> RequestState:
     """Note the decision of a drop-in, whose rule no other door applies; returns the request's state."""
     state = state_of(request)
-    state.note(decision, who)
+    state.note_apart(decision, who)
     if decision.paid is not None:
         state.paid_apart = (*state.paid_apart, decision.paid)
     return state
@@ -348,14 +357,10 @@ def record(
 
     ``facts`` are those that were decided; ``who`` is the caller, where this door knows more of it.
     """
-    state = state_of(request)
-    state.note(decision, who)
+    state: RequestState = request.__dict__.get(_STATE) or _begin(request)
     if state.has_charged:
         state.forget(charged_for(request).mistaken(decision.outcomes))
-    if decision.allowed:
-        state.note_passed(decision, facts)
-    else:
-        state.rule_has_refused = True
+    state.note(decision, facts, who)
     if decision.lease is not None:
         state.slots = (*state.slots, Slot(decision.lease, get_store().leases))
     return state
@@ -376,12 +381,12 @@ def charged_for(request: HttpRequest) -> EarlierCharges:
 
 
 def facts_of(
-    request: HttpRequest, scope: str, who: Who, cost: int = 1, events: tuple[str, ...] = REQUEST_EVENTS, **more: Any
+    request: HttpRequest, scope: str, who: Who, cost: int = 1, events: tuple[str, ...] = REQUEST_EVENTS
 ) -> Facts:
-    """The facts of a request, with what other doors have charged for it; ``more`` are further ones."""
-    done = charged_for(request) if state_of(request).has_charged else NO_CHARGES
-    method, size = (request.method or "").upper(), size_of(request)
-    return Facts(scope, events, who, cost, done, method=method, size=size, **more)
+    """The facts of a request, with what other doors have charged for it, and of which more may come."""
+    state: RequestState = request.__dict__.get(_STATE) or _begin(request)
+    done = charged_for(request) if state.has_charged else NO_CHARGES
+    return Facts(scope, events, who, cost, done, None, (request.method or "").upper(), True, size_of(request))
 
 
 def state_of(request: HttpRequest) -> RequestState:
@@ -391,6 +396,7 @@ def state_of(request: HttpRequest) -> RequestState:
 
 def _begin(request: HttpRequest) -> RequestState:
     state = request.__dict__[_STATE] = RequestState()
+    state.meter = Meter()
     if conf().METER:
         in_use.set(state.meter)
     return state

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 from django.http import HttpRequest, HttpResponse
 
 from django_throttle import limiter
-from django_throttle.call_facts import Who
+from django_throttle.call_facts import Facts, Who
+from django_throttle.core import Decision
 from django_throttle.core.decide import NO_CHARGES
 from django_throttle.exceptions import Refused
 from django_throttle.http.finalize import afinish_failed, finish_failed, finish_flow, status_of_error
@@ -92,28 +93,29 @@ class _Metered:
 async def serve(
     request: HttpRequest,
     who: Who,
-    facts: Callable[[], Any],
-    view: Callable[[], Any],
+    decide: Callable[[HttpRequest, Any], Any],
+    view: Callable[[HttpRequest], Any],
     instead: Steps[HttpResponse | None] | None = None,
     *,
     awaits: bool,
 ) -> Any:
     """Answer a request by its ``view``, or refuse it; the first door that it comes to finishes it.
 
-    Where it ``awaits``, what ``facts`` and ``view`` return is awaited; else nothing is, and ``at_once`` returns the
-    response. ``facts`` makes those of the request. A refusal that the view lets pass, of something it called, is one of
-    the request. ``instead`` may answer an allowed request in the view's place.
+    Where it ``awaits``, what ``decide`` and ``view`` return is awaited; else nothing is, and ``at_once`` returns the
+    response. ``decide`` returns the facts of the call of this caller, and the decision. A refusal that the view lets
+    pass, of something it called, is one of the request. ``instead`` may answer an allowed request in the view's place.
     """
     state = state_of(request)
     finishes = state.become_finisher(who)
     if "throttle" not in request.__dict__:
         request.__dict__["throttle"] = RequestThrottle(state)
     try:
-        response = await refusal_by_rules(request, facts, awaits=awaits)
+        call, decision = await decide(request, who) if awaits else decide(request, who)
+        response = refusal_by_rules(request, call, decision)
         if response is None and instead is not None:
             response = await arun(instead, get_store()) if awaits else run(instead, get_store())
         if response is None:
-            response = await view() if awaits else view()
+            response = await view(request) if awaits else view(request)
     except Refused as error:
         if not finishes:
             raise
@@ -129,14 +131,8 @@ async def serve(
     return response
 
 
-async def refusal_by_rules(request: HttpRequest, facts: Callable[[], Any], *, awaits: bool) -> HttpResponse | None:
-    """Decide a request under the rules that match it: None where it is allowed, else its refusal."""
-    if awaits:
-        call = await facts()
-        decision = await limiter.adecide(call)
-    else:
-        call = facts()
-        decision = limiter.decide(call)
+def refusal_by_rules(request: HttpRequest, call: Facts, decision: Decision) -> HttpResponse | None:
+    """Note what was decided under the rules that match a request: None where it is allowed, else its refusal."""
     if record(request, decision, call).byte_facts:
         meter_input(request, call.size)
     return None if decision.allowed else refusal(request, decision)

@@ -27,7 +27,7 @@ from django.utils.module_loading import import_string
 from django_throttle.call_facts import BY_KEY, Facts, Who, cost_of, with_plan
 from django_throttle.conf import conf
 from django_throttle.core import Outcome, Override, Reason, Rule
-from django_throttle.core.commands import Charges, RuleSet, charges_of, rule_set
+from django_throttle.core.commands import Charges, RuleSet, charges_of, kept_charges, rule_set
 from django_throttle.core.key import KEY_KINDS, secret_bytes
 from django_throttle.core.options import did_you_mean, key_parts
 from django_throttle.core.overrides import (
@@ -292,7 +292,7 @@ class ScopeRules:
     ``is_plain`` where nothing else of a call matters.
     """
 
-    __slots__ = ("_keys", "_sets", "_whole", "asks_user", "is_plain", "rules")
+    __slots__ = ("_count", "_keys", "_sets", "_whole", "asks_user", "is_plain", "rules")
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
@@ -302,19 +302,18 @@ class ScopeRules:
         # By the keys that have an ident: the rates, and the place of each one's ident among those of the keys.
         self._sets: dict[tuple[bool, ...], tuple[RuleSet, tuple[int, ...]]] = {}
         self._whole = rule_set(tuple([part for rule in rules for part in rule.parts]))
+        self._count = len(self._whole.rules)
 
     def charges(self, who: Who, cost: int) -> Charges:
         """What a call is charged under these rules, if they are plain."""
         if len(self._keys) == 1 and (ident := ident_under(self._keys[0], self.rules, who)) is not None:  # as of most
-            rules = self._whole
-            if cost == 1:
-                return Charges(rules, (ident,) * len(rules.ones), rules.ones)
-            return rules.charges((ident,) * len(rules.ones), cost)
+            rules, found = self._whole, (ident,) * self._count
+            return kept_charges(rules, found, rules.ones) if cost == 1 else rules.charges(found, cost)
         idents = [ident_under(key, self.rules, who) for key in self._keys]
         kind = tuple(map(_is_some, idents))
         rules, places = self._sets.get(kind) or self._prepare(kind)
-        found: Any = tuple(map(idents.__getitem__, places))
-        return Charges(rules, found, rules.ones) if cost == 1 else rules.charges(found, cost)
+        whose: Any = tuple(map(idents.__getitem__, places))
+        return rules.charges(whose, cost)
 
     def _prepare(self, kind: tuple[bool, ...]) -> tuple[RuleSet, tuple[int, ...]]:
         of_key = {key: place for place, key in enumerate(self._keys) if kind[place]}
@@ -393,11 +392,12 @@ class Snapshot:
 
     def match(self, facts: Facts) -> Charges:
         """What a call is to be charged: for each enabled rule that covers it and has an ident for the caller."""
-        overrides = self.overrides.of(facts.who) if self.overrides.all and not facts.is_claimed else ()
-        if not (overrides or facts.charged.costs or facts.only or facts.ident != BY_KEY):
+        who = facts.who
+        overrides = self.overrides.of(who) if self.overrides.all and not facts.is_claimed else []
+        if not (overrides or facts.charged.costs or facts.only) and facts.ident == BY_KEY:  # as of most calls
             covering = self._prepared.get(facts.rule or (facts.scope, facts.events)) or self._covering(facts)
             if covering.is_plain:
-                return covering.charges(facts.who, facts.cost)
+                return covering.charges(who, facts.cost)
         charges: list[Charges] = []
         for one in self._matched(facts):
             ident = ident_under(one.key, (one,), facts.who) if facts.ident == BY_KEY else facts.ident
@@ -405,7 +405,8 @@ class Snapshot:
             if ident is None or (call := facts.due(rule, ident) if facts.charged.costs else facts) is None:
                 continue
             rule = with_plan(rule, facts.who) if rule.plans else rule
-            if changed := self.overrides.rule(rule, overrides) if overrides else rule:
+            changed = self.overrides.rule(rule, overrides) if overrides else rule
+            if changed is not None:
                 cost = call.cost if changed.is_plain else rule_cost(changed, call)
                 charges.append(charges_of(changed, ident, cost))
         return charges[0] if len(charges) == 1 else Charges.of(chain.from_iterable(charges))

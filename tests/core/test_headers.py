@@ -338,10 +338,11 @@ def test_what_is_prepared_says_the_same(left: int, reset: int, retry: float) -> 
     answers = Answers((*(retry, float(left), float(reset)) * 2, *(0.0, float(left), float(reset)) * 4), START)
     decision = core_decision.decided(Decide(charges), answers)
     assert decision.answered is not None and decision.allowed == (not retry)
-    for is_known in (lambda: True, lambda: False):
-        prepared = plain_fields(charges, (), is_known)
+    for is_known, prepared in zip((True, False), plain_fields(charges, ()), strict=True):
         assert prepared is not None
-        sees = partial(may_see, (), is_known)
-        assert prepared.say(answers) == rate_limit(policies(visible([decision], sees)), "draft-11")
+        sees = partial(may_see, (), lambda is_known=is_known: is_known)
+        said = {"RateLimit-Policy": prepared.policy, "RateLimit": prepared.left(answers)}
+        assert said == rate_limit(policies(visible([decision], sees)), "draft-11")
     hers = Charges(rule_set(SEVERAL[-1:]), ("user:1",), (1,))
-    assert plain_fields(hers, (), lambda: True) and plain_fields(hers, (), lambda: False) is None
+    known, others = plain_fields(hers, ())
+    assert known and others is None

@@ -179,7 +179,7 @@ def test_a_change_of_plan_is_felt_at_once_and_keeps_the_counts(enforce: Enforce)
         who = KnownCaller(f"user:{user.pk}")
         facts = Facts("search", ("request",), who, method="POST")
         charges, decision = rulebook.current().match(facts), limiter.decide(facts)
-        fields = plain_fields(charges, (), lambda: True)
+        fields = plain_fields(charges, ())[0]
         return decision.allowed, decision.limit, decision.remaining, fields and fields.policy
 
     assert [ask()[:3] for _ in range(4)] == [(True, 3, 2), (True, 3, 1), (True, 3, 0), (False, 3, 0)]
@@ -204,7 +204,7 @@ def test_an_exempt_row_has_the_limit_of_the_plan_and_that_of_an_override_is_not_
         now = Snapshot(rulebook.current().rules, [Override(subject=who.name, number=7, **options)])
         (found,) = explain(store, now, Call("search"), who).rules
         charges = now.match(Facts("search", ("request",), who))
-        fields = plain_fields(charges, (), lambda: True) if charges else None
+        fields = plain_fields(charges, ())[0] if charges else None
         return f"{found.verdict} {found.why}", fields.policy if fields else ""
 
     assert row(effect="exempt") == ("exempt 0 of 20 by plan group:premium used", "")
