@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 
 from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
 from django.core.handlers.base import BaseHandler
+from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncRequestFactory, RequestFactory
 from django.urls import path
+from django.utils.decorators import async_only_middleware
+from redis import Redis
+from redis import asyncio as aioredis
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle, UserRateThrottle
@@ -28,7 +33,40 @@ class DrfThrottle(UserRateThrottle):
     rate = RATES[0]
 
 
-THROTTLES: dict[str, list[type[BaseThrottle]]] = {"none": [], "ours": [RuleThrottle], "drf": [DrfThrottle]}
+class PingThrottle(BaseThrottle):
+    client = Redis.from_url(settings.CACHES["default"]["LOCATION"])
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        return bool(self.client.ping())
+
+
+def ping_middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    def answer(request: HttpRequest) -> Any:
+        PingThrottle.client.ping()
+        return get_response(request)
+
+    return answer
+
+
+@async_only_middleware
+def ping_middleware_async(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    client = aioredis.Redis.from_url(settings.CACHES["default"]["LOCATION"])
+
+    async def answer(request: HttpRequest) -> Any:
+        await client.ping()
+        return await get_response(request)
+
+    return answer
+
+
+THROTTLES: dict[str, list[type[BaseThrottle]]] = {
+    "none": [], "ours": [RuleThrottle], "drf": [DrfThrottle], "ping": [PingThrottle],
+}  # fmt: skip
+MIDDLEWARE = {
+    "ours": "django_throttle.middleware.ThrottleMiddleware",
+    "ping": f"{__name__}.ping_middleware",
+    "ping async": f"{__name__}.ping_middleware_async",
+}
 
 
 def view(url: str, throttle: str, rules: int = 1, others: int = 0) -> Play:
@@ -52,7 +90,7 @@ def view(url: str, throttle: str, rules: int = 1, others: int = 0) -> Play:
         from tests.benchmarks.guards import guard  # what only the benchmark installs
 
         View.get = guard(throttle, View.get)  # type: ignore[method-assign]
-    served, call = View.as_view(), _by(RequestFactory().get("/"))
+    served, call = View.as_view(), _by(_wsgi("/"))
 
     def answered(ident: str) -> Any:
         return served(call(ident))
@@ -65,7 +103,7 @@ def through_middleware(url: str, throttle: str, rules: int = 1) -> Play:
     """A request through Django's handler to a view that does nothing, past our middleware or past none."""
     _handled_by(throttle, rules, lambda request: HttpResponse())
     (handler := BaseHandler()).load_middleware()
-    call = _by(RequestFactory().get("/bench"))
+    call = _by(_wsgi("/bench"))
 
     def answered(ident: str) -> Any:
         return handler.get_response(call(ident))
@@ -80,15 +118,24 @@ def through_middleware_async(url: str, throttle: str, rules: int = 1) -> Play:
     async def nothing(request: HttpRequest) -> HttpResponse:
         return HttpResponse()
 
-    _handled_by(throttle, rules, nothing)
+    _handled_by("ping async" if throttle == "ping" else throttle, rules, nothing)
     (handler := BaseHandler()).load_middleware(is_async=True)
-    call = _by(AsyncRequestFactory().get("/bench"))
+    call = _by(ASGIRequest(ASGI, BytesIO()))
 
     async def answered(ident: str) -> None:
         response = await handler.get_response_async(call(ident))
         _check(response, limited=throttle == "ours")
 
     return in_turn(answered)
+
+
+# As servers make them: a process that has Django's test client loaded is asked whether it runs tests, at each call.
+ASGI = {"type": "http", "method": "GET", "path": "/bench", "headers": [], "client": ("127.0.0.1", 50_000)}
+
+
+def _wsgi(path: str) -> WSGIRequest:
+    given = {"REQUEST_METHOD": "GET", "PATH_INFO": path, "REMOTE_ADDR": "127.0.0.1", "wsgi.input": BytesIO()}
+    return WSGIRequest(given)
 
 
 def under(rules: int, others: int = 0) -> None:
@@ -103,7 +150,7 @@ def under(rules: int, others: int = 0) -> None:
 
 def _handled_by(throttle: str, rules: int, served: Callable[..., Any]) -> None:
     under(rules)
-    settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"] if throttle == "ours" else []
+    settings.MIDDLEWARE = [MIDDLEWARE[throttle]] if throttle in MIDDLEWARE else []
     settings.ROOT_URLCONF = (path("bench", served, name="bench"),)
 
 
