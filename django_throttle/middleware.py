@@ -15,7 +15,7 @@ from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.exceptions import Refused
-from django_throttle.http.request_state import facts_of, place_of, state_of
+from django_throttle.http.request_state import RequestState, facts_of, place_of, state_of
 from django_throttle.http.serve import at_once, refusal_by_rules, refusal_of_error, serve
 from django_throttle.identity import HttpWho
 
@@ -43,7 +43,7 @@ class ThrottleMiddleware:
             logger.warning(UNINSTALLED)
         self.get_response: Any = get_response
         self.is_async = iscoroutinefunction(get_response)
-        self._decide: Callable[[HttpRequest, HttpWho], Any] = _adecide if self.is_async else _decide
+        self._decide: Callable[..., Any] = _adecide if self.is_async else _decide
         if self.is_async:
             markcoroutinefunction(self)
             self.process_view = self._aprocess_view  # type: ignore[method-assign]  # not in a thread
@@ -54,35 +54,36 @@ class ThrottleMiddleware:
 
     def process_view(self, request: HttpRequest, *view: Any) -> Any:
         """Apply the rules of another scope too, where later middleware has changed the view of the request."""
-        return refusal_by_rules(request, *_decide(request, HttpWho(request))) if _goes_elsewhere(request) else None
+        state = _goes_elsewhere(request)
+        return state and refusal_by_rules(request, state, *_decide(request, HttpWho(request), state))
 
     async def _aprocess_view(self, request: HttpRequest, *view: Any) -> Any:
-        if _goes_elsewhere(request):
-            return refusal_by_rules(request, *await _adecide(request, HttpWho(request)))
-        return None
+        state = _goes_elsewhere(request)
+        return state and refusal_by_rules(request, state, *await _adecide(request, HttpWho(request), state))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """A refusal of what a view has called is a refusal of the request."""
         return refusal_of_error(request, error) if isinstance(error, Refused) else None
 
 
-def _goes_elsewhere(request: HttpRequest) -> bool:
-    match = request.resolver_match
-    return match is not None and not state_of(request).place.is_of(match)
+def _goes_elsewhere(request: HttpRequest) -> RequestState | None:
+    """The state of a request whose view is of another scope than its rules were; None for any other."""
+    state, match = state_of(request), request.resolver_match
+    return None if match is None or state.place.is_of(match) else state
 
 
-def _facts(request: HttpRequest, who: HttpWho) -> Facts:
-    place = state_of(request).place = place_of(request)
-    return facts_of(request, place.scope, who)
+def _facts(request: HttpRequest, who: HttpWho, state: RequestState) -> Facts:
+    place = state.place = place_of(request)
+    return facts_of(request, state, place.scope, who)
 
 
-def _decide(request: HttpRequest, who: HttpWho) -> tuple[Facts, Decision]:
-    facts = _facts(request, who)
+def _decide(request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Decision]:
+    facts = _facts(request, who, state)
     return facts, limiter.decide(facts)
 
 
-async def _adecide(request: HttpRequest, who: HttpWho) -> tuple[Facts, Decision]:
-    facts = _facts(request, who)
+async def _adecide(request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Decision]:
+    facts = _facts(request, who, state)
     if (rulebook.present() or await rulebook.acurrent()).asks_user(facts):
         await who.aload()
     return facts, await limiter.adecide(facts)

@@ -20,7 +20,7 @@ from django_throttle.core.key import EVERYONE
 from django_throttle.core.options import MAX_RESOLUTION
 from django_throttle.core.overrides import UNLISTED
 from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, finish_in_view, scope_of_view
-from django_throttle.http.request_state import django_request, method_of, record_apart
+from django_throttle.http.request_state import django_request, method_of, state_of
 from django_throttle.identity import HttpWho, network
 from django_throttle.identity.caller import refuses_without_address
 from django_throttle.identity.keys import shortened
@@ -102,7 +102,8 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         scope, method = scope_of_view(inner, view), method_of(inner)
         ident = key if isinstance(key, _TaggedIdent) else f"key:{shortened(str(key))}"
         facts = Facts(scope, ("request",), who, rule=rule, method=method, early=True, ident=ident)
-        state = record_apart(inner, decision := limiter.decide(facts), who)
+        state, decision = state_of(inner), limiter.decide(facts)
+        state.note_apart(decision, who)
         finish_in_view(view, inner, who, state)
         return self.throttle_success() if self.answer(decision, view) else self.throttle_failure()
 

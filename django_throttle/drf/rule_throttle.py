@@ -32,7 +32,7 @@ from django_throttle.http.finalize import (
 )
 from django_throttle.http.problem_details import detail, is_too_large
 from django_throttle.http.refusal import retry_seconds
-from django_throttle.http.request_state import RequestState, django_request, facts_of, record, route_of, state_of
+from django_throttle.http.request_state import RequestState, django_request, facts_of, route_of, state_of
 from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.http.serve import meter_input
 from django_throttle.identity import HttpWho
@@ -124,7 +124,7 @@ def _handle_refusal(request: HttpRequest, handled: Any, error: Exception) -> Any
     """The response to an error; of a refusal that the view itself did not catch, a refusal of the request."""
     try:
         if isinstance(error, Refused):
-            record(request, error.decision)
+            state_of(request).note(error.decision)
             error = exception_of(error.decision)
         return handled(error)
     except BaseException as raised:
@@ -198,9 +198,10 @@ class RuleThrottle(DecidedThrottle):
     def allow_request(self, request: Request, view: APIView) -> bool:
         inner, who, cost = django_request(request), HttpWho(request), getattr(view, "throttle_cost", 1)
         cost = 1 if cost == 1 else cost_of(cost, request, what="request")
-        facts = facts_of(inner, scope_of_view(inner, view), who, cost)
+        state = state_of(inner)
+        facts = facts_of(inner, state, scope_of_view(inner, view), who, cost)
         decision = limiter.decide(facts)
-        state = record(inner, decision, facts, who)
+        state.note(decision, facts, who)
         if state.byte_facts:
             meter_input(inner, facts.size)
         finish_in_view(view, inner, who, state)

@@ -170,16 +170,22 @@ class RequestState:
         self._paid += tuple([decision.paid for decision in passed if decision.paid is not None])
         return self._paid
 
-    def note_apart(self, decision: Decision, who: Who | None) -> None:
-        """Note what a drop-in has decided, for this caller where it knows more of it."""
+    def note_apart(self, decision: Decision, who: Who) -> None:
+        """Note the decision of a drop-in, whose rule no other door applies."""
         self.decisions += (decision,)
-        if who is not None:
-            self.callers += (who,)
+        self.callers += (who,)
         if not decision.allowed:
             self.has_refused = True
+        if decision.paid is not None:
+            self.paid_apart = (*self.paid_apart, decision.paid)
 
-    def note(self, decision: Decision, facts: Facts | None, who: Who | None) -> None:
-        """Note what a door has decided, and what it is owed where that passes."""
+    def note(self, decision: Decision, facts: Facts | None = None, who: Who | None = None) -> None:
+        """Note a decision, also for the doors that come after, and what is owed for it.
+
+        ``facts`` are those that were decided; ``who`` is the caller, where this door knows more of it.
+        """
+        if self.has_charged:
+            self.forget(self.earlier.mistaken(decision.outcomes))
         self.decisions += (decision,)
         if who is not None:
             self.callers += (who,)
@@ -192,6 +198,16 @@ class RequestState:
         answered: Any = decision.answered
         if answered is None or not answered[0].charges.rules.owes_nothing:
             self._note_owed(decision, facts, answered)
+        if decision.lease is not None:
+            self.slots = (*self.slots, Slot(decision.lease, get_store().leases))
+
+    @property
+    def earlier(self) -> EarlierCharges:
+        """What was charged before: a door of higher cost adds the rest, one that knows the caller corrects it."""
+        if not self.has_charged:
+            return NO_CHARGES
+        leases = tuple(slot.lease for slot in self.slots if slot.lease is not None)
+        return EarlierCharges(self.costs, self.paid, leases)
 
     def _note_owed(self, decision: Decision, facts: Facts | None, answered: Any) -> None:
         """Note what may be owed for a call that has passed."""
@@ -341,52 +357,22 @@ def _readable(request: HttpRequest, stream: Any) -> int:
     return max(0, limit)
 
 
-def record_apart(request: HttpRequest, decision: Decision, who: Who | None = None) -> RequestState:
-    """Note the decision of a drop-in, whose rule no other door applies; returns the request's state."""
-    state = state_of(request)
-    state.note_apart(decision, who)
-    if decision.paid is not None:
-        state.paid_apart = (*state.paid_apart, decision.paid)
-    return state
-
-
-def record(
-    request: HttpRequest, decision: Decision, facts: Facts | None = None, who: Who | None = None
-) -> RequestState:
-    """Note a decision on the request, also for the doors that come after; returns the request's state.
-
-    ``facts`` are those that were decided; ``who`` is the caller, where this door knows more of it.
-    """
-    state: RequestState = request.__dict__.get(_STATE) or _begin(request)
-    if state.has_charged:
-        state.forget(charged_for(request).mistaken(decision.outcomes))
-    state.note(decision, facts, who)
-    if decision.lease is not None:
-        state.slots = (*state.slots, Slot(decision.lease, get_store().leases))
-    return state
-
-
 def decisions_of(request: HttpRequest) -> tuple[Decision, ...]:
     state: RequestState | None = request.__dict__.get(_STATE)
     return () if state is None else state.decisions
 
 
-def charged_for(request: HttpRequest) -> EarlierCharges:
-    """What was charged for this request: a door of higher cost adds the rest, one that knows the caller corrects it."""
-    state = state_of(request)
-    if not state.has_charged:
-        return NO_CHARGES
-    leases = tuple(slot.lease for slot in state.slots if slot.lease is not None)
-    return EarlierCharges(state.costs, state.paid, leases)
-
-
 def facts_of(
-    request: HttpRequest, scope: str, who: Who, cost: int = 1, events: tuple[str, ...] = REQUEST_EVENTS
+    request: HttpRequest,
+    state: RequestState,
+    scope: str,
+    who: Who,
+    cost: int = 1,
+    events: tuple[str, ...] = REQUEST_EVENTS,
 ) -> Facts:
-    """The facts of a request, with what other doors have charged for it, and of which more may come."""
-    state: RequestState = request.__dict__.get(_STATE) or _begin(request)
-    done = charged_for(request) if state.has_charged else NO_CHARGES
-    return Facts(scope, events, who, cost, done, None, (request.method or "").upper(), True, size_of(request))
+    """The facts of a request, with what other doors have charged for it; later ones may give that back."""
+    done = state.earlier if state.has_charged else NO_CHARGES
+    return Facts(scope, events, who, cost, done, None, method_of(request), True, size_of(request))
 
 
 def state_of(request: HttpRequest) -> RequestState:

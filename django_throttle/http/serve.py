@@ -21,7 +21,7 @@ from django_throttle.core.decide import NO_CHARGES
 from django_throttle.exceptions import Refused
 from django_throttle.http.finalize import afinish_failed, finish_failed, finish_flow, status_of_error
 from django_throttle.http.refusal import refusal
-from django_throttle.http.request_state import record, state_of
+from django_throttle.http.request_state import RequestState, state_of
 from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Steps, arun, run
@@ -93,7 +93,7 @@ class _Metered:
 async def serve(
     request: HttpRequest,
     who: Who,
-    decide: Callable[[HttpRequest, Any], Any],
+    decide: Callable[[HttpRequest, Any, RequestState], Any],
     view: Callable[[HttpRequest], Any],
     instead: Steps[HttpResponse | None] | None = None,
     *,
@@ -110,8 +110,8 @@ async def serve(
     if "throttle" not in request.__dict__:
         request.__dict__["throttle"] = RequestThrottle(state)
     try:
-        call, decision = await decide(request, who) if awaits else decide(request, who)
-        response = refusal_by_rules(request, call, decision)
+        call, decision = await decide(request, who, state) if awaits else decide(request, who, state)
+        response = refusal_by_rules(request, state, call, decision)
         if response is None and instead is not None:
             response = await arun(instead, get_store()) if awaits else run(instead, get_store())
         if response is None:
@@ -131,9 +131,10 @@ async def serve(
     return response
 
 
-def refusal_by_rules(request: HttpRequest, call: Facts, decision: Decision) -> HttpResponse | None:
+def refusal_by_rules(request: HttpRequest, state: RequestState, call: Facts, decision: Decision) -> HttpResponse | None:
     """Note what was decided under the rules that match a request: None where it is allowed, else its refusal."""
-    if record(request, decision, call).byte_facts:
+    state.note(decision, call)
+    if state.byte_facts:
         meter_input(request, call.size)
     return None if decision.allowed else refusal(request, decision)
 
@@ -153,5 +154,5 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 
 def refusal_of_error(request: HttpRequest, error: Refused) -> HttpResponse:
     """The response to a refusal of something that the view called."""
-    record(request, error.decision)
+    state_of(request).note(error.decision)
     return refusal(request, error.decision)

@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 from django_throttle import drf, rulebook
 from django_throttle.core import Override, Reason
 from django_throttle.exceptions import InvalidRate
-from django_throttle.http.request_state import charged_for, decisions_of
+from django_throttle.http.request_state import decisions_of, state_of
 from django_throttle.observe import Report
 from django_throttle.signals import throttled
 from tests.clock import FrozenClock
@@ -142,7 +142,7 @@ class TestWhatTheyHaveInstead:
         answers = [View.as_view(throttle_classes=[throttle, drf.RuleThrottle])(request) for _ in range(5)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
         assert answers[-1].data["detail"].startswith("Request was throttled")
-        assert not charged_for(request)
+        assert not state_of(request).earlier
 
 
 heard: list[Any] = []

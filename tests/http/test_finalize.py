@@ -21,7 +21,7 @@ from django_throttle.decorators import throttle
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.http import finalize
 from django_throttle.http.finalize import finish_failed, status_of, status_of_error
-from django_throttle.http.request_state import REQUEST_EVENTS, charged_for, decisions_of, record, state_of
+from django_throttle.http.request_state import REQUEST_EVENTS, decisions_of, state_of
 from django_throttle.identity import HttpWho
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
@@ -40,7 +40,8 @@ def visit(**facts: Any) -> HttpRequest:
     request = RequestFactory().get("/")
     who = HttpWho(request)
     assert state_of(request).become_finisher(who)
-    record(request, limiter.decide(Facts("any", REQUEST_EVENTS, who, charged=charged_for(request), **facts)))
+    state = state_of(request)
+    state.note(limiter.decide(Facts("any", REQUEST_EVENTS, who, charged=state.earlier, **facts)))
     return request
 
 
@@ -78,7 +79,7 @@ class TestFinish:
         enforce(api=RATE, slots=SLOTS)
         request = visit()
         finish(request, HttpResponse())
-        assert charged_for(request).costs == {("api", "everyone"): 1, ("slots", "everyone"): 1}
+        assert state_of(request).earlier.costs == {("api", "everyone"): 1, ("slots", "everyone"): 1}
         assert [outcome.rule for decision in decisions_of(request) for outcome in decision.outcomes] == ["api", "slots"]
 
     def test_a_request_is_collected_at_once(self, enforce: Enforce) -> None:
@@ -91,7 +92,7 @@ class TestFinish:
     def test_a_request_that_no_door_has_seen(self) -> None:
         request = RequestFactory().get("/")
         assert finish(request, HttpResponse()).status_code == 200
-        assert (decisions_of(request), bool(charged_for(request))) == ((), False)
+        assert (decisions_of(request), bool(state_of(request).earlier)) == ((), False)
 
     def test_what_streams_gives_its_slot_back_at_its_end_and_not_only_when_closed(self, enforce: Enforce) -> None:
         enforce(slots=SLOTS)

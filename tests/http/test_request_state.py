@@ -21,7 +21,7 @@ from django_throttle.core.commands import Decide, Refund
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.http import request_state
-from django_throttle.http.request_state import RequestState, charged_for, decisions_of
+from django_throttle.http.request_state import RequestState, decisions_of, state_of
 from django_throttle.limiter import Limiter
 from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.rulebook import Snapshot, pin
@@ -201,7 +201,7 @@ def test_a_session_counts_for_nothing_where_a_view_authenticates_nobody(enforce:
         "user:5",
         f"ip:{HERE}",
     ]
-    assert charged_for(request).costs == {("api", f"ip:{HERE}"): 1}
+    assert state_of(request).earlier.costs == {("api", f"ip:{HERE}"): 1}
     assert Limiter([Rule("api", "3/min", algorithm="fixed_window")], get_store()).peek("user:5").remaining == 3
 
 
