@@ -111,8 +111,9 @@ def _fault(ident: str, rules: Iterable[Rule]) -> str:
         like = KnownCaller(EVERYONE).like(kind)
         fault = gettext_lazy("{kind!r} is written like {like}.", kind=kind, like=like)
         return "" if _has_form(kind, value) else fault
-    hint = did_you_mean(kind[:60], sorted(known)) or "."
-    return gettext_lazy("{kind!r} is no kind of identity{hint}", kind=kind[:60], hint=hint)
+    if hint := did_you_mean(kind[:60], sorted(known)):
+        return gettext_lazy("{kind!r} is no kind of identity{hint}", kind=kind[:60], hint=hint)
+    return gettext_lazy("{kind!r} is no kind of identity.", kind=kind[:60])
 
 
 def _with_examples(fault: str) -> str:

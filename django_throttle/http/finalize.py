@@ -159,8 +159,7 @@ def put(fields: Mapping[str, str], headers: Any) -> None:
         headers.update(fields)
         return
     store = headers._store
-    for name, value in fields.items():
-        store[name.lower()] = name, value
+    store.update({name.lower(): (name, value) for name, value in fields.items()})
 
 
 def _measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState) -> None:

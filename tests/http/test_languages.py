@@ -34,7 +34,7 @@ PLACE = re.compile(r"%\(\w+\)[sd]|\{\w*[^{}]*\}")
 ALIKE: Final = {
     "de": (
         "GCRA", "Host", "Limit", "Name", "Status %(status)s", "WebSocket", "in {time}", "{count} h", "{count} min",
-        "{count} s", "{why} in {window:g} s",
+        "{count} s",
     ),
     "es": (
         "GCRA", "Host", "WebSocket", "factor", "no", "plan {who!r}: {fault}", "{count} h", "{count} min", "{count} s",

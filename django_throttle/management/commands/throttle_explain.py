@@ -80,7 +80,7 @@ def _rules(told: Explanation) -> Iterator[str]:
     for one in told.rules:
         why = one.why
         if one.outcome.window:
-            why = gettext("{why} in {window:g} s", why=why, window=one.outcome.window)
+            why = gettext("{why}, counted over {window:g} s", why=why, window=one.outcome.window)
         if one.outcome.reset_after:
             why = gettext("{why}, full again in {time}", why=why, time=in_short(one.outcome.reset_after))
         why = with_assumption(why, one.counting.assumed)

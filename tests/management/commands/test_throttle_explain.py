@@ -64,7 +64,7 @@ def test_the_words(enforce: Enforce, django_user_model: Any) -> None:
     refuse(f"user:{user.pk}")
     first, second, third, *recent = run("anna", "--scope", "search", "--method", "POST").splitlines()
     assert first.startswith(f"A POST to search by user:{user.pk} would be refused by rule 'api': 2 of 2 used, free in")
-    assert second.startswith("  refused  api: 2 of 2 used") and " in 60 s, full again in" in second
+    assert second.startswith("  refused  api: 2 of 2 used") and ", counted over 60 s, full again in" in second
     assert third == "  -        sockets: it counts open WebSockets"
     assert all("to search by rule 'api' (over the limit)" in line for line in recent)
 
@@ -75,7 +75,7 @@ def test_where_nobody_can_tell(enforce: Enforce, django_user_model: Any) -> None
     user = django_user_model.objects.create_user("anna")
     first, second, third = run("anna").splitlines()
     assert first.startswith(f"A request by user:{user.pk}: nobody can tell, because of rule 'login': it counts each")
-    assert (second, third[:18]) == ("  allowed  api: 0 of 2 used in 60 s", "  ?        login: ")
+    assert (second, third[:18]) == ("  allowed  api: 0 of 2 used, counted over 60 s", "  ?        login: ")
     assert json.loads(run("anna", "--json"))["would"] is None
     refuse(f"user:{user.pk}")
     assert "would be refused by rule 'api'" in run("anna")
