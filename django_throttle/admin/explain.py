@@ -88,7 +88,7 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
         return {"mistake": capitalised(translated(error))}
     except (StoreError, DatabaseError) as error:
         return {"failure": translated(error)}
-    told, events = found.explanation, dict(event_labels())
+    told, events = found.explanation, {**dict(event_labels()), "": gettext("Calls")}  # of functions
     shows = request.user.has_perm("django_throttle.view_throttleoverride")
     relieves = request.user.has_perm(RESETS)
     return {

@@ -89,9 +89,7 @@ def _calls(names: tuple[str, ...], count: int) -> str:
     kinds = set(names)
     if kinds == BOTH_DOORS:
         kinds = {"request"}
-    if len(kinds) > 1:
-        return ngettext_lazy("{count:,} call", "{count:,} calls", count)
-    return COUNTED[kinds.pop()](count)
+    return COUNTED[kinds.pop() if len(kinds) == 1 else ""](count)
 
 
 def _shape(rule: Rule) -> tuple[str, ...]:

@@ -19,8 +19,9 @@ NOUNS: Final = {
     "publish": gettext_noop("publications"),
     "task": gettext_noop("tasks"),
 }
-# So many of what happens.
+# So many of what happens; "" is of several kinds, or a call of a function.
 COUNTED: Final[dict[str, Callable[[int], Text]]] = {
+    "": lambda count: ngettext_lazy("{count:,} call", "{count:,} calls", count),
     "request": lambda count: ngettext_lazy("{count:,} request", "{count:,} requests", count),
     "inflight": lambda count: ngettext_lazy("{count:,} request in flight", "{count:,} requests in flight", count),
     "connect": lambda count: ngettext_lazy("{count:,} connection attempt", "{count:,} connection attempts", count),

@@ -94,6 +94,16 @@ def test_what_was_refused_is_told_in_words_and_in_json_by_names(enforce: Enforce
 
 
 @BOTH
+def test_a_refused_call_of_a_decorated_function_is_a_call(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "1/min"})
+    for _ in range(2):
+        limiter.decide(Facts("api", (), KnownCaller("ip:192.0.2.1"), rule="api"))
+    if isinstance(store, RedisStore):
+        RecordFlusher(store)()
+    assert "refused: 1 call to api by rule 'api' (over the limit), 2" in run("ip:192.0.2.1")
+
+
+@BOTH
 @pytest.mark.parametrize(("language", "said"), [("fr", "sur 4\xa0000"), ("es", "de 4\xa0000"), ("en", "of 4,000")])
 def test_numbers_are_written_as_the_language_has_them(enforce: Enforce, language: str, said: str) -> None:
     enforce(api={"rate": "4000/min"})
