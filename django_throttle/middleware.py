@@ -54,11 +54,11 @@ class ThrottleMiddleware:
 
     def process_view(self, request: HttpRequest, *view: Any) -> Any:
         """Apply the rules of another scope too, where later middleware has changed the view of the request."""
-        state = _goes_elsewhere(request)
+        state = _state_elsewhere(request)
         return state and refusal_by_rules(request, state, *_decide(request, HttpWho(request), state))
 
     async def _aprocess_view(self, request: HttpRequest, *view: Any) -> Any:
-        state = _goes_elsewhere(request)
+        state = _state_elsewhere(request)
         return state and refusal_by_rules(request, state, *await _adecide(request, HttpWho(request), state))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
@@ -66,7 +66,7 @@ class ThrottleMiddleware:
         return refusal_of_error(request, error) if isinstance(error, Refused) else None
 
 
-def _goes_elsewhere(request: HttpRequest) -> RequestState | None:
+def _state_elsewhere(request: HttpRequest) -> RequestState | None:
     """The state of a request whose view is of another scope than its rules were; None for any other."""
     state, match = state_of(request), request.resolver_match
     return None if match is None or state.place.is_of(match) else state

@@ -79,7 +79,7 @@ class RuleSet:
         self.ones = _costs(rules, 1)
 
     def charges(self, idents: tuple[str, ...], cost: int) -> Charges:
-        """What a call of this cost is charged, each rule under its ident."""
+        """What a call of this cost is charged, each rule under its ident; kept where it costs 1, as most do."""
         return kept_charges(self, idents, self.ones) if cost == 1 else Charges(self, idents, _costs(self.rules, cost))
 
 
@@ -89,7 +89,6 @@ def _costs(rules: tuple[Rule, ...], cost: int) -> tuple[int, ...]:
 
 rule_set: Final = lru_cache(maxsize=4096)(RuleSet)
 MAX_KEPT: Final = 1024  # charges, each with what is made of it
-MOST_KEPT: Final = 16  # of one call
 
 
 def charges_of(rule: Rule, ident: str, cost: int) -> Charges:
@@ -134,7 +133,7 @@ class Charges(_Row[Charge]):
         if isinstance(charges, cls):
             return charges
         rules, idents, costs = zip(*charges, strict=True) if (charges := tuple(charges)) else ((), (), ())
-        return (kept_charges if len(idents) <= MOST_KEPT else cls)(rule_set(rules), idents, costs)
+        return cls(rule_set(rules), idents, costs)
 
     def __len__(self) -> int:
         return len(self.idents)

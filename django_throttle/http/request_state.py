@@ -371,8 +371,8 @@ def facts_of(
     events: tuple[str, ...] = REQUEST_EVENTS,
 ) -> Facts:
     """The facts of a request, with what other doors have charged for it; later ones may give that back."""
-    done = state.earlier if state.has_charged else NO_CHARGES
-    return Facts(scope, events, who, cost, done, None, method_of(request), True, size_of(request))
+    method, size = method_of(request), size_of(request)
+    return Facts(scope, events, who, cost, state.earlier, method=method, size=size, early=True)
 
 
 def state_of(request: HttpRequest) -> RequestState:

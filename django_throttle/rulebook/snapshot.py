@@ -27,7 +27,7 @@ from django.utils.module_loading import import_string
 from django_throttle.call_facts import BY_KEY, Facts, Who, cost_of, with_plan
 from django_throttle.conf import conf
 from django_throttle.core import Outcome, Override, Reason, Rule
-from django_throttle.core.commands import Charges, RuleSet, charges_of, kept_charges, rule_set
+from django_throttle.core.commands import Charges, RuleSet, charges_of, rule_set
 from django_throttle.core.key import KEY_KINDS, secret_bytes
 from django_throttle.core.options import did_you_mean, key_parts
 from django_throttle.core.overrides import (
@@ -307,8 +307,7 @@ class ScopeRules:
     def charges(self, who: Who, cost: int) -> Charges:
         """What a call is charged under these rules, if they are plain."""
         if len(self._keys) == 1 and (ident := ident_under(self._keys[0], self.rules, who)) is not None:  # as of most
-            rules, found = self._whole, (ident,) * self._count
-            return kept_charges(rules, found, rules.ones) if cost == 1 else rules.charges(found, cost)
+            return self._whole.charges((ident,) * self._count, cost)
         idents = [ident_under(key, self.rules, who) for key in self._keys]
         kind = tuple(map(_is_some, idents))
         rules, places = self._sets.get(kind) or self._prepare(kind)

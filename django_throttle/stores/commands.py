@@ -148,14 +148,14 @@ class LongCommand(RedisCommand, ABC):
 class DecideCommand(RedisCommand, ScriptCall):
     """Rates only: one call, which is this itself, and one reply."""
 
-    __slots__ = ("_packed_keys", "charges", "command", "packing", "prepared", "size", "uid")
+    __slots__ = ("_packed", "_packed_keys", "charges", "command", "packing", "size", "uid")
 
     announcement: Announcement | None = None
     announced: Any = None
 
     def __init__(self, context: RedisContext, command: Decide) -> None:
         self.context, self.command, self.seconds = context, command, None
-        self.prepared = self._packed_keys = b""  # once they are known
+        self._packed = self._packed_keys = b""  # once they are known
         self.charges = charges = Charges.of(command.charges)
         self.uid = context.leases.uid  # once: the agent may replace it at any moment
         rules, idents, costs = charges.key
@@ -210,15 +210,15 @@ class DecideCommand(RedisCommand, ScriptCall):
         return self._packed_keys
 
     def packed(self) -> bytes:
-        if self.prepared:
-            return self.prepared
+        if self._packed:
+            return self._packed
         packing = self.packing
         if not packing.is_prepared or self.context.clock:
             return pack_command(self.by_sha())
-        self.prepared = packing.begin + self.packed_keys() + packing.end
+        self._packed = packing.begin + self.packed_keys() + packing.end
         if packing.has_lease:
-            self.prepared += packed_lease(self)
-        return self.prepared
+            self._packed += packed_lease(self)
+        return self._packed
 
     def joined(self, asks: Sequence[DecideCommand]) -> ScriptCall:
         return self if len(asks) == 1 else JoinedCall(asks)

@@ -58,7 +58,6 @@ class ScriptCall(ABC):
     __slots__ = ()
 
     derives = leads = follows = False
-    prepared = b""  # what ``packed`` returns, once that is known
 
     @property
     @abstractmethod
@@ -138,7 +137,7 @@ class Transport:
             seconds = seconds_for(seconds, self.seconds)
         until, pool = time.monotonic() + (seconds or self.seconds), self.pool
         try:
-            return pool.call(call.prepared or call.packed(), until)
+            return pool.call(call.packed(), until)
         except NoScriptError:
             return pool.call(pack(call.by_text()), until)
 

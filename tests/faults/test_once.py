@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -38,6 +39,22 @@ def test_a_lost_reply_is_not_asked_for_again(
         proxy.set(mode)
         assert call().degraded
     wait_until(lambda: used(server, COUNT) == 9)
+
+
+@pytest.mark.row("F04")
+def test_under_local_a_lost_reply_may_count_twice_and_no_more(
+    server: RedisServer, proxy: Proxy, caller: Callable[..., Caller]
+) -> None:
+    local = replace(COUNT, on_store_failure="local")
+    call = caller(proxy.url, local)
+    call.surely()
+    proxy.set("swallow_reply")
+    assert call().degraded  # admitted here, and on its way there
+    wait_until(lambda: used(server, local) == 2)
+    proxy.set("pass")
+    for _ in range(2):
+        call.store.fallback.flush()
+        assert used(server, local) == 3
 
 
 def test_a_reply_that_comes_too_late_is_nobody_else_s(proxy: Proxy, caller: Callable[..., Caller]) -> None:
