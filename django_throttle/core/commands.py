@@ -129,11 +129,11 @@ class Charges(_Row[Charge]):
 
     @classmethod
     def of(cls, charges: Iterable[Charge]) -> Charges:
-        """The same charges, with what is known of their rules."""
+        """The same charges, with what is known of their rules; kept, as a socket makes the same ones for both ways."""
         if isinstance(charges, cls):
             return charges
         rules, idents, costs = zip(*charges, strict=True) if (charges := tuple(charges)) else ((), (), ())
-        return cls(rule_set(rules), idents, costs)
+        return kept_charges(rule_set(rules), idents, costs)
 
     def __len__(self) -> int:
         return len(self.idents)
