@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from enum import Enum
 from reprlib import Repr
 from typing import Any, Final, Protocol
@@ -43,7 +44,7 @@ class Who(Protocol):
 BY_KEY: Final = ""  # no ident is empty
 
 
-@dataclass(slots=True)  # not frozen, which takes three times as long to make, on each call
+@dataclass  # not frozen, which takes three times as long to make, on each call
 class Facts:
     """A call: where it goes (scope), what it is (events), its caller and its cost.
 
@@ -79,7 +80,13 @@ class Facts:
             return self
         if rule.is_concurrency or rule.unit != "calls" or self.cost <= done:
             return None
-        return replace(self, cost=self.cost - done)
+        return self.but(cost=self.cost - done)
+
+    def but(self, **changes: Any) -> Facts:
+        """The same call with these changes."""
+        found = copy(self)
+        vars(found).update(changes)
+        return found
 
 
 logger = logging.getLogger("django_throttle")

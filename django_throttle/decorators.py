@@ -20,7 +20,7 @@ from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import release_lease
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.http.deferred import Deferral, Payload, deferral
-from django_throttle.http.request_state import RequestState, django_request, facts_of, state_of
+from django_throttle.http.request_state import RequestFacts, RequestState, django_request, state_of
 from django_throttle.http.serve import at_once, serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
 from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user
@@ -159,7 +159,7 @@ class _Call:
         if self.subject is None:
             return Facts(self.rule, (), who, price, rule=self.rule, ident=ident, is_claimed=is_claimed)
         request = django_request(self.subject)
-        facts = facts_of(request, state_of(request), self.rule, who, price, ())
+        facts = RequestFacts(request, state_of(request), self.rule, who, price, ())
         facts.rule, facts.ident = self.rule, ident
         return facts
 

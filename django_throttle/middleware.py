@@ -15,7 +15,7 @@ from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.exceptions import Refused
-from django_throttle.http.request_state import RequestState, facts_of, place_of, state_of
+from django_throttle.http.request_state import RequestFacts, RequestState, place_of, state_of
 from django_throttle.http.serve import at_once, refusal_by_rules, refusal_of_error, serve
 from django_throttle.identity import HttpWho
 
@@ -74,7 +74,7 @@ def _state_elsewhere(request: HttpRequest) -> RequestState | None:
 
 def _facts(request: HttpRequest, who: HttpWho, state: RequestState) -> Facts:
     place = state.place = place_of(request)
-    return facts_of(request, state, place.scope, who)
+    return RequestFacts(request, state, place.scope, who)
 
 
 def _decide(request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Decision]:

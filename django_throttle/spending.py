@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 from threading import Lock
 from typing import Final, Protocol
@@ -94,7 +93,7 @@ class Spending:
     def pay(self, units: int, call: Charged) -> Steps[Decision]:
         """Pay for what is spent, these units the last of it, and report the decision."""
         paying = self._pay_batch(units, call)
-        decision = yield from decide_reported(paying, replace(call.facts, cost=units)) if call.facts else paying
+        decision = yield from decide_reported(paying, call.facts.but(cost=units)) if call.facts else paying
         self._decision = decision if decision.allowed else self._decision
         return decision
 

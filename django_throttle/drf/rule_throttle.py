@@ -32,7 +32,7 @@ from django_throttle.http.finalize import (
 )
 from django_throttle.http.problem_details import detail, is_too_large
 from django_throttle.http.refusal import retry_seconds
-from django_throttle.http.request_state import RequestState, django_request, facts_of, route_of, state_of
+from django_throttle.http.request_state import RequestFacts, RequestState, django_request, route_of, state_of
 from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.http.serve import meter_input
 from django_throttle.identity import HttpWho
@@ -199,7 +199,7 @@ class RuleThrottle(DecidedThrottle):
         inner, who, cost = django_request(request), HttpWho(request), getattr(view, "throttle_cost", 1)
         cost = 1 if cost == 1 else cost_of(cost, request, what="request")
         state = state_of(inner)
-        facts = facts_of(inner, state, scope_of_view(inner, view), who, cost)
+        facts = RequestFacts(inner, state, scope_of_view(inner, view), who, cost)
         decision = limiter.decide(facts)
         state.note(decision, facts, who)
         if state.byte_facts:

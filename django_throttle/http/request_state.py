@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from http import HTTPStatus
 from os import SEEK_END
 from threading import get_ident
@@ -362,17 +362,31 @@ def decisions_of(request: HttpRequest) -> tuple[Decision, ...]:
     return () if state is None else state.decisions
 
 
-def facts_of(
-    request: HttpRequest,
-    state: RequestState,
-    scope: str,
-    who: Who,
-    cost: int = 1,
-    events: tuple[str, ...] = REQUEST_EVENTS,
-) -> Facts:
-    """The facts of a request, with what other doors have charged for it; later ones may give that back."""
-    method, size = method_of(request), size_of(request)
-    return Facts(scope, events, who, cost, state.earlier, method=method, size=size, early=True)
+class RequestFacts(Facts):
+    """The facts of a request, with what other doors have charged for it; later ones may give that back.
+
+    Its size is read when a rule first asks for it, which is before a view reads the body.
+    """
+
+    early = True
+
+    def __init__(
+        self,
+        request: HttpRequest,
+        state: RequestState,
+        scope: str,
+        who: Who,
+        cost: int = 1,
+        events: tuple[str, ...] = REQUEST_EVENTS,
+    ) -> None:
+        self.scope, self.events, self.who, self.cost = scope, events, who, cost
+        self.method, self._request = method_of(request), request
+        if state.has_charged:
+            self.charged = state.earlier
+
+    @cached_property
+    def size(self) -> int:  # type: ignore[override]
+        return size_of(self._request)
 
 
 def state_of(request: HttpRequest) -> RequestState:

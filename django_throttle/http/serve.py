@@ -8,7 +8,6 @@ Bytes that a view reads from the server's own input, past Django's request, are 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -49,7 +48,7 @@ def _charge(request: HttpRequest, size: int) -> None:
     state = state_of(request)
     for facts in {id(one): one for one in state.byte_facts.values()}.values():
         only = frozenset(name for name, one in state.byte_facts.items() if one is facts)
-        call = replace(facts, size=size, charged=NO_CHARGES, only=only, early=False)
+        call = facts.but(size=size, charged=NO_CHARGES, only=only, early=False)
         decision = limiter.admitted(limiter.decide(call))
         if decision.paid is not None and decision.receipt is not None:
             state.add_paid(decision.paid)
