@@ -67,12 +67,16 @@ class Limiter:
 
     def acquire(self, ident: str, cost: int = 1) -> Decision:
         """Charge one call; a refused one charges nothing. Cost 0 charges nothing and takes no lease."""
-        return self._locally(ident, cost) or run(decide_flow(self._charges(ident, cost), self.store), self.store)
+        if (known := self._locally(ident, cost)) is not None:
+            return known
+        charges, store = self._charges(ident, cost), self.store
+        return ask(straight(charges, store) or decide_flow(charges, store), store)
 
     async def aacquire(self, ident: str, cost: int = 1) -> Decision:
         if self._local is not None and (known := self._locally(ident, cost)) is not None:
             return known
-        return await arun(decide_flow(self._charges(ident, cost), self.store), self.store)
+        charges, store = self._charges(ident, cost), self.store
+        return await aask(straight(charges, store) or decide_flow(charges, store), store)
 
     def peek(self, ident: str, cost: int = 1) -> Decision:
         """What acquire would answer now; charges nothing, and ``remaining`` is what is there."""
@@ -145,6 +149,39 @@ def admitted(decision: Decision) -> Decision:
     return decision
 
 
+def straight(charges: Charges, store: Store, whole: bool = False) -> Decide | None:
+    """The one command that decides these charges, as of most calls; None where more is to be done."""
+    if not charges.rules.is_straight or rulebook.carry_over.edits:
+        return None
+    refusals = store.denials.known
+    return None if refusals and charges.key in refusals else Decide(charges, True, None, whole)
+
+
+def ask(call: Any, store: Store, facts: Facts | None = None) -> Decision:
+    """Run the flow that decides a call, or ask the store by the one command that does; doors have ``facts``."""
+    if type(call) is not Decide:
+        return run(call, store)  # type: ignore[no-any-return]
+    since = perf_counter(), store.denials.epoch
+    try:
+        answers = store.execute(call)
+    except StoreError as error:
+        answers = error
+    found = end(call, answers, store, since, facts)
+    return found if isinstance(found, Decision) else run(found, store)
+
+
+async def aask(call: Any, store: Store, facts: Facts | None = None) -> Decision:
+    if type(call) is not Decide:
+        return await arun(call, store)
+    since = perf_counter(), store.denials.epoch
+    try:
+        answers = await store.aexecute(call)
+    except StoreError as error:
+        answers = error
+    found = end(call, answers, store, since, facts)
+    return found if isinstance(found, Decision) else await arun(found, store)
+
+
 def decide_flow(
     charges: Sequence[Charge],
     store: Store,
@@ -183,15 +220,17 @@ def decide_flow(
     return decide_and_evict(decided, charges, lease) if lease and socket and rules.evicts else decided()
 
 
-def door_flow(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Steps[Decision]:
-    """The flow that decides a door's call; matching its rules may ask a database. Raises InvalidCost."""
-    check_cost(facts.cost)
-    return _flow_of(snapshot, facts, store, commit, snapshot.match(facts))
+def begin(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Decide | Steps[Decision]:
+    """The one command that decides a door's call, as of most of them; else the flow that does. Raises InvalidCost.
 
-
-def _flow_of(
-    snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool, charges: Charges
-) -> Steps[Decision]:
+    Matching its rules may ask a database.
+    """
+    if type(facts.cost) is not int or facts.cost < 0:
+        check_cost(facts.cost)
+    charges = snapshot.match(facts)
+    is_plain = commit and not (facts.charged.costs or snapshot.overrides.all) and conf().NO_ADDRESS != "refuse"
+    if is_plain and (command := straight(charges, store, facts.early)) is not None:
+        return command
     blocks = snapshot.blocks(facts)
     decided = decide_flow(charges, store, commit=commit, whole=facts.early, socket="connect" in facts.events)
     if blocks:
@@ -201,37 +240,23 @@ def _flow_of(
     return decide_reported(decided, facts, commit, charges)
 
 
-def begin(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Decide | Steps[Decision]:
-    """The one command that decides a call, as of most of them; else the flow that does. Raises as ``door_flow``."""
-    if type(facts.cost) is not int or facts.cost < 0:
-        check_cost(facts.cost)
-    charges, refusals = snapshot.match(facts), store.denials.known
-    is_straight = charges.rules.is_straight and commit and not (rulebook.carry_over.edits or facts.charged.costs)
-    is_refused = refusals and charges.key in refusals
-    if is_straight and not (is_refused or snapshot.overrides.all) and conf().NO_ADDRESS != "refuse":
-        return Decide(charges, True, None, facts.early)
-    return _flow_of(snapshot, facts, store, commit, charges)
+def end(command: Decide, answers: Any, store: Store, since: tuple[float, int], facts: Facts | None) -> Any:
+    """What the store's answers to ``straight``'s command come to, or its error: a decision, or the flow of one.
 
-
-def end(
-    command: Decide, answers: Any, facts: Facts, store: Store, since: tuple[float, int]
-) -> Decision | Steps[Decision]:
-    """What the store's answers to ``begin``'s command come to, or its error; what is left to do is a flow.
-
-    ``since`` is the time and the epoch of the memory of refusals, both before asking.
+    ``since`` is the time and the epoch of the memory of refusals, both before asking. A door's call is reported.
     """
-    began, epoch = since
     charges: Any = command.charges
-    if not reports.installed_hooks() and (decision := passed(command, answers)) is not None:
-        reports.record.passed(charges, facts.scope, facts.method, facts.events, began)
-        return decision
+    found: Any = passed(command, answers)
+    if found is not None and facts is not None and not reports.installed_hooks():  # as of most calls of doors
+        reports.record.passed(charges, facts.scope, facts.method, facts.events, since[0])
+        return found
     if isinstance(answers, RepeatCommand):
-        flow: Any = decide_charges(charges, whole=command.whole, denials=store.denials)
+        found = decide_charges(charges, whole=command.whole, denials=store.denials)
     elif isinstance(answers, StoreError):
-        flow = decide_without_store(command, answers)
-    else:
-        flow = concluded(command, answers, store.denials, epoch)
-    return decide_reported(flow, facts, True, charges, began)
+        found = decide_without_store(command, answers)
+    elif found is None:
+        found = concluded(command, answers, store.denials, since[1])
+    return found if facts is None else decide_reported(found, facts, True, charges, since[0])
 
 
 def report(facts: Facts, decision: Decision, seconds: float = 0.0) -> Step:
@@ -275,22 +300,13 @@ def decide_reported(
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
     store = _watched_store()
-    call = begin(rulebook.present() or rulebook.current(), facts, store, commit)
-    if not isinstance(call, Decide):
-        return run(call, store)
-    since = perf_counter(), store.denials.epoch
-    try:
-        answers = store.execute(call)
-    except StoreError as error:
-        answers = error
-    found = end(call, answers, facts, store, since)
-    return found if isinstance(found, Decision) else run(found, store)
+    return ask(begin(rulebook.present() or rulebook.current(), facts, store, commit), store, facts)
 
 
-Aside = Callable[..., Awaitable[Steps[Decision]]]  # calls a function with these arguments in a thread
+Aside = Callable[..., Awaitable[Any]]  # calls a function with these arguments in a thread
 
 
-async def as_view(work: Callable[..., Steps[Decision]], *args: Any) -> Steps[Decision]:
+async def as_view(work: Callable[..., Any], *args: Any) -> Any:
     """In the thread in which a synchronous view of this request would run."""
     return await sync_to_async(work)(*args)
 
@@ -301,16 +317,8 @@ async def adecide(facts: Facts, *, commit: bool = True, aside: Aside = as_view) 
     try:
         call = begin(*known, store, commit)
     except SynchronousOnlyOperation:
-        call = await aside(door_flow, *known, store, commit)
-    if not isinstance(call, Decide):
-        return await arun(call, store)
-    since = perf_counter(), store.denials.epoch
-    try:
-        answers = await store.aexecute(call)
-    except StoreError as error:
-        answers = error
-    found = end(call, answers, facts, store, since)
-    return found if isinstance(found, Decision) else await arun(found, store)
+        call = await aside(begin, *known, store, commit)
+    return await aask(call, store, facts)
 
 
 def _watched_store() -> Store:

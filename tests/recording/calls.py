@@ -10,12 +10,11 @@ from django.utils import timezone
 
 from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
-from django_throttle.limiter import door_flow
+from django_throttle.limiter import ask, begin
 from django_throttle.recording.cells import Minute, total
 from django_throttle.recording.read import hours, minutes
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import AnyStore
-from django_throttle.stores.base import run
 
 
 class By:
@@ -40,7 +39,7 @@ def call(store: AnyStore, rules: Iterable[Rule], ident: str, times: int = 1, **f
     """How many of these calls were allowed."""
     snapshot, given = Snapshot(rules), {"scope": "search", "method": "GET", **facts}
     calls = [Facts(events=("request",), who=By(ident), ident=ident, **given) for _ in range(times)]  # type: ignore[misc]
-    return sum(run(door_flow(snapshot, facts, store, True), store).allowed for facts in calls)
+    return sum(ask(begin(snapshot, facts, store, True), store, facts).allowed for facts in calls)
 
 
 def recorded(store: AnyStore, rule: str, *, by_hour: bool = False) -> Minute:

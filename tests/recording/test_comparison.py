@@ -16,11 +16,10 @@ from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
-from django_throttle.limiter import door_flow
+from django_throttle.limiter import ask, begin
 from django_throttle.recording.read import compared
 from django_throttle.rulebook import Snapshot, pin
 from django_throttle.stores import MemoryStore, get_store
-from django_throttle.stores.base import run
 from tests.admin.conftest import user
 from tests.recording.calls import By
 
@@ -61,7 +60,7 @@ def test_the_halves_are_told_apart_with_their_calls() -> None:
         facts = Facts("search", ("request",), By(ident), ident=ident)
         within += is_in_share(ident, share, secret_bytes(conf().KEY_SECRET))
         for _ in range(7):
-            run(door_flow(snapshot, facts, store, True), store)
+            ask(begin(snapshot, facts, store, True), store, facts)
     now = timezone.now()
     found = compared(store, "api", now - timedelta(minutes=5), now + timedelta(minutes=5))
     without = 20 - within

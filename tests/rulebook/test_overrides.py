@@ -14,11 +14,10 @@ from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Reason, Rule
 from django_throttle.core.decide import EarlierCharges
 from django_throttle.identity import network
-from django_throttle.limiter import door_flow
+from django_throttle.limiter import ask, begin
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.snapshot import Overrides
 from django_throttle.stores import MemoryStore
-from django_throttle.stores.base import run
 from tests.callers import Caller
 from tests.clock import FrozenClock
 
@@ -128,7 +127,8 @@ class TestDecisions:
     def decide(self, overrides: list[Override], who: Caller, clock: FrozenClock, *rules: Rule, **facts: Any) -> Any:
         snapshot = Snapshot(rules or (API,), overrides=overrides, now=clock)
         store = MemoryStore(clock)
-        return run(door_flow(snapshot, Facts("x", ("request",), who, **facts), store, True), store)
+        call = Facts("x", ("request",), who, **facts)
+        return ask(begin(snapshot, call, store, True), store, call)
 
     def test_a_block_is_refused_without_the_store(self, clock: FrozenClock) -> None:
         who = Caller(user_or_ip="user:1", ip="ip:192.0.2.7")
@@ -139,7 +139,7 @@ class TestDecisions:
                 pytest.fail("the store was asked")
 
         store = Untouchable(clock)
-        decision = run(door_flow(snapshot, Facts("x", ("request",), who), store, True), store)
+        decision = ask(begin(snapshot, Facts("x", ("request",), who), store, True), store)
         assert (decision.allowed, decision.rule, decision.retry_after, decision.remaining) == (False, "api", 90.0, 0)
         assert [outcome.reason for outcome in decision.outcomes] == [Reason.BLOCKED]
 
