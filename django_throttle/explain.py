@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final, NamedTuple
 
-from django_throttle.core import Decision, Outcome, Override, Reason
+from django_throttle.core import Decision, Outcome, Override, Reason, Rule
 from django_throttle.core.commands import Charge, charges_of
 from django_throttle.core.decide import decide_charges
 from django_throttle.core.decision import conclude
@@ -24,6 +24,7 @@ from django_throttle.stores.base import run
 TOGETHER: Final = 100  # rules peeked at in one round trip
 MOST: Final = 0.5  # share of calls: where a damper refuses as many, a call is said to be refused
 CALLS: Final = {
+    "": gettext_lazy("A call"),
     "request": gettext_lazy("A request"),
     "inflight": gettext_lazy("A request in flight"),
     "connect": gettext_lazy("A new WebSocket"),
@@ -165,7 +166,7 @@ class Explanation:
                 gettext_noop("{call} by {caller}: nobody can tell, because of rule {rule!r}: {why}."),
             )
             rule, why = self._doubt()[0]
-            return gettext_lazy(scoped if self.call.scope else plain, rule=rule, why=why, **told)
+            return gettext_lazy(scoped if self.call.scope else plain, rule=rule.name, why=why, **told)
         scoped, plain = (
             gettext_noop("{call} to {scope} by {caller} would be {verdict}."),
             gettext_noop("{call} by {caller} would be {verdict}."),
@@ -188,29 +189,28 @@ class Explanation:
             "overrides": [override_as_json(one) for one in self.overrides],
         }
 
-    def _doubt(self) -> list[tuple[str, str]]:
-        """The names of rules that may count the call, or count it under another ident, and why."""
-        others = [(one.rule.name, one.why) for one in self.others if one.is_doubtful]
-        counting = [one for one in self.rules if one.counting.is_doubtful]
-        return [*others, *((one.outcome.rule, one.assuming) for one in counting)]
+    def _doubt(self) -> list[tuple[Rule, str]]:
+        """The rules that may count the call, or count it under another ident, and why."""
+        others = [(one.rule, one.why) for one in self.others if one.is_doubtful]
+        return [*others, *((one.counting.rule, one.assuming) for one in self.rules if one.counting.is_doubtful)]
 
     def _said(self) -> RuleState | None:
-        """The rule that the decision names."""
+        """The rule that the decision names, or one that only records and would refuse what passes at once."""
         named = self.decision.rule, self.decision.limit, self.decision.retry_after
-        for one in self.rules:
-            if (one.outcome.rule, one.outcome.limit, one.outcome.retry_after) == named:
-                return one
-        return None
+        outcomes = ((one, one.outcome) for one in self.rules)
+        said = next((one for one, told in outcomes if (told.rule, told.limit, told.retry_after) == named), None)
+        if self.decision.delay or not self.decision.allowed or (said is not None and said.outcome.put_off):
+            return said
+        return next((one for one in self.rules if one.verdict == "shadowed"), said)
 
     def _call(self) -> Text:
+        """The call by the event that is asked about, else by one that the rule counts which the sentence names."""
         call, said = self.call, self._said()
-        asked = [event for event in call.events if said is None or event in said.counting.rule.events]
-        if not asked or not (call.event or call.method or said):
-            return gettext_lazy("A call")
-        if call.method and asked[0] == "request":
+        if call.method and call.event in ("", "request"):
             pattern = gettext_noop("An {method}") if call.method[0] in "AEIO" else gettext_noop("A {method}")
             return gettext_lazy(pattern, method=call.method)
-        return CALLS[asked[0]]
+        rule = self._doubt()[0][0] if self.would is None else said and said.counting.rule
+        return CALLS[call.event or next((event for event in call.events if rule and event in rule.events), "")]
 
     def _verdict(self) -> Text:
         said = self._said()
@@ -228,9 +228,8 @@ class Explanation:
         if said is not None and said.outcome.put_off:
             pattern = gettext_noop("done in {time} and answered 202, by rule {rule!r}")
             return gettext_lazy(pattern, time=in_short(said.outcome.put_off), rule=said.outcome.rule)
-        shadowing = [one.outcome.rule for one in self.rules if one.verdict == "shadowed"]
-        if shadowing:
-            return gettext_lazy("allowed: rule {rule!r} would refuse it, but only records", rule=shadowing[0])
+        if said is not None and said.verdict == "shadowed":
+            return gettext_lazy("allowed: rule {rule!r} would refuse it, but only records", rule=said.outcome.rule)
         if said is not None:
             pattern = gettext_noop("allowed: rule {rule!r} is nearest to its limit, {why}")
             return gettext_lazy(pattern, rule=said.outcome.rule, why=said.assuming)

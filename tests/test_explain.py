@@ -91,6 +91,28 @@ def test_other_kinds_of_rules(enforce: Enforce) -> None:
         assert told(store).sentence.endswith("allowed: rule 'quiet' would refuse it, but only records.")
 
 
+@pytest.mark.parametrize(
+    ("call", "began"),
+    [
+        (Call(), "A request by"),
+        (Call(event="request"), "A request by"),
+        (Call(method="POST"), "A POST by"),
+        (Call(event="inflight"), "A request in flight by"),
+        (Call(event="message"), "A message by"),
+    ],
+)
+def test_the_sentence_speaks_of_what_is_asked_or_of_what_its_rule_counts(
+    enforce: Enforce, call: Call, began: str
+) -> None:
+    slots = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"]}
+    fn = {"rate": "5/min", "key": "django_throttle.logins.login_name", "events": ["request"]}
+    assert told(enforce(slots=slots, fn=fn), call=call).sentence.startswith(began)
+    quiet = {"rate": "1/min", "events": ["request"], "action": "shadow"}
+    store = enforce(slots=slots, quiet=quiet)
+    limiter.decide(Facts("search", ("request",), KnownCaller("ip:192.0.2.1")))
+    assert told(store, call=call).sentence.startswith(began)
+
+
 def test_a_store_that_does_not_answer_knows_nothing(enforce: Enforce) -> None:
     enforce(api={"rate": "1/min"})
     with pytest.raises(StoreError):
