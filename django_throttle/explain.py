@@ -97,18 +97,15 @@ class RuleState(NamedTuple):
         return with_assumption(self.why, self.counting.assumed)
 
     def _use(self) -> Text:
-        one, plan = self.outcome, self.counting.plan
-        if one.window is None:
-            by_plan, plain = (
-                gettext_noop("{used:,} of {limit:,} by plan {plan} open"),
-                gettext_noop("{used:,} of {limit:,} open"),
-            )
-        else:
-            by_plan, plain = (
-                gettext_noop("{used:,} of {limit:,} by plan {plan} used"),
-                gettext_noop("{used:,} of {limit:,} used"),
-            )
-        return gettext_lazy(by_plan if plan else plain, used=self.used, limit=one.limit, plan=plan)
+        one, (rule, held, override, *_) = self.outcome, self.counting
+        plan = rule.plan_of
+        if plan and override is not None and held is not None and not held.plan_of:
+            pattern = gettext_noop("{plan} (changed by override {number})")
+            plan = gettext_lazy(pattern, plan=plan, number=override.number)
+        used = gettext_noop("{used:,} of {limit:,} used"), gettext_noop("{used:,} of {limit:,} by plan {plan} used")
+        open_ = gettext_noop("{used:,} of {limit:,} open"), gettext_noop("{used:,} of {limit:,} by plan {plan} open")
+        pattern = (open_ if one.window is None else used)[bool(plan)]
+        return gettext_lazy(pattern, used=self.used, limit=one.limit, plan=plan)
 
     def as_json(self) -> dict[str, Any]:
         one, override = self.outcome, self.counting.override
@@ -126,7 +123,7 @@ class RuleState(NamedTuple):
             "verdict": self.verdict,
             "chance": self.chance,
             "assumed": self.counting.assumed,
-            "plan": self.counting.plan,
+            "plan": self.counting.rule.plan_of,
         }
 
 

@@ -70,6 +70,11 @@ def local(moment: datetime) -> datetime:
         return moment
 
 
+def to_the_second(moment: datetime) -> str:
+    """The moment as a line has it, in the time zone in force."""
+    return f"{local(moment):%Y-%m-%d %H:%M:%S %Z}".rstrip()
+
+
 class _Number:
     """A number whose separators are the language's, where the pattern has some."""
 

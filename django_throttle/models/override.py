@@ -47,7 +47,7 @@ from django_throttle.models.fields import (
 )
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
 from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, nearest, subject_of, tidy_subject
-from django_throttle.translated import translated
+from django_throttle.translated import to_the_second, translated
 
 LABELS: Final = {
     **{name: kind.override for name, kind in KEY_KINDS.items() if kind.rank},
@@ -239,6 +239,15 @@ class ThrottleOverride(CheckedRow):
 
     def describe(self) -> str:
         return describe_effect(self.as_override())
+
+    @property
+    def terms(self) -> str:
+        """What it does, until when, why and who made it, in the reader's language."""
+        until = texts.gettext_lazy("without an end")
+        if self.until is not None:
+            until = texts.gettext_lazy("until {moment}", moment=to_the_second(self.until))
+        by = f" ({self.created_by})" if self.created_by else ""
+        return f"{translated(texts.with_commas([self.meaning, until]))}: {' '.join(self.reason.split())}{by}"
 
     def lasts(self, now: datetime | None = None) -> bool:
         """True until it ends."""

@@ -55,8 +55,8 @@ class Counting(NamedTuple):
     """A rule that counts the call under ``ident``, with this cost before its own factor; one of bytes at least 1.
 
     ``rule`` is by the caller's plan, and ``held`` as it holds by the ``override`` that decides about it, None where
-    that exempts the caller. ``assumed`` says what of the caller had to be assumed. ``plan`` is who has the plan that
-    the limit is of, such as "group:premium"; empty for none. ``is_doubtful`` if it may count by another ident.
+    that exempts the caller. ``assumed`` says what of the caller had to be assumed. ``is_doubtful`` if it may count by
+    another ident.
     """
 
     rule: Rule
@@ -65,7 +65,6 @@ class Counting(NamedTuple):
     ident: str
     cost: int
     assumed: str = ""
-    plan: str = ""
     is_doubtful: bool = False
 
 
@@ -96,7 +95,7 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
         charged = planned if held is None else held
         cost = 1 if charged.is_plain else rule_cost(charged, Facts(call.scope, call.events, who, size=1))
         assumed = _assumed(rule, unasked, who)
-        yield Counting(planned, held, override, ident, cost, assumed, charged.plan_of, is_doubtful)
+        yield Counting(planned, held, override, ident, cost, assumed, is_doubtful)
 
 
 def _planned(rule: Rule, who: KnownCaller) -> tuple[Rule, list[str]]:

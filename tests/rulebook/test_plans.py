@@ -194,7 +194,7 @@ def test_a_change_of_plan_is_felt_at_once_and_keeps_the_counts(enforce: Enforce)
 
 @BOTH
 @pytest.mark.django_db
-def test_an_exempt_row_has_the_limit_of_the_plan_and_that_of_an_override_is_not_the_plans(enforce: Enforce) -> None:
+def test_a_row_names_the_plan_and_the_override_that_changes_it(enforce: Enforce) -> None:
     store = enforce(api={"rate": "5/min", "key": "user", "plans": {"group:premium": "20/min"}})
     user = User.objects.create(username="anna")
     user.groups.add(Group.objects.create(name="premium"))
@@ -205,11 +205,13 @@ def test_an_exempt_row_has_the_limit_of_the_plan_and_that_of_an_override_is_not_
         (found,) = explain(store, now, Call("search"), who).rules
         charges = now.match(Facts("search", ("request",), who))
         fields = plain_fields(charges, ())[0] if charges else None
+        assert found.as_json()["plan"] == "group:premium"
         return f"{found.verdict} {found.why}", fields.policy if fields else ""
 
     assert row(effect="exempt") == ("exempt 0 of 20 by plan group:premium used", "")
-    assert row(effect="replace", rates=[Rate.parse("7/min")]) == ("allowed 0 of 7 used", '"api";q=7;w=60')
-    assert row(effect="multiply", factor=2) == ("allowed 0 of 40 used", '"api";q=40;w=60')
+    changed = "by plan group:premium (changed by override 7) used"
+    assert row(effect="replace", rates=[Rate.parse("7/min")]) == (f"allowed 0 of 7 {changed}", '"api";q=7;w=60')
+    assert row(effect="multiply", factor=2) == (f"allowed 0 of 40 {changed}", '"api";q=40;w=60')
     assert row(effect="block")[0] == "blocked 0 of 20 by plan group:premium used"
 
 

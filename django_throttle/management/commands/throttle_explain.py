@@ -61,6 +61,9 @@ def _lines(found: Answer) -> Iterator[str]:
     else:
         yield translated(explained.sentence)
         yield from _rules(explained)
+    for row in found.rows:
+        told = {"number": row.pk, "subject": row.named(), "terms": row.terms}
+        yield "  " + gettext("override {number} for {subject}: {terms}", **told)
     for times, one in found.alike:
         calls = COUNTED[one.event](times) if one.event in COUNTED else one.event
         told = {"calls": calls, "scope": one.scope, "rule": one.rule, "at": local(one.at)}
@@ -87,5 +90,3 @@ def _rules(told: Explanation) -> Iterator[str]:
         yield f"  {translated(VERDICTS[one.verdict]):8} {one.outcome.rule}: {translated(why)}"
     for other in told.others:
         yield f"  {'?' if other.is_doubtful else '-'}        {other.rule.name}: {translated(other.why)}"
-    for override in told.overrides:
-        yield "  " + gettext("override {number} for {subject}", number=override.number, subject=override.subject)

@@ -16,13 +16,12 @@ from django.utils.dateparse import parse_datetime
 from django_throttle import history
 from django_throttle.core import Rate
 from django_throttle.core.overrides import subject_kinds
-from django_throttle.core.texts import with_commas
 from django_throttle.exceptions import InvalidRate
 from django_throttle.management import printable, shell_user, subcommands
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import sources
-from django_throttle.translated import gettext, local, translated, with_label
+from django_throttle.translated import gettext, with_label
 
 USUAL: Final = "2h"
 
@@ -165,9 +164,4 @@ def _seconds(lasting: str) -> float:
 
 
 def _line(row: ThrottleOverride) -> str:
-    until = gettext("without an end")
-    if row.until is not None:
-        until = gettext("until {moment}", moment=f"{local(row.until):%Y-%m-%d %H:%M:%S %Z}".rstrip())
-    by = f" ({row.created_by})" if row.created_by else ""
-    said = with_commas([f"{row.pk}  {row.named()}: {translated(row.meaning)}", until])
-    return printable(f"{translated(said)}: {' '.join(row.reason.split())}{by}")
+    return printable(f"{row.pk}  {row.named()}: {row.terms}")

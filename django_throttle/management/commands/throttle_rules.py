@@ -66,13 +66,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
         do = {
-            "list": self.list,
-            "check": self.check_rules,
-            "export": self.export,
-            "import": self.import_rules,
-            "candidates": self.candidates,
-            "log": self.log,
-        }[todo]
+            "list": self.list, "check": self.check_rules, "export": self.export, "import": self.import_rules,
+            "candidates": self.candidates, "log": self.log,
+        }[todo]  # fmt: skip
         try:
             with history.editing(shell_user(), "import", options.get("reason", "")):
                 do(options)
