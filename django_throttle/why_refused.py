@@ -78,7 +78,7 @@ def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: fl
         refused = recent(store, tag, LOOKED_AT)
         named = {ident for one in refused for ident in one.tags.values() if ident_for_logs(ident) == tag}
         if not named and refused:
-            return Answer(tag, None, refused)
+            return Answer(tag, None, recent(store, tag, LOOKED_AT, call.scope))
         if not named:
             raise
         who = KnownCaller(named.pop())
@@ -89,7 +89,7 @@ def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: fl
     return Answer(
         tag=ident_for_logs(who.name),
         explanation=told,
-        recent=recent(store, who.name, LOOKED_AT),
+        recent=recent(store, who.name, LOOKED_AT, call.scope),
         rows=sorted(rows, key=lambda row: numbers.index(row.pk)),
         open=overview.open,
         is_whole=overview.is_whole,

@@ -56,8 +56,8 @@ def test_open_sockets(enforce: Enforce) -> None:
     assert (found.open, found.is_whole) == (2, True)
 
 
-def refused(ident: str, store: Store) -> None:
-    facts = Facts("search", ("request",), KnownCaller(ident), method="POST")
+def refused(ident: str, store: Store, scope: str = "search") -> None:
+    facts = Facts(scope, ("request",), KnownCaller(ident), method="POST")
     while limiter.decide(facts).allowed:
         pass
     limiter.decide(facts)
@@ -79,6 +79,18 @@ def test_what_was_refused_lately_also_by_the_reference_of_an_error(enforce: Enfo
     by_tag = answer(store, rulebook.current(), Call(), ident_for_logs("ip:192.0.2.1"))
     assert (by_tag.explanation, by_tag.recent) == (None, [one, before])
     assert by_tag.as_json()["would"] is None
+
+
+@BOTH
+def test_of_a_scope_that_is_asked_about_only_its_refusals_are_told(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "2/min"})
+    for scope in ("search", "chat" * 50):
+        refused("ip:192.0.2.1", store, scope)
+    for typed in ("192.0.2.1", ident_for_logs("ip:192.0.2.1")):
+        found = {asked: answer(store, rulebook.current(), Call(asked), typed).recent for asked in ("chat" * 50, "cha")}
+        assert {one.scope for one in found["chat" * 50]} == {"chat" * 25}, "as it is recorded"
+        assert found["cha"] == []
+        assert {one.scope for one in answer(store, rulebook.current(), Call(), typed).recent} == {"search", "chat" * 25}
 
 
 @BOTH

@@ -18,6 +18,7 @@ from django_throttle.recording.cells import HOUR, Minute, minute_of, number_at, 
 from django_throttle.recording.flush import packed
 from django_throttle.recording.heavy_hitters import HeavyHitters
 from django_throttle.recording.places import HOURS, MINUTES, Span
+from django_throttle.recording.recorder import LONGEST_TEXT
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.failures import raise_first
 from django_throttle.stores.transport import batches
@@ -101,15 +102,18 @@ def most_refused(store: AnyStore, rule: str, hours: int = 1) -> list[tuple[str, 
     return whole.largest()
 
 
-def recent(store: AnyStore, ident: str, limit: int = 20) -> list[Recorded]:
-    """What this ident was refused lately and by what, the latest first; also by the tag of a log line, or 16 hex."""
-    asked = {ident, places.hashed(ident)}
-    end = timezone.now()
-    sampled = _sampled(store, end - timedelta(days=1), end)
+def recent(store: AnyStore, ident: str, limit: int = 20, scope: str = "") -> list[Recorded]:
+    """What this ident was refused lately and by what, the latest first; also by the tag of a log line, or 16 hex.
+
+    Only in this ``scope``, unless it is empty.
+    """
+    asked, end = {ident, places.hashed(ident)}, timezone.now()
+    sampled = sample(store, end - timedelta(days=1), end)
     found = {
         (one.at, one.scope, one.method, one.rule, one.tag): one
         for one in [*sampled.refused, *(one for one in sampled.whole if one.outcome != "allowed")]
-        if any(_is_asked(tag, asked, ident) for tag in one.tags.values())
+        if (not scope or one.scope == scope[:LONGEST_TEXT])
+        and any(_is_asked(tag, asked, ident) for tag in one.tags.values())
     }
     return sorted(found.values(), key=lambda one: one.at, reverse=True)[:limit]
 
@@ -118,11 +122,6 @@ def _is_asked(tag: str, asked: set[str], ident: str) -> bool:
     if tag in asked:
         return True
     return bool(TAG.fullmatch(ident)) and (tag.startswith(ident) or places.hashed(tag).startswith(ident))
-
-
-def sample(store: AnyStore, since: datetime, until: datetime) -> Sample:
-    """Decisions from then until then, of the last 24 hours."""
-    return _sampled(store, since, until)
 
 
 def _cells(
@@ -187,7 +186,8 @@ def _ranking(packed: bytes) -> HeavyHitters:
     return HeavyHitters(counts, error)
 
 
-def _sampled(store: AnyStore, since: datetime, until: datetime) -> Sample:
+def sample(store: AnyStore, since: datetime, until: datetime) -> Sample:
+    """Decisions from then until then, of the last 24 hours."""
     strata, shares = {}, {}
     for stratum in places.STRATA:
         level, entries = _entries(store, stratum, since, until)
