@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
 from types import MappingProxyType
@@ -18,15 +18,18 @@ from typing import Any, Final
 from django.apps import apps
 from django.db import Error, IntegrityError, models, transaction
 from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 
 from django_throttle.conf import conf
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.rulebook import sources
+from django_throttle.translated import to_the_second
 
 logger = logging.getLogger("django_throttle")
 
 MOST_WORDS: Final = 4000  # characters of a description in words, or of a reason
 MOST_CHANGES: Final = 100_000  # lines that are kept, the newest
+MOMENTS: Final = ("until", "starts_at")  # columns that hold one, as JSON has it
 PRUNE_SECONDS: Final = 600.0  # between two looks of a process for lines that are too old
 
 State = Mapping[str, Any]
@@ -59,13 +62,9 @@ def editing(who: str, via: str, reason: str = "", action: str = "") -> Iterator[
 @contextmanager
 def because(reason: str, action: str = "") -> Iterator[None]:
     """Every edit inside has this reason, unless it is empty, and ``action`` as in ``editing``."""
-    present = _editor.get()
-    reason, action = reason.strip() or present.reason, action or present.action
-    token = _editor.set(replace(present, reason=reason, action=action))
-    try:
+    now = _editor.get()
+    with editing(now.who, now.via, reason.strip() or now.reason, action or now.action):
         yield
-    finally:
-        _editor.reset(token)
 
 
 def record(
@@ -136,8 +135,14 @@ def changes(before: State | None, after: State | None, labels: State = MappingPr
     for name in dict.fromkeys((*old, *new)):
         if old.get(name) != new.get(name):
             label = labels.get(name) or name.replace("_", " ")
-            was, now = (in_words(one[name]) if name in one else gettext_lazy("default") for one in (old, new))
+            told = _moment if name in MOMENTS else in_words
+            was, now = (told(one[name]) if name in one else gettext_lazy("default") for one in (old, new))
             yield gettext_lazy("{label}: {was} → {now}", label=label, was=was, now=now)
+
+
+def _moment(value: Any) -> str:
+    moment = parse_datetime(value) if isinstance(value, str) else None
+    return to_the_second(moment) if moment else in_words(value)
 
 
 def in_words(value: Any) -> str:

@@ -8,7 +8,7 @@ from django.db import models
 from django.utils.translation import gettext, gettext_lazy, gettext_noop
 
 from django_throttle.models.fields import MomentColumn, NoteColumn, TextColumn, WholeColumn
-from django_throttle.translated import local
+from django_throttle.translated import to_the_second
 
 KINDS: Final = (
     ("rule", gettext_lazy("Rule")),
@@ -64,13 +64,13 @@ class ThrottleChange(models.Model):
 
     @property
     def by(self) -> str:
-        """Who edited it and where, as "ada (admin)"; settings and a start time are both."""
+        """Who edited it and where, as "ada (admin)"; settings, a start time and an end are both."""
+        if self.action == "ran out":
+            return gettext("its end time")
         who, where = self.who or gettext("somebody"), self.get_via_display()
         return str(where) if self.via in ("schedule", "settings") else f"{who} ({where})" if where else who
 
     def sentence(self) -> str:
         """The line as a log has it."""
         words, why = " ".join(self.words.split()), " ".join(self.reason.split())
-        return (
-            f"{self.pk}  {local(self.at):%Y-%m-%d %H:%M:%S %Z}  {self.by}: {self}: {words}{f' – {why}' if why else ''}"
-        )
+        return f"{self.pk}  {to_the_second(self.at)}  {self.by}: {self}: {words}{f' – {why}' if why else ''}"

@@ -104,7 +104,7 @@ def test_an_override_has_its_number_and_subject() -> None:
     added, ended = ThrottleChange.objects.order_by("pk")
     assert (added.kind, added.name, added.row) == ("override", "User 42", row.pk)
     assert added.after["until"] == until.isoformat()
-    assert ended.words == f"until: {until.isoformat()} → default"
+    assert ended.words == f"until: {until:%Y-%m-%d %H:%M:%S} UTC → default"
 
 
 def test_edits_are_by_whoever_is_said_around_them() -> None:

@@ -26,11 +26,14 @@ def test_a_line_says_the_same_whoever_edits(kind: str, value: str, line: str, re
 
 
 def test_what_was_done_and_where_is_read_in_the_language_of_the_reader() -> None:
-    line = ThrottleChange(kind="rule", name="api", action="ran out", via="import")
+    line = ThrottleChange(kind="rule", name="api", action="discarded", via="import")
+    over = ThrottleChange(kind="override", name="User 7", action="ran out", via="import")  # which a command noticed
     scheduled = ThrottleChange(kind="rule", action="promoted", who="its start time", via="schedule")
-    assert (str(line), line.by, scheduled.by) == ("Rule api ran out", "somebody (import)", "its start time")
+    assert (str(line), line.by, scheduled.by) == ("Rule api discarded", "somebody (import)", "its start time")
+    assert (str(over), over.by) == ("Override User 7 ran out", "its end time")
     with translation.override("de"):
-        assert (str(line), line.by, scheduled.by) == ("Regel api abgelaufen", "jemand (Import)", "zur Startzeit")
+        assert (str(line), line.by, scheduled.by) == ("Regel api verworfen", "jemand (Import)", "zur Startzeit")
+        assert (str(over), over.by) == ("Ausnahme User 7 abgelaufen", "zur Endzeit")
 
 
 def test_the_columns_of_a_form_have_labels_in_the_language_of_the_reader() -> None:

@@ -181,16 +181,10 @@ class Command(BaseCommand):
         self.stdout.write(gettext("{summary} (dry run: nothing was written)", summary=summary) if dry_run else summary)
 
 
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < len(text) < 10):
-        raise ArgumentTypeError(f"a whole number, not {text[:60]!r}")
-    return int(text)
-
-
 def _positive(text: str) -> int:
-    if not (number := _whole(text)):
-        raise ArgumentTypeError("a whole number from 1, not '0'")
-    return number
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
+        raise ArgumentTypeError(f"a whole number from 1, not {text[:60]!r}")
+    return int(text)
 
 
 def _check_found(found: Sequence[object], name: str | None) -> None:

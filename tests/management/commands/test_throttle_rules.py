@@ -16,9 +16,10 @@ from django.utils import timezone
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
-from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
+from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule
 from django_throttle.recording import RecordFlusher, recorder
 from django_throttle.rulebook import sources
+from django_throttle.signals import overrides_ended
 from django_throttle.stores import get_store
 from tests.recording.calls import By
 
@@ -133,6 +134,24 @@ class TestLog:
         ThrottleChange.objects.update(at=datetime(2030, 1, 31, 23, 0, tzinfo=UTC))
         with timezone.override("Asia/Tokyo"):
             assert "  2030-02-01 08:00:00 JST  somebody: Rule api added" in run("log", "api")
+
+    def test_what_ran_out_did_so_by_itself_and_moments_are_told_to_the_second(self) -> None:
+        until = datetime(2020, 1, 31, 18, 0, 0, 123456, UTC)
+        row = ThrottleOverride.objects.create(kind="user", value="7", effect="block", reason="abuse", until=until)
+        overrides_ended.send_robust(sender=None, overrides=(row.as_override(),))
+        row.until = until.replace(minute=5)
+        row.save()
+        with timezone.override("Asia/Tokyo"):
+            row.until = None
+            row.save()
+            endless, extended, ended, _ = (
+                line.partition("  ")[2].partition("  ")[2] for line in run("log").splitlines()
+            )
+        assert ended == "its end time: Override User 7 ran out: blocked"
+        assert extended.endswith(": until: 2020-01-31 18:00:00 UTC → 2020-01-31 18:05:00 UTC")
+        assert endless.endswith(": until: 2020-02-01 03:05:00 JST → default")
+        newest, *_ = json.loads(run("log", "--json"))
+        assert newest["before"]["until"] == "2020-01-31T18:05:00.123456+00:00"
 
     def test_as_json(self) -> None:
         ThrottleRule.objects.create(name="api", rate="5/s").delete()
