@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import getpass
+import os
 from argparse import SUPPRESS
 from collections.abc import Callable
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_throttle import rulebook
-from django_throttle.exceptions import InvalidSetting
+from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.observe.reports import printable as printable
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import RedisStore, get_store, why_in_memory
 from django_throttle.translated import gettext, translated
+
+
+class ShellCommand(BaseCommand):
+    """A command that ends quietly, with status 1, when nobody reads its output any more."""
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        try:
+            try:
+                super().run_from_argv(argv)
+            finally:
+                self.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())  # Python writes the rest as it exits
+            raise SystemExit(1) from None
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        try:
+            return super().execute(*args, **options)
+        except StoreError as error:
+            raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
 
 
 def subcommands(parser: CommandParser, words: str) -> Callable[..., Any]:

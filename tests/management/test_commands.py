@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
@@ -12,7 +15,9 @@ from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command, get_commands, load_command_class
 
 from django_throttle.core.rule import OPTIONS
+from django_throttle.management import ShellCommand
 from django_throttle.models import ThrottleOverride, ThrottleRule
+from tests.pages import DOCS
 
 pytestmark = pytest.mark.django_db
 JUNK = [
@@ -127,8 +132,29 @@ def test_whatever_the_file_is(raw: bytes, tmp_path: Path) -> None:
 
 
 def test_no_command_is_left_out() -> None:
-    ours = {name for name, app in get_commands().items() if app == "django_throttle"}
-    assert ours == {call.split()[0] for call in CALLS}
+    assert {*OURS} == {call.split()[0] for call in CALLS}
+
+
+OURS = sorted(name for name, app in get_commands().items() if app == "django_throttle")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_command_ends_quietly(name: str) -> None:
+    assert isinstance(load_command_class("django_throttle", name), ShellCommand)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["throttle_explain ip:192.0.2.1", "throttle_costs", "throttle_overview --json"])
+def test_a_reader_who_goes_ends_a_command_without_a_traceback(words: str, unbuffered: str, redis_url: str) -> None:
+    """As with ``| head -1``, whether Python writes at once or as it exits."""
+    own = {"DJANGO_SETTINGS_MODULE": "testproject.settings", "REDIS_URL": redis_url, "PYTHONUNBUFFERED": unbuffered}
+    line = [sys.executable, "-m", "django", *words.split()]
+    with Popen(line, cwd=DOCS.parent, env={**os.environ, **own}, stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert process.returncode == 1, said
+    assert not any(word in said for word in ("BrokenPipeError", "Traceback", "CommandError")), said
 
 
 def test_an_override_ends_in_a_year_that_has_local_times() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from django_throttle.conf import conf
 from django_throttle.connections.process_identity import number, processes_of_host
@@ -18,7 +18,7 @@ from django_throttle.connections.processes import BEATS, BeatReply, IndexLeases,
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import StoreError
-from django_throttle.management import remote_store
+from django_throttle.management import ShellCommand, remote_store
 from django_throttle.stores.redis import RedisStore
 
 LEAST, MOST = 0.05, 3600
@@ -96,7 +96,7 @@ def _beats_itself(meta: Mapping[str, Any], now: int) -> bool:
     return type(at) is int and abs(now - at) < conf().PROCESS_TTL * 1_000_000
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     """One pass a second, until SIGTERM or Ctrl-C; one status line for each."""
 
     help = (

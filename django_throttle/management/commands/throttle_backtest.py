@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from django_throttle.access_log import AccessLog, read
 from django_throttle.backtest import SPANS, RecordedCaller, Replayed, recorded_calls, replay, why_not
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_noop, with_commas
-from django_throttle.exceptions import StoreError
+from django_throttle.management import ShellCommand
 from django_throttle.observe.reports import plain
 from django_throttle.rulebook import file
 from django_throttle.translated import gettext, ngettext, translated
@@ -26,7 +26,7 @@ REDRAW_SECONDS: Final = 0.2
 ESTIMATE: Final = ("refused", "low", "high")
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     """Counts in memory: no Redis is asked, and nothing of the site changes."""
 
     help = (
@@ -75,10 +75,7 @@ class Command(BaseCommand):
             self.stdout.write("\n".join(_lines(name, one, len(told.calls), most)))
 
     def _replay_recorded(self, rules: str, hours: int, most: int, *, as_json: bool, together: bool) -> None:
-        try:
-            told = recorded_calls(hours)
-        except StoreError as error:
-            raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
+        told = recorded_calls(hours)
         if not told.calls:
             raise CommandError(gettext("no requests were recorded in that time"))
         found = replay(self._usable(rules, told.why_not), told.calls, together=together, caller=RecordedCaller)

@@ -6,11 +6,10 @@ import json
 from argparse import ArgumentParser
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from django_throttle.core.texts import gettext_lazy
-from django_throttle.exceptions import StoreError
-from django_throttle.management import remote_store
+from django_throttle.management import ShellCommand, remote_store
 from django_throttle.meter import MEASURES
 from django_throttle.observe.route_costs import HOURS, RouteCost, dearest, fetch, in_short
 from django_throttle.translated import gettext, ngettext
@@ -19,7 +18,7 @@ USUAL: Final = 20
 ELSEWHERE: Final = gettext_lazy("only each process knows what its requests used; see the page of costs there.")
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     """The admin's page of costs, for a shell."""
 
     help = (
@@ -36,11 +35,7 @@ class Command(BaseCommand):
     def handle(self, *, by: str, most: int, **options: Any) -> None:
         if most < 1:
             raise CommandError(gettext("--most is a number of routes, from 1, not {most}", most=most))
-        try:
-            fields = fetch(remote_store(ELSEWHERE))
-        except StoreError as error:
-            raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
-        found = dearest(fields, by)[:most]
+        found = dearest(fetch(remote_store(ELSEWHERE)), by)[:most]
         if options["json"]:
             self.stdout.write(json.dumps({"hours": HOURS, "routes": [route.as_json() for route in found]}, indent=2))
             return

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from django_throttle.core.option_words import COUNTED
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import REASONS, VERDICTS, Explanation, in_short, with_assumption
-from django_throttle.management import printable, rules_in_force
+from django_throttle.management import ShellCommand, printable, rules_in_force
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
 from django_throttle.translated import gettext, local, ngettext, translated
@@ -22,7 +22,7 @@ from django_throttle.why_refused import Answer, answer
 ANSWER_SECONDS: Final = 2.0  # in which every process should have said what it has open
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     """The admin's page "Why is this caller refused?", for a shell; it changes nothing."""
 
     help = "Print which rules count a caller's next call, how much of each is used, and whether it would pass."

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from django_throttle.connections.overview import Ident, Overview, looks
 from django_throttle.core.texts import gettext_lazy, gettext_noop
-from django_throttle.exceptions import StoreError
-from django_throttle.management import remote_store
+from django_throttle.management import ShellCommand, remote_store
 from django_throttle.translated import gettext, ngettext
 
 ANSWER_SECONDS: Final = 2.0  # in which every process that holds something should have answered
 USUAL: Final = 20
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     """The admin's page of open connections, for a shell; it closes nothing."""
 
     help = (
@@ -30,11 +29,8 @@ class Command(BaseCommand):
         parser.add_argument("--most", type=int, default=USUAL, help=f"identities that are listed (default {USUAL})")
 
     def handle(self, *, search: str, most: int, **options: Any) -> None:
-        try:
-            store = remote_store(gettext_lazy("nobody but each process knows what it holds."))
-            *_, overview = looks(store, search, ANSWER_SECONDS)
-        except StoreError as error:
-            raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
+        store = remote_store(gettext_lazy("nobody but each process knows what it holds."))
+        *_, overview = looks(store, search, ANSWER_SECONDS)
         for line in _lines(overview, most):
             self.stdout.write(line)
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
@@ -17,7 +17,7 @@ from django_throttle import history
 from django_throttle.core import Rate
 from django_throttle.core.overrides import subject_kinds
 from django_throttle.exceptions import InvalidRate
-from django_throttle.management import printable, shell_user, subcommands
+from django_throttle.management import ShellCommand, printable, shell_user, subcommands
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import sources
@@ -26,7 +26,7 @@ from django_throttle.translated import gettext, with_label
 USUAL: Final = "2h"
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     """Each subcommand is one method below."""
 
     help = "Add, list and end overrides: other limits, or a block, for one user, address, group, API key or tenant."

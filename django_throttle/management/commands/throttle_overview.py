@@ -6,11 +6,10 @@ import json
 from argparse import ArgumentParser
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from django_throttle.core.texts import gettext_lazy
-from django_throttle.exceptions import StoreError
-from django_throttle.management import remote_store, rules_in_force
+from django_throttle.management import ShellCommand, remote_store, rules_in_force
 from django_throttle.observe.reports import plain, printable
 from django_throttle.recording.overview import overview, rule_names
 from django_throttle.translated import gettext, joined, translated
@@ -19,7 +18,7 @@ USUAL: Final = 50
 ELSEWHERE: Final = gettext_lazy("only each process knows what it decided; see the page of rules at work there.")
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     """The admin's page of rules at work, for a shell."""
 
     help = "Print what each rule decided in the last day, and which processes have older rules or are silent."
@@ -33,12 +32,9 @@ class Command(BaseCommand):
     def handle(self, *, search: str, most: int, **options: Any) -> None:
         if most < 1:
             raise CommandError(gettext("--most is a number of rules, from 1, not {most}", most=most))
-        try:
-            store = remote_store(ELSEWHERE)
-            rules_in_force()
-            found = overview(store, rule_names(search)[:most])
-        except StoreError as error:
-            raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
+        store = remote_store(ELSEWHERE)
+        rules_in_force()
+        found = overview(store, rule_names(search)[:most])
         if options["json"]:
             self.stdout.write(json.dumps(found.as_json(), indent=2))
             return

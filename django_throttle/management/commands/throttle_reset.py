@@ -6,14 +6,14 @@ from contextlib import suppress
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from django_throttle.core.texts import gettext_lazy, gettext_noop
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
 from django_throttle.find_caller import read_ident
 from django_throttle.limiter import Limiter
-from django_throttle.management import printable, remote_store
+from django_throttle.management import ShellCommand, printable, remote_store
 from django_throttle.models.override import misspelt
 from django_throttle.models.subjects import check_ident
 from django_throttle.rulebook import sources
@@ -22,7 +22,7 @@ from django_throttle.translated import gettext, ngettext, translated
 KINDS = ("user:42", "ip:203.0.113.9", "everyone")
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     """What ``Limiter.reset`` does, under the rules in force."""
 
     help = "Make the budgets of one identity full again, in every process within a second. What it holds open stays."

@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, IntegrityError, transaction
 from django.utils import timezone
 
@@ -19,8 +19,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.core.texts import gettext_lazy, gettext_noop, listed, with_commas
-from django_throttle.exceptions import StoreError
-from django_throttle.management import printable, remote_store, shell_user, subcommands
+from django_throttle.management import ShellCommand, printable, remote_store, shell_user, subcommands
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.models.fields import is_text
 from django_throttle.models.override import misspelt
@@ -34,7 +33,7 @@ MOST_LINES: Final = 50
 ELSEWHERE: Final = gettext_lazy("only each process knows what it decided; see the page of candidates there.")
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     """Each subcommand is one method below."""
 
     help = "List, check, export and import rules, compare candidates, and say who changed what."
@@ -142,10 +141,7 @@ class Command(BaseCommand):
         now, rows = timezone.now(), ThrottleCandidate.objects.using(sources.alias())
         if options["name"] is not None:
             rows = rows.filter(name=options["name"]) if is_text(options["name"]) else rows.none()
-        try:
-            found = [(row, compared(store, row.name, row.since, now)) for row in rows]
-        except StoreError as error:
-            raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
+        found = [(row, compared(store, row.name, row.since, now)) for row in rows]
         _check_found(found, options["name"])
         if options["json"]:
             self.stdout.write(json.dumps([{**row.as_json(), **both.as_json()} for row, both in found], indent=2))
