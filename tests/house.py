@@ -28,13 +28,13 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules": Limit(193, 125),
-    "lines": Limit(34_569, 18_500),
+    "lines": Limit(34_611, 18_500),
     "header lines, %": Limit(9.5, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),
     "in circles at run time": Limit(0, 0),
     "in circles with types": Limit(0, 0),
-    "lines of sync and async twins": Limit(107, 120),
+    "lines of sync and async twins": Limit(108, 120),
     "modules without a test file": Limit(0, 0),
     "tests' lines at private names": Limit(30, 30),
 }

@@ -10,19 +10,22 @@ from typing import Any
 import pytest
 from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
+from django.template.loader import render_to_string
 from django.test import override_settings
 from django.utils import translation
 
 from django_throttle.core import Override, Rule
-from django_throttle.core.descriptions import describe
+from django_throttle.core.descriptions import describe, who
 from django_throttle.core.overrides import describe_effect
 from django_throttle.core.texts import gettext_lazy, in_sentence, sentences
 from django_throttle.exceptions import InvalidRate, InvalidRule
-from django_throttle.explain import in_short
+from django_throttle.explain import Explanation, in_short
+from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.recording import own_records
 from django_throttle.recording.overview import overview
 from django_throttle.rulebook import sources
+from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import MemoryStore
 from django_throttle.translated import capitalised, gettext, joined, ngettext, translated, written
 from tests.recording.calls import call
@@ -32,7 +35,7 @@ PLANNED = Rule("api", "100/min", key="user", plans={"group:premium": "1000/min"}
 SAID = {
     "en": "each user: 100 requests per minute, group premium 1,000",
     "de": "jeder Benutzer: 100 Anfragen je Minute, Gruppe premium 1.000",
-    "es": "cada usuario: 100 solicitudes por minuto, grupo premium 1\xa0000",
+    "es": "cada usuario: 100 solicitudes cada minuto, grupo premium 1\xa0000",
     "fr": "chaque utilisateur : 100 requêtes par minute, groupe premium 1\xa0000",
     "ja": "ユーザーごと: 1 分あたり 100 リクエスト、グループ premium: 1,000",
 }
@@ -49,6 +52,30 @@ def in_every_language(text: object) -> dict[str, str]:
 def test_one_description_is_said_in_the_language_of_each_reader() -> None:
     """It is made once, and read in one language after the other."""
     assert in_every_language(describe(PLANNED)) == SAID
+
+
+@pytest.mark.parametrize("key", ["user", "ip", "tenant", "user+ip", "shop.limits.region"])
+def test_whom_a_rule_counts_is_the_subject_of_its_sentence_in_german(key: str) -> None:
+    """So that it stands there as a description has it: "sie zählt jeder Benutzer" would want another case."""
+    with translation.override("de"):
+        said = translated(KnownCaller("session:1").why_not(key))
+        assert said.startswith(f"bei ihr hat {translated(who(key))} ein eigenes Budget, session:1 aber nicht:")
+
+
+def test_a_call_of_any_gender_is_said_in_german() -> None:
+    rule = Rule("a", "5/min", cost=2, enforce_at=2.5, scopes=["a", "b"])
+    with translation.override("de"):
+        assert "jeder Aufruf zählt 2, geduldet bis zum 2,5-Fachen" in translated(describe(rule))
+        for event, asked in (("message", "Eine Nachricht"), ("request", "Eine Anfrage"), ("task", "Eine Aufgabe")):
+            told = Explanation(Call("", "", event), KnownCaller("ip:192.0.2.1"))
+            said = f"{asked} von ip:192.0.2.1 würde zugelassen, da keine Regel gilt, die ablehnt."
+            assert translated(told.sentence) == said
+
+
+def test_no_space_stands_between_japanese_sentences() -> None:
+    with translation.override("ja"):
+        page = render_to_string("django_throttle/429.html", {"status": 429, "code": "blocked", "seconds": None})
+    assert "。誤り" in page and "。 " not in page
 
 
 def test_all_parts_of_a_description_are_translated() -> None:
@@ -70,8 +97,8 @@ def test_all_parts_of_a_description_are_translated() -> None:
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (1, ("1 Anfrage je Minute", "1 solicitud por minuto", "1 requête par minute", "1 分あたり 1 リクエスト")),
-        (2, ("2 Anfragen je Minute", "2 solicitudes por minuto", "2 requêtes par minute", "1 分あたり 2 リクエスト")),
+        (1, ("1 Anfrage je Minute", "1 solicitud cada minuto", "1 requête par minute", "1 分あたり 1 リクエスト")),
+        (2, ("2 Anfragen je Minute", "2 solicitudes cada minuto", "2 requêtes par minute", "1 分あたり 2 リクエスト")),
     ],
 )
 def test_plurals(count: int, said: tuple[str, ...]) -> None:
@@ -167,7 +194,7 @@ def test_commands_speak_the_language_of_the_site() -> None:
         out = StringIO()
         call_command("throttle_rules", "list", stdout=out)
         assert SAID["de"] in out.getvalue() and "Datenbank" in out.getvalue()
-        with pytest.raises(CommandError, match="nichts wurde beendet: 99 ist nicht in Kraft"):
+        with pytest.raises(CommandError, match="nichts wurde beendet, da nicht in Kraft: 99"):
             call_command("throttle_override", "end", "99")
         out = StringIO()
         call_command("throttle_rules", "log", "--json", stdout=out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -206,27 +206,23 @@ class ThrottleOverrideAdmin(ListAdmin):
         """End those in force; they stay in the list, as expired."""
         now = timezone.now()
         ends = {row: now for row in queryset if row.lasts(now)}
-        self._set_ends(request, ends, "Ended by hand.")
         said = ngettext("{count} override ended.", "{count} overrides ended.", len(ends))
-        self._tell(request, said, ends)
+        self._set_ends(request, ends, "Ended by hand.", said)
 
     @admin.action(description=gettext_lazy("Extend by 2 hours"), permissions=["change"])
     def extend(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """Extend from their end, or from now where it has passed; those without an end stay as they are."""
         now = timezone.now()
         ends = {row: max(row.until, now) + EXTENSION for row in queryset if row.until is not None}
-        self._set_ends(request, ends, "Extended by 2 hours.")
         said = ngettext("{count} override extended.", "{count} overrides extended.", len(ends))
-        self._tell(request, said, ends)
+        self._set_ends(request, ends, "Extended by 2 hours.", said)
 
-    def _set_ends(self, request: HttpRequest, ends: dict[ThrottleOverride, datetime], log: str) -> None:
+    def _set_ends(self, request: HttpRequest, ends: dict[ThrottleOverride, datetime], log: str, said: str) -> None:
         with transaction.atomic(using=sources.alias()):
             for row, until in ends.items():
                 row.until = until
                 row.save(update_fields=["until"])
                 self.log_change(request, row, log)
-
-    def _tell(self, request: HttpRequest, said: str, ends: Collection[Any]) -> None:
         self.message_user(request, said.format(count=len(ends)), messages.SUCCESS if ends else messages.INFO)
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:

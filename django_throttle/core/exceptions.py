@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from django_throttle.core.texts import gettext_lazy
 
@@ -49,20 +50,31 @@ class InvalidSetting(ThrottleError, ValueError):
 class Cause(StrEnum):
     """Why a store did not answer: the label of metrics and logs."""
 
-    UNAVAILABLE = "unavailable"  # no connection, no answer in time
-    SERVER_STATE = "server_state"  # it answered that it cannot serve now
-    POOL = "pool"  # every connection of this process is in use
-    BLOCKED = "blocked"  # this process: its event loop stood still
-    CONFIG = "config"  # credentials, rights, wrong kind of server
+    UNAVAILABLE = "unavailable"
+    SERVER_STATE = "server_state"
+    POOL = "pool"
+    BLOCKED = "blocked"
+    CONFIG = "config"
     BUG = "bug"  # our script or our arguments
-    BREAKER = "breaker"  # not asked: it failed a moment ago
+    BREAKER = "breaker"
+
+
+WHY: Final = {  # the same for people
+    Cause.UNAVAILABLE: gettext_lazy("there is no connection, or no answer in time"),
+    Cause.SERVER_STATE: gettext_lazy("the server cannot serve now"),
+    Cause.POOL: gettext_lazy("every connection of this process is in use"),
+    Cause.BLOCKED: gettext_lazy("the event loop of this process stood still"),
+    Cause.CONFIG: gettext_lazy("the credentials, the rights or the kind of server are wrong"),
+    Cause.BUG: gettext_lazy("the server refuses the script"),
+    Cause.BREAKER: gettext_lazy("the server failed a moment ago, and is not asked yet"),
+}
 
 
 class StoreError(ThrottleError):
     """The store did not answer; the rule's failure policy decides instead."""
 
     def __init__(self, cause: Cause, message: str = "", *, retry_after: float = 1.0) -> None:
-        super().__init__(message or cause.value)
+        super().__init__(message or WHY[cause])
         self.cause = cause
         self.retry_after = retry_after
 

@@ -95,6 +95,8 @@ class Rate:
             several = gettext_lazy('write several as rates=["5/min", "100/day"]')
             advice = several if typed is None and ";" in str(text) else _HELP
             shown = _shortened(text if typed is None else typed)
+            if re.search("[0-9][.,][0-9]", shown):
+                advice = gettext_lazy("the number must be whole: write 1000/min, or 1/2m for one in two minutes")
             raise InvalidRate(gettext_lazy("{text} is not a rate: {help}", text=shown, help=advice))
         limit, multiple, name = match.groups()
         if calendar and name == MONTH and not multiple:

@@ -48,9 +48,8 @@ def _text(pattern: str, plural: str, number: int, places: Sequence[Any], values:
 
 def in_sentence(label: str) -> Text:
     """A label as it stands in a sentence, which in English begins it in lower case."""
-    text = _text(label, "", 0, (), {})
     lowered = Text(label if label.isupper() else label.lower())
-    lowered.pattern, lowered.plural, lowered.number, lowered.values = text.pattern, "", 0, text.values
+    lowered.pattern, lowered.plural, lowered.number, lowered.values = label, "", 0, ((), {})
     return lowered
 
 

@@ -39,7 +39,8 @@ def _split(names: str) -> tuple[str, ...]:
 
 def tidy_rates(text: str) -> str:
     """The rates as this package writes them, whatever spaces and capitals were typed; raises InvalidRate."""
-    rates = (Rate.parse("".join(typed.split()).lower(), calendar=True, typed=typed) for typed in split(text))
+    found = [(typed, text if typed.isdecimal() else typed) for typed in split(text)]  # 0,5/min is one text
+    rates = (Rate.parse("".join(typed.split()).lower(), calendar=True, typed=told) for typed, told in found)
     return ", ".join(dict.fromkeys(map(str, rates)))
 
 
@@ -118,6 +119,11 @@ class RatesField(Column, models.CharField):  # type: ignore[type-arg]
 
 class NumberColumn(Column, models.FloatField):  # type: ignore[type-arg]
     """A number; infinity and NaN are refused here, as the driver of MariaDB cannot ask the database's constraint."""
+
+    default_error_messages = {"invalid": gettext_lazy("Write a number, with a point and no comma: 0.5.")}
+
+    def formfield(self, **options: Any) -> Any:
+        return super().formfield(**{"error_messages": self.default_error_messages, **options})
 
     def to_python(self, value: Any) -> Any:
         number = super().to_python(value)
@@ -298,8 +304,10 @@ def _share(typed: str) -> float:
     try:
         found = Decimal(number) / (100 if typed != number else 1)
         is_percent = typed == number and found > SURELY_PERCENT
+        if not found:  # 0,8 is 0 and 8
+            raise ArithmeticError
     except ArithmeticError:  # not a number, or none that can be compared
-        said = gettext("{typed!r} is not a share of the limit: write 80 %").format(typed=typed)
+        said = gettext("{typed!r} is not a share of the limit: write 80 %, or 0.8 with a point").format(typed=typed)
         raise ValidationError(said, code="invalid") from None
     if is_percent:
         said = gettext("{typed!r} is {number} times the limit; did you mean {number} %?")
@@ -351,13 +359,6 @@ def add_columns(model: type[models.Model], of: type[Options]) -> None:
         model.add_to_class(name, column(row))
 
 
-def _translated_help(row: Option) -> str:
-    return translated(row.full_help())
-
-
-_help: Final = lazy(_translated_help, str)
-
-
 def column(row: Option) -> Column:
     """The column of one option."""
     kind = COLUMNS[row.kind]
@@ -365,7 +366,7 @@ def column(row: Option) -> Column:
         kind = SmallWholeColumn
     given: dict[str, Any] = {
         "verbose_name": gettext_lazy(row.label or row.name.replace("_", " ")),
-        "help_text": _help(row),
+        "help_text": lazy(translated, str)(row.full_help()),
     }
     if issubclass(kind, models.CharField):
         given["max_length"] = row.length

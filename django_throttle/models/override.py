@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib.util import find_spec
@@ -26,6 +26,7 @@ from django_throttle.core.overrides import (
     MAX_SUBJECT,
     UNLISTED,
     apply_override,
+    deciding,
     describe_effect,
     rules_in_words,
     subject_kinds,
@@ -47,7 +48,7 @@ from django_throttle.models.fields import (
 )
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
 from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, nearest, subject_of, tidy_subject
-from django_throttle.translated import to_the_second, translated
+from django_throttle.translated import ngettext, to_the_second, translated
 
 LABELS: Final = {
     **{name: kind.override for name, kind in KEY_KINDS.items() if kind.rank},
@@ -60,12 +61,8 @@ EFFECT_LABELS: Final = (
     ("exempt", gettext_lazy("Exempt")),
     ("block", gettext_lazy("Block")),
 )
-
-
 LAST_YEAR: Final = 9998  # later moments have no local time in some time zones
 SHOWN: Final = 8  # characters of a hash, enough to tell two apart
-
-
 PREFIX: Final = "throttle_override"
 CONSTRAINTS: Final = (
     Check(f"{PREFIX}_kind_known", Q(kind__in=list(subject_kinds())), gettext_lazy("Choose whom it is for.")),
@@ -243,15 +240,18 @@ class ThrottleOverride(CheckedRow):
     @property
     def terms(self) -> str:
         """What it does, until when, why and who made it, in the reader's language."""
-        until = texts.gettext_lazy("without an end")
-        if self.until is not None:
-            until = texts.gettext_lazy("until {moment}", moment=to_the_second(self.until))
         by = f" ({self.created_by})" if self.created_by else ""
-        return f"{translated(texts.with_commas([self.meaning, until]))}: {' '.join(self.reason.split())}{by}"
+        said = translated(texts.with_commas([self.meaning, self.end_in_words()]))
+        return f"{said}: {' '.join(self.reason.split())}{by}"
 
     def lasts(self, now: datetime | None = None) -> bool:
         """True until it ends."""
         return self.until is None or self.until > (now or timezone.now())
+
+    def end_in_words(self) -> str:
+        if self.until is None:
+            return texts.gettext_lazy("without an end")
+        return texts.gettext_lazy("until {moment}", moment=to_the_second(self.until))
 
     @classmethod
     def from_db(
@@ -321,14 +321,28 @@ def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[
     if override.effect in ("multiply", "replace"):
         unchanged = [rule.name for rule in named if apply_override(rule, override) is None]
         if unchanged:
-            yield translated(
-                texts.ngettext_lazy(
-                    "It does not fit {rules}, which holds as it is: give what fits.",
-                    "It does not fit {rules}, which hold as they are: give what fits.",
-                    len(unchanged),
-                    rules=rules_in_words(unchanged),
-                )
+            yield ngettext(
+                "It does not fit {rules}, which holds as it is: give what fits.",
+                "It does not fit {rules}, which hold as they are: give what fits.",
+                len(unchanged),
+                rules=rules_in_words(unchanged),
             )
+    yield from _preceding(row, override, named) if row.lasts() else ()
+
+
+def _preceding(row: ThrottleOverride, override: Override, named: Sequence[Rule]) -> Iterator[str]:
+    """A sentence for each override of the same subject that holds instead of this one for rules that this one names."""
+    pattern = gettext_noop(
+        "Override {number} precedes this one for {rules}: {meaning}, {end}. Until it ends, this one does nothing there."
+    )
+    for one in type(row)._default_manager.using(row._state.db).in_force().filter(kind=row.kind, value=row.value):
+        if one.fault or (other := one.as_override()).rank >= override.rank:
+            continue
+        names = [rule.name for rule in named if deciding(rule, [other], apply_override)[0]]
+        if names:
+            rules = rules_in_words(names if len(names) < len(named) else override.rules)
+            told = {"number": one.pk, "meaning": one.meaning, "end": one.end_in_words()}
+            yield translated(texts.gettext_lazy(pattern, rules=rules, **told))
 
 
 def _unlisted() -> set[str]:

@@ -195,7 +195,7 @@ def from_settings() -> SourceRules:
     settings, known = conf(), _settings  # another thread may replace both
     if known is None or known[0] is not settings:
         rules = settings.RULES
-        fault = f"must be a dictionary of rules, not {type(rules).__name__}"
+        fault = gettext_lazy("must be a dictionary of rules, not {kind}", kind=type(rules).__name__)
         found = from_mapping(rules) if isinstance(rules, Mapping) else SourceRules({}, {"RULES": fault})
         known = _settings = settings, found
     return known[1]

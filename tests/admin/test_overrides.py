@@ -243,6 +243,12 @@ class TestForm:
         assert ThrottleOverride.objects.count() == 1
         assert any(message.startswith(doubt) for message in said(answer))
 
+    def test_an_override_that_another_precedes_is_saved_and_said(self, operator: Client) -> None:
+        other = made(kind="ip", value="192.0.2.7", rules="*", effect="block", factor=None, until=None)
+        typed = {**TYPED, "kind": "ip", "value": "192.0.2.7", "rules": "*", "effect": "exempt", "factor": ""}
+        warning, _ = said(operator.post(ADD, typed))
+        assert warning.startswith(f"Override {other.pk} precedes this one for every rule: blocked, without an end.")
+
     def test_whoever_blocks_the_own_address_is_told_how_to_get_back(self, operator: Client) -> None:
         typed = {**TYPED, "rules": "*", "effect": "block", "factor": ""}
         assert len(said(operator.post(ADD, typed))) == 1

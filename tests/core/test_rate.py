@@ -118,6 +118,9 @@ def test_an_error_says_what_to_write() -> None:
         Rate.parse("５/分")
     with pytest.raises(InvalidRate, match=r"""write several as rates=\["5/min", "100/day"\]"""):
         Rate.parse("5/min;100/day")
+    for typed in ("1,000/min", "1.000/min", "0,5/min"):
+        with pytest.raises(InvalidRate, match=f"^'{typed}' is not a rate: the number must be whole: write 1000/min"):
+            Rate.parse(typed)
     with pytest.raises(InvalidRate, match="month has no fixed length: set algorithm to fixed_window, or write"):
         Rate.parse("10/month")
     with pytest.raises(InvalidRate, match="year has no fixed length: write a rate like"):

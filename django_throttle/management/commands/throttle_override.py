@@ -43,7 +43,7 @@ class Command(ShellCommand):
         effect = add.add_argument_group("what it does, one of these (or --rate with --limit)")
         effect.add_argument("--block", action="store_true", help="refuse every call that the rules cover")
         effect.add_argument("--exempt", action="store_true", help="the rules do not hold")
-        effect.add_argument("--times", type=float, metavar="FACTOR", help="multiply the limit, such as 2 or 0.5")
+        effect.add_argument("--times", metavar="FACTOR", help="multiply the limit, such as 2 or 0.5")
         effect.add_argument("--rate", default="", help="replace the rate, such as 500/min, of rules that have one")
         effect.add_argument("--limit", type=int, help="replace the number at once of concurrency rules")
         end = add.add_mutually_exclusive_group()
@@ -58,10 +58,9 @@ class Command(ShellCommand):
         end_some.add_argument("--reason", default="", help="why, for the history")
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
-        do = {"add": self.add, "list": self.list, "end": self.end}[todo]
         try:
             with history.editing(shell_user(), "command", options.get("reason", "")):
-                do(options)
+                getattr(self, todo)(options)
         except DatabaseError as error:
             fault = gettext("the overrides in the database cannot be used: {advice}", advice=sources.advice(error))
             raise CommandError(fault) from error
@@ -69,8 +68,7 @@ class Command(ShellCommand):
     def add(self, options: dict[str, Any]) -> None:
         """Check it as the admin does, and put it in force."""
         rules = sources.rules()
-        wrong = misspelt(options["rules"], rules)
-        if wrong:
+        if wrong := misspelt(options["rules"], rules):
             raise CommandError("\n".join(wrong))
         given = options["value"]  # - is for an API key, which a shell's history must not contain
         row = ThrottleOverride(
@@ -100,16 +98,14 @@ class Command(ShellCommand):
         for row in rows:
             self.stdout.write(_line(row))
         if not rows:
-            self.stdout.write(
-                gettext("There are no overrides.") if options["all"] else gettext("No override is in force.")
-            )
+            none = gettext("There are no overrides.") if options["all"] else gettext("No override is in force.")
+            self.stdout.write(none)
 
     def end(self, options: dict[str, Any]) -> None:
         """End those that are in force; any other number is an error, and then none is ended."""
         found = ThrottleOverride.objects.using(sources.alias()).in_force()
         rows = {row.pk: row for row in found.filter(pk__in=options["numbers"])}
-        missing = [str(number) for number in options["numbers"] if number not in rows]
-        if missing:
+        if missing := [str(number) for number in options["numbers"] if number not in rows]:
             raise CommandError(gettext("nothing was ended: {numbers} is not in force", numbers=", ".join(missing)))
         found.filter(pk__in=rows).update(until=timezone.now())
         for row in rows.values():
@@ -123,12 +119,8 @@ def _number(text: str) -> int:
 
 
 def _effect(options: dict[str, Any]) -> dict[str, Any]:
-    chosen = {
-        "block": options["block"],
-        "exempt": options["exempt"],
-        "multiply": options["times"] is not None,
-        "replace": bool(options["rate"]) or options["limit"] is not None,
-    }
+    multiplies, replaces = options["times"] is not None, options["rate"] or options["limit"] is not None
+    chosen = {"block": options["block"], "exempt": options["exempt"], "multiply": multiplies, "replace": replaces}
     effects = [effect for effect, is_chosen in chosen.items() if is_chosen]
     if len(effects) != 1:
         raise CommandError(gettext("say what happens: one of --block, --exempt, --times, or --rate and --limit"))

@@ -37,8 +37,10 @@ class Command(ShellCommand):
     """Each subcommand is one method below."""
 
     help = "List, check, export and import rules, compare candidates, and say who changed what."
+    requires_system_checks: list[str] = []  # they end at a bad rule of settings, before this says what is wrong
 
     def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--skip-checks", action="store_true", help="of check: do not run Django's checks")
         subcommand = subcommands(parser, "list|check|export|import|candidates|log")
         subcommand("list", "print what each rule means, in words, and where it comes from")
         subcommand("check", "exit with status 1 when a rule is invalid, naming it")
@@ -64,10 +66,7 @@ class Command(ShellCommand):
         log.add_argument("--json", action="store_true", help="as JSON, with the columns before and after")
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
-        do = {
-            "list": self.list, "check": self.check_rules, "export": self.export, "import": self.import_rules,
-            "candidates": self.candidates, "log": self.log,
-        }[todo]  # fmt: skip
+        do = getattr(self, {"check": "check_rules", "import": "import_rules"}.get(todo, todo))
         try:
             with history.editing(shell_user(), "import", options.get("reason", "")):
                 do(options)
@@ -91,7 +90,7 @@ class Command(ShellCommand):
             self.stderr.write(gettext("SHADOW is on in the settings: rules only record, and nothing is refused"))
 
     def check_rules(self, options: dict[str, Any]) -> None:
-        """Print what is wrong with each invalid rule; fail when there is one."""
+        """Print what is wrong with each invalid rule; fail when there is one, or when Django's checks do."""
         reading = _rules_read()
         for source, name, fault in sorted(reading.faults):
             said = gettext("{name} ({source}): {fault}", name=name, source=gettext_lazy(source), fault=fault)
@@ -99,8 +98,9 @@ class Command(ShellCommand):
         if reading.faults:
             wrong = ngettext("{count} rule cannot be used", "{count} rules cannot be used", len(reading.faults))
             raise CommandError(wrong)
-        right = ngettext("{count} rule, nothing wrong", "{count} rules, nothing wrong", len(reading.rules))
-        self.stdout.write(right)
+        if not options["skip_checks"]:
+            self.check()
+        self.stdout.write(ngettext("{count} rule, nothing wrong", "{count} rules, nothing wrong", len(reading.rules)))
 
     def export(self, options: dict[str, Any]) -> None:
         """Write the database's rules; the file can be imported, or pasted into settings."""
@@ -128,8 +128,7 @@ class Command(ShellCommand):
                 if not options["dry_run"]:
                     diff.apply()
         except IntegrityError as error:
-            alike = _equal_but_for_case({*present, *(row.name for row in wanted)})
-            if not alike:
+            if not (alike := _equal_but_for_case({*present, *(row.name for row in wanted)})):
                 raise
             pattern = gettext_noop("nothing was imported: {alike} are one name to this database, which ignores case")
             raise CommandError(gettext(pattern, alike=alike)) from error
@@ -178,7 +177,7 @@ class Command(ShellCommand):
 
 
 def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
         raise ArgumentTypeError(f"a whole number from 1, not {text[:60]!r}")
     return int(text)
 

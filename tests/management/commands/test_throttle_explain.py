@@ -165,6 +165,8 @@ def test_redis_that_does_not_answer(settings: Any) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": "redis://127.0.0.1:1/0", "AGENT": False, "RULES": {"api": {"rate": "1/min"}}}
     with pytest.raises(CommandError, match="Redis does not answer"):
         run("ip:192.0.2.1")
+    with translation.override("de"), pytest.raises(CommandError, match="ist nichts bekannt: es gibt keine Verbindung"):
+        run("ip:192.0.2.1")
 
 
 @BOTH

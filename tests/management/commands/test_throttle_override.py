@@ -18,6 +18,7 @@ from django_throttle.models import ThrottleOverride
 
 pytestmark = pytest.mark.django_db
 BECAUSE = ("--reason", "a launch")
+RULES = {"api": {"rate": "100/min"}, "mail": {"rate": "9/min"}}
 
 
 def run(*words: str) -> str:
@@ -111,6 +112,8 @@ class TestAdd:
             (("ip", "192.0.2.7", "--block", "--until", "2001-01-01T00:00"), "has passed"),
             (("user", "anna", "--block"), "No user has the id"),
             (("shoe", "1", "--block"), "invalid choice"),
+            (("ip", "192.0.2.1", "--times", "0,5"), "Factor: Write a number, with a point and no comma: 0.5."),
+            (("ip", "192.0.2.1", "--rate", "1,000/min"), "'1,000/min' is not a rate: the number must be whole"),
         ],
         ids=str,
     )
@@ -125,6 +128,42 @@ class TestAdd:
 
     def test_a_doubt_is_said(self) -> None:
         assert "There is no group 'support'" in run("add", "group", "support", "--block", *BECAUSE)
+
+    def test_it_says_what_precedes_it(self, settings: Any) -> None:
+        """Among overrides of one subject: block, replace, multiply, exempt."""
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": RULES}
+        run("add", "ip", "192.0.2.7", "--rate", "5/min", "--rules", "api", "--until", "2100-01-31T18:00", *BECAUSE)
+        run("add", "ip", "192.0.2.7", "--block", "--rules", "mail", "--endless", *BECAUSE)
+        api, mail = ThrottleOverride.objects.order_by("pk")
+        line, *warnings = run("add", "ip", "192.0.2.7", "--exempt", *BECAUSE).splitlines()
+        assert "exempt from every rule" in line
+        replaced = "5/min instead of the limit of api, until 2100-01-31 18:00:00 UTC"
+        nothing = "Until it ends, this one does nothing there."
+        assert sorted(warnings) == [
+            f"Override {api.pk} precedes this one for api: {replaced}. {nothing}",
+            f"Override {mail.pk} precedes this one for mail: blocked from what mail covers, without an end. {nothing}",
+        ]
+        with translation.override("de"):
+            said = run("add", "ip", "192.0.2.7", "--times", "2", "--rules", "mail", *BECAUSE)
+        assert f"Ausnahme {mail.pk} geht dieser bei mail vor: gesperrt" in said
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("ip", "192.0.2.7", "--block"),
+            ("ip", "192.0.2.8", "--exempt"),
+            ("ip", "192.0.2.7", "--exempt", "--rules", "mail"),
+            ("ip", "192.0.2.7", "--times", "3"),
+        ],
+        ids=str,
+    )
+    def test_what_precedes_nothing_is_not_said(self, settings: Any, words: tuple[str, ...]) -> None:
+        """Stronger, for another subject, or for another rule; and of two alike the later one holds."""
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": RULES}
+        run("add", "ip", "192.0.2.7", "--times", "2", "--rules", "api", *BECAUSE)
+        ended = ThrottleOverride.objects.create(kind="ip", value="192.0.2.7", effect="block", reason="x")
+        run("end", str(ended.pk))
+        assert "precedes" not in run("add", *words, *BECAUSE)
 
     def test_a_group_in_other_letters_is_another(self) -> None:
         """Whatever the database takes for equal: MariaDB looks past capitals and accents."""

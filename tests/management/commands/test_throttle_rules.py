@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.core.management.base import SystemCheckError
 from django.db import OperationalError, ProgrammingError, connection
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
@@ -76,6 +77,21 @@ class TestCheck:
         settings.DJANGO_THROTTLE = {"RULES": {"bad": {"rate": "often"}}}
         with pytest.raises(CommandError, match="1 rule cannot be used"):
             run("check")
+
+    def test_all_bad_rules_are_named_in_the_language_in_force(self, settings: Any) -> None:
+        """Django's checks are English and know no rows: they come after."""
+        settings.DJANGO_THROTTLE = {"RULES": {"bad": {"rate": "often"}}}
+        ThrottleRule.objects.create(name="api", rate="5/s", key="os.abort")
+        said = io.StringIO()
+        with translation.override("de"), pytest.raises(CommandError, match="2 Regeln") as caught:
+            call_command("throttle_rules", "check", stderr=said, skip_checks=False)
+        assert not isinstance(caught.value, SystemCheckError)
+        assert "bad (Einstellungen): 'often' ist keine Rate" in said.getvalue() and "api (Datenbank)" in said.getvalue()
+
+    def test_what_only_djangos_checks_find_fails_too(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"RULES": {"site": {"rate": "100/min", "key": "no.such"}}}
+        with pytest.raises(SystemCheckError, match="E005"):
+            call_command("throttle_rules", "check", skip_checks=False)
 
 
 @pytest.mark.django_db(transaction=True)
