@@ -149,18 +149,18 @@ def admitted(decision: Decision) -> Decision:
     return decision
 
 
-def straight(charges: Charges, store: Store, whole: bool = False) -> Decide | None:
-    """The one command that decides these charges, as of most calls; None where more is to be done."""
+def straight(charges: Charges, store: Store, whole: bool = False) -> Decide | Decision | None:
+    """The command that decides these charges, or the refusal of them that is remembered; None where it takes a flow."""
     if not charges.rules.is_straight or rulebook.carry_over.edits:
         return None
-    refusals = store.denials.known
-    return None if refusals and charges.key in refusals else Decide(charges, True, None, whole)
+    refused = store.denials.find(charges) if store.denials.known else None
+    return refused or Decide(charges, True, None, whole)
 
 
 def ask(call: Any, store: Store, facts: Facts | None = None) -> Decision:
-    """Run the flow that decides a call, or ask the store by the one command that does; doors have ``facts``."""
+    """Decide by a flow, or by the one command that does; a decision is known already. Doors have ``facts``."""
     if type(call) is not Decide:
-        return run(call, store)  # type: ignore[no-any-return]
+        return call if isinstance(call, Decision) else run(call, store)
     since = perf_counter(), store.denials.epoch
     try:
         answers = store.execute(call)
@@ -172,7 +172,7 @@ def ask(call: Any, store: Store, facts: Facts | None = None) -> Decision:
 
 async def aask(call: Any, store: Store, facts: Facts | None = None) -> Decision:
     if type(call) is not Decide:
-        return await arun(call, store)
+        return call if isinstance(call, Decision) else await arun(call, store)
     since = perf_counter(), store.denials.epoch
     try:
         answers = await store.aexecute(call)
@@ -229,8 +229,8 @@ def begin(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool)
         check_cost(facts.cost)
     charges = snapshot.match(facts)
     is_plain = commit and not (facts.charged.costs or snapshot.overrides.all) and conf().NO_ADDRESS != "refuse"
-    if is_plain and (command := straight(charges, store, facts.early)) is not None:
-        return command
+    if is_plain and (found := straight(charges, store, facts.early)) is not None:
+        return found if isinstance(found, Decide) else decide_reported(found, facts, commit, charges)
     blocks = snapshot.blocks(facts)
     decided = decide_flow(charges, store, commit=commit, whole=facts.early, socket="connect" in facts.events)
     if blocks:
