@@ -74,13 +74,14 @@ class Facts:
     asks_again: bool = False
 
     def due(self, rule: Rule, ident: str) -> Facts | None:
-        """The call with the cost that this rule has not charged under this ident yet; None without one."""
+        """The call with what this rule has not charged under this ident yet; None without, whole if it never fits."""
         done = self.charged.costs.get((rule.name, ident))
         if done is None:
             return self
         if rule.is_concurrency or rule.unit != "calls" or self.cost <= done:
             return None
-        return self.but(cost=self.cost - done)
+        never_fits = any(self.cost * part.factor > part.plan.limit for part in rule.parts)  # which its refusal says
+        return self if never_fits else self.but(cost=self.cost - done)
 
     def but(self, **changes: Any) -> Facts:
         """The same call with these changes."""

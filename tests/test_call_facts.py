@@ -35,6 +35,8 @@ API, SLOTS, UPLOADS = (
         (API, {("api", "user:2"): 1}, 3, 3),
         (API, {("other", "user:1"): 1}, 3, 3),
         (API, {("api", "user:1"): 1}, 3, 2),
+        (API, {("api", "user:1"): 1}, 9, 8),
+        (API, {("api", "user:1"): 1}, 10, 10),  # it never fits: the refusal is to say so
         (API, {("api", "user:1"): 3}, 3, None),
         (API, {("api", "user:1"): 5}, 3, None),
         (SLOTS, {("api", "user:1"): 1}, 3, None),

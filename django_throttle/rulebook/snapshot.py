@@ -401,11 +401,11 @@ class Snapshot:
         for one in self._matched(facts):
             ident = ident_under(one.key, (one,), facts.who) if facts.ident == BY_KEY else facts.ident
             rule = self._of_share(one, ident) if self._shares and ident is not None else one
-            if ident is None or (call := facts.due(rule, ident) if facts.charged.costs else facts) is None:
+            if ident is None or (facts.charged.costs and facts.due(rule, ident) is None):
                 continue
             rule = with_plan(rule, facts.who) if rule.plans else rule
             changed = self.overrides.rule(rule, overrides) if overrides else rule
-            if changed is not None:
+            if changed is not None and (call := facts.due(changed, ident)) is not None:
                 cost = call.cost if changed.is_plain else rule_cost(changed, call)
                 charges.append(charges_of(changed, ident, cost))
         return charges[0] if len(charges) == 1 else Charges.of(chain.from_iterable(charges))

@@ -130,6 +130,15 @@ class TestDecisions:
         call = Facts("x", ("request",), who, **facts)
         return ask(begin(snapshot, call, store, True), store, call)
 
+    @pytest.mark.parametrize(("factor", "reason"), [(1, Reason.TOO_COSTLY), (2, Reason.WITHIN)])
+    def test_a_door_asks_for_the_rest_where_an_override_has_the_whole_fit(
+        self, factor: float, reason: Reason, clock: FrozenClock
+    ) -> None:
+        rises = [override("user:1", "multiply", factor=factor)]
+        before = EarlierCharges({("api", "user:1"): 1})
+        decision = self.decide(rises, Caller(user="user:1", user_or_ip="user:1"), clock, cost=6, charged=before)
+        assert (decision.outcomes[0].reason, decision.remaining) == (reason, 5)
+
     def test_a_block_is_refused_without_the_store(self, clock: FrozenClock) -> None:
         who = Caller(user_or_ip="user:1", ip="ip:192.0.2.7")
         snapshot = Snapshot([API], overrides=[override("ip:192.0.2.0/24", until=clock() + 90)], now=clock)
