@@ -63,7 +63,7 @@ class _StoreService:
             if self.thread is None:
                 self._add_duties(thread)
             if rules and not self.rules:
-                self._watch_rules(thread)
+                self._serve_doors(thread)
             thread.start()
             self.thread = thread
         self.rules = self.rules or rules
@@ -72,7 +72,6 @@ class _StoreService:
         settings, store = conf(), self.store
         control = SocketControl(store)
         thread.every(settings.RULES_POLL, control, "executing control messages", wait=settings.RULES_POLL)
-        thread.every(HEARD_SECONDS, Activity(store), "reporting active sockets", wait=HEARD_SECONDS)
         if not store.is_remote:
             return
         reconciler = Reconciler(store, control.evict)
@@ -88,27 +87,21 @@ class _StoreService:
         thread.every(store.local_limits.interval, flusher, "sending damper counts", wait=flusher.first)
         prepaid = partial(give_back, store)
         thread.every(SWEEP_SECONDS, prepaid, "giving back what was bought ahead", wait=SWEEP_SECONDS)
-        costs = observe.CostFlusher(store)
-        thread.every(costs.seconds, costs, "sending the costs of routes", wait=costs.seconds)
-        records = RecordFlusher(store)
-        thread.every(records.seconds, records, "sending records of decisions", wait=records.seconds)
-        self.cleanups = [
-            reconciler.release_all,
-            flusher,
-            partial(give_back, store, everything=True),
-            costs,
-            records.end,
-        ]
+        self.cleanups = [reconciler.release_all, flusher, partial(give_back, store, everything=True)]
 
-    def _watch_rules(self, thread: AgentThread) -> None:
-        poll_seconds = conf().RULES_POLL
-        thread.every(poll_seconds, partial(rulebook.poll, self.store), "polling the rules", wait=poll_seconds)
+    def _serve_doors(self, thread: AgentThread) -> None:
+        """Watch the rules, and send what doors count: that takes settings of Django, which the engine alone has not."""
+        poll_seconds, store = conf().RULES_POLL, self.store
+        thread.every(HEARD_SECONDS, Activity(store), "reporting active sockets", wait=HEARD_SECONDS)
+        thread.every(poll_seconds, partial(rulebook.poll, store), "polling the rules", wait=poll_seconds)
         periodic = observe.run_periodic_work
         thread.every(PERIODIC_SECONDS, periodic, "writing due log lines and metrics", wait=PERIODIC_SECONDS)
-        if self.store.is_remote:
-            reporter = MemberReporter(self.store)
+        if store.is_remote:
+            costs, records, reporter = observe.CostFlusher(store), RecordFlusher(store), MemberReporter(store)
+            thread.every(costs.seconds, costs, "sending the costs of routes", wait=costs.seconds)
+            thread.every(records.seconds, records, "sending records of decisions", wait=records.seconds)
             thread.every(REPORT_SECONDS, reporter, "reporting the members of groups", wait=REPORT_SECONDS)
-            self.cleanups.append(reporter.report_none)
+            self.cleanups += [costs, records.end, reporter.report_none]
 
     def end(self) -> None:
         """Stop, report what was counted, and release what this process holds; about a second a step at most."""

@@ -6,6 +6,8 @@ import json
 import logging
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -65,6 +67,24 @@ async def test_the_last_socket_of_a_process_that_ends_stops_the_agents(
     await agent.socket_ended()
     assert len(stopped) == stops
     assert threading.current_thread().name not in stopped, "not on the event loop"
+
+
+ALONE = """
+import logging, sys
+logging.basicConfig(level=logging.INFO)
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+limiter = Limiter([Rule("mail", "100/day"), Rule("slots", limit=2, algorithm="concurrency")], RedisStore(sys.argv[1]))
+print(limiter.acquire("user:42").allowed)
+"""
+
+
+def test_the_engine_alone_takes_no_settings(redis_url: str) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    command = [sys.executable, "-c", ALONE, redis_url]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
 @pytest.mark.agent
@@ -257,7 +277,7 @@ def test_the_store_is_told_which_sockets_were_heard_of(
     told: list[object] = []
     monkeypatch.setattr(Activity, "__call__", lambda activity: told.append(activity.store))
     store = RedisStore(redis_url, deadline=5.0)
-    agent.ensure(store)
+    agent.ensure(store, rules=True)
     wait_until(lambda: len(told) >= 3)
     assert set(told) == {store}
 

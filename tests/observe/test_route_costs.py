@@ -143,7 +143,7 @@ class TestRedis:
     ) -> None:
         settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
         store = RedisStore(redis_url, deadline=5.0)
-        agent.ensure(store)
+        agent.ensure(store, rules=True)
         costs.add("search", used(7))
         agent.stop_for(store)
         assert [route.scope for route in dearest(fetch(store))] == ["search"]
