@@ -39,9 +39,7 @@ class Call:
             raise ValueError(gettext_lazy("there is no method {name!r}{hint}", name=given, hint=hint))
         if self.event and self.event not in EVENTS:
             known, given = ", ".join(EVENTS), self.event[:60]
-            fault = gettext_lazy(
-                "the event is one of {known}, such as request, not {given!r}", known=known, given=given
-            )
+            fault = gettext_lazy("the event is one of {known}, not {given!r}", known=known, given=given)
             raise ValueError(fault)
 
     @property
