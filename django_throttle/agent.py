@@ -90,7 +90,7 @@ class _StoreService:
         self.cleanups = [reconciler.release_all, flusher, partial(give_back, store, everything=True)]
 
     def _serve_doors(self, thread: AgentThread) -> None:
-        """Watch the rules, and send what doors count: that takes settings of Django, which the engine alone has not."""
+        """Watch the rules, and send what doors count: that takes settings of Django, and the engine alone has none."""
         poll_seconds, store = conf().RULES_POLL, self.store
         thread.every(HEARD_SECONDS, Activity(store), "reporting active sockets", wait=HEARD_SECONDS)
         thread.every(poll_seconds, partial(rulebook.poll, store), "polling the rules", wait=poll_seconds)

@@ -28,7 +28,7 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules": Limit(193, 125),
-    "lines": Limit(34_603, 18_500),
+    "lines": Limit(34_606, 18_500),
     "header lines, %": Limit(9.5, 9.5),
     "largest fan-out": Limit(14, 14),
     "longest function": Limit(40, 40),

@@ -60,7 +60,7 @@ class Command(ShellCommand):
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
         try:
             with history.editing(shell_user(), "command", options.get("reason", "")):
-                getattr(self, todo)(options)
+                {"add": self.add, "list": self.list, "end": self.end}[todo](options)
         except DatabaseError as error:
             fault = gettext("the overrides in the database cannot be used: {advice}", advice=sources.advice(error))
             raise CommandError(fault) from error

@@ -66,7 +66,10 @@ class Command(ShellCommand):
         log.add_argument("--json", action="store_true", help="as JSON, with the columns before and after")
 
     def handle(self, *args: Any, todo: str, **options: Any) -> None:
-        do = getattr(self, {"check": "check_rules", "import": "import_rules"}.get(todo, todo))
+        do = {
+            "list": self.list, "check": self.check_rules, "export": self.export, "import": self.import_rules,
+            "candidates": self.candidates, "log": self.log,
+        }[todo]  # fmt: skip
         try:
             with history.editing(shell_user(), "import", options.get("reason", "")):
                 do(options)
