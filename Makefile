@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-check test outside outside-versions faults campaign soak deferring matrix simulation messages coverage lint types bench bench-commits docs prose release release-ready clean
+.PHONY: help demo demo-check test test-servers test-browser test-timing outside outside-versions faults campaign soak deferring matrix simulation messages coverage lint types bench bench-commits docs prose release release-ready clean
 # Without bytecode of ours each server that a test starts would compile the package anew.
 unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
@@ -28,18 +28,23 @@ demo: $(VENV)/.with-demo  ## Run the demo site, with a Redis of its own; Ctrl-C 
 demo-check: $(VENV)/.with-demo  ## Do with the demo site what a person would, and print a table (CHANNEL_LAYER=pubsub)
 	@$(BIN)/python -m testproject.demo_check
 
-# A test that fails beside others is run once more, by itself: a busy machine breaks time bounds.
-define run-tests
-$(BIN)/python -m tests.databases $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(1) $(ARGS) \
-	|| { [ $$? -eq 1 ] && echo "== what failed, once more, by itself" && \
-	$(BIN)/python -m tests.databases $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 5 $(1) $(ARGS); }
-endef
+PYTEST := $(BIN)/python -m tests.databases $(BIN)/python -m pytest
+PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test: $(VENV)/.with-test  ## Run the whole suite (ARGS="tests/core -x": part of it; JOBS=0: in one process; DATABASE=postgresql, REDIS=valkey-server: on these)
-	@$(call run-tests,)
+test: $(VENV)/.with-test  ## Run the tests that need nothing but Redis (ARGS="tests/core -x": part of them; JOBS=0: in one process)
+	@$(PYTEST) $(PARALLEL) -m "smoke or not (servers or browser or timing)" $(ARGS)
+
+test-servers: $(VENV)/.with-test  ## Run the tests that start web servers, Sentinels, Clusters and databases, or kill processes
+	@$(PYTEST) $(PARALLEL) -m "servers and not (browser or timing)" $(ARGS)
+
+test-browser: $(VENV)/.with-test  ## Run the tests that drive Chromium
+	@$(PYTEST) $(PARALLEL) -m "browser and not timing" $(ARGS)
+
+test-timing: $(VENV)/.with-test  ## Run the tests that bound a time, in one process and alone
+	@$(PYTEST) -m timing $(ARGS)
 
 outside: $(VENV)/.with-test  ## Try the wheel as a new user would: projects of django-admin, the docs word for word, real servers
-	@$(call run-tests,tests/outside -o timeout=900)
+	@$(PYTEST) $(PARALLEL) tests/outside -o timeout=900 $(ARGS)
 
 outside-versions: $(VENV)/.with-test  ## Try the wheel, the tutorial and the commands on each Python and Django that is supported (PAIRS=3.13/6.1: there)
 	@for pair in $(or $(PAIRS),$$($(BIN)/python -m tests.outside.pairs)); do echo "== Python and Django $$pair"; \
@@ -71,7 +76,7 @@ messages: $(VENV)/.with-test  ## Collect the texts to be translated into django_
 	@cd django_throttle && ../$(BIN)/python -m django makemessages --all --no-location --no-wrap
 	@cd django_throttle && ../$(BIN)/python -m django compilemessages
 
-house: $(VENV)/.with-test  ## Print the figures of the package's layout and their limits
+house: $(VENV)/.with-test  ## Print figures of the package's layout
 	@$(BIN)/python -m tests.house
 
 coverage: $(VENV)/.with-test  ## The same, and say which branches it took

@@ -19,16 +19,15 @@ from testproject.check.standstill import watch
 from tests import servers
 from tests.clock import FrozenClock
 from tests.databases import new_database
-from tests.servers import RedisServer
+from tests.servers import RedisServer, Stopwatch
+
+pytest_plugins = ["tests.needs"]
 
 # A slow machine is no failure; where CI is set, every run draws the same examples.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-# CI plays the same examples each time, and so fewer: the gate has eighteen minutes.
-hypothesis_settings.register_profile(
-    "calm", derandomize="CI" in os.environ, max_examples=60 if "CI" in os.environ else 100, **CALM
-)
-hypothesis_settings.register_profile("thorough", max_examples=3000, **CALM)
-hypothesis_settings.load_profile("calm")
+hypothesis_settings.register_profile("calm", derandomize="CI" in os.environ, max_examples=25, **CALM)
+hypothesis_settings.register_profile("nightly", max_examples=1000, **CALM)
+hypothesis_settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "calm"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,7 +72,11 @@ def need_binary() -> Callable[[str], str]:
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """One Redis for the whole run; a test that pauses or kills a server starts its own."""
-    with RedisServer() as server:
+    from tests.needs import watch as needs  # a plugin is imported by pytest first
+
+    with needs.paused():
+        server = RedisServer()
+    with server:
         yield server
 
 
@@ -96,6 +99,12 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
+
+
+@pytest.fixture
+def stopwatch() -> type[Stopwatch]:
+    """``with stopwatch(most=0.15): ...``: the block takes no longer than so many seconds; such tests run alone."""
+    return Stopwatch
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ All of them listen on loopback, on a port that the system chose, and are ended b
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import shutil
 import signal
@@ -30,6 +31,7 @@ from tests.proxy import Proxy
 __all__ = [
     "Proxy",
     "RedisServer",
+    "Stopwatch",
     "find_redis",
     "free_port",
     "million_steps",
@@ -66,6 +68,23 @@ def _lacking(name: str) -> NoReturn:
 def slack(seconds: float) -> float:
     """A time bound, twice as wide on a CI machine."""
     return seconds * 2 if os.environ.get("CI") else seconds
+
+
+class Stopwatch:
+    """Times a block; leaving it fails if it took more than ``most`` seconds, without those the machine stood still."""
+
+    def __init__(self, most: float = math.inf) -> None:
+        self.most = most
+        self.seconds = 0.0
+
+    def __enter__(self) -> Stopwatch:
+        self.started = time.monotonic()
+        return self
+
+    def __exit__(self, error: object, *rest: object) -> None:
+        self.seconds = elapsed(self.started)
+        if error is None:
+            assert self.seconds <= self.most, f"took {self.seconds:.3f} s, more than {self.most} s"
 
 
 def quickest(function: Callable[[], object], times: int = 20) -> float:

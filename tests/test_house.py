@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import django_throttle
-from tests import house
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "django_throttle"
@@ -28,8 +27,6 @@ BANNED = {"util", "utils", "helper", "manager", "handler", "processor", "data", 
 GIVEN = {
     "text_data", "bytes_data", "cleaned_data", "get_changeform_initial_data", "handle_data", "base_manager_name",
 }  # fmt: skip
-# Flat test files that test no module, but what the tree has beside the package.
-OF_THE_TREE = {"test_benchmarks.py", "test_databases.py", "test_house.py", "test_matrix.py", "test_wheel.py"}
 # Documentation may say /srv and /etc, and a first line which interpreter runs the file.
 BINARY = {".gz", ".png", ".sqlite3"}
 MACHINE_PATH = re.compile(r"(?<![\w.])(?:/(?:home|root|work|Users|opt|tmp|mnt|usr)/[\w.-]|[A-Z]:\\\w)")
@@ -127,44 +124,6 @@ def test_only_stores_know_what_a_store_is(path: Path) -> None:
                 assert not any(isinstance(one, ast.Constant) and one.value == "denials" for one in inside), node.lineno
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=named)
-def test_rooms_and_functions_are_small(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 600, "a module is one idea: 600 lines at most"
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert (node.end_lineno or 0) - node.lineno < 40, f"{node.name} does more than one thing"
-
-
-@pytest.fixture(scope="module")
-def figures() -> dict[str, float]:
-    return house.measure()
-
-
-@pytest.mark.parametrize("name", house.LIMITS)
-def test_the_layout_keeps_its_figures(figures: dict[str, float], name: str) -> None:
-    lacking = "\n".join(house.untested()) if "test file" in name else ""
-    assert figures[name] <= house.LIMITS[name].most, f"make house prints them all; rename tests with modules\n{lacking}"
-
-
-def test_flat_test_files_are_of_flat_modules_or_of_the_tree() -> None:
-    flat = [path.name for path in (ROOT / "tests").glob("test_*.py") if path.name not in OF_THE_TREE]
-    lost = [name for name in flat if not (PACKAGE / name.removeprefix("test_")).exists()]
-    assert lost == [], "tests/a/test_b.py tests django_throttle/a/b.py; other tests lie in the folder of their area"
-
-
-def test_private_names_are_found() -> None:
-    assert house.private_lines()[0].startswith("tests/")
-    tree = ast.parse("there._one\nself._two\nfrom django_throttle.a import _three\npatch.setattr(a, '_four', 4)")
-    assert {name for _, name in house.foreign(tree)} >= {"_one", "_three", "_four"}
-    assert "_two" not in {name for _, name in house.foreign(tree)}
-
-
-def test_circles_are_found() -> None:
-    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}, "g": set()}
-    assert house.in_circles(graph) == {"a", "b", "c", "d", "e"}
-    assert house.in_circles({"a": {"b"}, "b": {"c"}, "c": set()}) == set()
-
-
 def test_the_map_for_contributors_is_that_of_the_tree() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = text.partition("## Where things are")[2].partition("## ")[0]
@@ -172,21 +131,6 @@ def test_the_map_for_contributors_is_that_of_the_tree() -> None:
     assert [name for name in shown if not (ROOT / name).exists()] == []
     rooms = {f"django_throttle/{path.name}" for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
     assert rooms - shown == {"django_throttle/migrations"}
-
-
-MOST_TOUCHED = {"algorithm": 6, "key": 3, "option of a rule": 3, "door": 6, "setting": 2}
-
-
-def test_recipes_name_files_that_are_there_and_few() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Recipes")[2].partition("## ")[0]
-    rows = {
-        new.strip(): (re.findall(r"`([\w/.]+)`", files), int(most))
-        for new, files, most in re.findall(r"^\| ([\w ]+) \| (.*) \| (\d+) \|$", text, re.MULTILINE)
-    }
-    assert {new: most for new, (_, most) in rows.items()} == MOST_TOUCHED
-    for files, most in rows.values():
-        assert 0 < len(files) <= most
-        assert [name for name in files if not (PACKAGE / name).exists()] == []
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=named)
