@@ -15,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --on
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-check test test-servers test-browser test-timing outside outside-versions faults campaign soak deferring matrix simulation messages coverage lint types bench bench-commits docs prose release release-ready clean
+.PHONY: help demo demo-check test test-servers test-browser test-timing outside outside-versions faults campaign soak deferring matrix simulation messages languages coverage lint types bench bench-commits docs prose release release-ready clean
 # Without bytecode of ours each server that a test starts would compile the package anew.
 unexport DJANGO_SETTINGS_MODULE PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
@@ -76,6 +76,9 @@ messages: $(VENV)/.with-test  ## Collect the texts to be translated into django_
 	@cd django_throttle && ../$(BIN)/python -m django makemessages --all --no-location --no-wrap
 	@cd django_throttle && ../$(BIN)/python -m django compilemessages
 
+languages: $(VENV)/.with-test  ## Check that every text is translated into every language (needs gettext)
+	@$(BIN)/python -m tests.lab.languages
+
 house: $(VENV)/.with-test  ## Print figures of the package's layout
 	@$(BIN)/python -m tests.house
 
@@ -105,7 +108,7 @@ docs: $(VENV)/.with-docs  ## Build the documentation into docs/_build/html
 prose: docs  ## Print how each page of the documentation reads; fails where sentences are too long
 	@$(BIN)/python -m docs.prose
 
-release: release-ready lint types prose test outside outside-versions  ## Build what is released into dist, test and check it, and say what to upload
+release: release-ready languages lint types prose test outside outside-versions  ## Build what is released into dist, test and check it, and say what to upload
 	@rm -rf dist
 	@$(BIN)/python -m hatchling build
 	@$(BIN)/python -m twine check --strict dist/*

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from gettext import GNUTranslations
 from pathlib import Path
-from shutil import copytree, ignore_patterns
 from typing import Any, Final
 
 import pytest
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po
 from django.test import RequestFactory, override_settings
 from django.utils import translation
 
@@ -25,86 +23,27 @@ from django_throttle.core.key import AUDIENCE_KINDS, KEY_KINDS
 from django_throttle.core.options import GROUPS, table
 from django_throttle.http.refusal import refusal
 from django_throttle.sockets.error_frames import close_reason, error_payload
-from tests.pages import DOCS
-
-PACKAGE = DOCS.parent / "django_throttle"
-LANGUAGES = ("de", "es", "fr", "ja")
-PLACE = re.compile(r"%\(\w+\)[sd]|\{\w*[^{}]*\}")
-# Words that a language has as English has them; a text without any is left alone.
-ALIKE: Final = {
-    "de": (
-        "GCRA", "Host", "Limit", "Name", "Status %(status)s", "WebSocket", "in {time}", "{count} h", "{count} min",
-        "{count} s",
-    ),
-    "es": (
-        "GCRA", "Host", "WebSocket", "factor", "no", "plan {who!r}: {fault}", "{count} h", "{count} min", "{count} s",
-    ),
-    "fr": (
-        "%(count)d minute", "Candidate", "GCRA", "Notes", "Pages", "Session", "WebSocket", "action", "candidate",
-        "candidates", "description", "minute", "publications", "session", "strict", "{count:,} message",
-        "{count:,} publication", "{count} h", "{count} min", "{count} s",
-    ),
-    "ja": ("GCRA", "WebSocket"),
-}  # fmt: skip
-Message = tuple[str, str, str, list[str]]  # context, text, its plural, translations
-
-
-def catalog(path: Path) -> Iterator[Message]:
-    for block in path.read_text(encoding="utf-8").split("\n\n"):
-        assert "fuzzy" not in block, block
-        found: dict[str, list[str]] = {}
-        name = ""
-        for line in block.splitlines():
-            if line.startswith("#"):
-                assert not line.startswith("#~"), f"no longer said: {line}"
-                continue
-            word, _, text = line.partition(" ")
-            name, text = (name, line) if line.startswith('"') else (word, text)
-            found.setdefault(name, []).append(ast.literal_eval(text))
-        said = {name: "".join(parts) for name, parts in found.items()}
-        if said.get("msgid"):
-            told = [text for name, text in said.items() if name.startswith("msgstr")]
-            yield said.get("msgctxt", ""), said["msgid"], said.get("msgid_plural", ""), told
-
-
-def po(language: str, package: Path = PACKAGE) -> Path:
-    return package / "locale" / language / "LC_MESSAGES" / "django.po"
+from tests.lab.languages import LANGUAGES, PACKAGE, PLACE, messages, po_file, read_catalog
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_nothing_is_missing_fuzzy_or_without_its_places(language: str) -> None:
-    for _, text, plural, told in catalog(po(language)):
-        assert all(told), text
-        assert sorted(PLACE.findall(told[-1])) == sorted(PLACE.findall(plural or text)), text
-        for one in told:  # a minute needs no number
-            assert {*PLACE.findall(one)} in ({*PLACE.findall(plural or text)}, {*PLACE.findall(text)}), text
-            assert re.findall(r"<[^>]*>", one) == re.findall(r"<[^>]*>", plural or text), text
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_nothing_is_left_in_english(language: str) -> None:
-    alike = {text for _, text, plural, told in catalog(po(language)) if {text, plural} & {*told}}
-    assert sorted(text for text in alike if re.search(r"[^\W\d_]", PLACE.sub("", text))) == sorted(ALIKE[language])
-
-
-def test_every_text_of_the_source_is_in_the_catalogs(tmp_path: Path) -> None:
-    """``make messages`` would change nothing, and what is compiled is what is written."""
-    copy = copytree(PACKAGE, tmp_path / "django_throttle", ignore=ignore_patterns("__pycache__"))
-    line = [sys.executable, "-m", "django", "makemessages", "--no-location", "--no-wrap"]
-    line += [f"--locale={one}" for one in LANGUAGES]
-    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
-    subprocess.run(line, cwd=copy, env=environment, check=True, capture_output=True)
-    for language in LANGUAGES:
-        known = list(catalog(po(language)))
-        assert known == list(catalog(po(language, copy))), "run make messages"
-        with po(language).with_suffix(".mo").open("rb") as file:
-            compiled = GNUTranslations(file)
-        for context, text, plural, told in known:
-            key = f"{context}\x04{text}" if context else text
-            if plural:
-                assert {compiled.ngettext(key, plural, count) for count in range(1, 9)} == {*told}
-            else:
-                assert [compiled.gettext(key)] == told, "run make messages"
+def test_a_catalog_compiles_and_has_nothing_obsolete_or_fuzzy(language: str) -> None:
+    """Texts that are not translated yet are English; ``make languages`` lists them."""
+    found = read_catalog(language)
+    assert [entry.id for entry in found if entry.fuzzy and entry.id] == []
+    assert [*found.obsolete] == []
+    with po_file(language).with_suffix(".mo").open("rb") as file:
+        compiled = GNUTranslations(file)
+    for context, text, plural, translations in messages(language):
+        if not all(translations):
+            continue
+        key = f"{context}\x04{text}" if context else text
+        numbers = (compiled.ngettext(key, plural, count) for count in range(1, 9))
+        assert ({*numbers} if plural else {compiled.gettext(key)}) == {*translations}, f"make messages: {text}"
+        assert sorted(PLACE.findall(translations[-1])) == sorted(PLACE.findall(plural or text)), text
+        for said in translations:  # a minute needs no number
+            assert {*PLACE.findall(said)} in ({*PLACE.findall(plural or text)}, {*PLACE.findall(text)}), text
+            assert re.findall(r"<[^>]*>", said) == re.findall(r"<[^>]*>", plural or text), text
 
 
 def test_every_text_of_the_options_is_in_the_catalogs() -> None:
@@ -174,8 +113,8 @@ def test_a_page_says_the_language_that_it_is_in(tmp_path: Path) -> None:
         assert b'<html lang="en">' in page.content and b"Too many requests" in page.content
         folder = tmp_path / "ar" / "LC_MESSAGES"
         folder.mkdir(parents=True)
-        (folder / "django.po").write_text(ARABIC, encoding="utf-8")
-        subprocess.run(["msgfmt", "-o", folder / "django.mo", folder / "django.po"], check=True)
+        with (folder / "django.mo").open("wb") as file:
+            write_mo(file, read_po(io.StringIO(ARABIC)))
         with override_settings(LOCALE_PATHS=[tmp_path]), translation.override("ar"):
             page = refusal(RequestFactory().get("/", headers=ours[0]), ours[1])
     assert '<html lang="ar" dir="rtl">' in page.content.decode() and "طلبات كثيرة جدا" in page.content.decode()

@@ -1,0 +1,99 @@
+"""Check that every text of the package is translated: ``make languages``, which ``make release`` asks for.
+
+``make test`` only checks that the catalogs compile and have nothing obsolete or fuzzy, so that a new text can wait
+for its translators. Needs gettext, whose ``xgettext`` collects the texts of the source.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+from typing import Final, NamedTuple
+
+from babel.messages.catalog import Catalog
+from babel.messages.pofile import read_po
+
+PACKAGE = Path(__file__).parents[2] / "django_throttle"
+LANGUAGES = tuple(sorted(path.name for path in (PACKAGE / "locale").iterdir() if path.name != "en"))
+PLACE = re.compile(r"%\(\w+\)[sd]|\{\w*[^{}]*\}")
+#: Texts that a language has as English has them; a text without any word is left alone.
+ALIKE: Final = {
+    "de": (
+        "GCRA", "Host", "Limit", "Name", "Status %(status)s", "WebSocket", "in {time}", "{count} h", "{count} min",
+        "{count} s",
+    ),
+    "es": (
+        "GCRA", "Host", "WebSocket", "factor", "no", "plan {who!r}: {fault}", "{count} h", "{count} min", "{count} s",
+    ),
+    "fr": (
+        "%(count)d minute", "Candidate", "GCRA", "Notes", "Pages", "Session", "WebSocket", "action", "candidate",
+        "candidates", "description", "minute", "publications", "session", "strict", "{count:,} message",
+        "{count:,} publication", "{count} h", "{count} min", "{count} s",
+    ),
+    "ja": ("GCRA", "WebSocket"),
+}  # fmt: skip
+
+
+class Message(NamedTuple):
+    """An entry of a catalog; an empty translation is not there yet."""
+
+    context: str
+    text: str
+    plural: str
+    translations: tuple[str, ...]
+
+
+def po_file(language: str, package: Path = PACKAGE) -> Path:
+    return package / "locale" / language / "LC_MESSAGES" / "django.po"
+
+
+def read_catalog(language: str, package: Path = PACKAGE) -> Catalog:
+    with po_file(language, package).open("rb") as file:
+        return read_po(file, locale=language, abort_invalid=True)
+
+
+def messages(language: str, package: Path = PACKAGE) -> Iterator[Message]:
+    for entry in read_catalog(language, package):
+        if entry.id:
+            text, plural = entry.id if isinstance(entry.id, tuple) else (entry.id, "")
+            said = entry.string if isinstance(entry.string, tuple) else (entry.string,)
+            yield Message(entry.context or "", text, plural, said)
+
+
+def faults(language: str, collected: Path) -> Iterator[str]:
+    """Yield what the catalog lacks beside the one that was just collected from the source."""
+    entries = list(messages(language))
+    if {entry[:3] for entry in entries} != {entry[:3] for entry in messages(language, collected)}:
+        yield "it has not the texts of the source: run make messages"
+    yield from (f"not translated: {entry.text!r}" for entry in entries if not all(entry.translations))
+    english = {entry.text for entry in entries if {entry.text, entry.plural} & {*entry.translations}}
+    english = {text for text in english if re.search(r"[^\W\d_]", PLACE.sub("", text))}
+    yield from (f"left in English: {text!r}" for text in sorted(english - {*ALIKE[language]}))
+
+
+def collect(folder: Path) -> Path:
+    """Copy the package and have its texts collected there, as ``make messages`` does."""
+    copy = copytree(PACKAGE, folder / PACKAGE.name, ignore=ignore_patterns("__pycache__"))
+    line = [sys.executable, "-m", "django", "makemessages", "--no-location", "--no-wrap"]
+    line += [f"--locale={language}" for language in LANGUAGES]
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    subprocess.run(line, cwd=copy, env=environment, check=True, capture_output=True)
+    return copy
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = collect(Path(folder))
+        found = [f"{language}: {fault}" for language in LANGUAGES for fault in faults(language, copy)]
+    print("\n".join(found) or f"complete: {', '.join(LANGUAGES)}")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
