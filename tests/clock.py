@@ -1,11 +1,13 @@
-"""The clock of the test kit, with the words of our own tests."""
+"""Clocks that are handed in: the test kit's with the words of our own tests, and one for an event loop."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from django_throttle import testing
 from django_throttle.testing import START
 
-__all__ = ["START", "FrozenClock"]
+__all__ = ["START", "FrozenClock", "LoopClock"]
 
 
 class FrozenClock(testing.FrozenClock):
@@ -16,3 +18,26 @@ class FrozenClock(testing.FrozenClock):
         self.now_us = self.start_us + round(seconds * 1_000_000)
 
     step = testing.FrozenClock.tick
+
+
+class LoopClock:
+    """The time of an event loop where every wait is over at once: it passes while nobody has anything to do.
+
+    Not for tests that wait for threads or for Redis, which it does not wait for.
+    """
+
+    def __init__(self, loop: Any, monkeypatch: Any, *clocks: str) -> None:
+        self.now, self._select = loop.time(), loop._selector.select
+        monkeypatch.setattr(loop, "time", self)
+        monkeypatch.setattr(loop._selector, "select", self._wait)
+        for clock in clocks:
+            monkeypatch.setattr(clock, self)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def _wait(self, timeout: float | None) -> Any:
+        events = self._select(0 if timeout else timeout)
+        if timeout and not events:
+            self.now += timeout
+        return events

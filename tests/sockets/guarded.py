@@ -8,14 +8,19 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from django_throttle import rulebook
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import OpenSocket, open_sockets
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
 from django_throttle.sockets.error_frames import Event
-from django_throttle.stores import RedisStore, get_store
+from django_throttle.stores import AnyStore, RedisStore, get_store
 from tests.servers import slack
 
 Live = Callable[..., RedisStore]
 PATIENCE = 10.0
+ADDRESS = "203.0.113.9"
+IDENT = f"ip:{ADDRESS}"
 ports = itertools.count(1024)
 
 
@@ -44,20 +49,23 @@ def live_enforcer(redis_url: str, settings: Any) -> Live:
 class Line:
     """One client on its line to an echoing application: ``got`` by the application, ``sent`` to the client."""
 
-    def __init__(self, app: Any = None, scope: str = "chat", *, address: str = "203.0.113.9", **options: Any) -> None:
+    def __init__(
+        self, app: Any = None, scope: str = "chat", *, address: str = ADDRESS, user: Any = None, **options: Any
+    ) -> None:
         self.got: list[Event] = []
         self.sent: list[Event] = []
         self.app = app or ThrottleMiddleware(self.echo, scope, **options)
         self.scope = {"type": "websocket", "path": "/chat", "client": [address, next(ports)], "headers": []}
+        self.scope |= {"user": user} if user else {}
         self.queue: asyncio.Queue[Event] = asyncio.Queue()
         self.news = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
+        self.task: Any = None
         self.say: Any = None  # what the application sends with
 
     async def open(self) -> Line:
         self.queue.put_nowait({"type": "websocket.connect"})
         self.task = asyncio.ensure_future(self.app(self.scope, self.queue.get, self.take))
-        await self.until(lambda: self.sent or self.task.done())  # type: ignore[union-attr]
+        await self.until(lambda: self.sent or self.task.done())
         return self
 
     def send(self, *texts: str) -> None:
@@ -65,9 +73,39 @@ class Line:
             self.queue.put_nowait({"type": "websocket.receive", "text": text})
 
     async def close(self) -> None:
+        """The client leaves, and the application ends."""
+        self.leave()
+        await self.ended()
+
+    def leave(self) -> None:
         self.queue.put_nowait({"type": "websocket.disconnect", "code": 1000})
-        assert self.task is not None
-        await self.task
+
+    async def ended(self) -> None:
+        """Wait for the application to end; raises what it raises."""
+        async with asyncio.timeout(slack(PATIENCE)):
+            await self.task
+
+    async def __aenter__(self) -> Line:
+        return await self.open()
+
+    async def __aexit__(self, *error: object) -> None:
+        if not self.task.done():
+            await self.close()
+
+    async def error(self, number: int = 1) -> dict[str, Any]:
+        """The latest error frame, once the client was sent so many."""
+        await self.until(lambda: len(self.told("error")) >= number)
+        return self.told("error")[-1]
+
+    async def closing(self) -> Event:
+        """The event that closes the socket."""
+        await self.until(lambda: self.closed)
+        return self.closed
+
+    async def received(self, number: int) -> list[str]:
+        """The texts of all frames that the application got, once there are so many."""
+        await self.until(lambda: len(texts(self)) >= number)
+        return texts(self)
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait for this, which an event of the line brings about most of the time."""
@@ -120,7 +158,15 @@ def texts(line: Line) -> list[str]:
     return [event["text"] for event in line.got if event["type"] == "websocket.receive"]
 
 
+def used(store: AnyStore, ident: str = IDENT, rule: Rule | None = None) -> int:
+    """What the store has counted under a rule, by default the first one in force."""
+    decision = Limiter([rule or rulebook.current().rules[0]], store).peek(ident)
+    assert not decision.degraded
+    return decision.limit - decision.remaining
+
+
 def only() -> OpenSocket:
+    """The one socket that is open."""
     (found,) = open_sockets.everyone()
     return found
 

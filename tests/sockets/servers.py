@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +31,7 @@ PING, PONG = 1, 2
 
 
 class Kind(NamedTuple):
-    """A server's package, its command for a port, and what makes it ping; does it send denial responses?"""
+    """A server's package, its command for a port, the options that make it ping; ``denies`` by an HTTP response."""
 
     package: str
     command: Callable[[str], tuple[str, ...]]
@@ -97,3 +98,20 @@ class Server(WebServer):
         """What a deployment does: SIGTERM to the process that was started, and wait for it."""
         self.signal()
         await asyncio.to_thread(self.process.wait, slack(20))
+
+
+@contextmanager
+def serving(redis: RedisServer, folder: Path) -> Iterator[Callable[..., list[Server]]]:
+    """Start servers by their names, all with the same options, and kill them at the end."""
+    started: list[Server] = []
+
+    def start(*names: str, **options: Any) -> list[Server]:
+        new = [Server(name, redis, folder, **options) for name in names]
+        started.extend(new)
+        return [server.wait() for server in new]
+
+    try:
+        yield start
+    finally:
+        for server in started:
+            server.kill()

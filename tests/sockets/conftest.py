@@ -1,0 +1,49 @@
+"""Rules in force, edits of them, time that passes at once, and servers that are ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_throttle import rulebook
+from django_throttle.core import Override, Rule
+from django_throttle.rulebook import Snapshot
+from tests.clock import LoopClock
+from tests.doors import enforcer
+from tests.servers import RedisServer
+from tests.sockets.guarded import live_enforcer
+from tests.sockets.servers import Server, serving
+
+enforce = pytest.fixture(enforcer)
+enforce_live = pytest.fixture(live_enforcer)
+MODULES = ("connection.monotonic", "messages.monotonic", "error_frames.monotonic", "limits.monotonic")
+
+
+@pytest.fixture
+async def loop_clock(monkeypatch: pytest.MonkeyPatch) -> LoopClock:
+    """The waits of sockets are over at once; the clock of the store stands still meanwhile."""
+    clocks = [f"django_throttle.sockets.{name}" for name in (*MODULES, "limits.perf_counter")]
+    return LoopClock(asyncio.get_running_loop(), monkeypatch, *clocks)
+
+
+@pytest.fixture
+def change() -> Iterator[Callable[..., None]]:
+    """Puts other rules in force, as an edit does; the former ones come back."""
+    before = rulebook.current() and rulebook.pin(None)
+    rulebook.pin(before)
+
+    def pin(*rules: Rule, overrides: tuple[Override, ...] = (), **options: Any) -> None:
+        rulebook.pin(Snapshot(rules, overrides=overrides, **options))
+
+    yield pin
+    rulebook.pin(before)
+
+
+@pytest.fixture
+def serve(servers: None, redis_server: RedisServer, tmp_path: Any) -> Iterator[Callable[..., list[Server]]]:
+    """Starts servers by their names, and kills them afterwards."""
+    with serving(redis_server, tmp_path) as start:
+        yield start
