@@ -19,7 +19,7 @@ from django_throttle.call_facts import BY_KEY, Facts, cost_of
 from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import release_lease
 from django_throttle.exceptions import InvalidIdent
-from django_throttle.http.deferred import Deferral, Payload, deferral
+from django_throttle.http.deferred import DEFERRAL, Deferral, Payload, deferral
 from django_throttle.http.request_state import RequestFacts, RequestState, django_request, state_of
 from django_throttle.http.serve import at_once, serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
@@ -56,7 +56,9 @@ def throttle(
     yet, limits nothing. Around a class of Django's views it covers all its methods. What a concurrency rule
     holds goes back when the callable returns, or when the response has been sent.
     ``defer_to`` is the task that does the work later under a rule of action "defer"; ``payload``, a function of the
-    view's arguments, returns the task's, and ``show_result`` shows what it returns to the caller.
+    view's arguments, returns the task's, and ``show_result`` shows what it returns to the caller. Decorators below this
+    one are skipped when a call is deferred, so none may stand there that can refuse it: then no call is deferred, but
+    refused. Around a class it covers the methods that answer, after ``dispatch``. HEAD and OPTIONS are never deferred.
     Raises TypeError around what it cannot limit, and says what to do instead; ValueError for an empty name, InvalidCost
     for a number that is no cost.
     """
@@ -67,27 +69,34 @@ def throttle(
     def decorate(function: F) -> F:
         _check_decoration(function, cost, ident, later is not None)
         if isinstance(function, type):
-            for name in _methods_around(function):
+            for name in _methods_around(function, later is not None):
+                if later is not None:
+                    later.below(getattr(function, name))
                 function = method_decorator(decorate, name=name)(function)
             return function
         awaits = _is_awaited(function)
+        deferred = None if later is None else later.below(function)
 
         def decided(args: Any, kwargs: Any) -> Any:
-            return _Call(rule, cost, ident, later, function, args, kwargs).answer(awaits)
+            return _Call(rule, cost, ident, deferred, function, args, kwargs).answer(awaits)
 
-        return _wrapped(function, decided)
+        return throttled(function, decided)
 
+    vars(decorate)[DEFERRAL] = later
     return decorate
 
 
-def _methods_around(view: Any) -> list[str]:
-    """The methods of a class-based view that are limited; REST framework's know their caller after ``dispatch``."""
-    if not hasattr(view, "throttle_classes"):
+def _methods_around(view: Any, is_deferred: bool) -> list[str]:
+    """Return the methods of a class-based view that are limited.
+
+    After ``dispatch`` where that decides who is calling, as in REST framework, or whether the call may be deferred.
+    """
+    if not (is_deferred or hasattr(view, "throttle_classes")):
         return ["dispatch"]
     return [name for name in view.http_method_names if name != "options" and hasattr(view, name)]
 
 
-def _wrapped(function: F, decided: Callable[[Any, Any], Any]) -> F:
+def throttled(function: F, decided: Callable[[Any, Any], Any]) -> F:
     """The function that is called in place of this one.
 
     It has the same globals, as Django Ninja resolves the names of annotations in them.
@@ -234,7 +243,7 @@ def _check_decoration(function: Any, cost: Any, ident: Any, is_deferred: bool) -
 
 def _check_class(kind: type, is_deferred: bool) -> None:
     if issubclass(kind, View) and is_deferred:
-        if not _methods_around(kind):
+        if not _methods_around(kind, is_deferred):
             raise TypeError(f"put @throttle around the actions of {kind.__name__}: it has them in place of methods")
     elif not issubclass(kind, View) or hasattr(kind, "throttle_classes"):
         raise TypeError(

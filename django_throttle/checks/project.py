@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial, wraps
 from importlib.util import find_spec
+from itertools import chain
 from math import inf
 from typing import Any, Final
 
@@ -27,8 +29,9 @@ from django_throttle.checks.settings import (
 )
 from django_throttle.core import Rate, Rule
 from django_throttle.exceptions import InvalidRate
-from django_throttle.http.deferred import deferrals, pages_address
+from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
 from django_throttle.http.request_state import NO_ROUTE, view_scope
+from django_throttle.http.view_layers import DISPATCH, method_decorators, view_layers
 from django_throttle.site_queues import limited_tasks, queue_of
 from django_throttle.sockets.settings import misspelt_options
 
@@ -279,6 +282,31 @@ def check_status_pages(given: Given) -> Iterator[CheckMessage]:
                 f"views defer calls (rules {rules}), but their status page has no address, so each such call is an "
                 'error; add path("later/", include("django_throttle.urls")) to urlpatterns',
             )
+
+
+@settings_check()
+def check_deferring_views(given: Given) -> Iterator[CheckMessage]:
+    """Nothing that may refuse a call stands below a decorator that defers it."""
+    for _, view in _views():
+        _decorate_methods(view)
+    for rule, guard in sorted({(deferral.rule, guard) for deferral in deferrals for guard in deferral.guards}):
+        yield mistake(
+            "E085",
+            f"@throttle({rule!r}, defer_to=…) stands above {guard}, which a deferred call would pass by, so calls over "
+            "the rate are refused; put @throttle below it, next to the function, or around the class",
+        )
+
+
+def _decorate_methods(view: Any) -> None:
+    """Apply the decorators of a class's methods that defer calls, as ``method_decorator`` does at each call."""
+    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    names = (DISPATCH, *getattr(kind, "http_method_names", ()), *(getattr(view, "actions", None) or {}).values())
+    for layer in chain.from_iterable(view_layers(getattr(kind, name, None)) for name in names):
+        decorators = method_decorators(layer) or ()
+        if any(getattr(decorator, DEFERRAL, None) is not None for decorator in decorators):
+            method = wraps(layer.__wrapped__)(partial(layer.__wrapped__))
+            for decorator in decorators:
+                method = decorator(method)
 
 
 @settings_check()

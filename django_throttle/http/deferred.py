@@ -8,8 +8,9 @@ from __future__ import annotations
 import hmac
 import inspect
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from math import ceil
@@ -32,15 +33,19 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
 from django_throttle import rulebook
-from django_throttle.core.decide import refund_charges
+from django_throttle.core import Decision, Reason
+from django_throttle.core.decide import Flow, refund_charges
+from django_throttle.core.decision import conclude
 from django_throttle.http.problem_details import wait_in_words
-from django_throttle.http.refusal import prefers_html
-from django_throttle.http.request_state import django_request, state_of
+from django_throttle.http.refusal import prefers_html, refusal
+from django_throttle.http.request_state import RequestState, django_request, state_of
+from django_throttle.http.view_layers import guard_in
 from django_throttle.identity import HttpWho
+from django_throttle.log_throttling import LogThrottle
 from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.site_queues import DONE, FAILED, QUEUED, UNKNOWN, Found, deferred_to, queue_named, queue_of
 from django_throttle.stores.base import Step, Steps
-from django_throttle.turns import position
+from django_throttle.turns import Turn, position
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 Payload = Callable[..., Any] | None
@@ -54,27 +59,60 @@ UNROUTED: Final = (
     "a call was to be deferred, but its status page has no address: add "
     'path("later/", include("django_throttle.urls")) to urlpatterns'
 )
+# Methods that ask about the work, and do not order it.
+NEVER_DEFERRED: Final = ("HEAD", "OPTIONS")
+# The attribute of a decorator ``@throttle`` that has its deferral.
+DEFERRAL: Final = "throttle_deferral"
+PASSED_BY: Final = (
+    "@throttle(%r, defer_to=…) stands above %s, which a deferred call would pass by: such calls are refused; "
+    "put @throttle below it, next to the function, or around the class"
+)
+logger = logging.getLogger("django_throttle")
+_log_throttle: Final = LogThrottle()
 _json: Final = json.JSONEncoder(default=str).encode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deferral:
-    """How a view's work is done later: its task, and what makes the task's arguments of the call's."""
+    """How a view's work is done later: its task, and what makes the task's arguments of the call's.
+
+    ``guard`` is the name of a decorator between here and the view that may refuse a call: then none is deferred.
+    ``guards`` are those of all views.
+    """
 
     rule: str
     task: Any
     payload: Payload
     show_result: bool
+    guard: str | None = None
+    guards: set[str] = field(default_factory=set)
+
+    def below(self, view: Any) -> Deferral:
+        """Return the deferral of a decorator around this view."""
+        guard = guard_in(view)
+        if guard is None:
+            return self
+        self.guards.add(guard)
+        return replace(self, guard=guard)
 
     def answered(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Steps[HttpResponse | None]:
         """The 202 where the call's turn has yet to come, and the task enqueued for it; None where it is due.
 
-        Whatever keeps the task from being enqueued is raised, and the moment given back.
+        A call that must not be deferred is refused instead. Whatever keeps the task from being enqueued is raised, and
+        the moment given back.
         """
-        state = state_of(django_request(who.subject))
+        request = django_request(who.subject)
+        state = state_of(request)
         turn = state.take_turn(self.rule)
         if turn is None:
             return None
+        if self.guard is not None or request.method in NEVER_DEFERRED:
+            if self.guard is not None and _log_throttle.due(f"{self.rule} {self.guard}"):
+                logger.error(PASSED_BY, self.rule, self.guard)
+            yield from _give_back(state, turn)
+            decision = _refused(turn)
+            state.note(decision)
+            return refusal(request, decision)
         asked = partial(self._asked, who, args, kwargs)
         try:
             # Wrapping takes longer than what is asked: only on an event loop.
@@ -82,8 +120,7 @@ class Deferral:
             queue = queue_of(self.task)
             enqueued = yield queue.enqueue(self.task, turn, given, named)
         except Exception:
-            state.forget([(turn.rule, turn.ident)])
-            yield from refund_charges(turn.refund)
+            yield from _give_back(state, turn)
             raise
         place, now = queue.place(self.task, enqueued), wall_clock()
         later = Later(queue.name, place, enqueued.id, turn.rule, turn.at, now, self.show_result)
@@ -105,6 +142,26 @@ class Deferral:
             return given, dict(named)
         wanted = "a dict of the task's keyword arguments, or a tuple of a list of its arguments and such a dict"
         raise TypeError(f"the payload of a call that rule {self.rule!r} defers is {wanted}, not {type(made).__name__}")
+
+
+def _give_back(state: RequestState, turn: Turn) -> Flow[None]:
+    state.forget([(turn.rule, turn.ident)])
+    yield from refund_charges(turn.refund)
+
+
+def _refused(turn: Turn) -> Decision:
+    """Return the decision of the turn as it reads for a call that must not be deferred."""
+    outcomes = turn.decision.outcomes if turn.decision is not None else ()
+    return conclude(
+        tuple(
+            [
+                one._replace(allowed=False, retry_after=one.put_off, remaining=0, reason=Reason.EXCEEDED, put_off=0.0)
+                if one.rule == turn.rule and one.put_off
+                else one
+                for one in outcomes
+            ]
+        )
+    )
 
 
 def deferral(rule: str, task: Any, payload: Any, show_result: bool) -> Deferral | None:

@@ -1,0 +1,69 @@
+"""The decorators around a view, as far as they can be seen, and which of them may refuse a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+DISPATCH: Final = "dispatch"
+# Modules whose decorators only mark a view or change its response, and ``contextlib``, as of transaction.atomic.
+HARMLESS: Final = frozenset((
+    "contextlib", "django.views.decorators.cache", "django.views.decorators.clickjacking",
+    "django.views.decorators.common", "django.views.decorators.csp", "django.views.decorators.csrf",
+    "django.views.decorators.debug", "django.views.decorators.vary",
+))  # fmt: skip
+_METHOD_DECORATOR: Final = "_multi_decorate.<locals>._wrapper"  # of django.utils.decorators
+
+
+def view_layers(view: Any) -> Iterator[Any]:
+    """Yield the decorators around a view, from the outermost to the innermost, and last the view itself."""
+    while view is not None:
+        yield view
+        view = getattr(view, "__wrapped__", view.func if isinstance(view, partial) else None)
+
+
+def guard_in(view: Any) -> str | None:
+    """Return the name of the outermost decorator or class in a view that may refuse a call; None if none is seen.
+
+    Unknown decorators count: a site's own may well check a permission.
+    """
+    for layer in view_layers(view):
+        kind = getattr(layer, "view_class", None) or getattr(layer, "cls", None)
+        if isinstance(kind, type):
+            return f"{kind.__name__}.as_view()"
+        if _is_dispatch(layer):
+            return getattr(layer, "__qualname__", DISPATCH)
+        if (decorators := method_decorators(layer)) is not None:
+            if guard := next((_name(one) for one in reversed(decorators) if _module(one) not in HARMLESS), None):
+                return guard
+        elif hasattr(layer, "__wrapped__") and not isinstance(layer, partial) and _module(layer) not in HARMLESS:
+            return _name(layer)
+    return None
+
+
+def method_decorators(layer: Any) -> Sequence[Any] | None:
+    """Return the decorators that Django's ``method_decorator`` applies in this layer, the innermost first."""
+    code = getattr(layer, "__code__", None)
+    if code is None or code.co_qualname != _METHOD_DECORATOR:
+        return None
+    cells = dict(zip(code.co_freevars, layer.__closure__, strict=True))
+    decorators: Sequence[Any] = cells["decorators"].cell_contents
+    return decorators
+
+
+def _is_dispatch(layer: Any) -> bool:
+    """Return whether the layer is a method ``dispatch``, and no function of that name."""
+    owner, _, name = getattr(layer, "__qualname__", "").rpartition(".")
+    return name == DISPATCH and owner != "" and not owner.endswith("<locals>")
+
+
+def _module(decorator: Any) -> str:
+    """Return the module in which the code of a decorator stands; ``wraps`` has changed its ``__module__``."""
+    names = getattr(decorator, "__globals__", None) or {}
+    return str(names.get("__name__", type(decorator).__module__))
+
+
+def _name(decorator: Any) -> str:
+    code = getattr(decorator, "__code__", None)
+    return f"{_module(decorator)}.{type(decorator).__name__ if code is None else code.co_qualname.partition('.')[0]}"

@@ -1,0 +1,242 @@
+"""Nobody obtains by being over the limit what a view would have refused, wherever the decorator that defers stands."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import wraps
+from typing import Any
+
+import pytest
+from django.contrib.auth.decorators import login_required, permission_required
+from django.contrib.auth.mixins import PermissionRequiredMixin
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.db.transaction import atomic
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt, csrf_protect
+from django.views.decorators.http import require_POST
+from django_tasks_db.models import DBTaskResult
+from rest_framework.decorators import api_view, permission_classes
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_throttle.checks import project
+from django_throttle.decorators import throttle
+from django_throttle.log_throttling import LogThrottle
+from tests.doors import Enforce, enforcer
+from tests.http.test_deferred import QUEUE, make
+
+enforce = pytest.fixture(enforcer)
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def defer(rule: str) -> Any:
+    return throttle(rule, defer_to=make)
+
+
+def page(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("now")
+
+
+async def apage(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("now")
+
+
+def rest_page(request: Any) -> Response:
+    return Response("now")
+
+
+def only_staff(view: Any) -> Any:
+    """Stand for a decorator of the site's own."""
+
+    @wraps(view)
+    def checked(request: HttpRequest) -> HttpResponse:
+        if not request.user.is_staff:
+            raise PermissionDenied
+        response: HttpResponse = view(request)
+        return response
+
+    return checked
+
+
+class Guarded(PermissionRequiredMixin, View):
+    permission_required = "auth.add_user"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("now")
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("now")
+
+
+class Around(Guarded):
+    pass
+
+
+class AsyncAround(PermissionRequiredMixin, View):
+    permission_required = "auth.add_user"
+
+    async def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("now")
+
+
+class Dispatch(Guarded):
+    pass
+
+
+class Handler(Guarded):
+    pass
+
+
+class Rest(APIView):
+    permission_classes = (IsAuthenticated,)
+
+    def post(self, request: Any) -> Response:
+        return Response("now")
+
+
+@method_decorator([defer("listed"), login_required], name="post")
+class Listed(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("now")
+
+
+@method_decorator(defer("two layers"), name="post")
+@method_decorator(login_required, name="post")
+class TwoLayers(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("now")
+
+
+class Open(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("now")
+
+
+# The decorator that defers, above what refuses: by rule, the view, and what the check names.
+GUARDED: dict[str, tuple[Any, str]] = {
+    "login": (defer("login")(login_required(page)), "django.contrib.auth.decorators.user_passes_test"),
+    "alogin": (defer("alogin")(login_required(apage)), "django.contrib.auth.decorators.user_passes_test"),
+    "permission": (
+        defer("permission")(permission_required("auth.add_user")(never_cache(page))),
+        "django.contrib.auth.decorators.user_passes_test",
+    ),
+    "own": (defer("own")(never_cache(only_staff(page))), "tests.http.test_deferred_order.only_staff"),
+    "csrf": (defer("csrf")(csrf_protect(page)), "django.utils.decorators.make_middleware_decorator"),
+    "as_view": (defer("as_view")(csrf_exempt(Guarded.as_view())), "Guarded.as_view()"),
+    "rest": (defer("rest")(Rest.as_view()), "Rest.as_view()"),
+    "function": (
+        defer("function")(api_view(["POST"])(permission_classes([IsAuthenticated])(rest_page))),
+        "rest_page.as_view()",
+    ),
+    "dispatch": (
+        method_decorator(defer("dispatch"), name="dispatch")(Dispatch).as_view(),
+        "PermissionRequiredMixin.dispatch",
+    ),
+    "listed": (Listed.as_view(), "django.contrib.auth.decorators.user_passes_test"),
+    "two layers": (TwoLayers.as_view(), "django.contrib.auth.decorators.login_required"),
+    "other rule": (defer("other rule")(throttle("other")(page)), "tests.http.test_deferred_order.throttled"),
+}
+# The same decorator where it can do no harm.
+SAFE: dict[str, Any] = {
+    "below": login_required(defer("below")(page)),
+    "class": defer("class")(Around).as_view(),
+    "async class": defer("async class")(AsyncAround).as_view(),
+    "handler": method_decorator(defer("handler"), name="post")(Handler).as_view(),
+    "rest class": defer("rest class")(type("RestClass", (Rest,), {})).as_view(),
+    "require_POST": require_POST(login_required(defer("require_POST")(never_cache(atomic(page))))),
+}
+urlpatterns = [
+    *[path(f"guarded/{name}", view) for name, (view, _) in GUARDED.items()],
+    *[path(f"safe/{name}", view) for name, view in SAFE.items()],
+    path("open", defer("open")(Open).as_view()),
+    path("page", defer("page")(page)),
+    path("later/", include("django_throttle.urls")),
+]
+RULES: dict[str, Any] = dict.fromkeys([*GUARDED, *SAFE, "open", "page"], QUEUE) | {"other": {"rate": "99/min"}}
+
+
+@pytest.fixture(autouse=True)
+def here(settings: Any, enforce: Enforce) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.LOGIN_URL = "/login"
+    settings.MIDDLEWARE = [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+    ]
+    enforce(**RULES)
+
+
+@pytest.mark.parametrize("method", ["post", "get", "head", "options"])
+@pytest.mark.parametrize("name", [*(f"guarded/{name}" for name in GUARDED), *(f"safe/{name}" for name in SAFE)])
+def test_whoever_is_not_logged_in_has_nothing_done_later(name: str, method: str) -> None:
+    client = Client(enforce_csrf_checks=True, raise_request_exception=False)
+    statuses = {getattr(client, method)(f"/{name}").status_code for _ in range(4)}
+    assert 202 not in statuses
+    assert not DBTaskResult.objects.exists()
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_whoever_may_is_deferred_in_the_right_order(name: str) -> None:
+    client = Client()
+    client.force_login(User.objects.create_superuser("anna"))
+    assert [client.post(f"/safe/{name}").status_code for _ in range(5)] == [200, 202, 202, 202, 429]
+
+
+@pytest.mark.parametrize("name", SAFE.keys() - {"async class"})  # whose mixin asks the database on the loop
+async def test_so_it_is_on_an_event_loop(name: str) -> None:
+    client = AsyncClient()
+    await client.aforce_login(await User.objects.acreate_superuser("anna"))
+    assert [(await client.post(f"/safe/{name}")).status_code for _ in range(5)] == [200, 202, 202, 202, 429]
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_in_the_wrong_order_calls_over_the_rate_are_refused_and_give_their_turn_back(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogThrottle, "due", lambda *_: True)  # another test may have had it logged
+    client = Client()
+    client.force_login(User.objects.create_superuser("anna"))
+    answers = [client.post(f"/guarded/{name}") for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [200] + [429] * 5
+    assert all(50 < int(answer["Retry-After"]) <= 66 for answer in answers[1:])
+    assert "r=0" in answers[-1]["RateLimit"]
+    (line,) = {record.getMessage() for record in caplog.records if "defer_to" in record.getMessage()}
+    assert f"stands above {GUARDED[name][1]}, which a deferred call would pass by" in line
+
+
+def test_the_check_names_each_wrong_order_and_no_right_one() -> None:
+    messages = [message for message in project.check_deferring_views(None) if message.id == "django_throttle.E085"]
+    found = {message.msg for message in messages}
+    for name, (_, guard) in GUARDED.items():
+        wanted = f"@throttle({name!r}, defer_to=…) stands above {guard}, which a deferred call would pass by"
+        assert [text for text in found if text.startswith(wanted)], (wanted, found)
+    assert not [text for text in found for name in [*SAFE, "open", "page"] if text.startswith(f"@throttle({name!r}")]
+
+
+@pytest.mark.parametrize("method", ["head", "options"])
+def test_a_request_that_asks_about_the_work_does_not_order_it(method: str) -> None:
+    assert [Client().get("/page").status_code for _ in range(2)] == [200, 202]
+    assert [getattr(Client(), method)("/page").status_code for _ in range(3)] == [429] * 3
+    assert Client().get("/page").json()["position"] == 2, "their turns were given back"
+
+
+def test_a_class_answers_other_methods_as_ever() -> None:
+    client = Client()
+    assert [client.post("/open").status_code for _ in range(2)] == [200, 202]
+    assert [client.get("/open").status_code for _ in range(2)] == [405, 405]
+    assert [client.options("/open").status_code for _ in range(2)] == [200, 200]
+    assert client.post("/open").json()["position"] == 2
+
+
+def test_a_task_is_named_once_however_often_a_method_is_called() -> None:
+    asyncio.run(AsyncClient().get("/guarded/dispatch"))
+    before = [len(one.guards) for one in project.deferrals]
+    _ = [Client().post("/guarded/dispatch") for _ in range(3)]
+    assert [len(one.guards) for one in project.deferrals] == before
