@@ -189,8 +189,9 @@ class PrepaidBudgets:
             return True
 
     def held(self, charge: Charge) -> int:
-        budget = self._known.get((charge.rule.id, charge.ident))
-        return 0 if budget is None else budget.held(self.clock())
+        with self._lock:
+            budget = self._known.get((charge.rule.id, charge.ident))
+            return 0 if budget is None else budget.held(self.clock())
 
     def look(self, claim: Claim) -> Pending | float | None:
         """Take what is held. None when the claim is complete or refused; else what is to be done before the next look.
@@ -251,11 +252,12 @@ class PrepaidBudgets:
 
     def sweep(self, *, everything: bool = False) -> list[Refund]:
         """What goes back: what may be spent no longer, or all that is held."""
-        known = list(self._known.items())
-        for at in range(0, len(known), TOGETHER):
+        with self._lock:
+            budgets = list(self._known.items())
+        for at in range(0, len(budgets), TOGETHER):
             with self._lock:  # for a few by themselves, so that no decision waits for all of them
                 now = self.clock()
-                for key, budget in known[at : at + TOGETHER]:
+                for key, budget in budgets[at : at + TOGETHER]:
                     if self._known.get(key) is not budget:  # it was reset meanwhile: nothing of it goes back
                         continue
                     if gone := budget.leftover(inf if everything else now):

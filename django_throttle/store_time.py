@@ -45,7 +45,7 @@ def micros(seconds: float) -> int:
 
 
 class Calendar:
-    """Bounds by (period, time zone), found for the last time that the store's clock told.
+    """Bounds by (period, time zone), found for the last time that the store's clock told. Safe to use from any thread.
 
     A script that gets bounds which do not hold the store's time returns that time, and ``learn`` notes it: one more
     round trip at the first use and every other period.
@@ -58,7 +58,8 @@ class Calendar:
     def learn(self, now: int) -> None:
         """Note the store's time, in microseconds, and drop bounds that do not hold it."""
         self._now = now
-        self._bounds = {name: known for name, known in self._bounds.items() if known[0] <= now < known[2]}
+        copied = self._bounds.copy()  # at once, as other threads add to it
+        self._bounds = {name: period for name, period in copied.items() if period[0] <= now < period[2]}
 
     def plan(self, rule: Rule) -> CalendarWindow:
         """The plan of a rule that ``needs_calendar``, with its bounds; unknown ones until the time is known."""
@@ -66,9 +67,10 @@ class Calendar:
         if period is None or not self._now:
             return CalendarWindow(rule.plan.limit)
         name = period, rule.timezone or "UTC"
-        if name not in self._bounds:
-            self._bounds[name] = bounds(*name, self._now)
-        return CalendarWindow(rule.plan.limit, *self._bounds[name])
+        found = self._bounds.get(name)
+        if found is None:
+            found = self._bounds[name] = bounds(*name, self._now)
+        return CalendarWindow(rule.plan.limit, *found)
 
     def plan_at(self, rule: Rule, now: int) -> Plan:
         """The plan of any rule for a store that knows its time beforehand."""

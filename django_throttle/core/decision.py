@@ -185,8 +185,11 @@ class Decision:
 
     @cached_property
     def _lasting(self) -> dict[str, Any]:
-        """What stays the same however late it is."""
-        return {name: value for name, value in self.__dict__.items() if name not in AGING}
+        """The fields that stay the same however late it is.
+
+        By their names: other threads that read this decision add to its ``__dict__`` meanwhile.
+        """
+        return {name: getattr(self, name) for name in LASTING}
 
     def _later(self, seconds: float) -> Decision:
         return self._replace(
@@ -218,7 +221,7 @@ class Decision:
 FIELDS: Final = tuple(name for name in Decision.__annotations__ if name != "answered")
 PASSED: Final = Decision()  # where no rule applies
 _unmade: Final[Callable[..., Any]] = object.__new__
-AGING: Final = frozenset(("retry_after", "reset_after", "outcomes", "answered"))
+LASTING: Final = tuple(name for name in FIELDS if name not in ("retry_after", "reset_after", "outcomes"))
 
 
 class PlainDecision(Decision):

@@ -83,7 +83,8 @@ class RouteCosts:
         return found
 
     def _count(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting[: len(self._waiting)]
+        del self._waiting[: len(waiting)]  # of the same list, as other threads add to it
         for given, measures in waiting:
             scope = given if given in self._routes or len(self._routes) < MOST_SCOPES else OTHERS
             route = self._routes.get(scope) or self._routes.setdefault(scope, {name: {SUM: 0} for name in MEASURES})

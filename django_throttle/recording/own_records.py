@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Final
 
 from django.utils import timezone
 
 from django_throttle.recording.cells import Cell, add
+from django_throttle.recording.heavy_hitters import HeavyHitters
 from django_throttle.recording.places import DAY
-from django_throttle.recording.recorder import Records, recorder
+from django_throttle.recording.recorder import Records, Seen, recorder
 from django_throttle.recording.thinning import Thinned
 
 MOST_CELLS: Final = 20_000
@@ -30,7 +32,7 @@ def forget() -> None:
 
 
 def current() -> Records:
-    """All of it, up to now."""
+    """A copy of all of it, up to now."""
     with recorder.reading:
         new = recorder.take()
         for key, cell in new.cells.items():
@@ -45,7 +47,18 @@ def current() -> Records:
             for entry in theirs.entries:
                 ours.offer(*entry)
         _prune()
-        return _kept
+        return Records(
+            {key: dict(cell) for key, cell in _kept.cells.items()},
+            {key: HeavyHitters(ranking.counts, ranking.error) for key, ranking in _kept.rankings.items()},
+            _copy(_kept.whole),
+            _copy(_kept.refused),
+        )
+
+
+def _copy(sample: Thinned[Seen]) -> Thinned[Seen]:
+    copied = copy(sample)
+    copied.entries = sample.entries.copy()
+    return copied
 
 
 def _prune() -> None:

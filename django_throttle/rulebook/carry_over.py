@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -12,6 +14,7 @@ from django_throttle.core.decide import Flow
 from django_throttle.core.edits import period, takeovers
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import RepeatCommand, StoreError
+from django_throttle.lifecycle import in_child
 from django_throttle.stores.timeouts import one_deadline
 
 T = TypeVar("T")
@@ -42,39 +45,44 @@ class Due(NamedTuple):
     charge: Charge
 
 
-edits: dict[str, tuple[Edit, ...]] = {}  # by the short id under which it is counted now; empty but after edits
+Edits = Mapping[str, tuple[Edit, ...]]  # by the short id under which it is counted now
+edits: Edits = {}  # empty but after edits
+_lock = Lock()  # for who replaces them
+in_child(sys.modules[__name__], lambda module: vars(module).update(_lock=Lock()))
 
 
 def note(old: Callable[[str], Rule | None], rules: Iterable[Rule]) -> None:
     """Rules were edited: remember the ``old`` ones, by their names, whose counts are to be converted."""
-    global edits
     now = monotonic()
-    known = dict(edits)
-    for rule in rules:
-        before = old(rule.name)
-        if not (before is None or before is rule or before == rule):
-            _add(known, before, rule, now)
-    edits = _lasting(known, now)
+    pairs = [(before, rule) for rule in rules if (before := old(rule.name)) is not None and before is not rule]
+    changed = [(now, before, rule) for before, rule in pairs if before != rule]
+    with _lock:
+        _replace(_add_edits(edits, changed), now)
 
 
 def recall(past: Iterable[tuple[float, Rule, Rule]]) -> None:
     """The same for edits before this process began, the oldest first: how many seconds ago, the rule before, after."""
+    now = monotonic()
+    recalled = _add_edits({}, [(now - max(0.0, age), before, rule) for age, before, rule in past])
+    with _lock:
+        _replace({**recalled, **edits}, now)  # what it has seen itself it knows better
+
+
+def _add_edits(former: Edits, changed: Iterable[tuple[float, Rule, Rule]]) -> Edits:
+    """Return the former edits with the changed rules: since when, the rule before, and after."""
+    result = dict(former)
+    for since, before, rule in changed:
+        for was, part in takeovers(before, rule):
+            # Whose ident has not called since an earlier edit has its counts where they were before that.
+            earlier = [Edit(e.old, e.since, e.until) for e in result.pop(was.id, ()) if e.old.id != part.id]
+            result[part.id] = (*earlier, Edit(was, since, since + min(LONGEST, period(was, part))))
+    return result
+
+
+def _replace(new: Edits, now: float) -> None:
+    """Put a new mapping of the edits that still matter in place: others read the former without a lock."""
     global edits
-    now, known = monotonic(), dict[str, tuple[Edit, ...]]()
-    for age, before, rule in past:
-        _add(known, before, rule, now - max(0.0, age))
-    edits = _lasting({**known, **edits}, now)  # what it has seen itself it knows better
-
-
-def _add(known: dict[str, tuple[Edit, ...]], before: Rule, rule: Rule, since: float) -> None:
-    for was, part in takeovers(before, rule):
-        # Whose ident has not called since an earlier edit has its counts where they were before that.
-        earlier = [Edit(e.old, e.since, e.until) for e in known.pop(was.id, ()) if e.old.id != part.id]
-        known[part.id] = (*earlier, Edit(was, since, since + min(LONGEST, period(was, part))))
-
-
-def _lasting(known: Mapping[str, tuple[Edit, ...]], now: float) -> dict[str, tuple[Edit, ...]]:
-    return {key: found for key, of_rule in known.items() if (found := tuple([e for e in of_rule if e.until > now]))}
+    edits = {key: found for key, of_rule in new.items() if (found := tuple([e for e in of_rule if e.until > now]))}
 
 
 def forget() -> None:

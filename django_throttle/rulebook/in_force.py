@@ -54,8 +54,9 @@ def fetch(store: AnyStore) -> str | None:
     except StoreError as error:
         logger.debug("the version of the rules cannot be read from Redis: %s", error)
         return None
-    if _unsent == mine:
-        _unsent = None
+    with _book.lock:
+        if _unsent == mine:  # else another edit was committed meanwhile
+            _unsent = None
     return version
 
 
@@ -246,7 +247,8 @@ def changed() -> None:
     """An edit was committed: put it in force here and tell the other processes. Never raises."""
     global _unsent
     try:
-        _unsent = f"{timezone.now().timestamp():.3f}-{secrets.token_hex(8)}"
+        with _book.lock:
+            _unsent = f"{timezone.now().timestamp():.3f}-{secrets.token_hex(8)}"
         # Publish first, then read: what another process commits after our reading, it publishes after our version,
         # so this process learns of it.
         refresh(fetch(get_store()))

@@ -11,6 +11,7 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from copy import copy
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
@@ -259,12 +260,14 @@ class Overrides:
         return self._around.setdefault(ident, tuple(around))
 
     def _change(self, rule: Rule, override: Override) -> Rule | None:
-        known = rule.name, rule.plan_of, id(override)  # each override lives for as long as this does
-        if known not in self._changed:
-            if len(self._changed) >= MAX_REMEMBERED:
-                self._changed.clear()
-            self._changed[known] = apply_override(rule, override)
-        return self._changed[known]
+        key = rule.name, rule.plan_of, id(override)  # each override lives for as long as this does
+        with suppress(KeyError):  # one look: another thread may clear it after the first
+            return self._changed[key]
+        changed = apply_override(rule, override)
+        if len(self._changed) >= MAX_REMEMBERED:
+            self._changed.clear()
+        self._changed[key] = changed
+        return changed
 
 
 @lru_cache(maxsize=MAX_REMEMBERED)

@@ -236,7 +236,8 @@ class PrimarySearch(Generic[T]):
         epoch, host, best = max(replies, key=lambda one: (one[0], one[1] is not None), default=(0, None, None))
         if host is None:
             raise MasterNotFoundError(f"no Sentinel knows a primary {self.question[-1]!r} that is up")
-        self._sentinels.sort(key=lambda one: one is not best)
+        # A new list: one that is being sorted is empty for other threads.
+        self._sentinels = sorted(self._sentinels, key=lambda one: one is not best)
         self.known.learn(host, epoch)
         return host
 

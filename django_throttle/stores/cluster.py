@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from redis import exceptions as errors
@@ -19,6 +20,7 @@ from redis.connection import AbstractConnection
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
+from django_throttle.lifecycle import in_child
 from django_throttle.stores.addresses import Address, Host, find_address
 from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.clients import LoopClients, loop_client, sync_client
@@ -317,12 +319,14 @@ class ClusterTransport:
         self.breaker = ClosedBreaker()
         self._arguments = (address.settings, seconds, max_connections)
         self._nodes: dict[Host, Node] = {}
+        self._renew()
+        in_child(self, type(self)._renew)
         self._router = Router(SlotMap(address.hosts), self._is_failing)
 
     @property
     def breakers(self) -> tuple[Breaker, ...]:
         """One for each node that has been asked."""
-        return tuple(node.breaker for node in list(self._nodes.values()))
+        return tuple(node.breaker for node in self._nodes.values())
 
     @property
     def failovers(self) -> int:
@@ -410,14 +414,23 @@ class ClusterTransport:
 
     def _node(self, host: Host) -> Node:
         node = self._nodes.get(host)
-        if node is None:
-            known = self._router.slots.hosts
-            self._nodes = {one: self._nodes[one] for one in self._nodes if one in known}
-            node = self._nodes.setdefault(host, Node(host, *self._arguments))
-        return node
+        return self._add_node(host) if node is None else node
+
+    def _add_node(self, host: Host) -> Node:
+        """Make the node of a host, unless another thread has, and forget those that have left the Cluster."""
+        with self._lock:
+            if (node := self._nodes.get(host)) is None:
+                known, node = self._router.slots.hosts, Node(host, *self._arguments)
+                left = {one: each for one, each in self._nodes.items() if one in known}
+                self._nodes = {**left, host: node}  # never edited, as others read it without the lock
+            return node
+
+    def _renew(self) -> None:
+        self._lock = Lock()
 
     def _is_failing(self, host: Host) -> bool:
-        return host in self._nodes and self._nodes[host].breaker.is_failing
+        node = self._nodes.get(host)
+        return node is not None and node.breaker.is_failing
 
 
 def connect(address: str, seconds: float, max_connections: int) -> Transport | ClusterTransport:

@@ -304,9 +304,10 @@ class Fallback:
 
     def confirm(self, late: Sequence[LateCharges], replies: Sequence[Any]) -> None:
         """Redis has charged these; raises the first error among the replies."""
-        for one, reply in zip(late, replies, strict=True):
-            if not isinstance(reply, Exception) and self.unconfirmed.get(one.ident) is one:
-                del self.unconfirmed[one.ident]
+        with self._lock:  # several calls of an ident may have charged the same
+            for one, reply in zip(late, replies, strict=True):
+                if not isinstance(reply, Exception) and self.unconfirmed.get(one.ident) is one:
+                    del self.unconfirmed[one.ident]
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
