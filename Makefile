@@ -80,7 +80,7 @@ languages: $(VENV)/.with-test  ## Check that every text is translated into every
 	@$(BIN)/python -m tests.lab.languages
 
 house: $(VENV)/.with-test  ## Print figures of the package's layout
-	@$(BIN)/python -m tests.house
+	@$(BIN)/python -m tests.lab.house
 
 coverage: $(VENV)/.with-test  ## The same, and say which branches it took
 	@$(BIN)/python -m coverage erase

@@ -1,0 +1,149 @@
+"""Print figures of the package's layout (``make house``), for whoever plans a clean-up. No test bounds them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "django_throttle"
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return every module of the package but migrations, by its dotted name."""
+    trees = {}
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        if "migrations" not in path.parts:
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            trees[name.removesuffix(".__init__")] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
+
+
+def measure() -> dict[str, float]:
+    """Return the figures of the layout by name."""
+    trees = modules()
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / PACKAGE).rglob("*.py"))
+    with_types = {name: set(_imports(tree)) - {name} for name, tree in trees.items()}
+    return {
+        "modules": len(trees),
+        "lines": lines,
+        "header lines, %": round(100 * sum(map(_header, trees.values())) / lines, 1),
+        "largest fan-out": max(map(len, with_types.values())),
+        "longest function": max(length for tree in trees.values() for length in _lengths(tree)),
+        "in circles at run time": len(in_circles({name: run_time_imports(name) for name in trees})),
+        "in circles with types": len(in_circles(with_types)),
+        "lines of sync and async twins": sum(twin.lines for name, tree in trees.items() for twin in twins(name, tree)),
+    }
+
+
+def run_time_imports(name: str) -> set[str]:
+    """Return the modules of the package that a module imports: inside functions and by name too, not for types."""
+    return set(_imports(modules()[name], types=False)) - {name}
+
+
+def _imports(node: ast.AST, *, types: bool = True) -> Iterator[str]:
+    match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) if not types:
+            return
+        case ast.ImportFrom(module=str(module), names=names):
+            found = [name if (name := f"{module}.{alias.name}") in modules() else module for alias in names]
+            yield from (each for each in found if each in modules())
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names if alias.name in modules())
+        case ast.Call(func=ast.Name(id="import_module"), args=[ast.Constant(value=str(module))]):
+            yield from [module] if module in modules() else []
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(child, types=types)
+
+
+def in_circles(graph: dict[str, set[str]]) -> set[str]:
+    """Return the nodes that can be reached from themselves."""
+    left = dict(graph)
+    circles: set[str] = set()
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            circle = set(error.args[1])
+            circles |= circle
+            name = "+".join(sorted(circle))  # a single node from here on, so that the next circle is found
+            joined = set().union(*(left.pop(each) for each in circle)) - circle
+            left = {each: {name if to in circle else to for to in others} - {each} for each, others in left.items()}
+            left[name] = joined
+        else:
+            return {part for each in circles for part in each.split("+")}
+
+
+def _header(tree: ast.Module) -> int:
+    """Count the lines of the docstring and of import statements, those for type checkers included."""
+    nodes: list[Any] = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    if ast.get_docstring(tree) is not None:
+        nodes.append(tree.body[0])
+    return sum(node.end_lineno - node.lineno + 1 for node in nodes)
+
+
+def _lengths(tree: ast.Module) -> Iterator[int]:
+    yield 0
+    for node in ast.walk(tree):
+        if isinstance(node, FUNCTIONS):
+            yield (node.end_lineno or 0) - node.lineno + 1
+
+
+class Twin(NamedTuple):
+    """Two functions that do the same, one of them on an event loop, and the lines of both bodies."""
+
+    module: str
+    sync: str
+    awaited: str
+    lines: int
+
+
+def twins(module: str, tree: ast.AST) -> list[Twin]:
+    """Return the pairs of a module named as ``x`` and ``ax`` with the same body, half of their lines at least."""
+    pairs = []
+    for scope in ast.walk(tree):
+        body = getattr(scope, "body", None)
+        here = [node for node in body if isinstance(node, FUNCTIONS)] if isinstance(body, list) else []
+        for sync in here:
+            names = {"a" + sync.name.strip("_"), f"{sync.name.strip('_')}_async"}
+            alike = [node for node in here if node.name.strip("_") in names and _are_alike(sync, node)]
+            pairs += [Twin(module, sync.name, node.name, _length(sync) + _length(node)) for node in alike]
+    return pairs
+
+
+def _are_alike(sync: ast.AST, awaited: ast.AST) -> bool:
+    texts = [
+        [re.sub(r"\b(?:await|async) |\b(_*)a(?=[a-z])", r"\1", line.strip()) for line in ast.unparse(node).splitlines()]
+        for node in (_without_docstring(sync), _without_docstring(awaited))
+    ]
+    return SequenceMatcher(None, *texts).ratio() >= 0.5
+
+
+def _without_docstring(function: Any) -> ast.Module:
+    return ast.Module(function.body[ast.get_docstring(function) is not None :], [])
+
+
+def _length(function: Any) -> int:
+    body = _without_docstring(function).body
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def main() -> None:
+    """Print the twins and each figure."""
+    for name, tree in modules().items():
+        for twin in twins(name, tree):
+            print(f"{twin.lines:4} lines  {twin.module}: {twin.sync}, {twin.awaited}")
+    for name, figure in measure().items():
+        print(f"{name:32}{figure:>8}")
+
+
+if __name__ == "__main__":
+    main()
