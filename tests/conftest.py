@@ -21,7 +21,7 @@ from tests.clock import FrozenClock
 from tests.databases import new_database
 from tests.servers import RedisServer, Stopwatch
 
-pytest_plugins = ["tests.needs"]
+pytest_plugins = ["tests.needs", "tests.browser"]
 
 # A slow machine is no failure; where CI is set, every run draws the same examples.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -48,6 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         tests = Counter(item.path for item in items)
         items.sort(key=lambda item: tests[item.path])
+    items.sort(key=lambda item: "browser" in getattr(item, "fixturenames", ()))  # see the fixture
 
 
 @pytest.fixture

@@ -6,15 +6,14 @@ By a clock that stands still and a server that the test plays; at the end by the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from django_throttle.sockets.error_frames import CLOSE_CODES, notice_payload
-from tests.demo.test_page import FLAGS
 from tests.servers import RedisServer, slack
 from tests.sockets.servers import Server
 from tests.sockets_page import Stage, load, serving
@@ -22,13 +21,6 @@ from tests.sockets_page import Stage, load, serving
 MONTH = 30 * 86400
 LIMITED = {"type": "error", "code": "rate_limited", "detail": "Slow down.", "rule": "chat", "limit": 20, "remaining": 0}
 CROWDED = {**LIMITED, "code": "connection_limit", "limit": 5, "window": None}
-
-
-@pytest.fixture(scope="module")
-def browser(need_binary: Callable[[str], str]) -> Iterator[Browser]:
-    chromium = need_binary("chromium")
-    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=chromium, args=FLAGS) as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

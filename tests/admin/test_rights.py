@@ -1,0 +1,210 @@
+"""Who may see which page of the admin, and do what there: one table of pages, one of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.core import serializers
+from django.test import Client
+from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
+
+from django_throttle import limiter
+from django_throttle.call_facts import Facts
+from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.connections.socket_control import SocketControl
+from django_throttle.core import Rule
+from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule
+from tests.admin.conftest import text, url, user
+from tests.connections.recorder import sockets
+from tests.doors import Enforce, Store
+
+pytestmark = pytest.mark.django_db
+RULES, OVERRIDES = ({f"{action}_throttle{of}" for action in ("view", "change")} for of in ("rule", "override"))
+CONNECTIONS = {"view_throttleconnection"}
+API = {"rate": "2/min"}
+
+
+class Site:
+    """A site with a row of each kind, an open socket and a caller who is refused."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.rule = ThrottleRule.objects.create(name="night", rate="2/min", scopes=("search",))
+        self.candidate = ThrottleCandidate.of(ThrottleRule(name="night", rate="1/min"), "night", "ada")
+        self.candidate.save()
+        ThrottleRule.objects.update(rate="3/min")
+        self.edit = ThrottleChange.objects.get(kind="rule", action="changed")
+        self.rule.refresh_from_db()
+        until = timezone.now() + timedelta(hours=1)
+        ip = {"kind": "ip", "value": "192.0.2.7", "effect": "block", "reason": "because"}
+        self.override = ThrottleOverride.objects.create(**ip, until=until)
+        (self.socket,) = sockets(("a", "user:1"))
+        while limiter.decide(Facts("search", ("request",), KnownCaller("ip:192.0.2.1"))).allowed:
+            pass
+
+    def state(self) -> list[Any]:
+        """Everything that an action may change."""
+        SocketControl(self.store)()
+        kinds = (ThrottleRule, ThrottleOverride, ThrottleCandidate)
+        rows = [serializers.serialize("json", kind.objects.all()) for kind in kinds]
+        left = limiter.Limiter([Rule("api", **API)], self.store).peek("ip:192.0.2.1").remaining
+        return [*rows, self.socket.closed, left]
+
+
+@pytest.fixture
+def site(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr("django_throttle.admin.connections.ANSWER_SECONDS", 0.1)
+    open_sockets.clear()
+    yield Site(enforce(api=API))
+    open_sockets.clear()
+
+
+#: The address of each page, and the permissions of which one is enough to see it.
+PAGES: dict[str, tuple[Callable[[Site], str], set[str]]] = {
+    "rules": (lambda site: url("throttlerule_changelist"), RULES),
+    "rule": (lambda site: url("throttlerule_change", site.rule.pk), RULES),
+    "add rule": (lambda site: url("throttlerule_add"), {"add_throttlerule"}),
+    "preview": (lambda site: url("preview"), {*RULES, "add_throttlerule"}),
+    "overview": (lambda site: url("overview"), RULES),
+    "costs": (lambda site: url("costs"), RULES),
+    "explain": (lambda site: url("explain") + "?ident=192.0.2.1", RULES),
+    "overrides": (lambda site: url("throttleoverride_changelist"), OVERRIDES),
+    "override": (lambda site: url("throttleoverride_change", site.override.pk), OVERRIDES),
+    "add override": (lambda site: url("throttleoverride_add"), {"add_throttleoverride"}),
+    "candidates": (lambda site: url("throttlecandidate_changelist"), RULES),
+    "candidate": (lambda site: url("throttlecandidate_change", site.candidate.pk), RULES),
+    "history": (lambda site: url("throttlechange_changelist"), {*RULES, *OVERRIDES}),
+    "edit": (lambda site: url("throttlechange_change", site.edit.pk), RULES),
+    "connections": (lambda site: url("throttleconnection_changelist"), CONNECTIONS),
+    "rows of connections": (lambda site: url("throttleconnection_changelist") + "?part=rows", CONNECTIONS),
+}
+TYPED = {"kind": "ip", "value": "192.0.2.8", "effect": "block", "lasting": "7200", "reason": "x", "rules": "*"}
+#: What is posted to do something, and the permissions all of which it takes.
+ACTIONS: dict[str, tuple[Callable[[Site], tuple[str, dict[str, Any]]], set[str]]] = {
+    "end an override": (
+        lambda site: (url("throttleoverride_changelist"), {"action": "end_now", "_selected_action": site.override.pk}),
+        {"change_throttleoverride"},
+    ),
+    "extend an override": (
+        lambda site: (url("throttleoverride_changelist"), {"action": "extend", "_selected_action": site.override.pk}),
+        {"change_throttleoverride"},
+    ),
+    "add an override": (lambda site: (url("throttleoverride_add"), TYPED), {"add_throttleoverride"}),
+    "promote": (lambda site: (url("promote", site.candidate.pk), {}), {"change_throttlerule"}),
+    "discard": (lambda site: (url("discard", site.candidate.pk), {}), {"change_throttlerule"}),
+    "revert": (lambda site: (url("revert", site.edit.pk), {}), {"change_throttlerule"}),
+    "delete a rule": (
+        lambda site: (url("throttlerule_delete", site.rule.pk), {"post": "yes"}),
+        {"delete_throttlerule"},
+    ),
+    "close a connection": (
+        lambda site: (url("throttleconnection_close"), {"uid": site.store.leases.uid, "socket": "a"}),
+        {"view_throttleconnection", "close_throttleconnection"},
+    ),
+    "reset a caller": (
+        lambda site: (url("explain_reset"), {"ident": "192.0.2.1"}),
+        {"view_throttlerule", "add_throttleoverride"},
+    ),
+}
+
+
+def every_permission() -> list[str]:
+    ours = Permission.objects.filter(content_type__app_label="django_throttle")
+    return sorted(ours.values_list("codename", flat=True))
+
+
+def give(somebody: User, permissions: set[str]) -> None:
+    somebody.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+
+
+@pytest.mark.row("A55")
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_for_those_with_a_right_to_it(client: Client, site: Site, page: str) -> None:
+    where, enough = PAGES[page]
+    somebody, address = user(), where(site)
+    assert client.get(address).status_code == 302, "nobody has logged in"
+    client.force_login(somebody)
+    seen = set()
+    for permission in every_permission():
+        give(somebody, {permission})
+        answer = client.get(address)
+        seen |= {permission} if answer.status_code == 200 else set()
+        assert answer.status_code in (200, 302, 403)
+    assert seen == enough
+    User.objects.update(is_staff=False)
+    assert client.get(address).status_code == 302
+    User.objects.update(is_staff=True, is_superuser=True)
+    assert client.get(address).status_code == 200
+
+
+@pytest.mark.row("A54", "A55")
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_takes_all_its_rights_a_post_and_a_token(site: Site, action: str) -> None:
+    post, rights = ACTIONS[action]
+    address, data = post(site)
+    somebody, before = user(), site.state()
+    strict, client = Client(enforce_csrf_checks=True), Client()
+    client.post(address, data)
+    client.force_login(somebody)
+    for missing in rights:
+        give(somebody, {*every_permission()} - {missing, missing.replace("view", "change")})  # who may edit may see
+        assert client.post(address, data).status_code in (302, 403)
+    User.objects.update(is_staff=False)
+    assert client.post(address, data).status_code == 302
+    User.objects.update(is_staff=True)
+    give(somebody, rights | {"view_throttleoverride"} if "override" in action else rights)
+    strict.force_login(somebody)
+    assert strict.post(address, data).status_code == 403
+    strict.get(address, data)
+    assert site.state() == before
+    assert LogEntry.objects.count() == 0
+    assert client.post(address, data).status_code == 302
+    assert site.state() != before
+    lines = ThrottleChange.objects.filter(who="somebody")
+    assert LogEntry.objects.filter(user=somebody).count() == 1 or lines.exists()
+
+
+def test_who_may_only_look_is_told_everything_and_offered_nothing(client: Client, site: Site) -> None:
+    views = {name for name in every_permission() if name.startswith("view_")}
+    client.force_login(user(*views))
+    pages = {name: client.get(where(site)) for name, (where, enough) in PAGES.items() if enough & views}
+    shown = {name: page.content.decode() for name, page in pages.items()}
+    assert site.rule.meaning in text(pages["rule"])
+    assert "192.0.2.7 blocked" in text(pages["overrides"]) and "because" in text(pages["override"])
+    assert "Both would refuse" in shown["candidate"] and "rate: 2/min → 3/min" in shown["history"]
+    assert "would be refused by rule 'api'" in text(pages["explain"])
+    for name, html in shown.items():
+        controls = (
+            "form-0-rate",
+            "edit_reason",
+            "Promote",
+            "formaction",
+            "explain-relief",
+            "explain-reset",
+            "Close all",
+        )
+        assert [word for word in controls if word in html.partition('id="content"')[2]] == [], name
+    assert client.post(url("throttlerule_change", site.rule.pk), {"rate": "9/min"}).status_code == 403
+
+
+def test_the_history_shows_and_reverts_what_somebody_may_see_and_edit(client: Client, site: Site) -> None:
+    client.force_login(user("view_throttlerule", "change_throttlerule"))
+    page = client.get(url("throttlechange_changelist")).content.decode()
+    assert "rate: 2/min → 3/min" in page and "192.0.2.7" not in page
+    assert page.count("formaction") == 1, "an addition is reverted by whoever may delete"
+
+
+def test_connections_are_in_the_index_and_have_no_other_page(client: Client, site: Site) -> None:
+    client.force_login(user("view_throttleconnection"))
+    page = client.get(reverse("admin:index")).content.decode()
+    assert f'href="{url("throttleconnection_changelist")}"' in page
+    for name in ("add", "change", "delete", "history"):
+        with pytest.raises(NoReverseMatch):
+            url(f"throttleconnection_{name}", *() if name == "add" else ("1",))
