@@ -38,7 +38,7 @@ LEFT_OUT = (
     "tests/test_matrix.py",
     "tests/sockets/test_matrix.py",
     "tests/demo/test_page.py",
-    "tests/admin/test_connections_page.py",
+    "tests/admin/test_in_a_browser.py",
     "tests/sockets/test_throttled_socket.py",
 )
 
