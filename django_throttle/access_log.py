@@ -16,10 +16,11 @@ from typing import Any, Final, NamedTuple
 NUMBER: Final = re.compile(r"\d{9,}(\.\d+)?")
 GZIP: Final = b"\x1f\x8b"
 MAX_LINE: Final = 65_536  # bytes; what is longer is cut, and most likely not understood
-# A virtual host may stand in front, as in Apache's vhost_combined.
-COMBINED: Final = re.compile(
-    r'(?:\S+:\d+ )?(\S+) \S+ (.*?) \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\] "(?:([A-Z]+) (\S+))?.*?" (\d{3}) '
-)
+# A virtual host may stand in front, as in Apache's vhost_combined. Clients choose the request and what follows: each
+# pattern takes no longer than the length of the line.
+COMBINED: Final = re.compile(r'(?:\S+:\d+ )?(\S+) \S+ (.*?) \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\] "')
+STATUS: Final = re.compile(r'" (\d{3}) ')
+REQUEST: Final = re.compile(r"([A-Z]+) (\S+)")
 MONTHS: Final = {
     name: f"{number:02}"
     for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)  # noqa: SIM905
@@ -78,14 +79,19 @@ def _lines(file: io.BufferedReader) -> Iterator[bytes]:
     found: Any = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP else file
     while line := found.readline(MAX_LINE):
         yield line
+        while len(line) == MAX_LINE and not line.endswith(b"\n"):  # the rest of it is no line of its own
+            line = found.readline(MAX_LINE)
 
 
 def _of_combined(text: str) -> Call:
-    match = COMBINED.match(text)
-    if match is None:
+    begin = COMBINED.match(text)
+    status = begin and STATUS.search(text, begin.end() - 1)
+    if begin is None or status is None:
         raise ValueError("a line of the combined format has an address, a time, a request and a status")
-    address, user, time, method, path, status = match.groups()
-    return _call(_clf_seconds(time), address, "" if user == "-" else user, method, path, "", int(status))
+    address, user, time = begin.groups()
+    request = REQUEST.match(text, begin.end(), status.start())
+    method, path = request.groups() if request else ("", "")
+    return _call(_clf_seconds(time), address, "" if user == "-" else user, method, path, "", int(status[1]))
 
 
 def _of_json(text: str) -> Call:

@@ -25,6 +25,7 @@ with needs_extra("graphql", "graphql"):
     from graphql import GraphQLSyntaxError
     from graphql.language import (
         FieldNode,
+        FloatValueNode,
         FragmentDefinitionNode,
         FragmentSpreadNode,
         InlineFragmentNode,
@@ -41,6 +42,9 @@ __all__ = ["graphql_cost", "operation_cost"]
 
 FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 PARAMETERS: Final = ("query", "variables", "operationName")
+Parameters = Mapping[str, Any]
+MAX_VALUES: Final = 50_000  # in the JSON of a request
+MAX_STEPS: Final = 100_000  # fields, values and operations that are looked at
 TYPENAME: Final = "__typename"
 INTROSPECTION: Final = ("__schema", "__type")
 
@@ -63,7 +67,7 @@ class _Tuning:
     def __call__(self, request: Any) -> int:
         reading = _Reading(self)
         try:
-            total = sum(map(reading.dearest, _read(django_request(request))))
+            total = reading.dearest(django_request(request))
         except (_TooLarge, RecursionError):
             return TOO_COSTLY
         except (RawPostDataException, RequestDataTooBig, MultiPartParserError):
@@ -98,37 +102,33 @@ def graphql_cost(
 operation_cost: Final = graphql_cost()
 
 
-def _read(request: HttpRequest) -> Iterator[tuple[Any, ...]]:
-    """Each operation of the request, in all the ways in which a server may read it."""
-    in_url = {name: request.GET[name] for name in PARAMETERS if request.GET.get(name)}
-    in_body = _body(request)
-    entries = in_body if isinstance(in_body, list) else [in_body]
-    for entry in entries:
-        if not isinstance(entry, Mapping):
-            yield ()
-        elif in_url:
-            yield entry, {**entry, **in_url}  # graphene prefers the query string, strawberry reads one of both
-        else:
-            yield (entry,)
+def _ends(form: QueryDict) -> list[Parameters]:
+    """Return the parameters of a form, by the first and by the last of several values; none without a parameter."""
+    lists = {name: values for name in PARAMETERS if (values := [text for text in form.getlist(name) if text])}
+    first, last = ({name: values[place] for name, values in lists.items()} for place in (0, -1))
+    return [first, last] if first != last else [last] if last else []
 
 
-def _body(request: HttpRequest) -> Any:
-    """An operation, or a list of them; an empty one for what is neither."""
-    if request.content_type in FORMS:
-        form: QueryDict = request.POST
-        text = form.get("operations")  # of a form with files
-        return _json(text) if isinstance(text, str) else form.dict()
-    body = request.body
-    if request.content_type == "application/graphql":
-        return {"query": body.decode(errors="replace")}
-    return _json(body) if body else {}
+def _ways(entry: Mapping[str, Any], in_url: list[Parameters]) -> Iterator[Parameters]:
+    """Yield the ways to read an operation of the body beside the query string: either alone, or one before the other.
+
+    Graphene prefers each parameter of the query string, strawberry reads one of both.
+    """
+    yield entry
+    for parameters in in_url:
+        yield parameters
+        yield {**entry, **parameters}
+        yield {**parameters, **{name: value for name, value in entry.items() if value}}
 
 
-def _json(text: str | bytes) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {}
+def _number_of_values(text: str, most: int) -> int:
+    """Return at least the number of values in a text of JSON; exactly where there are not more than ``most``."""
+    number = sum(map(text.count, "[{,")) + 1
+    if number > most:  # some of these may stand in texts
+        texts = text.replace("\\\\", "").replace('\\"', "")  # without what is escaped, each quote begins or ends one
+        if texts.count('"') <= 4 * most:  # a value has a name and a text at most
+            number = sum(map("".join(texts.split('"')[::2]).count, "[{,")) + 1
+    return number
 
 
 @dataclass(slots=True)
@@ -137,18 +137,61 @@ class _Reading:
 
     tuning: _Tuning
     length: int = 0
+    values: int = 0
+    steps: int = 0
 
-    def dearest(self, ways: tuple[Mapping[str, Any], ...]) -> float:
-        return max([1.0, *map(self._cost, ways)])
+    def dearest(self, request: HttpRequest) -> float:
+        """Return the cost of the operations of a request, in the dearest way to read it."""
+        in_url = _ends(request.GET)
+        bodies = (body if isinstance(body, list) else [body] for body in self._bodies(request))
+        return max([sum([self._dearest(entry, in_url) for entry in entries]) for entries in bodies])
 
-    def _cost(self, entry: Mapping[str, Any]) -> float:
-        query, variables, name = (entry.get(key) for key in PARAMETERS)
+    def _bodies(self, request: HttpRequest) -> Iterator[Any]:
+        """Yield an operation, or a list of them, for each way to read the body."""
+        if request.content_type in FORMS:
+            yield from _ends(request.POST) or [{}]
+            for text in request.POST.getlist("operations"):  # of a form with files; other servers leave it alone
+                yield self._json(text)
+            return
+        body = request.body
+        if request.content_type == "application/graphql":
+            yield {"query": body.decode(errors="replace")}
+        yield self._json(body) if body else {}
+
+    def _json(self, data: str | bytes) -> Any:
+        """Parse JSON; return an empty operation for what is none. Raise _TooLarge before parsing too many values."""
+        try:
+            text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
+            self.values += _number_of_values(text, MAX_VALUES - self.values)
+            if self.values > MAX_VALUES:
+                raise _TooLarge
+            return json.loads(text)
+        except ValueError:
+            return {}
+
+    def step(self) -> None:
+        """Count a field, a value or an operation that is looked at. Raise _TooLarge for too many."""
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise _TooLarge
+
+    def _dearest(self, entry: Any, in_url: list[Parameters]) -> float:
+        self.step()
+        if not isinstance(entry, Mapping):
+            entry = {}
+        if not (entry or in_url):
+            return 1
+        texts: set[str] = set()  # each counts once towards the length, however many ways there are
+        return max([1.0, *[self._cost(way, texts) for way in _ways(entry, in_url)]])
+
+    def _cost(self, way: Parameters, texts: set[str]) -> float:
+        query, variables, name = (way.get(key) for key in PARAMETERS)
         if not isinstance(query, str):
             return 1  # of a persisted operation there is but a name
-        self._note(query)
+        self._note(query, texts)
         if isinstance(variables, str):
-            self._note(variables)
-            variables = _json(variables)
+            self._note(variables, texts)
+            variables = self._json(variables)
         try:
             # parse() makes a syntax error of a RecursionError, but what is too deep here may not be so for the view.
             document = Parser(query, no_location=True).parse_document()
@@ -159,10 +202,12 @@ class _Reading:
         named = [one for one in operations if name and one.name and one.name.value == name] or operations
         fragments = {one.name.value: one for one in document.definitions if isinstance(one, FragmentDefinitionNode)}
         given = variables if isinstance(variables, dict) else {}
-        return max([_Operation(self.tuning, one, fragments, given).cost() for one in named], default=1)
+        return max([_Operation(self, one, fragments, given).cost() for one in named], default=1)
 
-    def _note(self, text: str) -> None:
-        self.length += len(text)
+    def _note(self, text: str, texts: set[str]) -> None:
+        if text not in texts:
+            texts.add(text)
+            self.length += len(text)
         if self.length > self.tuning.max_length:
             raise _TooLarge
 
@@ -171,12 +216,17 @@ class _Reading:
 class _Operation:
     """One operation. Each fragment and variable is looked at once, however often it is used."""
 
-    tuning: _Tuning
+    reading: _Reading
     node: OperationDefinitionNode
     fragments: Mapping[str, FragmentDefinitionNode]
     variables: Mapping[str, Any]
     _spread: dict[str, float] = field(default_factory=dict)
     _sizes: dict[tuple[bool, str], float] = field(default_factory=dict)
+    _defaults: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        definitions = self.node.variable_definitions or ()
+        self._defaults = {one.variable.name.value: one.default_value for one in definitions}
 
     def cost(self) -> float:
         return self._selected(self.node.selection_set)
@@ -184,6 +234,7 @@ class _Operation:
     def _selected(self, chosen: SelectionSetNode | None) -> float:
         total = 0.0
         for one in chosen.selections if chosen else ():
+            self.reading.step()
             if isinstance(one, FieldNode):
                 total += self._field(one)
             elif isinstance(one, FragmentSpreadNode):
@@ -195,10 +246,11 @@ class _Operation:
     def _field(self, one: FieldNode) -> float:
         name = one.name.value
         if name in INTROSPECTION:
-            return self.tuning.introspection
+            return self.reading.tuning.introspection
         sizes = [size for argument in one.arguments or () for size in self._found(argument.name.value, argument.value)]
         below = self._selected(one.selection_set)
-        return self.tuning.field_costs.get(name, 1) + max([1, *sizes]) * self.tuning.depth_factor * below
+        tuning = self.reading.tuning
+        return tuning.field_costs.get(name, 1) + max([1, *sizes]) * tuning.depth_factor * below
 
     def _fragment(self, name: str) -> float:
         if name not in self._spread:
@@ -212,7 +264,8 @@ class _Operation:
         waiting = [(name, value)]
         while waiting:
             name, value = waiting.pop()
-            is_size = name in self.tuning.list_arguments
+            self.reading.step()
+            is_size = name in self.reading.tuning.list_arguments
             match value:
                 case VariableNode():
                     yield self._of_variable(is_size, name, value.name.value)
@@ -224,14 +277,13 @@ class _Operation:
                     waiting += [(name, one) for one in value.values]
                 case list():
                     waiting += [(name, one) for one in value]
-                case IntValueNode() if is_size:
+                case IntValueNode() | FloatValueNode() if is_size:
                     yield min(float(value.value), TOO_COSTLY)
                 case int() | float() if is_size and value >= 1:
                     yield min(value, TOO_COSTLY)
 
     def _of_variable(self, is_size: bool, name: str, variable: str) -> float:
         if (is_size, variable) not in self._sizes:
-            defaults = {one.variable.name.value: one.default_value for one in self.node.variable_definitions or ()}
-            value = self.variables.get(variable, defaults.get(variable))
+            value = self.variables.get(variable, self._defaults.get(variable))
             self._sizes[is_size, variable] = max(self._found(name, value), default=1)
         return self._sizes[is_size, variable]

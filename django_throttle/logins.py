@@ -18,12 +18,14 @@ from django.http.request import RawPostDataException
 from django_throttle.http.request_state import django_request, size_of
 from django_throttle.http.serve import WSGI_INPUT
 
-__all__ = ["UNCLEAR", "login_name"]
+__all__ = ["UNCLEAR", "fold_name", "login_name"]
 
 # All logins without one clear name count together under this.
 UNCLEAR: Final = "(unclear)"
 # The largest body that is read: no login has more.
 MAX_BODY: Final = 65_536
+# Characters of the longest name that is read: of a run of marks, normalisation takes the square of the length.
+MAX_NAME: Final = 512
 USUAL_FIELD: Final = "username"
 MULTIPART: Final = "multipart/form-data"
 JSON: Final = "application/json"
@@ -38,8 +40,9 @@ def login_name(request: Any, *fields: str, as_typed: bool = False) -> str | None
 
     ``request`` is Django's or REST framework's; ``fields`` are what the name is called there: ``username``, and the
     user model's USERNAME_FIELD, unless given. It is looked for in forms (multipart too), in JSON, whatever type the
-    body is said to have, and in the query string. UNCLEAR where there is a body and no name in it, or several, or more
-    than 64 kB: whatever the view makes of that, it counts together with all of that kind. Never raises.
+    body is said to have, and in the query string. UNCLEAR where there is a body and no name in it, or several, or
+    one of more than 512 characters, or more than 64 kB: whatever the view makes of that, it counts together with all of
+    that kind. Never raises.
 
     Case, accents and characters that are not seen make no difference, as some databases look names up that way. What
     else a collation takes for the same (ß and s, ø and o) only the database knows: let a key ask it for the account, by
@@ -55,6 +58,17 @@ def login_name(request: Any, *fields: str, as_typed: bool = False) -> str | None
     except Exception:  # noqa: BLE001 - a client may send anything, and a refused body is the view's to answer
         return UNCLEAR
     return names.pop() if len(names) == 1 else UNCLEAR
+
+
+def fold_name(typed: object) -> str:
+    """Return a name as ``login_name`` writes it: two spellings of it give the same text.
+
+    ``typed`` is what a client has sent. UNCLEAR for what is no name, and for more than 512 characters. Never raises.
+    """
+    try:
+        return folded(typed)
+    except ValueError:
+        return UNCLEAR
 
 
 def _values_of(request: Any, fields: Iterable[str]) -> Iterator[object]:
@@ -131,6 +145,8 @@ def _normalized(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError("a name is a text")
     typed = str(value).strip()
+    if len(typed) > MAX_NAME:
+        raise ValueError("a name is short")
     name = str(getattr(get_user_model(), "normalize_username", str)(typed)).strip()
     name.encode()  # no database takes half a character, nor a NUL
     if not name or "\0" in name:

@@ -301,8 +301,11 @@ def table_of(sql: str) -> str:
     if not (select := _SELECT.match(sql)):
         return ""
     depth = select[0].count("(")
-    for found in _FROM.finditer(sql, select.end()):
-        if sql.count("(", 0, found.start()) - sql.count(")", 0, found.start()) == depth:
+    opened, end = depth, select.end()
+    for found in _FROM.finditer(sql, end):
+        opened += sql.count("(", end, found.start()) - sql.count(")", end, found.start())
+        end = found.start()
+        if opened == depth:
             if found[2]:
                 return found[2]
             depth += 1  # of a query inside, whose own table is meant
