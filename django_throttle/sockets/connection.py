@@ -188,14 +188,15 @@ class Connection:
 
     ``settings`` are those of its door, ``send_own`` sends our own frames, ``outer`` is a connection of another scope
     around this one and ``inner`` are those within. ``take_dropped`` ends the wait of unsent frames. ``is_open`` is True
-    between accept and close, ``has_ended`` once either side has closed; ``closed`` is how we have closed it. Used on
-    its event loop; ``close`` and ``reset`` are called, and numbers read, from anywhere.
+    between accept and close, ``has_ended`` once either side has closed; ``closed`` is how we have closed it, and
+    ``is_left`` is True once its application has returned. Used on its event loop; ``close`` and ``reset`` are called,
+    and numbers read, from anywhere.
     """
 
     __slots__ = (
         "__weakref__", "_closed_at", "_counters", "_deadlines", "_listened", "_listening_since", "_receive",
         "_send", "_sending_since", "closed", "escalation", "handshake", "has_ended", "id", "incoming",
-        "inner", "is_open", "last_received", "leases", "loop", "lost", "opened", "outer", "outgoing", "path",
+        "inner", "is_left", "is_open", "last_received", "leases", "loop", "lost", "opened", "outer", "outgoing", "path",
         "received", "refused", "scope", "send_own", "sent", "settings", "take_dropped", "waits", "who",
     )  # fmt: skip
 
@@ -220,7 +221,7 @@ class Connection:
         self.outgoing: FrameLimits = FrameLimits(self.scope, "send", self.who, self._counters, around[1])
         self.escalation = Escalation()
         self.take_dropped: Callable[[], DroppedFrames | None] = _none_dropped
-        self.is_open = self.has_ended = False
+        self.is_open = self.has_ended = self.is_left = False
         self.closed: Close | None = None
         self._closed_at = 0.0
         self._deadlines: Deadlines | None = None
@@ -427,6 +428,11 @@ class Connection:
         self.take_dropped = _none_dropped
         self.outgoing.end()
         self.incoming.end()
+
+    def leave(self) -> None:
+        """Its application has returned: it has ended, and is no connection around others any more."""
+        self.is_left = True
+        self.end()
 
     async def refund_handshake(self) -> None:
         """Another door refuses the handshake: what this one and those around it have charged for it goes back.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django_throttle import limiter, rulebook
@@ -35,7 +36,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
     if scope["type"] != "websocket":
         return await app(scope, receive, send)
     refusal = settings.refusal
-    outer: Connection | None = scope.get(SOCKET)
+    outer = _innermost(scope.get(SOCKET))
     if outer is not None and outer.scope == settings.scope:
         outer.adopt(settings)
         return await app(scope, receive, send)
@@ -59,11 +60,26 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
         if connection.closed is None:
             raise
     finally:
-        if outer is None:
-            del scope[SOCKET]
-        else:
-            scope[SOCKET] = outer
-        connection.end()
+        connection.leave()
+        with suppress(Exception):  # the scope is the site's, and may be anything by now: its own error matters
+            _restore(scope, connection)
+
+
+def _innermost(found: object) -> Connection | None:
+    """Return the innermost connection around, of which the scope has ``found``. Those that were left do not count."""
+    connection = found if isinstance(found, Connection) else None
+    while connection is not None and connection.is_left:
+        connection = connection.outer
+    return connection
+
+
+def _restore(scope: Scope, connection: Connection) -> None:
+    """Put the connection around this one back in the scope, unless one that runs beside it has its place there."""
+    present = _innermost(scope.get(SOCKET, connection))
+    if present is None:
+        scope.pop(SOCKET, None)
+    else:
+        scope[SOCKET] = present
 
 
 async def _decide(connection: Connection) -> Decision | None:
