@@ -69,7 +69,7 @@ def served() -> dict[int, Any]:
 
 def buys(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Units are bought for so many calls at once."""
-    monkeypatch.setattr("django_throttle.core.prepaid.PrepaidBudget.size", lambda budget, cost, now: number * cost)
+    monkeypatch.setattr("django_throttle.core.prepaid.PrepaidBudget.size", lambda budget, cost, *_, **__: number * cost)
 
 
 def commands_to(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:

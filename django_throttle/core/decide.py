@@ -262,8 +262,10 @@ def decide_and_evict(decide: Callable[[], Flow[Decision]], charges: Sequence[Cha
 
     An eviction gives the slot to the new socket in the same step, so that no other gets it in between. A still newer
     socket may evict the new one in turn, which is then refused. If another rule refuses it, it gives its slots back.
+    Where refusals count, the first question charges nothing: the refusal that makes room is none of the client's.
     """
-    decision = yield from decide()
+    has_asked = not any(charge.rule.count_denied for charge in charges)
+    decision = yield from (decide() if has_asked else _look(charges))
     taken: dict[tuple[str, str], None] = {}
     for _ in range(TRIES):
         full = _full(charges, decision)
@@ -271,10 +273,17 @@ def decide_and_evict(decide: Callable[[], Flow[Decision]], charges: Sequence[Cha
             break
         if not (yield from _evict(full, lease, taken)):
             break
+        decision, has_asked = (yield from decide()), True
+    if not has_asked:
         decision = yield from decide()
     if taken and not decision.allowed:
         yield from release_lease(Lease(lease, tuple(taken)))
     return decision
+
+
+def _look(charges: Sequence[Charge]) -> Flow[Decision]:
+    """Ask what the store says of these, and charge nothing; a damper would count the attempt."""
+    return decide_charges([charge for charge in charges if not charge.rule.is_damper], commit=False)
 
 
 def _full(charges: Sequence[Charge], decision: Decision) -> list[Charge]:

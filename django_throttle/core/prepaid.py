@@ -173,13 +173,16 @@ class PrepaidBudget:
             return 0.0
         return max(0.0, self._asks_at - now - (MOST_ASKED - 1) / ASKED_A_SECOND)
 
-    def size(self, cost: int, now: float) -> int:
-        """How much to buy for a call of this cost: by the demand since the last purchase, and by what is left."""
+    def size(self, cost: int, now: float, *, is_exact: bool = False) -> int:
+        """Return how much to buy for a call of this cost: by the demand since the last purchase, and by what is left.
+
+        Only the cost itself where it ``is_exact``.
+        """
         since, demand = now - self._asked_at, self.demand
         self._asked_at, self.demand = now, 0
         plan = self.rule.plan
         wanted = room = cost
-        if since <= PERIOD and plan.hold:
+        if since <= PERIOD and plan.hold and not is_exact:
             ahead = min(AHEAD, plan.hold / 1_000_000)
             wanted = min(ceil(demand / max(since, 0.001) * ahead), GROWTH * self._size)
             room = min(_most_of(self.known_left + self._refilled(since)), plan.limit // SHARE - self.held(now))
@@ -325,7 +328,9 @@ class Buying:
 
     def __init__(self, claim: Claim, wanted: list[Wanted], now: float) -> None:
         self.claim, self.wanted = claim, wanted
-        self.sizes = [one.budget.size(one.cost, now) for one in wanted]
+        # A purchase that is refused counts as a refused call: nothing but the call itself may be too much.
+        counts_denied = any(one.budget.rule.count_denied for one in wanted)
+        self.sizes = [one.budget.size(one.cost, now, is_exact=counts_denied) for one in wanted]
 
     def command(self, now: float) -> Decide:
         for one in self.wanted:

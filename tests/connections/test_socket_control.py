@@ -24,7 +24,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests import doors
 from tests.clock import FrozenClock
-from tests.consumers import KINDS, TWO_SOCKETS, AsyncEcho, opened
+from tests.consumers import DENIAL, KINDS, TWO_SOCKETS, AsyncEcho, handshake, opened
 from tests.doors import BOTH, REDIS, Enforce, Store
 from tests.servers import RedisServer
 
@@ -88,6 +88,19 @@ class TestCarriedOut:
         for one in (second, third):
             await one.disconnect()
         assert len(store.leases) == 0
+
+    async def test_making_room_is_no_refusal_of_the_newcomer(self, enforce: Enforce, clock: FrozenClock) -> None:
+        """Under a rule that counts refused handshakes, too."""
+        knocks = {"rate": "5/hour", "events": ["connect"], "key": "everyone", "count_denied": True}
+        store = enforce(sockets=EVICTING, knocks={**knocks, "algorithm": "fixed_window"})
+        sockets = await crowd(clock, 5)
+        await duties(store)
+        for one in sockets[:3]:
+            assert (await goodbye(one))[0]["code"] == "evicted"
+        (refusal,) = [event for event in await handshake(extensions=DENIAL) if "status" in event]
+        assert refusal["status"] == 429
+        for one in sockets[3:]:
+            await one.disconnect()
 
     async def test_one_whose_handshake_is_not_through(self, enforce: Enforce, clock: FrozenClock) -> None:
         """Its order is there before its socket is."""

@@ -98,6 +98,39 @@ class TestQuestions:
             await line.close()
 
 
+class TestRulesThatCountRefusals:
+    """A purchase larger than what is left would count as a refused call."""
+
+    @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "gcra", "token_bucket"])
+    async def test_frames_use_all_that_calls_elsewhere_have_left(self, enforce: Live, algorithm: str) -> None:
+        store = enforce(chat={**CHAT, "rate": "100/h", "algorithm": algorithm, "count_denied": True}, MAX_VIOLATIONS=0)
+        (rule,) = rulebook.current().rules
+        elsewhere = Limiter([rule], store)
+        async with Line() as line:
+            line.send(*map(str, range(6)))
+            await line.received(6)
+            assert elsewhere.acquire(IDENT, cost=75).allowed
+            line.send(*map(str, range(6, 25)))
+            await line.received(25)
+            assert used(store) == 100
+            line.send("one more")
+            await line.error()
+            assert len(texts(line)) == 25
+
+    async def test_beside_another_rule_each_frame_is_charged_once(self, enforce: Live) -> None:
+        """Whose units are bought ahead, and refused where they are too many."""
+        counting = {**CHAT, "rate": "1000/h", "count_denied": True}
+        store = enforce(chat=counting, small={**CHAT, "rate": "40/h"}, MAX_VIOLATIONS=0)
+        small = next(rule for rule in rulebook.current().rules if rule.name == "small")
+        async with Line() as line:
+            line.send(*map(str, range(6)))
+            await line.received(6)
+            assert Limiter([small], store).acquire(IDENT, cost=20).allowed
+            line.send(*map(str, range(6, 20)))
+            await line.received(20)
+        assert (used(store), used(store, "small")) == (20, 40)
+
+
 class TestTheCap:
     @pytest.mark.parametrize("algorithm", ["fixed_window", "gcra"])
     async def test_many_sockets_of_one_ident_get_exactly_the_limit(self, enforce: Live, algorithm: str) -> None:
