@@ -13,7 +13,7 @@ from django.http.response import HttpResponseBase
 from django.test import AsyncClient, Client
 
 from tests.doors import Enforce, enforcer
-from tests.http import site
+from tests.entry_points import site
 
 DOORS = {
     "middleware": "/middleware/{}",
@@ -35,7 +35,7 @@ enforce = pytest.fixture(enforcer)
 
 @pytest.fixture(autouse=True)
 def at_the_site(settings: Any) -> None:
-    settings.ROOT_URLCONF = "tests.http.site"
+    settings.ROOT_URLCONF = "tests.entry_points.site"
     settings.MIDDLEWARE = []
     site.seen.clear()
 

@@ -29,7 +29,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, Enforce
-from tests.http import site
+from tests.entry_points import site
 from tests.http.conftest import Ask
 from tests.inside import count_in
 from tests.servers import RedisServer, slack

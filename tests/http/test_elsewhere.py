@@ -18,7 +18,7 @@ from django_throttle.channels import ThrottleMiddleware as SocketMiddleware
 from django_throttle.drf import RuleThrottle
 from django_throttle.identity import HttpWho, ScopeWho, client_address
 from tests.doors import BOTH, Enforce
-from tests.http import site
+from tests.entry_points import site
 from tests.http.conftest import Ask
 
 

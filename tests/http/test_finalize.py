@@ -27,7 +27,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from django_throttle.stores.base import run
 from tests.doors import BOTH, REDIS, Enforce
-from tests.http import site
+from tests.entry_points import site
 from tests.http.conftest import DOORS, Ask
 from tests.inside import unsaid
 

@@ -23,7 +23,7 @@ from django_throttle.sockets.error_frames import Close, refuse_handshake
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
 from tests.doors import BOTH, REDIS, Enforce
-from tests.http import site
+from tests.entry_points import site
 from tests.http.conftest import Ask
 from tests.inside import count_in
 from tests.servers import RedisServer

@@ -28,7 +28,7 @@ from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.exceptions import Refused
 from tests.docs.test_readme import run
 from tests.doors import Enforce
-from tests.http import site
+from tests.entry_points import site
 from tests.pages import block
 
 NINJA = block("doors", "NinjaAPI()")

@@ -19,7 +19,7 @@ from rest_framework.response import Response
 from django_throttle.http.refusal import prefers_html
 from django_throttle.stores import RedisStore
 from tests.doors import REDIS, Enforce
-from tests.http import site
+from tests.entry_points import site
 from tests.inside import count_in
 
 HOSTILE = {

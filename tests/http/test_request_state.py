@@ -29,7 +29,7 @@ from django_throttle.stores import get_store
 from tests.clock import FrozenClock
 from tests.doors import BOTH, REDIS, Enforce
 from tests.forks import holds_in_child
-from tests.http import site
+from tests.entry_points import site
 from tests.http.conftest import Ask
 
 THREE: dict[str, Any] = {"rate": "3/min", "algorithm": "fixed_window", "scopes": ["api"]}

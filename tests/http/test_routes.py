@@ -25,7 +25,7 @@ from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.http.request_state import NO_ROUTE, place_of
 from tests.doors import Enforce
-from tests.http import site
+from tests.entry_points import site
 from tests.http.conftest import Ask
 
 LIMIT = 7
@@ -245,7 +245,7 @@ class TestScopes:
 
     def test_a_urlconf_that_only_links_are_made_by(self, settings: Any) -> None:
         settings.ROOT_URLCONF = __name__
-        set_urlconf("tests.http.site")  # Django's handler goes by that of the request, or the setting
+        set_urlconf("tests.entry_points.site")  # Django's handler goes by that of the request, or the setting
         try:
             assert place_of(RequestFactory().get("/middleware/ok")) == (NO_ROUTE, None)
         finally:
@@ -254,7 +254,7 @@ class TestScopes:
 
 def elsewhere(get_response: Any) -> Any:
     def middleware(request: HttpRequest) -> Any:
-        request.urlconf = "tests.http.site"  # type: ignore[attr-defined]
+        request.urlconf = "tests.entry_points.site"  # type: ignore[attr-defined]
         return get_response(request)
 
     return middleware

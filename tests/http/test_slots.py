@@ -22,7 +22,7 @@ from django_throttle.http.slots import Slot
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.doors import BOTH, REDIS, Enforce
-from tests.http import site
+from tests.entry_points import site
 from tests.http.served import SHORT
 from tests.http.server import Site, Visit
 from tests.servers import RedisServer, slack, wait_until

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
 from tests.doors import Enforce
-from tests.http import site
+from tests.entry_points import site
 from tests.http.conftest import Ask
 
 SESSION = "django.contrib.sessions.middleware.SessionMiddleware"

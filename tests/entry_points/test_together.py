@@ -1,4 +1,4 @@
-"""One request, one decision: what a later door refuses is charged by none of the doors before it."""
+"""One request, one decision: a call that a later entry point refuses is charged by none of those before it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rest_framework.views import APIView
 
 from django_throttle import rulebook
 from django_throttle.core import Rule
-from django_throttle.core.commands import Decide, Refund
+from django_throttle.core.commands import Refund
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.exceptions import Cause, Refused, StoreError
@@ -31,14 +31,15 @@ from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import Store
 from tests import strategies
 from tests.clock import FrozenClock
-from tests.doors import enforcer
+from tests.doors import BOTH, Enforce
+from tests.entry_points import site
+from tests.entry_points.table import ENTRY_POINTS, Http
 from tests.fleet import RedisCluster
 from tests.inside import commands_to, count_in, counters, unsaid
 from tests.stores.conftest import cluster, module_cluster
 
 __all__ = ["cluster", "module_cluster"]
 
-MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
 SITE: dict[str, Any] = {"rate": "9/h", "key": "everyone", "algorithm": "fixed_window", "cost": 2}
 SLOTS: dict[str, Any] = {"limit": 3, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 LAST: dict[str, Any] = {"rate": "1/h", "key": "ip", "algorithm": "fixed_window", "scopes": ["last"]}
@@ -64,14 +65,14 @@ async def aplain(request: HttpRequest) -> HttpResponse:
     return HttpResponse("done")
 
 
-def calling(request: HttpRequest) -> HttpResponse:
-    call()
-    return HttpResponse("done")
-
-
 @throttle("last", ident="somebody")
 def call() -> None:
     """Something that a view calls."""
+
+
+def calling(request: HttpRequest) -> HttpResponse:
+    call()
+    return HttpResponse("done")
 
 
 def handling(request: HttpRequest) -> HttpResponse:
@@ -96,8 +97,6 @@ class Drf(APIView):
 
 
 class Within(Drf):
-    """A throttle class, then a decorator."""
-
     inside = "middle"
 
     @method_decorator(throttle("last"))
@@ -122,7 +121,7 @@ class DropIn(Drf):
 
 
 class Mixed(Drf):
-    """Each rule is asked, however many have refused."""
+    """Each throttle class is asked, however many have refused."""
 
     inside = "middle"
     throttle_classes: ClassVar[Any] = [Last, RuleThrottle]
@@ -146,74 +145,60 @@ urlpatterns = [
     path("handling", handling),
     path("handling-in-a-decorator", throttle("middle")(handling)),
 ]
-each_view = pytest.mark.parametrize("view", VIEWS)
-Ask = Callable[..., Any]
-enforce = pytest.fixture(enforcer)
-EVERYWHERE = pytest.mark.parametrize("enforce", ["memory", "redis"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
 def here(settings: Any) -> None:
     settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = MIDDLEWARE
+    settings.MIDDLEWARE = site.MIDDLEWARE
 
 
-@pytest.fixture(params=["wsgi", "asgi"])
-def ask(request: pytest.FixtureRequest) -> Ask:
-    def get(view: str) -> Any:
-        where = "/" + view.replace(" ", "-")
-        return Client().get(where) if request.param == "wsgi" else asyncio.run(aget(where))
-
-    async def aget(where: str) -> Any:
-        return await AsyncClient().get(where)
-
-    return get
+def ask(view: str, server: str = "wsgi") -> Any:
+    address = "/" + view.replace(" ", "-")
+    if server == "wsgi" and "async" not in view:
+        return Client().get(address)
+    return asyncio.run(AsyncClient().get(address))  # type: ignore[arg-type]
 
 
 def left(store: Store, **options: Any) -> list[int]:
-    """What the site's rule has left."""
+    """What remains of the site's rule, of each of its rates."""
     rule = Rule("site", **{**SITE, **options})
     return [outcome.remaining for outcome in Limiter([rule], store).peek("everyone").outcomes]
-
-
-@each_view
-@EVERYWHERE
-class TestEveryDoor:
-    def test_a_refused_request_is_charged_nowhere(self, enforce: Any, ask: Ask, view: str) -> None:
-        store = enforce(site=SITE, slots=SLOTS, middle=MIDDLE, last=LAST)
-        assert ask(view).status_code == 200
-        before = left(store), left_of(store, "middle", MIDDLE)
-        for _ in range(8):  # more than any rule has left
-            answer = ask(view)
-            assert answer.status_code == 429
-            assert '"site";r=7' in answer["RateLimit"]
-            assert '"slots";r=3' in answer["RateLimit"]
-        assert (left(store), left_of(store, "middle", MIDDLE)) == before == ([7], before[1])
-        assert len(store.leases) == 0
-
-    def test_in_one_round_trip_which_no_request_that_passes_makes(
-        self, enforce: Any, ask: Ask, monkeypatch: pytest.MonkeyPatch, view: str
-    ) -> None:
-        store = enforce(site=SITE, middle=MIDDLE, last=LAST)
-        asked = commands_to(store, monkeypatch)
-        assert ask(view).status_code == 200
-        assert {type(command) for command in asked} == {Decide}
-        for _ in range(2):
-            asked.clear()
-            assert ask(view).status_code == 429
-            refunds = [command for command in asked if isinstance(command, Refund)]
-            assert len(refunds) == 1
-            assert "site" in [paid.charge.rule.name for paid in refunds[0].paid]
 
 
 def left_of(store: Store, name: str, options: Any) -> int | None:
     return Limiter([Rule(name, **options)], store).peek("ip:127.0.0.1").remaining
 
 
-@EVERYWHERE
+@pytest.mark.parametrize(
+    ("view", "server"), [*((view, "wsgi") for view in VIEWS), ("drf", "asgi"), ("callable in a decorator", "asgi")]
+)
+@BOTH
+def test_a_refused_request_is_charged_nowhere_by_one_more_command(
+    enforce: Enforce, monkeypatch: pytest.MonkeyPatch, view: str, server: str
+) -> None:
+    store = enforce(site=SITE, slots=SLOTS, middle=MIDDLE, last=LAST)
+    commands = commands_to(store, monkeypatch)
+    assert ask(view, server).status_code == 200
+    assert not any(isinstance(command, Refund) and command.paid[0].charge.rule.name != "slots" for command in commands)
+    before = left(store), left_of(store, "middle", MIDDLE)
+    for _ in range(8):  # more than any rule has left
+        commands.clear()
+        answer = ask(view, server)
+        assert answer.status_code == 429
+        assert '"site";r=7' in answer["RateLimit"]
+        assert '"slots";r=3' in answer["RateLimit"]
+        refunds = [command for command in commands if isinstance(command, Refund)]
+        assert len(refunds) == 1
+        assert "site" in [paid.charge.rule.name for paid in refunds[0].paid]
+    assert (left(store), left_of(store, "middle", MIDDLE)) == before == ([7], before[1])
+    assert len(store.leases) == 0
+
+
+@BOTH
 class TestRules:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_what_is_stored_is_what_it_was(self, enforce: Any, ask: Ask, kind: str, request: Any) -> None:
+    def test_what_is_stored_is_what_it_was(self, enforce: Enforce, kind: str, request: Any) -> None:
         store = enforce(site={**SITE, **KINDS[kind]}, last=LAST)
         assert ask("drf").status_code == 200
         read = reader(store, request)
@@ -222,26 +207,18 @@ class TestRules:
             assert ask("drf").status_code == 429
         assert read() == before
 
-    def test_rules_that_count_refused_calls_keep_their_charge(self, enforce: Any, ask: Ask) -> None:
-        options = {"count_denied": True}
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [({"count_denied": True}, 3), ({"count_on": (200, 429)}, 7), ({"action": "shadow"}, 7)],
+        ids=["of refused calls", "of some answers", "of a shadow"],
+    )
+    def test_the_charge_of_a_refused_request(self, enforce: Enforce, options: dict[str, Any], expected: int) -> None:
         store = enforce(site={**SITE, **options}, last=LAST)
         assert [ask("drf").status_code for _ in range(3)] == [200, 429, 429]
-        assert left(store, **options) == [3]
-        assert '"site";r=1' in ask("drf")["RateLimit"]
+        assert left(store, **options) == [expected]
 
-    def test_some_answers_count(self, enforce: Any, ask: Ask) -> None:
-        options: dict[str, Any] = {"count_on": (200, 429)}
-        store = enforce(site={**SITE, **options}, last=LAST)
-        assert [ask("drf").status_code for _ in range(6)] == [200] + [429] * 5
-        assert left(store, **options) == [7]
-
-    def test_a_shadow_gets_back_what_it_recorded(self, enforce: Any, ask: Ask) -> None:
-        store = enforce(site={**SITE, "action": "shadow"}, last=LAST)
-        assert [ask("drf").status_code for _ in range(6)] == [200] + [429] * 5
-        assert left(store, action="shadow") == [7]
-
-    def test_a_door_of_higher_cost(self, enforce: Any, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It refuses the rest of a charge of which the first door has made a part."""
+    def test_an_entry_point_of_higher_cost(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It refuses the rest of a charge of which the first entry point has made a part."""
         monkeypatch.setattr(Drf, "throttle_cost", 3, raising=False)
         store = enforce(site=SITE)
         answers = [ask("drf") for _ in range(3)]
@@ -249,20 +226,34 @@ class TestRules:
         assert left(store) == [3]
         assert answers[1]["RateLimit"].startswith('"site";r=3')
 
-
-@pytest.mark.parametrize("enforce", ["memory", "redis"], indirect=True)
-@pytest.mark.parametrize("view", ["handling", "handling in a decorator"])
-def test_a_refusal_that_the_view_handles_is_none_of_the_request(enforce: Any, ask: Ask, view: str) -> None:
-    store = enforce(site=SITE, middle=MIDDLE, last=LAST)
-    answers = [ask(view) for _ in range(3)]
-    assert [answer.content for answer in answers] == [b"done", b"done without", b"done without"]
-    assert left(store) == [3]
-    assert left_of(store, "middle", MIDDLE) == (4 if "decorator" in view else 7)
+    @pytest.mark.parametrize("view", ["handling", "handling in a decorator"])
+    def test_a_refusal_that_the_view_handles_is_none_of_the_request(self, enforce: Enforce, view: str) -> None:
+        store = enforce(site=SITE, middle=MIDDLE, last=LAST)
+        answers = [ask(view) for _ in range(3)]
+        assert [answer.content for answer in answers] == [b"done", b"done without", b"done without"]
+        assert left(store) == [3]
+        assert left_of(store, "middle", MIDDLE) == (4 if "decorator" in view else 7)
 
 
-@pytest.mark.parametrize("view", ["drf", "two decorators", "two async decorators", "callable in a throttle class"])
+BEHIND = [row for row in ENTRY_POINTS if isinstance(row, Http) and {"rules"} <= row.traits]
+
+
+@BOTH
+@pytest.mark.parametrize("entry_point", BEHIND, ids=str, indirect=True)
+def test_behind_the_middleware_each_rule_is_charged_once(enforce: Enforce, entry_point: Http, settings: Any) -> None:
+    settings.MIDDLEWARE = [*site.MIDDLEWARE, *site.MIDDLEWARE]  # twice, by mistake
+    failures = {"rate": "3/min", "algorithm": "fixed_window", "key": "everyone", "count_on": [401]}
+    store = enforce(api=failures, slots={**SLOTS, "limit": 1})
+    assert entry_point.get("login?status=401").status_code == 401
+    assert entry_point.get().status_code == 200
+    assert Limiter([Rule("api", **failures)], store).peek("everyone").remaining == 2
+    assert (site.seen, len(store.leases)) == ([1, 1], 0)
+
+
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("view", ["drf", "two async decorators", "callable in a throttle class"])
 def test_idents_of_several_slots_of_a_cluster(
-    cluster: RedisCluster, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock, ask: Ask, view: str
+    cluster: RedisCluster, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock, view: str
 ) -> None:
     rules = {"site": SITE, "each": {**MIDDLE, "scopes": ["*"]}, "middle": MIDDLE, "last": LAST}
     settings.DJANGO_THROTTLE = {"RULES": rules, "DATABASE_RULES": False, "AGENT": False}
@@ -274,20 +265,20 @@ def test_idents_of_several_slots_of_a_cluster(
     assert left_of(store, "each", MIDDLE) == 6
 
 
-def test_while_redis_is_away_this_process_gives_back_its_own(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, ask: Ask, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("server", ["wsgi", "asgi"])
+def test_without_redis_the_process_refunds_what_it_counted(
+    enforce: Enforce, redis_server: Any, monkeypatch: pytest.MonkeyPatch, server: str
 ) -> None:
-    options = {"on_store_failure": "local"}
-    rules = {"site": {**SITE, **options}, "last": {**LAST, **options}}
-    settings.DJANGO_THROTTLE = {"RULES": rules, "DATABASE_RULES": False, "AGENT": False, "PROCESSES": 1}
+    enforce(site=SITE, last=LAST, PROCESSES=1)
     store = RedisStore("redis://127.0.0.1:1/0")
     count_in(store, monkeypatch)
-    assert [ask("drf").status_code for _ in range(6)] == [200] + [429] * 5
+    assert [ask("drf", server).status_code for _ in range(6)] == [200] + [429] * 5
     assert left(store) == [7]
 
 
+@BOTH
 def test_where_redis_goes_away_the_charge_stays(
-    enforce: Any, ask: Ask, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    enforce: Enforce, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unsaid(finalize, monkeypatch)
     store = enforce(site=SITE, last=LAST)
@@ -316,14 +307,14 @@ COSTS = st.integers(0, 3)
     ),
     st.lists(st.tuples(COSTS, st.sampled_from([0.0, 0.01, 0.3, 1.0])), min_size=1, max_size=12),
 )
-def test_doors_one_after_the_other_decide_as_one_decision_does(
+def test_entry_points_one_after_the_other_decide_as_one_decision_does(
     rules: list[Rule], calls: list[tuple[int, float]]
 ) -> None:
     """Whatever their rules: the same is let through, and then the same is left."""
     named = [replace(rule, name=f"rule {n}", key="everyone") for n, rule in enumerate(rules) if rule.action != "delay"]
     assume(named)
     clock = FrozenClock()
-    doors, oracle = MemoryStore(clock), MemoryStore(clock)
+    store, oracle = MemoryStore(clock), MemoryStore(clock)
     cost = 1
 
     def priced(request: HttpRequest) -> int:
@@ -333,7 +324,7 @@ def test_doors_one_after_the_other_decide_as_one_decision_does(
     for rule in named:
         view = throttle(rule.name, cost=priced)(view)
     with pytest.MonkeyPatch.context() as patch:
-        count_in(doors, patch)
+        count_in(store, patch)
         rulebook.pin(rulebook.Snapshot(named))
         try:
             for cost, jump in calls:
@@ -343,15 +334,15 @@ def test_doors_one_after_the_other_decide_as_one_decision_does(
                 expected = Limiter((refused or [named])[0], oracle).acquire("everyone", cost)
                 assert (answer.status_code == 200) is expected.allowed
                 for rule in named:
-                    told = [Limiter([rule], each).peek("everyone") for each in (doors, oracle)]
-                    assert told[0] == told[1], rule
+                    peeked = [Limiter([rule], each).peek("everyone") for each in (store, oracle)]
+                    assert peeked[0] == peeked[1], rule
                 clock.tick(jump * (named[0].window or 0))
         finally:
             rulebook.pin(None)
 
 
 def reader(store: Any, request: Any) -> Callable[[], Any]:
-    """Reads what the store has counted."""
+    """A function that reads what the store has counted."""
     if isinstance(store, MemoryStore):
         return lambda: {key: state for key, (state, _) in counters(store).items()}
     server = request.getfixturevalue("redis_server")

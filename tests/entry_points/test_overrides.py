@@ -1,0 +1,206 @@
+"""Overrides beyond what holds at each entry point: whom they are for, what a blocked client is told, and sockets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+from django.test import Client
+from rest_framework.test import APIClient
+
+from django_throttle import limiter
+from django_throttle.call_facts import Facts
+from django_throttle.core import Override, Rate, Reason, Rule
+from django_throttle.identity import ScopeWho
+from django_throttle.identity.keys import api_key
+from django_throttle.limiter import Limiter
+from django_throttle.observe.reports import ident_for_logs
+from django_throttle.signals import throttled
+from tests.clock import FrozenClock
+from tests.consumers import DENIAL, handshake, held, opened, socket
+from tests.doors import BOTH, Enforce
+from tests.entry_points import site
+
+HERE = "127.0.0.1"
+TWO = {"rate": "2/min", "algorithm": "fixed_window", "key": "ip", "events": ["request", "message", "connect"]}
+SOCKETS = {"limit": 2, "algorithm": "concurrency", "key": "ip"}
+
+
+@pytest.fixture(autouse=True)
+def here(settings: Any, enforce: Enforce) -> None:
+    settings.ROOT_URLCONF = site.__name__
+    settings.MIDDLEWARE = site.MIDDLEWARE
+
+
+def block(**options: Any) -> Override:
+    return Override(subject=f"ip:{HERE}", effect="block", **options)
+
+
+def statuses(times: int, path: str = "/drf/ok", **extra: Any) -> list[int]:
+    return [Client().get(path, **extra).status_code for _ in range(times)]
+
+
+@pytest.mark.parametrize("path", ["/middleware/ok", "/decorated/ok", "/drf/ok"])
+def test_what_a_blocked_client_is_told(enforce: Enforce, override: Any, settings: Any, path: str) -> None:
+    settings.MIDDLEWARE = site.MIDDLEWARE if "middleware" in path else []
+    enforce(api=TWO)
+    override(block())
+    answer = Client().get(path)
+    assert answer.status_code == 429
+    assert "Retry-After" not in answer and "RateLimit" not in answer
+    assert "127.0.0" not in answer.content.decode()
+    if path != "/drf/ok":
+        assert json.loads(answer.content) == {
+            "type": "about:blank",
+            "title": "Too Many Requests",
+            "status": 429,
+            "detail": "Access is blocked.",
+            "reference": ident_for_logs(f"ip:{HERE}"),
+        }
+
+
+def test_a_network_is_blocked(enforce: Enforce, override: Any) -> None:
+    enforce(api=TWO)
+    override(Override(subject="ip:127.0.0.0/8", effect="block"))
+    assert statuses(1) == [429]
+    assert statuses(1, REMOTE_ADDR="128.0.0.1") == [200]
+
+
+@BOTH
+@pytest.mark.django_db
+def test_a_rule_counts_by_address_and_an_override_names_the_user_or_a_group(
+    enforce: Enforce, override: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enforce(api=TWO)
+    monkeypatch.setattr(site.Api, "authentication_classes", [])
+    anna, ben = User.objects.create_user("anna"), User.objects.create_user("ben")
+    group = anna.groups.create(name="support")
+    client = APIClient()
+    for subject in (f"user:{anna.pk}", f"group:{group.name}"):
+        override(Override(subject=subject, effect="block"))
+        for user, status in ((anna, 429), (ben, 200)):
+            client.force_authenticate(User.objects.get(pk=user.pk))  # whose groups nobody has asked for yet
+            assert client.get("/drf/ok").status_code == status
+
+
+def typed_name(request: HttpRequest) -> str | None:
+    return request.POST.get("name")
+
+
+@pytest.mark.row("A37")
+@BOTH
+def test_who_is_locked_out_by_others_is_let_in_by_the_address(enforce: Enforce, override: Any) -> None:
+    def login(address: str) -> int:
+        return Client().post("/middleware/ok", {"name": "anna"}, REMOTE_ADDR=address).status_code
+
+    key = f"{__name__}.typed_name"
+    enforce(login={"rate": "2/min", "algorithm": "fixed_window", "key": key, "count_denied": True})
+    assert [login("203.0.113.66") for _ in range(4)] == [200, 200, 429, 429]
+    assert login("192.0.2.7") == 429
+    override(Override(subject="ip:192.0.2.7", effect="exempt"))
+    assert [login("192.0.2.7") for _ in range(3)] == [200] * 3
+    assert login("203.0.113.66") == 429
+
+
+@pytest.mark.row("A34")
+def test_no_header_is_an_exemption(enforce: Enforce, override: Any) -> None:
+    enforce(api=TWO)
+    override(*(Override(subject=who, effect="exempt") for who in ("ip:192.0.2.7", "user:1", str(api_key("secret")))))
+    headers = {"X-Forwarded-For": "192.0.2.7", "Forwarded": "for=192.0.2.7", "X-Real-IP": "192.0.2.7", "User": "1"}
+    headers |= {"Authorization": "Token secret", "X-Api-Key": "secret"}
+    assert statuses(4, "/middleware/ok", headers=headers) == [200, 200, 429, 429]
+
+
+def test_a_limiter_of_ones_own_has_its_rules_and_nothing_else(enforce: Enforce, override: Any) -> None:
+    store = enforce(api=TWO)
+    override(block())
+    assert Limiter([Rule("api", **TWO)], store).acquire(f"ip:{HERE}").allowed
+
+
+def test_a_replaced_rate_counts_for_itself(enforce: Enforce, override: Any) -> None:
+    enforce(api=TWO)
+    override(Override(subject=f"ip:{HERE}", effect="replace", rates=(Rate(3, 3600),)))
+    assert statuses(4) == [200, 200, 200, 429]
+    override()
+    assert statuses(1) == [200]
+
+
+def test_receivers_hear_of_a_block(enforce: Enforce, override: Any) -> None:
+    heard: list[Any] = []
+
+    def hear(sender: object, decision: Any, **_: Any) -> None:
+        heard.extend(outcome.reason for outcome in decision.outcomes)
+
+    enforce(api=TWO)
+    override(block(rules=("api",)))
+    throttled.connect(hear)
+    try:
+        statuses(1)
+    finally:
+        throttled.disconnect(hear)
+    assert heard == [Reason.BLOCKED]
+
+
+class TestSockets:
+    @BOTH
+    async def test_a_refused_handshake(self, enforce: Enforce, override: Any, clock: FrozenClock) -> None:
+        store = enforce(api=TWO, sockets=SOCKETS)
+        override(block(until=clock() + 60))
+        start, body = await handshake(extensions=DENIAL, client=(HERE, 1))
+        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (429, b"60")
+        assert json.loads(body["body"])["detail"] == "Access is blocked. Try again in 1 minute."
+        assert held(store) == 0
+
+    @BOTH
+    async def test_a_socket_that_is_open_is_closed(self, enforce: Enforce, override: Any) -> None:
+        store = enforce(api=TWO, sockets=SOCKETS)
+        communicator = await opened(client=(HERE, 1))
+        override(block(rules=("api",)))
+        assert await communicator.receive_json_from() == {
+            "type": "error",
+            "code": "blocked",
+            "detail": "Access is blocked.",
+            "rule": "api",
+            "limit": 2,
+            "remaining": 0,
+            "window": 60,
+            "retry_after": None,
+            "reference": ident_for_logs(f"ip:{HERE}"),
+        }
+        assert await communicator.receive_output() == {"type": "websocket.close", "code": 4403, "reason": "blocked"}
+        await communicator.wait()
+        assert held(store) == 0
+
+    @BOTH
+    async def test_sockets_of_an_exempt_client_count_and_never_refuse(self, enforce: Enforce, override: Any) -> None:
+        store = enforce(api=TWO, sockets=SOCKETS)
+        override(Override(subject=f"ip:{HERE}", effect="exempt"))
+        sockets = [await opened(client=(HERE, 1)) for _ in range(4)]
+        assert held(store) == 4
+        override()
+        assert (await socket(client=(HERE, 1)).connect())[0] is False
+        for communicator in sockets:
+            await communicator.disconnect()
+        assert held(store) == 0
+
+    async def test_more_sockets_by_hand(self, enforce: Enforce, override: Any) -> None:
+        enforce(sockets=SOCKETS)
+        override(Override(subject=f"ip:{HERE}", effect="replace", limit=3))
+        sockets = [await opened(client=(HERE, 1)) for _ in range(3)]
+        assert (await socket(client=(HERE, 1)).connect()) == (False, 4430)
+        for communicator in sockets:
+            await communicator.disconnect()
+
+    async def test_where_no_rule_covers_the_call_a_block_of_every_rule_does(
+        self, enforce: Enforce, override: Any
+    ) -> None:
+        enforce(api=TWO)
+        call = Facts("elsewhere", ("send",), ScopeWho({"client": (HERE, 1)}))
+        override(block())
+        decision = await limiter.adecide(call)
+        assert (decision.allowed, decision.rule) == (False, "*")
+        override(block(rules=("api",)))
+        assert (await limiter.adecide(call)).allowed
