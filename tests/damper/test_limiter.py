@@ -21,12 +21,10 @@ from django_throttle.local_limits import LocalLimits, flush
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
-from tests.http.test_way import way_of
 from tests.servers import RedisServer, slack, wait_until
 
 DAMPER = Rule("account", "100/s", algorithm="damper")
 EXACT = Rule("calls", "1000/day", algorithm="fixed_window")
-MOST_CALLS = 13  # of one decision
 Store = MemoryStore | RedisStore
 MakeStore = Callable[[], Store]
 
@@ -218,13 +216,3 @@ def test_the_agent_reports(redis_url: str, settings: Any) -> None:
 
 def test_meters_without_a_clock_of_the_test_are_real() -> None:
     assert LocalLimits().clock() > 0 and 0 <= LocalLimits().chance() < 1
-
-
-def test_a_call_under_a_damper_alone_takes_few_steps(redis_url: str) -> None:
-    limiter = Limiter([DAMPER], RedisStore(redis_url, deadline=5.0))
-    for _ in range(3):
-        limiter.acquire("user:1")
-    # Now and then one begins another sub-interval.
-    way = min((way_of(lambda: limiter.acquire("user:1")) for _ in range(20)), key=lambda way: len(way.calls))
-    print(*(f"{module:28}{function}" for module, function in way.calls), sep="\n")
-    assert len(way.calls) <= MOST_CALLS

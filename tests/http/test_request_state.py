@@ -28,8 +28,8 @@ from django_throttle.rulebook import Snapshot, pin
 from django_throttle.stores import get_store
 from tests.clock import FrozenClock
 from tests.doors import BOTH, REDIS, Enforce
-from tests.forks import holds_in_child
 from tests.entry_points import site
+from tests.forks import holds_in_child
 from tests.http.conftest import Ask
 
 THREE: dict[str, Any] = {"rate": "3/min", "algorithm": "fixed_window", "scopes": ["api"]}
