@@ -23,7 +23,7 @@ class FrozenClock(testing.FrozenClock):
 class LoopClock:
     """The time of an event loop where every wait is over at once: it passes while nobody has anything to do.
 
-    Not for tests that wait for threads or for Redis, which it does not wait for.
+    It gives threads a millisecond before each step, and does not wait for Redis.
     """
 
     def __init__(self, loop: Any, monkeypatch: Any, *clocks: str) -> None:
@@ -37,7 +37,7 @@ class LoopClock:
         return self.now
 
     def _wait(self, timeout: float | None) -> Any:
-        events = self._select(0 if timeout else timeout)
+        events = self._select(min(timeout, 0.001) if timeout else timeout)
         if timeout and not events:
-            self.now += timeout
+            self.now += timeout + 0.000_001  # no timer is early
         return events

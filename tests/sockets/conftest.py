@@ -19,14 +19,17 @@ from tests.sockets.servers import Server, serving
 
 enforce = pytest.fixture(enforcer)
 enforce_live = pytest.fixture(live_enforcer)
-MODULES = ("connection.monotonic", "messages.monotonic", "error_frames.monotonic", "limits.monotonic")
+CLOCKS = [
+    *(f"django_throttle.sockets.{module}.monotonic" for module in ("connection", "messages", "error_frames", "limits")),
+    *(f"django_throttle.identity.{module}.monotonic" for module in ("caller", "keys")),
+    "django_throttle.sockets.limits.perf_counter",
+]
 
 
 @pytest.fixture
 async def loop_clock(monkeypatch: pytest.MonkeyPatch) -> LoopClock:
     """The waits of sockets are over at once; the clock of the store stands still meanwhile."""
-    clocks = [f"django_throttle.sockets.{name}" for name in (*MODULES, "limits.perf_counter")]
-    return LoopClock(asyncio.get_running_loop(), monkeypatch, *clocks)
+    return LoopClock(asyncio.get_running_loop(), monkeypatch, *CLOCKS)
 
 
 @pytest.fixture

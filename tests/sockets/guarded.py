@@ -8,19 +8,22 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from redis import Redis
+
 from django_throttle import rulebook
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import OpenSocket, open_sockets
-from django_throttle.core import Rule
+from django_throttle.core import Override, Rule
 from django_throttle.limiter import Limiter
 from django_throttle.sockets.error_frames import Event
 from django_throttle.stores import AnyStore, RedisStore, get_store
 from tests.servers import slack
 
 Live = Callable[..., RedisStore]
-PATIENCE = 10.0
+PATIENCE = 60.0  # also of a clock that passes at once
 ADDRESS = "203.0.113.9"
 IDENT = f"ip:{ADDRESS}"
+SOCKETS: dict[str, Any] = {"algorithm": "concurrency", "events": ("connection",), "key": "ip"}
 ports = itertools.count(1024)
 
 
@@ -47,14 +50,18 @@ def live_enforcer(redis_url: str, settings: Any) -> Live:
 
 
 class Line:
-    """One client on its line to an echoing application: ``got`` by the application, ``sent`` to the client."""
+    """One client on its line to an application: ``got`` by the application, ``sent`` to the client.
+
+    The application is ``app``, or one behind the middleware: ``inside`` it, else one that echoes.
+    """
 
     def __init__(
-        self, app: Any = None, scope: str = "chat", *, address: str = ADDRESS, user: Any = None, **options: Any
-    ) -> None:
+        self, app: Any = None, scope: str = "chat", *, address: str = ADDRESS, user: Any = None, inside: Any = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
         self.got: list[Event] = []
         self.sent: list[Event] = []
-        self.app = app or ThrottleMiddleware(self.echo, scope, **options)
+        self.app = app or ThrottleMiddleware(inside or self.echo, scope, **options)
         self.scope = {"type": "websocket", "path": "/chat", "client": [address, next(ports)], "headers": []}
         self.scope |= {"user": user} if user else {}
         self.queue: asyncio.Queue[Event] = asyncio.Queue()
@@ -86,7 +93,7 @@ class Line:
             await self.task
 
     async def __aenter__(self) -> Line:
-        return await self.open()
+        return self if self.task else await self.open()
 
     async def __aexit__(self, *error: object) -> None:
         if not self.task.done():
@@ -146,6 +153,17 @@ class Line:
         self.news.set()
 
 
+def accepting(go_on: Callable[[Any, Any], Any]) -> Any:
+    """An application that accepts, and goes on with ``receive`` and ``send``."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await go_on(receive, send)
+
+    return app
+
+
 def _decoded(text: str | None) -> Any:
     try:
         return json.loads(text or "")
@@ -163,6 +181,16 @@ def used(store: AnyStore, ident: str = IDENT, rule: Rule | None = None) -> int:
     decision = Limiter([rule or rulebook.current().rules[0]], store).peek(ident)
     assert not decision.degraded
     return decision.limit - decision.remaining
+
+
+def blocked(subject: str = IDENT, **options: Any) -> Override:
+    return Override(subject=subject, effect="block", **options)
+
+
+def scripts(redis: Redis) -> int:
+    """How many scripts a server has run."""
+    stats: Any = redis.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
 
 
 def only() -> OpenSocket:

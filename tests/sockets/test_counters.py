@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle import observe
-from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
 from django_throttle.core.commands import Decide, charge
 from django_throttle.core.decide import outcomes_of
@@ -22,14 +18,7 @@ from django_throttle.sockets.counters import MAX_DELAY, SocketCounters, decision
 from django_throttle.sockets.limits import size_of
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
-from tests.doors import Enforce, enforcer
-from tests.inside import counters
-from tests.servers import slack
-from tests.sockets.guarded import Line, texts
 from tests.strategies import rate_rules, rates
-
-enforce = pytest.fixture(enforcer)
-OWN = {"rate": "3/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
 
 
 class TestCounters:
@@ -64,101 +53,6 @@ class TestCounters:
         assert with_capped_delay(plain) is plain
         slow = Rule("slow", "2/min", cost=2, algorithm="leaky_bucket", action="delay")
         assert with_capped_delay(slow).plan.limit == 2, "one message passes, whatever it costs"
-
-
-class TestFrames:
-    async def test_each_socket_has_its_own_budget(self, enforce: Enforce) -> None:
-        store = enforce(own=OWN)
-        first, second = await Line().open(), await Line().open()
-        first.send("1", "2", "3", "4")
-        await first.until(lambda: first.told("error"))
-        second.send("1", "2", "3")
-        await second.until(lambda: len(texts(second)) == 3)
-        told = first.told("error")[0]
-        assert texts(first) == ["1", "2", "3"]
-        assert (told["code"], told["rule"], told["limit"], told["window"]) == ("rate_limited", "own", 3, 60)
-        assert 0 < told["retry_after"] <= 20
-        assert counters(store) == {}, "no store was asked"
-        for line in (first, second):
-            await line.close()
-
-    async def test_it_comes_before_all_others_and_costs_them_nothing(self, enforce: Enforce) -> None:
-        shared = {"rate": "100/min", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
-        store = enforce(own=OWN, shared=shared)
-        line = await Line().open()
-        line.send(*"12345")
-        await line.until(lambda: line.told("error"))
-        ((_, count), _) = next(iter(counters(store).values()))
-        assert count == 3
-        await line.close()
-
-    async def test_what_others_refuse_costs_it_nothing(self, enforce: Enforce, clock: FrozenClock) -> None:
-        shared = {"rate": "1/min", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
-        enforce(own=OWN, shared=shared, MAX_VIOLATIONS=0)
-        line = await Line().open()
-        line.send(*"123456")
-        await line.until(lambda: line.told("error"))
-        for minute in (1, 2):
-            clock.to(60 * minute)
-            line.send("again")
-            await line.until(lambda minute=minute: len(texts(line)) == 1 + minute)
-        assert {told["rule"] for told in line.told("error")} == {"shared"}, "its own three were never used up"
-        await line.close()
-
-    async def test_bytes(self, enforce: Enforce) -> None:
-        enforce(volume={**OWN, "rate": "10/min", "unit": "bytes"})
-        line = await Line().open()
-        line.send("12345", "üü", "", "12")
-        await line.until(lambda: line.told("error"))
-        assert texts(line) == ["12345", "üü", ""]
-        assert line.told("error")[0]["remaining"] == 1
-        await line.close()
-
-    async def test_a_frame_larger_than_the_budget_never_passes(self, enforce: Enforce) -> None:
-        enforce(volume={**OWN, "rate": "10/min", "unit": "bytes"})
-        line = await Line().open()
-        line.send("x" * 11, "x" * 10)
-        await line.until(lambda: texts(line))
-        assert line.told("error")[0]["retry_after"] is None
-        await line.close()
-
-    async def test_a_queue_of_its_own(self, enforce: Enforce) -> None:
-        enforce(queue={**OWN, "rate": "20/s", "algorithm": "leaky_bucket", "action": "delay"})
-        line = await Line().open()
-        began = time.monotonic()
-        line.send(*map(str, range(10)))
-        await line.until(lambda: len(texts(line)) == 10)
-        seconds = time.monotonic() - began
-        print(f"10 frames at 20/s took {seconds:.2f} s")
-        assert 0.4 <= seconds <= 0.45 + slack(1.0)
-        assert texts(line) == [f"{n}" for n in range(10)]
-        await line.close()
-
-    async def test_it_may_only_record(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
-        told: list[Any] = []
-
-        async def tell(facts: Facts, decision: Any, seconds: float = 0.0) -> None:
-            told.append((facts.events, facts.size, [outcome.verdict for outcome in decision.outcomes]))
-
-        monkeypatch.setattr(observe.reports, "atell", tell)
-        enforce(own={**OWN, "rate": "1/min", "action": "shadow"})
-        line = await Line().open()
-        told.clear()
-        line.send("one", "three")
-        await line.until(lambda: len(texts(line)) == 2)
-        assert told == [(("message",), 5, ["shadowed"])]
-        await line.close()
-
-    async def test_the_budget_refills(self, enforce: Enforce) -> None:
-        enforce(own={**OWN, "rate": "1/100ms"})
-        line = await Line().open()
-        for _ in range(3):
-            line.send("in", "over")
-            await line.until(lambda: line.told("error"))
-            line.sent.clear()
-            await asyncio.sleep(0.12)
-        assert texts(line) == ["in"] * 3
-        await line.close()
 
 
 class TestSense:

@@ -6,125 +6,217 @@ import json
 from typing import Any
 
 import pytest
+from channels.security.websocket import AllowedHostsOriginValidator
 from django.contrib.auth.models import User
 
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Decision
+from django_throttle.core.commands import DecideLocally
+from django_throttle.exceptions import Cause, StoreError
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.sockets.error_frames import Close, refuse_handshake
 from tests.clock import FrozenClock
-from tests.consumers import (
-    DENIAL,
-    TWO_SOCKETS,
-    AsyncEcho,
-    PlainEcho,
-    handshake,
-    held,
-    opened,
-    socket,
-)
-from tests.doors import BOTH, Enforce, enforcer
+from tests.consumers import DENIAL, TWO_FRAMES, TWO_SOCKETS, AsyncEcho, PlainEcho, handshake, held
+from tests.doors import BOTH, REDIS, Enforce
+from tests.inside import commands_to
+from tests.sockets.guarded import ADDRESS, Line, becomes
 
-enforce = pytest.fixture(enforcer)
+ONE = {**TWO_SOCKETS, "limit": 1}
+KNOCKS = {"rate": "1/min", "events": ["connect"], "key": "everyone", "algorithm": "fixed_window"}
 
 
-class TestHandshake:
-    @BOTH
-    async def test_the_cap_refuses_the_next_and_a_close_frees_a_slot(self, enforce: Enforce) -> None:
-        store = enforce(sockets=TWO_SOCKETS)
-        first, second = await opened(), await opened()
-        assert await socket().connect() == (False, 4430)
-        await first.disconnect()
+class Browser(AsyncEcho):
+    refuse = "frame"
+
+
+async def is_let_in(headers: Any = (), **options: Any) -> bool:
+    line = Line(**options)
+    line.scope["headers"] = list(headers)
+    async with line:
+        return line.closed is None
+
+
+@BOTH
+async def test_the_cap_refuses_the_next_and_a_close_frees_a_slot(enforce: Enforce) -> None:
+    store = enforce(sockets=TWO_SOCKETS)
+    async with Line():
+        async with Line():
+            assert (await Line().open()).closed["code"] == 4430
         assert held(store) == 1
-        third = await opened()
-        assert await socket().connect() == (False, 4430)
-        for communicator in (second, third):
-            await communicator.disconnect()
-        assert held(store) == 0
+        await becomes(lambda: not store.leases.unconfirmed())
+        async with Line() as another:
+            assert (another.closed, await is_let_in()) == (None, False)
+    assert held(store) == 0
 
-    async def test_a_refusal_is_an_http_response_where_the_server_takes_one(
-        self, enforce: Enforce, clock: FrozenClock
-    ) -> None:
-        enforce(knocks={"rate": "1/min", "events": ["connect"], "key": "everyone", "algorithm": "fixed_window"})
-        clock.to(12.5)
-        communicator = await opened()
-        start, body = await handshake(extensions=DENIAL)
-        assert (start["type"], start["status"]) == ("websocket.http.response.start", 429)
-        headers = dict(start["headers"])
-        assert headers[b"retry-after"] == b"48"
-        assert headers[b"content-type"] == b"application/problem+json"
-        assert int(headers[b"content-length"]) == len(body["body"])
-        assert (body["type"], body["more_body"]) == ("websocket.http.response.body", False)
-        assert json.loads(body["body"]) == {
-            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-            "title": "Rate limit exceeded",
-            "status": 429,
-            "detail": "Rate limit exceeded. Try again in 48 seconds.",
-            "violated-policies": ["knocks"],
-            "reference": ident_for_logs("everyone"),
-        }
-        await communicator.disconnect()
 
-    async def test_what_never_passes_has_no_retry_after(self) -> None:
-        sent: list[Any] = []
+async def test_a_refusal_is_an_http_response_where_the_server_takes_one(enforce: Enforce, clock: FrozenClock) -> None:
+    enforce(knocks=KNOCKS)
+    clock.to(12.5)
+    assert await is_let_in()
+    start, body = await handshake(extensions=DENIAL)
+    assert (start["type"], start["status"]) == ("websocket.http.response.start", 429)
+    headers = dict(start["headers"])
+    assert (headers[b"retry-after"], headers[b"content-type"]) == (b"48", b"application/problem+json")
+    assert int(headers[b"content-length"]) == len(body["body"])
+    assert (body["type"], body["more_body"]) == ("websocket.http.response.body", False)
+    assert json.loads(body["body"]) == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Rate limit exceeded",
+        "status": 429,
+        "detail": "Rate limit exceeded. Try again in 48 seconds.",
+        "violated-policies": ["knocks"],
+        "reference": ident_for_logs("everyone"),
+    }
 
-        async def send(event: dict[str, Any]) -> None:
-            sent.append(event)
 
-        never, close = Decision(allowed=False, retry_after=None), Close(4430, "rate limited")
-        await refuse_handshake({"extensions": DENIAL}, send, never, close, by="http")
-        assert b"retry-after" not in dict(sent[0]["headers"])
-        said = "Rate limit exceeded. This costs more than the limit ever allows."
-        assert json.loads(sent[1]["body"])["detail"] == said
-        await refuse_handshake({}, send, never, close, by="http")
-        assert sent[2]["reason"] == "rate limited"
+async def test_a_handshake_that_never_passes_has_no_retry_after() -> None:
+    sent: list[Any] = []
 
-    async def test_the_rate_and_the_number_are_one_decision(self, enforce: Enforce, clock: FrozenClock) -> None:
-        store = enforce(
-            sockets={**TWO_SOCKETS, "limit": 1},
-            knocks={"rate": "2/min", "events": ["connect"], "key": "everyone", "algorithm": "fixed_window"},
-        )
-        communicator = await opened()
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    never, close = Decision(allowed=False, retry_after=None), Close(4430, "rate limited")
+    await refuse_handshake({"extensions": DENIAL}, send, never, close, by="http")
+    assert b"retry-after" not in dict(sent[0]["headers"])
+    detail = "Rate limit exceeded. This costs more than the limit ever allows."
+    assert json.loads(sent[1]["body"])["detail"] == detail
+    await refuse_handshake({}, send, never, close, by="http")
+    assert sent[2]["reason"] == "rate limited"
+
+
+async def test_the_rate_and_the_number_are_one_decision(enforce: Enforce) -> None:
+    store = enforce(sockets=ONE, knocks={**KNOCKS, "rate": "2/min"})
+    async with Line():
         for _ in range(5):
-            assert (await socket().connect())[0] is False  # over the cap: charged to no rate
-        await communicator.disconnect()
-        await (await opened()).disconnect()
-        assert (await socket().connect())[0] is False  # over the rate: holds no slot
-        assert held(store) == 0
+            assert not await is_let_in()  # over the cap: charged to no rate
+    assert await is_let_in()
+    assert not await is_let_in()  # over the rate: holds no slot
+    assert held(store) == 0
 
-    async def test_a_refusal_in_a_frame_is_accepted_told_and_closed(self, enforce: Enforce) -> None:
-        class Browser(AsyncEcho):
-            refuse = "frame"
 
-        enforce(sockets={**TWO_SOCKETS, "limit": 1})
-        communicator = await opened(Browser.as_asgi())
+async def test_a_refusal_in_a_frame_is_accepted_told_and_closed(enforce: Enforce) -> None:
+    enforce(sockets=ONE)
+    async with Line():
         accept, frame, close = await handshake(Browser.as_asgi(), subprotocols=["v2", "v1"], extensions=DENIAL)
-        assert accept == {"type": "websocket.accept", "subprotocol": "v2"}
-        told = json.loads(frame["text"])
-        assert (told["type"], told["code"], told["rule"]) == ("error", "connection_limit", "sockets")
-        assert (told["limit"], told["remaining"], told["window"]) == (1, 0, None)
-        assert (close["type"], close["code"]) == ("websocket.close", 4430)
-        assert close["reason"].startswith("connection limit; retry_after=")
-        await communicator.disconnect()
+    assert accept == {"type": "websocket.accept", "subprotocol": "v2"}
+    error = json.loads(frame["text"])
+    assert (error["type"], error["code"], error["rule"]) == ("error", "connection_limit", "sockets")
+    assert (error["limit"], error["remaining"], error["window"]) == (1, 0, None)
+    assert (close["type"], close["code"]) == ("websocket.close", 4430)
+    assert close["reason"].startswith("connection limit; retry_after=")
 
-    @pytest.mark.parametrize("refuse", ["http", "frame"])
-    async def test_too_many_handshakes_are_too_many_connections(self, enforce: Enforce, refuse: str) -> None:
-        """4430 also for a rate of handshakes: what is to be done about it is another thing than about messages."""
-        enforce(knocks={"rate": "1/min", "events": ["connect"], "key": "ip"})
-        app = ThrottleMiddleware(PlainEcho.as_asgi(), "chat", refuse=refuse)
-        await (await opened(app, client=["203.0.113.9", 1])).disconnect()
-        *told, close = await handshake(app, client=["203.0.113.9", 2])
-        expected = {"http": [], "frame": ["websocket.accept", "websocket.send"]}
-        assert [event["type"] for event in told] == expected[refuse]
-        assert (close["type"], close["code"]) == ("websocket.close", 4430)
-        assert close["reason"].startswith("rate limited; retry_after=")
-        await (await opened(app, client=["198.51.100.7", 1])).disconnect()
 
-    async def test_users_and_addresses_hold_their_own(self, enforce: Enforce) -> None:
-        enforce(sockets={**TWO_SOCKETS, "limit": 1, "key": "user_or_ip"})
-        callers = [{"user": User(pk=1)}, {"user": User(pk=2)}, {"client": ["203.0.113.9", 1]}]
-        communicators = [await opened(**caller) for caller in callers]
-        for caller in callers:
-            assert (await socket(**caller).connect())[0] is False
-        for communicator in communicators:
-            await communicator.disconnect()
+@pytest.mark.parametrize(
+    ("refuse", "events"), [("http", []), ("frame", ["websocket.accept", "websocket.send"])], ids=["http", "frame"]
+)
+async def test_too_many_handshakes_are_too_many_connections(enforce: Enforce, refuse: str, events: list[str]) -> None:
+    """4430 also for a rate of handshakes: what is to be done about it is another thing than about messages."""
+    enforce(knocks={**KNOCKS, "key": "ip"})
+    app = ThrottleMiddleware(PlainEcho.as_asgi(), "chat", refuse=refuse)
+    assert await is_let_in(app=app)
+    *before, close = await handshake(app, client=[ADDRESS, 2])
+    assert [event["type"] for event in before] == events
+    assert (close["type"], close["code"]) == ("websocket.close", 4430)
+    assert close["reason"].startswith("rate limited; retry_after=")
+    assert await is_let_in(app=app, address="198.51.100.7")
+
+
+@pytest.mark.row("A41")
+@REDIS
+async def test_a41_another_site_s_page_takes_no_lease(enforce: Enforce, settings: Any, monkeypatch: Any) -> None:
+    """The validator stands before the consumer, so nothing is even asked."""
+    settings.ALLOWED_HOSTS = ["ours.example"]
+    store = enforce(sockets=TWO_SOCKETS)
+    asked = commands_to(store, monkeypatch)
+    app: Any = AllowedHostsOriginValidator(AsyncEcho.as_asgi())
+    for origin in (b"https://evil.example", b"https://ours.example.evil.example", b"null", b""):
+        assert not await is_let_in([(b"origin", origin)], app=app)
+    assert (asked, held(store)) == ([], 0)
+    assert await is_let_in([(b"origin", b"https://ours.example")], app=app)
+    assert asked
+
+
+@pytest.mark.row("A47")
+@REDIS
+async def test_a47_users_are_not_kept_out_by_the_others_at_their_address(enforce: Enforce) -> None:
+    store = enforce(sockets={**ONE, "key": "user_or_ip"})
+    first, second = {"user": User(pk=1)}, {"user": User(pk=2)}
+    async with Line(), Line(**first), Line(**second):
+        assert held(store) == 3
+        for caller in ({}, first, second):
+            assert not await is_let_in(**caller)
+    assert held(store) == 0
+
+
+@pytest.mark.row("A48")
+class TestA48:
+    """What closes a socket says what the client has to know, and nothing of how we know it."""
+
+    @pytest.mark.parametrize("key", ["everyone", "ip", "user"])
+    async def test_a_cap_sounds_alike_whoever_reached_it(self, enforce: Enforce, key: str) -> None:
+        enforce(**{f"plan-of-{key}": {**ONE, "key": key}})
+        async with Line(user=User(pk=42)):
+            (close,) = await handshake(client=[ADDRESS, 1], user=User(pk=42))
+        reason, _, seconds = close["reason"].partition("; retry_after=")
+        assert (close["code"], reason, seconds.isdigit()) == (4430, "connection limit", True)
+
+    @pytest.mark.parametrize("cause", Cause)
+    async def test_a_store_that_fails_is_not_described(self, enforce: Enforce, monkeypatch: Any, cause: Cause) -> None:
+        broken(enforce(knocks={**KNOCKS, "on_store_failure": "deny"}), monkeypatch, cause)
+        (close,) = await handshake()
+        assert (close["code"], close["reason"]) == (4503, "limiter unavailable; retry_after=3")
+        start, body = await handshake(extensions=DENIAL)
+        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"3")
+        problem = json.loads(body["body"])
+        assert problem["type"].endswith("#temporary-reduced-capacity")
+        assert problem["detail"] == "The limiter is unavailable. Try again in 3 seconds."
+        assert "secret" not in str((start, body))
+        _, frame, close = await handshake(Browser.as_asgi(), extensions=DENIAL)
+        assert (json.loads(frame["text"])["code"], close["code"]) == ("limiter_unavailable", 4503)
+        assert "secret" not in frame["text"]
+
+
+def broken(store: Any, monkeypatch: Any, cause: Cause = Cause.UNAVAILABLE) -> None:
+    """Have the store fail, but for what it decides in this process."""
+
+    async def fail(command: Any) -> Any:
+        if isinstance(command, DecideLocally):
+            return store.execute(command)
+        raise StoreError(cause, retry_after=2.5) from ConnectionError("redis://:secret@10.0.0.7:6379")
+
+    monkeypatch.setattr(store, "aexecute", fail)
+
+
+async def test_a_failed_store_refuses_frames_and_closes_nobody(enforce: Enforce, monkeypatch: Any) -> None:
+    broken(enforce(frames={**TWO_FRAMES, "on_store_failure": "deny"}), monkeypatch)
+    async with Line() as line:
+        line.send(*["x"] * 30)
+        assert (await line.error())["code"] == "limiter_unavailable"
+        await line.until(line.queue.empty)
+        assert (line.got, line.closed) == ([], None)
+
+
+async def test_a_failed_store_lets_handshakes_and_frames_through(enforce: Enforce, monkeypatch: Any) -> None:
+    frames = {**TWO_FRAMES, "rate": "1/min", "on_store_failure": "allow"}
+    broken(enforce(sockets={**ONE, "on_store_failure": "allow"}, frames=frames), monkeypatch)
+    async with Line() as first, Line() as second:
+        for line in (first, second):
+            line.send("x", "y")
+            assert await line.received(2) == ["x", "y"]
+
+
+async def test_a_client_that_has_gone_before_its_refusal_is_no_error(enforce: Enforce) -> None:
+    """Nothing is started and nothing held."""
+    sent: list[str] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event["type"])
+        raise OSError("client disconnected")
+
+    store = enforce(knocks=KNOCKS, sockets=TWO_SOCKETS)
+    assert await is_let_in()
+    assert await AsyncEcho()({"type": "websocket", "path": "/"}, receive, send) is None
+    assert (sent, held(store)) == (["websocket.close"], 0)

@@ -1,117 +1,91 @@
-"""Each frame at the WebSocket doors, in and out: what passes, what is dropped, what a client is told."""
+"""Frames that come in: what passes, waits or is dropped, what a client is told, and who else hears of it."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import time
-from datetime import UTC, datetime, timedelta
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from channels.layers import get_channel_layer
 from django.contrib.auth.models import User
-from rest_framework.request import Request
-from rest_framework.response import Response
-from rest_framework.test import APIRequestFactory, force_authenticate
-from rest_framework.views import APIView
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError
+from django.utils.translation import gettext_lazy
 
-from django_throttle.channels import ThrottleMiddleware
-from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.core import Decision
-from django_throttle.drf import RuleThrottle
+from django_throttle import rulebook
+from django_throttle.core import Decision, Outcome, Override, Reason, Rule
+from django_throttle.core.prepaid import MOST_ASKED
+from django_throttle.event_loop import is_on_event_loop
+from django_throttle.exceptions import InvalidIdent
+from django_throttle.limiter import Limiter
+from django_throttle.observe import reports
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.sockets import messages
-from django_throttle.sockets.connection import Connection
-from django_throttle.sockets.error_frames import DroppedFrames, Event, continuity_payload
-from django_throttle.sockets.messages import UnsentFrames
-from django_throttle.sockets.settings import SocketSettings
+from django_throttle.signals import quota_warning, throttled
+from django_throttle.sockets.counters import MAX_DELAY
+from django_throttle.sockets.error_frames import encode
 from django_throttle.stores import get_store
-from tests.clock import FrozenClock
-from tests.consumers import (
-    EVERY_KIND,
-    TWO_FRAMES,
-    TWO_SOCKETS,
-    AsyncEcho,
-    AsyncJsonEcho,
-    held,
-    opened,
-    socket,
-)
-from tests.doors import BOTH, Enforce, enforcer
-from tests.servers import slack
-from tests.sockets.guarded import Line
+from tests.clock import FrozenClock, LoopClock
+from tests.consumers import EVERY_KIND, TWO_FRAMES, TWO_SOCKETS, AsyncEcho, AsyncJsonEcho, held
+from tests.doors import BOTH, Enforce
+from tests.inside import counters
+from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, only, scripts, texts
 
-enforce = pytest.fixture(enforcer)
+OWN = {"rate": "3/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
+ONE_OWN = {**OWN, "rate": "1/min"}
+SHARED = {"rate": "1000/h", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
+AT_ONCE = pytest.mark.usefixtures("loop_clock")
 
 
-def connected() -> tuple[Connection, list[Event]]:
-    """An accepted connection without an application, and what its client is sent."""
-    sent: list[Event] = []
-
-    async def send(event: Event) -> None:
-        sent.append(event)
-
-    connection = Connection({"type": "websocket"}, asyncio.Queue().get, send, SocketSettings("chat"))
-    connection.accepted()
-    return connection, sent
-
-
-class TestMessages:
+class TestRefusals:
     @BOTH
     async def test_a_refused_frame_is_dropped_and_told_once(self, enforce: Enforce, clock: FrozenClock) -> None:
         enforce(frames=TWO_FRAMES)
         clock.to(17.25)
-        communicator = await opened()
-        for text in ("one", "two"):
-            await communicator.send_to(text)
-            assert await communicator.receive_from() == text
-        await communicator.send_to("three")
-        assert await communicator.receive_json_from() == {
-            "type": "error",
-            "code": "rate_limited",
-            "detail": "Rate limit exceeded. Try again in 43 seconds.",
-            "rule": "frames",
-            "limit": 2,
-            "remaining": 0,
-            "window": 60,
-            "retry_after": 42.75,
-            "reference": ident_for_logs("everyone"),
-        }
-        await communicator.send_to("four")
-        assert await communicator.receive_nothing()
-        clock.to(60)
-        await communicator.send_to("five")
-        assert await communicator.receive_from() == "five"
-        await communicator.disconnect()
+        async with Line() as line:
+            line.send("one", "two", "three", "four")
+            assert await line.error() == {
+                "type": "error",
+                "code": "rate_limited",
+                "detail": "Rate limit exceeded. Try again in 43 seconds.",
+                "rule": "frames",
+                "limit": 2,
+                "remaining": 0,
+                "window": 60,
+                "retry_after": 42.75,
+                "reference": ident_for_logs("everyone"),
+            }
+            await line.until(lambda: only().refused == 2)
+            clock.to(60)
+            line.send("five")
+            assert await line.received(3) == ["one", "two", "five"]
+            assert len(line.told("error")) == 1
 
-    async def test_a_new_streak_of_refusals_is_told_again(self, enforce: Enforce, clock: FrozenClock) -> None:
+    @AT_ONCE
+    async def test_a_new_streak_is_told_again_and_an_allowed_frame_ends_one(self, enforce: Enforce) -> None:
+        enforce(own=ONE_OWN)
+        async with Line() as line:
+            for minute in range(1, 4):
+                line.send("in", *["over"] * 9)  # the tenth in a row would close it
+                await line.until(lambda minute=minute: only().refused == 9 * minute)
+                assert (len(texts(line)), len(line.told("error")), line.closed) == (minute, minute, None)
+                await asyncio.sleep(60)
+
+    @AT_ONCE
+    async def test_a_long_streak_is_told_once_a_retry_window(self, enforce: Enforce) -> None:
         enforce(frames={**TWO_FRAMES, "rate": "1/min"})
-        communicator = await opened()
-        for minute in range(3):
-            clock.to(60 * minute)
-            await communicator.send_to("in")
-            assert await communicator.receive_from() == "in"
-            for _ in range(3):
-                await communicator.send_to("over")
-            assert (await communicator.receive_json_from())["retry_after"] == 60
-            assert await communicator.receive_nothing(0.03)
-        await communicator.disconnect()
-
-    async def test_a_long_streak_is_told_once_a_retry_window(self, enforce: Enforce, settings: Any) -> None:
-        enforce(frames={**TWO_FRAMES, "rate": "1/100ms"})
-        communicator = await opened()
-        await communicator.send_to("in")
-        assert await communicator.receive_from() == "in"
-        started = asyncio.get_running_loop().time()
-        for expected in (0.0, 0.1):  # the store's clock stands still, the loop's doesn't
-            for _ in range(3):
-                await communicator.send_to("over")
-            assert (await communicator.receive_json_from())["retry_after"] == 0.1
-            assert asyncio.get_running_loop().time() - started >= expected
-            await asyncio.sleep(0.11)
-        await communicator.disconnect()
+        async with Line() as line:
+            line.send("in")
+            for number in (1, 2):
+                line.send(*["over"] * 3)
+                await line.until(lambda number=number: only().refused == 3 * number)
+                assert len(line.told("error")) == number
+                await asyncio.sleep(60)  # of the loop: the store's clock stands still
 
     async def test_it_is_refused_before_anyone_decodes_it(self, enforce: Enforce) -> None:
         class Decoding(AsyncJsonEcho):
@@ -120,183 +94,87 @@ class TestMessages:
                 raise AssertionError("it was decoded")
 
         enforce(frames={**TWO_FRAMES, "cost": 2})
-        first = await opened()
-        await first.send_to("x")
-        await first.receive_from()
-        second = await opened(Decoding.as_asgi())
-        await second.send_to("[" * 1000)
-        assert (await second.receive_json_from())["code"] == "rate_limited"
-        for communicator in (first, second):
-            await communicator.disconnect()
+        async with Line() as first, Line(Decoding.as_asgi()) as second:
+            first.send("x")
+            await first.until(lambda: first.frames)
+            second.send("[" * 1000)
+            assert (await second.error())["code"] == "rate_limited"
 
     @EVERY_KIND
-    async def test_closes_with_4429_after_too_many_in_a_row(self, enforce: Enforce, app: Any) -> None:
+    async def test_closes_with_4429_after_ten_in_a_row(self, enforce: Enforce, app: Any) -> None:
         store = enforce(sockets=TWO_SOCKETS, frames={**TWO_FRAMES, "rate": "1/min"})
-        communicator = await opened(app)
-        await communicator.send_json_to({})
-        await communicator.receive_from()
-        for _ in range(12):
-            await communicator.send_json_to({})
-        assert (await communicator.receive_json_from())["code"] == "rate_limited"
-        close = await communicator.receive_output()
-        assert close == {"type": "websocket.close", "code": 4429, "reason": "rate limited; retry_after=60"}
-        await communicator.wait()
-        assert await communicator.receive_nothing()
-        assert held(store) == 0
-
-    async def test_an_allowed_frame_ends_the_streak(self, enforce: Enforce, clock: FrozenClock) -> None:
-        enforce(frames={**TWO_FRAMES, "rate": "1/s"})
-        communicator = await opened()
-        for second in range(3):
-            clock.to(second)
-            await communicator.send_to("in")
-            assert await communicator.receive_from() == "in"
-            for _ in range(9):
-                await communicator.send_to("over")
-            assert (await communicator.receive_json_from())["type"] == "error"
-            assert await communicator.receive_nothing(0.03)
-        await communicator.disconnect()
-
-    async def test_the_application_is_told_and_its_last_words_are_swallowed(self, enforce: Enforce) -> None:
-        told: list[int] = []
-
-        class Talkative(AsyncEcho):
-            async def disconnect(self, code: int) -> None:
-                told.append(code)
-                await self.send("goodbye")
-                await self.close(4000)
-
-        enforce(frames={**TWO_FRAMES, "rate": "1/min"})
-        communicator = await opened(Talkative.as_asgi())
-        await communicator.send_to("in")
-        assert await communicator.receive_from() == "in"
-        for _ in range(10):
-            await communicator.send_to("over")
-        kinds = [(await communicator.receive_output())["type"] for _ in range(2)]
-        assert kinds == ["websocket.send", "websocket.close"]
-        await communicator.wait()
-        assert await communicator.receive_nothing()
-        assert told == [4429]
+        line = await Line(app).open()
+        line.send(*["{}"] * 12)
+        assert await line.closing() == {
+            "type": "websocket.close",
+            "code": 4429,
+            "reason": "rate limited; retry_after=60",
+        }
+        await line.ended()
+        assert (line.frames[0], len(line.told("error")), len(line.frames), held(store)) == ({}, 1, 2, 0)
 
     async def test_what_follows_our_close_reaches_no_one(self, enforce: Enforce) -> None:
-        seen: list[str] = []
+        """The application is told, and its last words are swallowed."""
+        codes: list[int] = []
 
-        async def stubborn(scope: Any, receive: Any, send: Any) -> None:
-            await receive()
-            await send({"type": "websocket.accept"})
-            while len(seen) < 2:
+        @accepting
+        async def stubborn(receive: Any, send: Any) -> None:
+            while len(codes) < 2:
                 event = await receive()
                 if event["type"] == "websocket.disconnect":
-                    seen.append(event["code"])
+                    codes.append(event["code"])
+                    await send({"type": "websocket.send", "text": "goodbye"})
                     await send({"type": "websocket.close"})
 
         enforce(frames={**TWO_FRAMES, "cost": 2})
-        communicator = await opened(ThrottleMiddleware(stubborn, scope="chat"))
-        for _ in range(14):
-            await communicator.send_to("x")
-        await communicator.send_input({"type": "websocket.disconnect", "code": 1000})
-        await communicator.wait()
-        assert seen == [4429, 1000]
-        kinds = [(await communicator.receive_output())["type"] for _ in range(2)]
-        assert kinds == ["websocket.send", "websocket.close"]
-        assert await communicator.receive_nothing()
+        line = await Line(inside=stubborn).open()
+        line.send(*["x"] * 14)
+        await line.close()
+        assert codes == [4429, 1000]
+        assert [event["type"].partition(".")[2] for event in line.sent] == ["accept", "send", "close"]
+        assert line.frames == line.told("error")
 
     async def test_before_accept_nothing_is_said(self, enforce: Enforce) -> None:
         async def hesitant(scope: Any, receive: Any, send: Any) -> None:
-            await receive()
+            assert (await receive())["type"] == "websocket.connect"
             assert (await receive())["text"] == "in"
             assert (await receive())["type"] == "websocket.disconnect"
 
         enforce(frames={**TWO_FRAMES, "cost": 2})
-        communicator = socket(ThrottleMiddleware(hesitant, scope="chat"))
-        await communicator.send_input({"type": "websocket.connect"})
-        for text in ("in", *["over"] * 20):
-            await communicator.send_to(text)
-        await communicator.disconnect()
-        assert await communicator.receive_nothing()
+        line = Line(inside=hesitant)
+        opening = asyncio.ensure_future(line.open())
+        await asyncio.sleep(0)
+        line.send("in", *["over"] * 20)
+        line.leave()
+        await opening
+        assert line.sent == []
 
-    async def test_zero_violations_never_close(self, enforce: Enforce, settings: Any) -> None:
-        store = enforce(frames={**TWO_FRAMES, "rate": "1/min"})
-        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "MAX_VIOLATIONS": 0}
-        get_store()  # the settings' own store from here on
-        communicator = await opened()
-        for _ in range(50):
-            await communicator.send_to("x")
-        assert await communicator.receive_from() == "x"
-        assert (await communicator.receive_json_from())["type"] == "error"
-        assert await communicator.receive_nothing()
-        await communicator.disconnect()
-        assert held(store) == 0
-
-    async def test_a_frame_costs_what_the_consumer_says(self, enforce: Enforce) -> None:
-        class Weighed(AsyncEcho):
-            def throttle_cost(self, message: dict[str, Any]) -> int:
-                return len(message["text"])
-
-        enforce(frames={**TWO_FRAMES, "rate": "10/min"})
-        communicator = await opened(Weighed.as_asgi())
-        await communicator.send_to("12345678")
-        assert await communicator.receive_from() == "12345678"
-        await communicator.send_to("123")
-        assert (await communicator.receive_json_from())["remaining"] == 2
-        await communicator.send_to("12")
-        assert await communicator.receive_from() == "12"
-        await communicator.send_to("too much for any minute")
-        assert (await communicator.receive_json_from())["retry_after"] is None
-        await communicator.disconnect()
+    @pytest.mark.row("A48")
+    async def test_a48_the_text_of_a_close_is_always_the_same(self, enforce: Enforce) -> None:
+        for name, rate in (("own", "1/min"), ("secret rule", "2/min")):
+            enforce(**{name: {**OWN, "rate": rate}})
+            line = await Line(ladder={"close": 1}).open()
+            line.send("1", "2", "3")
+            close = await line.closing()
+            assert close["reason"].partition("; retry_after=")[0] == "rate limited"
+            assert set(close) == {"type", "code", "reason"}
 
     @pytest.mark.parametrize(
         ("payload", "event"),
-        [
-            ({"wait": 1}, {"type": "websocket.send", "text": '{"wait": 1}'}),
-            ("slow down", {"type": "websocket.send", "text": "slow down"}),
-            (b"\x00", {"type": "websocket.send", "bytes": b"\x00"}),
-        ],
+        [({"wait": 1}, {"text": '{"wait": 1}'}), ("slow down", {"text": "slow down"}), (b"\x00", {"bytes": b"\x00"})],
     )
-    async def test_the_error_frame_is_what_the_consumer_says(
-        self, enforce: Enforce, payload: object, event: object
-    ) -> None:
+    async def test_the_error_frame_is_what_the_consumer_says(self, enforce: Enforce, payload: Any, event: Any) -> None:
         class Custom(AsyncEcho):
             def throttle_error_payload(self, decision: Decision) -> object:
                 assert decision.rule == "frames"
                 return payload
 
         enforce(frames={**TWO_FRAMES, "cost": 2})
-        communicator = await opened(Custom.as_asgi())
-        await communicator.send_to("x")
-        await communicator.receive_from()
-        await communicator.send_to("x")
-        assert await communicator.receive_output() == event
-        await communicator.disconnect()
+        async with Line(Custom.as_asgi()) as line:
+            line.send("x", "x")
+            await line.until(lambda: only().refused and line.sent[-1] == {"type": "websocket.send", **event})
 
-    @BOTH
-    async def test_requests_and_frames_draw_on_one_budget(self, enforce: Enforce) -> None:
-        class Search(APIView):
-            authentication_classes = ()
-            throttle_classes = [RuleThrottle]
-            throttle_scope = "search"
-
-            def get(self, request: Request) -> Response:
-                return Response()
-
-        def search() -> int:
-            request = APIRequestFactory().get("/search")
-            force_authenticate(request, User(pk=5))
-            return int(Search.as_view()(request).status_code)
-
-        enforce(api={"rate": "4/min", "scopes": ["search", "chat"], "events": ["request", "message"], "key": "user"})
-        communicator = await opened(user=User(pk=5))
-        for text in ("one", "two", "three"):
-            await communicator.send_to(text)
-            assert await communicator.receive_from() == text
-        assert [await asyncio.to_thread(search) for _ in range(2)] == [200, 429]
-        await communicator.send_to("five")
-        told = await communicator.receive_json_from()
-        assert (told["rule"], told["limit"], told["remaining"]) == ("api", 4, 0)
-        await communicator.disconnect()
-
-    @EVERY_KIND
-    async def test_the_channel_layer_is_left_alone(self, enforce: Enforce, app: Any) -> None:
+    async def test_the_channel_layer_is_left_alone(self, enforce: Enforce) -> None:
         class Listener(AsyncEcho):
             groups = ["lobby"]
 
@@ -304,277 +182,347 @@ class TestMessages:
                 await self.send(event["text"])
 
         enforce(frames={**TWO_FRAMES, "rate": "1/min"})
-        communicator = await opened(Listener.as_asgi())
-        await communicator.send_to("in")
-        await communicator.receive_from()
-        await communicator.send_to("over")
-        assert (await communicator.receive_json_from())["type"] == "error"
-        for n in range(5):
-            await get_channel_layer().group_send("lobby", {"type": "news", "text": f"item {n}"})
-        assert [await communicator.receive_from() for _ in range(5)] == [f"item {n}" for n in range(5)]
-        await communicator.disconnect()
+        async with Line(Listener.as_asgi()) as line:
+            line.send("in", "over")
+            await line.error()
+            for number in range(5):
+                await get_channel_layer().group_send("lobby", {"type": "news", "text": f"item {number}"})
+            await line.until(lambda: line.frames[2:] == [f"item {number}" for number in range(5)])
         assert not get_channel_layer().groups.get("lobby")
 
 
-OUT = {"rate": "3/min", "events": ["send"], "key": "connection", "algorithm": "gcra"}
+def test_a_payload_is_text_bytes_or_json() -> None:
+    assert (encode("as it is"), encode(b"\x00"), encode(gettext_lazy("later"))) == ("as it is", b"\x00", "later")
+    number, moment = UUID(int=7), datetime(2026, 11, 20, 12, tzinfo=UTC)
+    payload = {"text": gettext_lazy("later"), "id": number, "price": Decimal("1.50"), "at": moment}
+    assert json.loads(encode(payload)) == {
+        "text": "later", "id": str(number), "price": "1.50", "at": "2026-11-20T12:00:00Z",
+    }  # fmt: skip
 
 
-async def say(line: Line, *texts: str) -> None:
-    for text in texts:
-        await line.say({"type": "websocket.send", "text": text})
+class TestLadder:
+    async def test_dropped_without_a_word(self, enforce: Enforce) -> None:
+        enforce(own=ONE_OWN)
+        async with Line(ladder={"error": 0, "close": 0}) as line:
+            line.send("in", *["over"] * 40)
+            await line.until(lambda: only().refused == 40)
+            assert (texts(line), line.frames, line.closed) == (["in"], ["in"], None)
+
+    async def test_held_up_until_it_may_pass(self, enforce: Enforce, loop_clock: LoopClock) -> None:
+        enforce(own={**OWN, "rate": "1/s"})
+        async with Line(ladder={"error": 0, "delay": 1}) as line:
+            began = loop_clock()
+            line.send("one", "two", "three")
+            assert await line.received(3) == ["one", "two", "three"]
+            assert loop_clock() - began == pytest.approx(2, abs=0.1)
+
+    async def test_held_up_for_as_long_as_any_may_be(self, enforce: Enforce, loop_clock: LoopClock) -> None:
+        """However long it would be until it may pass: a minute here."""
+        enforce(own=ONE_OWN)
+        async with Line(ladder={"error": 0, "delay": 1, "close": 3}) as line:
+            began = loop_clock()
+            line.send("in", *["over"] * 3)
+            await line.closing()
+            assert loop_clock() - began == pytest.approx(2 * MAX_DELAY, abs=0.1)
+            assert texts(line) == ["in"]
+
+    async def test_a_consumer_says_so_by_attributes(self, enforce: Enforce) -> None:
+        class Strict(AsyncEcho):
+            throttle_ladder = {"close": 2}
+            throttle_close_codes = {"rate_limited": 4000}
+
+        enforce(own=ONE_OWN)
+        line = await Line(Strict.as_asgi()).open()
+        line.send("in", "over", "over")
+        assert (await line.closing())["code"] == 4000
+        assert len(line.told("error")) == 1
 
 
-def test_the_frame_that_tells_of_a_gap() -> None:
-    since = datetime(2026, 11, 20, 12, 34, 56, 789_999, UTC)
-    assert continuity_payload(DroppedFrames(7, since)) == {
-        "type": "continuity_lost",
-        "lost": 7,
-        "since": "2026-11-20T12:34:56.789Z",
-        "detail": "7 messages were not sent to you, as there were too many.",
-    }
-    assert "1 message was" in continuity_payload(DroppedFrames(1, since))["detail"]
+class TestOwnRules:
+    """Rules of the key "connection": counted in the process, first of all, and gone with the socket."""
+
+    async def test_each_socket_has_its_own_budget(self, enforce: Enforce) -> None:
+        store = enforce(own=OWN)
+        async with Line() as first, Line() as second:
+            first.send("1", "2", "3", "4")
+            error = await first.error()
+            second.send("1", "2", "3")
+            assert await second.received(3) == texts(first) == ["1", "2", "3"]
+        assert (error["code"], error["rule"], error["limit"], error["window"]) == ("rate_limited", "own", 3, 60)
+        assert 0 < error["retry_after"] <= 20
+        assert counters(store) == {}, "no store was asked"
+
+    async def test_they_come_before_all_others_and_cost_them_nothing(self, enforce: Enforce) -> None:
+        store = enforce(own=OWN, shared=SHARED)
+        async with Line() as line:
+            line.send(*"12345")
+            await line.error()
+        assert [state[-1] for state, _ in counters(store).values()] == [3]
+
+    async def test_what_others_refuse_costs_them_nothing(self, enforce: Enforce, clock: FrozenClock) -> None:
+        enforce(own=OWN, shared={**SHARED, "rate": "1/min"}, MAX_VIOLATIONS=0)
+        async with Line() as line:
+            line.send(*"123456")
+            for minute in (1, 2):
+                await line.until(lambda minute=minute: only().refused == 5 and len(texts(line)) == minute)
+                clock.to(60 * minute)
+                line.send("again")
+            await line.received(3)
+            assert {error["rule"] for error in line.told("error")} == {"shared"}, "its own three were never used up"
+
+    async def test_a_queue_of_its_own(self, enforce: Enforce, loop_clock: LoopClock) -> None:
+        enforce(queue={**OWN, "rate": "2/s", "algorithm": "leaky_bucket", "action": "delay", "burst": 10})
+        async with Line(ladder={"close": 0}) as line:
+            began = loop_clock()
+            line.send(*"abcdefghij")
+            assert await line.received(10) == [*"abcdefghij"]
+            assert loop_clock() - began == pytest.approx(4.5, abs=0.1)
 
 
-class TestLoss:
-    async def test_fifty_a_second_each_way(self, enforce: Enforce) -> None:
-        """Design C: by two rules, so that neither way uses up the other's."""
-        options = {"rate": "50/s", "key": "connection", "algorithm": "gcra"}
-        enforce(inward={**options, "events": ["message"]}, outward={**options, "events": ["send"]})
-        line = await Line(ladder={"close": 0}).open()
-        line.send(*[f"{n}" for n in range(60)])
-        await line.until(lambda: line.told("error"))
-        assert 50 <= len(line.got) < 60
-        assert line.told("continuity_lost") == [], "what came in was echoed: fifty went out too"
-        await say(line, *["more"] * 60)
-        await line.until(lambda: line.told("continuity_lost"))
-        await line.close()
+class TestPrices:
+    async def test_a_frame_costs_what_the_consumer_says(self, enforce: Enforce) -> None:
+        class Weighed(AsyncEcho):
+            def throttle_cost(self, message: dict[str, Any]) -> int:
+                return len(message["text"])
 
-    async def test_a_gap_is_told_once_with_how_many_and_since_when(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "3/300ms"})
-        line = await Line().open()
-        before = datetime.now(UTC)
-        await say(line, *"abcdefgh")
-        after = datetime.now(UTC)
-        await line.until(lambda: line.told("continuity_lost"))
-        (told,) = line.told("continuity_lost")
-        assert (told["lost"], line.frames[:3]) == (5, ["a", "b", "c"])
-        assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(told["since"]) <= after
-        await asyncio.sleep(0.3)
-        await say(line, "i")
-        assert line.frames[-1] == "i"
-        assert len(line.told("continuity_lost")) == 1
-        (socket,) = open_sockets.everyone()
-        assert (socket.sent, socket.lost) == (4, 5)
-        await line.close()
-
-    async def test_it_is_told_before_the_next_frame_that_passes(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "1/100ms"})
-        line = await Line().open()
-        await say(line, "a", "lost")
-        await asyncio.sleep(0.11)
-        await say(line, "b")
-        kinds = [frame if isinstance(frame, str) else frame["type"] for frame in line.frames]
-        assert kinds == ["a", "continuity_lost", "b"]
-        await line.close()
-
-    async def test_a_long_flood_is_told_of_once_a_second(self, enforce: Enforce, monkeypatch: Any) -> None:
-        monkeypatch.setattr(messages, "REPORT_EVERY", 0.2)
-        enforce(outward={**OUT, "rate": "10/100ms"})
-        line = await Line().open()
-        began, said = time.monotonic(), 0
-        while (seconds := time.monotonic() - began) < 0.9:
-            await say(line, "x")
-            said += 1
-            await asyncio.sleep(0.001)
-        gaps = line.told("continuity_lost")
-        print(f"{said} frames in {seconds:.2f} s, {len(gaps)} gaps told")
-        assert 2 <= len(gaps) <= 1 + seconds / 0.2
-        await asyncio.sleep(0.25)
-        passed = line.frames.count("x")
-        assert passed + sum(gap["lost"] for gap in line.told("continuity_lost")) == said
-        await line.close()
-
-    async def test_our_own_frames_never_count(self, enforce: Enforce) -> None:
-        enforce(
-            outward={**OUT, "rate": "2/min"},
-            inward={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"},
-        )
-        line = await Line().open()
-        line.send("one", "over")
-        await line.until(lambda: line.told("error"))
-        await say(line, "two")
-        assert [frame for frame in line.frames if isinstance(frame, str)] == ["one", "two"]
-        await line.close()
-
-    async def test_it_is_what_the_consumer_says(self, enforce: Enforce) -> None:
-        class Feed(AsyncEcho):
-            groups = ["lobby"]
-
-            async def news(self, event: dict[str, Any]) -> None:
-                await self.send(event["text"])
-
-            def throttle_continuity_payload(self, gap: DroppedFrames) -> object:
-                return f"{gap.lost} missing"
-
-        enforce(outward={**OUT, "rate": "2/200ms"})
-        communicator = await opened(Feed.as_asgi())
-        for n in range(5):
-            await get_channel_layer().group_send("lobby", {"type": "news", "text": f"{n}"})
-        assert [await communicator.receive_from() for _ in range(3)] == ["0", "1", "3 missing"]
-        await communicator.disconnect()
-
-    async def test_who_sends_too_much_and_closes_tells_of_the_gap_first(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "2/hour"})
-        line = await Line(coalesce=lambda event: event["text"] if event["text"] in "xy" else None).open()
-        await say(line, *"abcdexyx")
-        await line.say({"type": "websocket.close", "code": 1000})
-        assert [frame if isinstance(frame, str) else frame["lost"] for frame in line.frames] == ["a", "b", 6]
-        assert [event["type"] for event in line.sent[-2:]] == ["websocket.send", "websocket.close"]
-        assert open_sockets.everyone() == ()
-        await line.close()
-
-    async def test_it_does_so_a_moment_after_it_was_told_of_another(self) -> None:
-        connection, told = connected()
-        out = UnsentFrames(connection)
-        for _ in range(2):
-            out.refused({"type": "websocket.send", "text": "lost"}, None, 60.0)
-            await out.report()
-        gap = out.end()
-        assert ([json.loads(event["text"])["lost"] for event in told], gap and gap.lost) == ([1], 1)
-        assert out.end() is None, "there is nothing more to tell"
-
-    async def test_so_does_who_is_closed_by_us(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "1/hour"})
-        line = await Line().open()
-        await say(line, "a", "lost", "lost")
-        open_sockets.everyone()[0].close(4410, "closed", {"type": "error"})
-        await line.until(lambda: line.closed)
-        assert [frame if isinstance(frame, str) else frame["type"] for frame in line.frames] == [
-            "a", "continuity_lost", "error",
-        ]  # fmt: skip
-        await line.close()
-
-    async def test_shared_rules_hold_on_the_way_out_too(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "2/min", "key": "ip"})
-        first, second = await Line().open(), await Line().open()
-        await say(first, "a")
-        await say(second, "b", "c")
-        assert (first.frames, second.frames) == (["a"], ["b"])
-        for line in (first, second):
-            await line.close()
-
-    async def test_a_queue_holds_the_application_up(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "20/s", "algorithm": "leaky_bucket", "action": "delay"})
-        line = await Line().open()
-        began = time.monotonic()
-        await say(line, *"abcdef")
-        seconds = time.monotonic() - began
-        print(f"6 frames at 20/s took {seconds:.2f} s")
-        assert 0.2 <= seconds <= 0.25 + slack(1.0)
-        assert line.frames == [*"abcdef"]
-        await line.close()
+        enforce(frames={**TWO_FRAMES, "rate": "10/min"})
+        async with Line(Weighed.as_asgi()) as line:
+            line.send("12345678", "123")
+            assert (await line.error())["remaining"] == 2
+            line.send("12", "too much for any minute")
+            assert (await line.error(2))["retry_after"] is None
+            assert [text for text in line.frames if text in (12345678, 12)] == [12345678, 12]
 
     async def test_bytes(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "10/min", "unit": "bytes"})
+        enforce(volume={**OWN, "rate": "10/min", "unit": "bytes"})
+        async with Line() as line:
+            line.send("12345", "üü", "", "12")
+            assert (await line.error())["remaining"] == 1
+            line.send("x" * 11)
+            await line.until(lambda: only().refused == 2)
+            assert texts(line) == ["12345", "üü", ""]
+
+    async def test_a_frame_larger_than_the_budget_never_passes(self, enforce: Enforce) -> None:
+        enforce(volume={**OWN, "rate": "10/min", "unit": "bytes"})
+        async with Line() as line:
+            line.send("x" * 11, "x" * 10)
+            assert (await line.error())["retry_after"] is None
+            assert await line.received(1) == ["x" * 10]
+
+    async def test_a_function_prices_by_the_scope_and_by_bytes(self, enforce: Enforce) -> None:
+        enforce(volume={**OWN, "rate": "20/min", "unit": "bytes", "cost": "tests.sockets.test_messages.twice"})
+        async with Line() as line:
+            line.send("12345", "123456", "12345")
+            assert await line.received(2) == ["12345", "12345"]
+
+    async def test_a_frame_that_costs_nothing_is_free_of_bytes_too(self, enforce: Enforce) -> None:
+        enforce(volume={**OWN, "rate": "5/min", "unit": "bytes"}, shared=SHARED)
+        async with Line(cost=lambda event: 0 if event["text"].startswith("ping") else 1) as line:
+            line.send(*["ping, as often as one likes"] * 5, "12345")
+            assert (await line.received(6))[5] == "12345"
+            assert line.told("error") == []
+
+    @BOTH
+    async def test_requests_and_frames_draw_on_one_budget(self, enforce: Enforce) -> None:
+        enforce(api={"rate": "4/min", "events": ["request", "message"], "key": "user"})
+        async with Line(user=User(pk=5)) as line:
+            line.send("one", "two", "three")
+            await line.received(3)
+            rule = rulebook.current().rules[0]
+            assert (await Limiter([rule], get_store()).aacquire("user:5")).allowed
+            line.send("five")
+            error = await line.error()
+            assert (error["rule"], error["limit"], error["remaining"]) == ("api", 4, 0)
+
+
+def twice(scope: Any) -> int:
+    return 2
+
+
+def nobody(scope: Any) -> Any:
+    return object()
+
+
+class TestDampers:
+    SMOOTH = {"rate": "5/s", "events": ["message"], "key": "ip", "algorithm": "damper"}
+
+    async def test_beside_a_rule_that_refuses(self, enforce: Enforce) -> None:
+        store = enforce(smooth=self.SMOOTH, shared={**SHARED, "rate": "3/h"})
+        async with Line() as line:
+            line.send(*["x"] * 5)
+            await line.error()
+            assert len(texts(line)) == 3
+        assert [state[-1] for state, _ in counters(store).values()] == [3]
+
+    async def test_what_one_suppresses_costs_nobody_anything(self, enforce: Enforce, monkeypatch: Any) -> None:
+        store = enforce(own=OWN, shared=SHARED, smooth=self.SMOOTH)
+        suppressed = Outcome("smooth", IDENT, False, 5, 0, 0.5, 0.5, Reason.SUPPRESSED, window=1.0)
+        monkeypatch.setattr(store.local_limits, "decide_all", lambda charges: (suppressed,))
+        async with Line() as line:
+            line.send("x")
+            assert (await line.error())["rule"] == "smooth"
+        assert counters(store) == {}
+
+
+reported: Counter[tuple[str, str]] = Counter()
+
+
+def count(report: reports.Report) -> None:
+    for outcome in report.decision.outcomes if report.facts.events == ("message",) else ():
+        reported[outcome.rule, outcome.verdict] += 1
+
+
+class TestReports:
+    HOOKS = ["tests.sockets.test_messages.count"]
+
+    @pytest.fixture(autouse=True)
+    def nothing_reported(self) -> None:
+        reported.clear()
+
+    @pytest.mark.parametrize("rules", [{"own": OWN}, {"shared": SHARED}, {"own": OWN, "shared": SHARED}])
+    async def test_every_message_is_reported_once(self, enforce_live: Live, rules: dict[str, Any]) -> None:
+        """However few questions the store was asked."""
+        enforce_live(**rules, MAX_VIOLATIONS=0, HOOKS=self.HOOKS)
+        passed = 3 if "own" in rules else 60
+        async with Line() as line:
+            line.send(*["x"] * 60)
+            await line.received(passed)
+            await becomes(lambda: reported.total() == passed * len(rules) + 60 - passed)
+        assert {name: reported[name, "allowed"] for name in rules} == dict.fromkeys(rules, passed)
+        assert reported["own", "refused"] == 60 - passed
+
+    async def test_receivers_hear_of_refusals_and_of_shares_reached(self, enforce_live: Live) -> None:
+        heard: list[Any] = []
+
+        def refused(decision: Any, **_: Any) -> None:
+            heard.append(decision.rule)
+
+        def reached(share: float, **_: Any) -> None:
+            heard.append(share)
+
+        throttled.connect(refused)
+        quota_warning.connect(reached)
+        enforce_live(shared={**SHARED, "rate": "10/h", "warn_at": [0.5, 1]})
+        async with Line() as line:
+            line.send(*["x"] * 11)
+            await line.error()
+        throttled.disconnect(refused)
+        quota_warning.disconnect(reached)
+        assert heard == [0.5, 1.0, "shared"]
+
+    async def test_rules_and_blocks_may_only_record(self, enforce: Enforce, change: Any) -> None:
+        enforce(HOOKS=self.HOOKS, SHADOW=True)
+        rule = Rule.from_options("own", ONE_OWN).as_shadow()
+        async with Line() as line:
+            for number, overrides in enumerate([(), (Override(subject=IDENT, effect="block"),)], 1):
+                change(rule, overrides=overrides)
+                line.send("x", "y")
+                await line.received(2 * number)
+        # The second by the rule, the others by the rule and the block.
+        assert reported == {("own", "allowed"): 1, ("own", "shadowed"): 1 + 2 * 2}
+
+
+class TestCallers:
+    """Who sends is looked up off the event loop, and anew after a second."""
+
+    @pytest.fixture
+    def groups(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        """The groups that the user has at each look-up, the last for ever; an exception is raised."""
+        answers: list[Any] = []
+
+        def names(user: Any) -> frozenset[str]:
+            if is_on_event_loop():
+                raise SynchronousOnlyOperation
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            if isinstance(answer, Exception):
+                raise answer
+            return frozenset(answer)
+
+        monkeypatch.setattr("django_throttle.identity.keys.group_names", names)
+        return answers
+
+    async def test_an_audience(self, enforce: Enforce, groups: list[Any]) -> None:
+        groups[:] = [["editors"]]
+        enforce(own={**ONE_OWN, "audience": ["group:editors"]})
+        async with Line(user=User(pk=7)) as line:
+            line.send("one", "two")
+            assert (await line.error())["rule"] == "own"
+
+    @pytest.mark.parametrize("key", ["user", "connection"])
+    @AT_ONCE
+    async def test_who_changes_groups_has_another_plan(self, enforce: Enforce, groups: list[Any], key: str) -> None:
+        groups[:] = [[], ["premium"], []]
+        enforce(shared={**SHARED, "rate": "2/h", "key": key, "plans": {"group:premium": "5/h"}}, MAX_VIOLATIONS=0)
+        async with Line(user=User(pk=7)) as line:
+            for number, passed in enumerate((2, 5, 5), 1):
+                line.send(*"x" * (passed - len(texts(line)) + 1))
+                await line.until(lambda number=number: only().refused == number)
+                assert len(texts(line)) == passed
+                await asyncio.sleep(1.01)
+
+    @AT_ONCE
+    async def test_a_database_that_fails_changes_no_plan(self, enforce: Enforce, groups: list[Any]) -> None:
+        groups[:] = [["premium"], DatabaseError("gone")]
+        enforce(shared={**SHARED, "rate": "1/h", "key": "user", "plans": {"group:premium": "5/h"}})
+        async with Line(user=User(pk=7)) as line:
+            for passed in (1, 2):
+                line.send("x")
+                await line.received(passed)
+                await asyncio.sleep(1.01)
+
+    @AT_ONCE
+    async def test_who_logs_in_is_another_one(self, enforce: Enforce) -> None:
+        """``channels.auth.login`` puts the user into the scope of a socket that is open."""
+        enforce(shared={**SHARED, "rate": "1/h", "key": "user"})
+        async with Line() as line:
+            line.send("one", "two")
+            await line.received(2)
+            line.scope["user"] = User(pk=5)
+            await asyncio.sleep(1.0)
+            line.send("three", "four")
+            await line.error()
+            assert len(texts(line)) == 3
+
+    async def test_a_function_that_names_nobody_is_an_error_of_the_site(self, enforce: Enforce) -> None:
+        enforce(shared={**SHARED, "key": "tests.sockets.test_messages.nobody"})
         line = await Line().open()
-        await say(line, "abcde", "lost it", "fghij")
-        assert [frame for frame in line.frames if isinstance(frame, str)] == ["abcde", "fghij"]
-        await line.close()
+        line.send("x")
+        with pytest.raises(InvalidIdent):
+            await line.ended()
 
 
-class TestCoalescing:
-    @staticmethod
-    def kind(event: dict[str, Any]) -> str | None:
-        return event["text"][0] if event["text"][0] in "xy" else None
+@pytest.mark.row("A44")
+class TestA44:
+    """A flood on one socket is decided where it comes in; nobody else notices, and Redis hardly does."""
 
-    async def test_the_newest_of_a_kind_is_sent_when_there_is_room(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "2/200ms"})
-        line = await Line(coalesce=self.kind).open()
-        await say(line, "a", "b", "x1", "y1", "x2", "c", "x3")
-        await line.until(lambda: "x3" in line.frames and "y1" in line.frames)
-        sent = [frame for frame in line.frames if isinstance(frame, str)]
-        assert sorted(sent) == ["a", "b", "x3", "y1"]
-        assert sum(told["lost"] for told in line.told("continuity_lost")) == 3, "x1 and x2 overtaken, c left out"
-        await line.close()
+    FLOOD = 5_000
 
-    async def test_what_was_kept_keeps_the_pace_too(self, enforce: Enforce) -> None:
-        """A frame of each of twenty kinds waits: they go one by one, each when there is room for it."""
-        enforce(outward={**OUT, "rate": "1/100ms"})
-        line = await Line(coalesce=lambda event: event["text"]).open()
-        began = time.monotonic()
-        await say(line, *[f"{n}" for n in range(20)])
-        await line.until(lambda: len(line.frames) >= 4)
-        seconds = time.monotonic() - began
-        print(f"{len(line.frames)} frames at 10/s in {seconds:.2f} s")
-        assert len(line.frames) <= 1 + seconds / 0.1
-        assert len(set(line.frames)) == len(line.frames)
-        await line.close()
+    @pytest.mark.parametrize("kinds", [("own",), ("shared",), ("own", "shared")], ids="+".join)
+    async def test_a44_others_are_served_meanwhile(
+        self, enforce_live: Live, redis_server: Any, kinds: tuple[str, ...], figure: Callable[..., None]
+    ) -> None:
+        rules = {"own": {**OWN, "rate": "50/s"}, "shared": {**SHARED, "rate": "600/min"}}
+        enforce_live(**{kind: rules[kind] for kind in kinds}, MAX_VIOLATIONS=0)
+        loop = asyncio.get_running_loop()
+        async with Line() as line:
+            flooded = only()
+            async with Line(address="198.51.100.7") as other:
+                with redis_server.client() as redis:
+                    before, began = scripts(redis), loop.time()
+                    line.send(*["x"] * self.FLOOD)
+                    other.send("hello")
+                    await other.received(1)
+                    assert flooded.refused + len(texts(line)) < self.FLOOD
+                    await line.until(lambda: flooded.refused + len(texts(line)) == self.FLOOD)
+                    seconds, calls = loop.time() - began, scripts(redis) - before
+            figure(f"questions to Redis of {self.FLOOD:,} messages", calls)
+            assert calls <= 2 * MOST_ASKED * (1 + seconds), "ten a second for each address"
+            assert len(line.told("error")) <= 5 + seconds
 
-    async def test_what_passes_overtakes_what_was_kept(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "1/150ms"})
-        line = await Line(coalesce=self.kind).open()
-        await say(line, "a", "x1")
-        time.sleep(0.16)  # noqa: ASYNC251 - the loop stands still, so that nothing is sent in between
-        await say(line, "x2")
-        assert "x1" not in line.frames
-        assert [frame for frame in line.frames if isinstance(frame, str)] == ["a", "x2"]
-        await asyncio.sleep(0.2)
-        assert "x1" not in line.frames
-        await line.close()
-
-    async def test_kinds_are_bounded(self, enforce: Enforce, monkeypatch: Any) -> None:
-        monkeypatch.setattr(messages, "MAX_KINDS", 3)
-        connection, _ = connected()
-        out = UnsentFrames(connection)
-        for n in range(5):
-            out.refused({"type": "websocket.send", "text": f"{n}"}, n, 60.0)
-        assert (out.lost, connection.lost) == (2, 2)
-        out.end()
-
-    async def test_nothing_is_kept_for_a_client_that_has_gone(self, enforce: Enforce) -> None:
-        """An application may go on for a while: what it sends too much of must not be sent later, by nobody."""
-        enforce(outward={**OUT, "rate": "1/50ms"})
-        go_on = asyncio.Event()
-
-        class Lasting(Line):
-            async def echo(self, scope: Any, receive: Any, send: Any) -> None:
-                await super().echo(scope, receive, send)
-                await say(self, "a", "x1", "lost")
-                await go_on.wait()
-
-        line = await Lasting(coalesce=self.kind).open()
-        closing = asyncio.ensure_future(line.close())
-        await line.until(lambda: "a" in line.frames)
-        await asyncio.sleep(0.15)
-        assert line.frames == ["a"]
-        go_on.set()
-        await closing
-
-    async def test_a_server_s_error_for_it_is_nobody_s(self, enforce: Enforce, caplog: Any) -> None:
-        """No application waits for what was kept, so none is told that its client has gone."""
-        enforce(outward={**OUT, "rate": "1/50ms"})
-        caplog.set_level("DEBUG", "django_throttle")
-        failed: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
-
-        class Going(Line):
-            async def take(self, event: Any) -> None:
-                if event.get("text") == "x2":
-                    raise OSError("it has gone")
-                await super().take(event)
-
-        line = await Going(coalesce=self.kind).open()
-        await say(line, "a", "x1", "x2")
-        await line.until(lambda: "it has gone" in caplog.text)
-        gc.collect()
-        assert failed == []
-        await line.close()
-
-    async def test_nothing_is_sent_after_the_end(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "1/50ms"})
-        line = await Line(coalesce=self.kind).open()
-        await say(line, "a", "x1", "lost")
-        await line.close()
-        before = list(line.sent)
-        await asyncio.sleep(0.12)
-        assert line.sent == before
+    async def test_a44_it_is_closed_after_as_many_as_the_setting_says(self, enforce: Enforce) -> None:
+        enforce(own={**OWN, "rate": "50/s"}, MAX_VIOLATIONS=25)
+        line = await Line().open()
+        flooded = only()
+        line.send(*["x"] * self.FLOOD)
+        assert (await line.closing())["code"] == 4429
+        assert (flooded.refused, len(line.told("error"))) == (25, 1)

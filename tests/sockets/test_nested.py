@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -11,105 +10,83 @@ import pytest
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Rule
-from django_throttle.limiter import Limiter
-from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held, opened, socket
-from tests.doors import BOTH, Enforce, enforcer
+from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held
+from tests.doors import BOTH, Enforce
 from tests.inside import counters
-from tests.sockets.guarded import Line
-from tests.sockets.test_rule_change import Pin, blocked, change
+from tests.sockets.guarded import Line, accepting, blocked, only, used
 
-__all__ = ["change", "enforce"]
-
-enforce = pytest.fixture(enforcer)
+ONE = {**TWO_SOCKETS, "limit": 1}
 WINDOW = {"algorithm": "fixed_window", "key": "everyone"}
+OWN = {"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
 
 
-class Telling(AsyncEcho):
-    throttle_ladder = {"close": 2}
-
-    def throttle_error_payload(self, decision: Decision) -> object:
-        return f"no more of {decision.rule}"
-
-
-def around(consumer: Any, *scopes: str) -> Any:
+def line(consumer: Any = AsyncEcho, *scopes: str) -> Line:
+    """A client of a consumer with a middleware around it, of another scope by default."""
     app = consumer.as_asgi()
-    for scope in scopes:
+    for scope in scopes or ("site",):
         app = ThrottleMiddleware(app, scope)
-    return app
-
-
-def used(store: Any) -> int:
-    """The largest count that the memory store has."""
-    return max(state[-1] for state, _ in counters(store).values())
+    return Line(app)
 
 
 class TestOneScope:
     @pytest.mark.parametrize("consumer", [AsyncEcho, SyncEcho])
     async def test_it_is_charged_once(self, enforce: Enforce, consumer: Any) -> None:
-        store = enforce(
-            sockets={**TWO_SOCKETS, "limit": 1},
-            knocks={**WINDOW, "rate": "9/min", "events": ["connect"]},
-            frames={**WINDOW, "rate": "9/min", "events": ["message"]},
-            sends={**WINDOW, "rate": "9/min", "events": ["send"]},
-        )
-        communicator = await opened(around(consumer, "chat", "chat"))
-        assert (held(store), len(open_sockets)) == (1, 1)
-        await communicator.send_to("hello")
-        assert await communicator.receive_from() == "hello"
-        counts = sorted(state[-1] for state, _ in counters(store).values())
-        assert counts == [1, 1, 1]
-        await communicator.disconnect()
+        rates = {event: {**WINDOW, "rate": "9/min", "events": [event]} for event in ("connect", "message", "send")}
+        store = enforce(sockets=ONE, **rates)
+        async with line(consumer, "chat", "chat") as socket:
+            assert (held(store), len(open_sockets)) == (1, 1)
+            socket.send("hello")
+            await socket.until(lambda: socket.frames == ["hello"])
+        assert [state[-1] for state, _ in counters(store).values()] == [1, 1, 1]
         assert (held(store), len(open_sockets)) == (0, 0)
 
     async def test_the_terms_of_the_one_inside_hold(self, enforce: Enforce) -> None:
-        enforce(own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"})
-        communicator = await opened(around(Telling, "chat"))
-        for text in ("in", "over", "over"):
-            await communicator.send_to(text)
-        assert await communicator.receive_from() == "in"
-        assert await communicator.receive_from() == "no more of own"
-        assert (await communicator.receive_output())["code"] == 4429
-        await communicator.wait()
+        class Telling(AsyncEcho):
+            throttle_ladder = {"close": 2}
 
+            def throttle_error_payload(self, decision: Decision) -> object:
+                return f"no more of {decision.rule}"
+
+        enforce(own=OWN)
+        socket = await line(Telling, "chat").open()
+        socket.send("in", "over", "over")
+        assert (await socket.closing())["code"] == 4429
+        assert socket.frames == ["in", "no more of own"]
+
+    @pytest.mark.usefixtures("loop_clock")
     async def test_so_do_its_timeouts(self, enforce: Enforce) -> None:
         class Hasty(AsyncEcho):
-            throttle_idle_timeout = 0.2
+            throttle_idle_timeout = 2
             throttle_close_codes = {"idle": 4001}
 
         class Aging(AsyncEcho):
-            throttle_max_age = 0.2
+            throttle_max_age = 2
 
         class Patient(AsyncEcho):
             throttle_idle_timeout = 0
 
-        enforce(SOCKET_IDLE_TIMEOUT=0.3)
-        patient, hasty, aging = [await opened(around(one, "chat")) for one in (Patient, Hasty, Aging)]
-        assert (await hasty.receive_json_from())["code"] == "idle"
-        assert (await hasty.receive_output())["code"] == 4001
-        assert (await aging.receive_json_from())["code"] == "too_old"
-        await asyncio.sleep(0.3)
-        await patient.send_to("hello")
-        assert await patient.receive_from() == "hello"
-        await patient.disconnect()
+        enforce(SOCKET_IDLE_TIMEOUT=3)
+        async with line(Patient, "chat") as patient, line(Hasty, "chat") as hasty, line(Aging, "chat") as aging:
+            await asyncio.sleep(10)
+            assert (hasty.closed["code"], hasty.told("error")[0]["code"]) == (4001, "idle")
+            assert aging.told("error")[0]["code"] == "too_old"
+            assert patient.closed is None
 
 
 class TestTwoScopes:
     @BOTH
     async def test_what_both_match_is_charged_once_and_each_other_rule_too(self, enforce: Enforce) -> None:
         store = enforce(
-            sockets={**TWO_SOCKETS, "limit": 1, "scopes": ["*"]},
+            sockets={**ONE, "scopes": ["*"]},
             everywhere={**WINDOW, "rate": "3/min", "events": ["connect", "message"]},
             site={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["site"]},
             chat={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["chat"]},
         )
-        communicator = await opened(around(AsyncEcho, "site"))
-        assert held(store) == 1
-        for text in ("one", "two"):
-            await communicator.send_to(text)
-            assert await communicator.receive_from() == text
-        await communicator.send_to("three")
-        assert (await communicator.receive_json_from())["rule"] == "everywhere"
-        await communicator.disconnect()
+        async with line() as socket:
+            assert held(store) == 1
+            socket.send("one", "two", "three")
+            assert (await socket.error())["rule"] == "everywhere"
+            assert socket.frames[:2] == ["one", "two"]
         assert held(store) == 0
 
     @BOTH
@@ -117,148 +94,108 @@ class TestTwoScopes:
     async def test_a_handshake_that_the_inner_one_refuses_is_charged_by_none(
         self, enforce: Enforce, refuse: str
     ) -> None:
-        class Strict(AsyncEcho):
-            pass
-
-        Strict.refuse = refuse
         knocks = {**WINDOW, "events": ["connect"]}
+        everywhere, stubborn = {**knocks, "rate": "3/min"}, {**knocks, "rate": "4/min", "count_denied": True}
         store = enforce(
-            everywhere={**knocks, "rate": "3/min"},
-            stubborn={**knocks, "rate": "4/min", "count_denied": True},
+            everywhere=everywhere,
+            stubborn=stubborn,
             slots={**TWO_SOCKETS, "scopes": ["site"]},
             chat={**knocks, "rate": "1/min", "scopes": ["chat"]},
         )
-        app = around(Strict, "site", "further out")
-        first = await opened(app)
-        for _ in range(2):
-            communicator = socket(app)
-            assert (await communicator.connect())[0] is (refuse == "frame")
-            await communicator.disconnect()
-        left = [
-            Limiter([Rule(name, **options)], store).peek("everyone").remaining
-            for name, options in {
-                "everywhere": {**knocks, "rate": "3/min"},
-                "stubborn": {**knocks, "rate": "4/min", "count_denied": True},
-            }.items()
-        ]
-        assert (left, held(store)) == ([2, 1], 1)
-        await first.disconnect()
+        consumer = type("Strict", (AsyncEcho,), {"refuse": refuse})
+        async with line(consumer, "site", "further out"):
+            for _ in range(2):
+                refused = await line(consumer, "site", "further out").open()
+                await refused.ended()
+                assert refused.closed["code"] == 4430
+            rules = Rule("everywhere", **everywhere), Rule("stubborn", **stubborn)
+            assert [used(store, "everyone", rule) for rule in rules] == [1, 3]
+            assert held(store) == 1
 
     async def test_each_takes_its_own_slots_and_one_socket_has_them_all(self, enforce: Enforce) -> None:
-        store = enforce(site={**TWO_SOCKETS, "scopes": ["site"]}, chat={**TWO_SOCKETS, "limit": 1, "scopes": ["chat"]})
-        communicator = await opened(around(AsyncEcho, "site"))
-        (found,) = open_sockets.everyone()
-        assert (held(store), len(found.leases)) == (2, 2)
-        assert store.leases.unreleased() == {lease.id for lease in found.leases}
-        assert (await socket(around(AsyncEcho, "site")).connect())[0] is False, "the inner one refuses"
-        assert held(store) == 2
-        await communicator.disconnect()
+        store = enforce(site={**TWO_SOCKETS, "scopes": ["site"]}, chat={**ONE, "scopes": ["chat"]})
+        async with line():
+            leases = only().leases
+            assert (held(store), len(leases)) == (2, 2)
+            assert store.leases.unreleased() == {lease.id for lease in leases}
+            assert (await line().open()).closed, "the inner one refuses"
+            assert held(store) == 2
         assert held(store) == 0
 
-    async def test_who_is_refused_further_out_is_not_silent_within(self, enforce: Enforce) -> None:
+    async def test_who_is_refused_further_out_is_not_silent_within(self, enforce: Enforce, loop_clock: Any) -> None:
         enforce(outer={"rate": "1/h", "events": ["message"], "key": "connection", "scopes": ["site"]})
-        line = Line()
-        inner = ThrottleMiddleware(line.echo, "chat", idle_timeout=0.5)
-        line.app = ThrottleMiddleware(inner, "site", ladder={"close": 0})
-        await line.open()
-        until = time.monotonic() + 1.0
-        while time.monotonic() < until:
-            line.send("x")
-            await asyncio.sleep(0.02)
-        assert line.closed is None
-        await line.until(lambda: line.closed)
-        assert line.closed["reason"] == "idle"
+        socket = Line(scope="chat", idle_timeout=3)
+        socket.app = ThrottleMiddleware(socket.app, "site", ladder={"close": 0})
+        await socket.open()
+        for _ in range(10):
+            socket.send("x")
+            await asyncio.sleep(1)
+        assert socket.closed is None
+        assert (await socket.closing())["reason"] == "idle"
 
-    async def test_a_lower_limit_of_the_inner_one_reaches_it(self, enforce: Enforce, change: Pin) -> None:
-        options: dict[str, Any] = {**TWO_SOCKETS, "scopes": ("chat",), "events": ("connection",)}
-        store = enforce(sockets={**options, "limit": 5})
-
+    async def test_a_lower_limit_of_the_inner_one_reaches_it(self, enforce: Enforce, change: Any) -> None:
         class Yielding(AsyncEcho):
             throttle_on_rule_change = "close"
 
-        communicators = [await opened(around(Yielding, "site")) for _ in range(3)]
-        change(Rule("sockets", **{**options, "limit": 2}))
-        assert (await communicators[2].receive_json_from())["rule"] == "sockets"
-        assert (await communicators[2].receive_output())["code"] == 4430
-        await communicators[2].wait()
-        assert held(store) == 2
-        for communicator in communicators[:2]:
-            await communicator.send_to("still here")
-            assert await communicator.receive_from() == "still here"
-            await communicator.disconnect()
+        options: dict[str, Any] = {**TWO_SOCKETS, "scopes": ("chat",), "events": ("connection",)}
+        store = enforce(sockets={**options, "limit": 2})
+        async with line(Yielding) as first, line(Yielding) as second:
+            change(Rule("sockets", **{**options, "limit": 1}))
+            assert (await second.closing())["code"] == 4430
+            assert second.told("error")[0]["rule"] == "sockets"
+            assert (first.closed, held(store)) == (None, 1)
         assert held(store) == 0
 
     @pytest.mark.parametrize("rules", [("inside",), ("*",)])
     async def test_a_block_of_the_inner_one_s_rules_closes_it_once(
-        self, enforce: Enforce, change: Pin, rules: tuple[str, ...]
+        self, enforce: Enforce, change: Any, rules: tuple[str, ...]
     ) -> None:
-        knocks = {"key": "ip", "events": ("connect",), "rate": "100/min"}
-        enforce(inside={**knocks, "scopes": ["chat"]})
-        communicator = await opened(around(AsyncEcho, "site"), client=["203.0.113.9", 1])
-        change(Rule("inside", scopes=("chat",), **knocks), overrides=(blocked(rules=rules),))
-        assert (await communicator.receive_json_from())["code"] == "blocked"
-        closing = await communicator.receive_output()
-        assert (closing["type"], closing["code"]) == ("websocket.close", 4403)
-        await communicator.wait()
+        knocks = {"key": "ip", "events": ("connect",), "rate": "100/min", "scopes": ("chat",)}
+        enforce(inside=knocks)
+        socket = await line().open()
+        change(Rule("inside", **knocks), overrides=(blocked(rules=rules),))
+        await socket.ended()
+        assert [event["type"].partition(".")[2] for event in socket.sent] == ["accept", "send", "close"]
+        assert (socket.told("error")[0]["code"], socket.closed["code"]) == ("blocked", 4403)
         assert open_sockets.everyone() == ()
 
     async def test_a_reset_reaches_the_inner_one(self, enforce: Enforce) -> None:
+        """Whose error frame does not count outside."""
         enforce(
-            own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra", "scopes": ["chat"]}
+            own={**OWN, "scopes": ["chat"]}, sends={**WINDOW, "rate": "2/min", "events": ["send"], "scopes": ["site"]}
         )
-        communicator = await opened(around(AsyncEcho, "site"))
-        for text in ("in", "over"):
-            await communicator.send_to(text)
-        assert await communicator.receive_from() == "in"
-        assert (await communicator.receive_json_from())["rule"] == "own"
-        open_sockets.everyone()[0].reset()
-        await asyncio.sleep(0)
-        await communicator.send_to("again")
-        assert await communicator.receive_from() == "again"
-        await communicator.disconnect()
+        async with line() as socket:
+            socket.send("in", "over")
+            assert (await socket.error())["rule"] == "own"
+            assert only().sent == 1
+            only().reset()
+            await asyncio.sleep(0)
+            socket.send("again")
+            await socket.until(lambda: socket.frames[2:] == ["again"])
 
     async def test_an_inner_one_that_is_over_is_forgotten(self, enforce: Enforce) -> None:
-        enforce()
+        @accepting
+        async def greets(receive: Any, send: Any) -> None:
+            assert len(tuple(only().all_scopes())) == 2
 
         async def twice(scope: Any, receive: Any, send: Any) -> None:
             await ThrottleMiddleware(greets, "chat")(scope, receive, send)
-            (found,) = open_sockets.everyone()
-            assert found.inner == ()  # type: ignore[attr-defined]
+            assert only().inner == ()
             assert (await receive())["type"] == "websocket.disconnect"
 
-        async def greets(scope: Any, receive: Any, send: Any) -> None:
-            await receive()
-            (found,) = open_sockets.everyone()
-            assert len(tuple(found.all_scopes())) == 2  # type: ignore[attr-defined]
-            await send({"type": "websocket.accept"})
-
-        communicator = await opened(ThrottleMiddleware(twice, "site"))
-        await communicator.disconnect()
-
-    async def test_what_the_inner_one_says_of_itself_does_not_count_outside(self, enforce: Enforce) -> None:
-        enforce(
-            own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra", "scopes": ["chat"]},
-            sends={**WINDOW, "rate": "2/min", "events": ["send"], "scopes": ["site"]},
-        )
-        communicator = await opened(around(AsyncEcho, "site"))
-        for text in ("one", "over"):
-            await communicator.send_to(text)
-        assert await communicator.receive_from() == "one"
-        assert (await communicator.receive_json_from())["rule"] == "own"
-        found = open_sockets.everyone()[0]
-        assert found.sent == 1
-        await communicator.disconnect()
+        enforce()
+        socket = await Line(inside=twice, scope="site").open()
+        await socket.close()
 
     async def test_a_close_from_elsewhere_reaches_the_application(self, enforce: Enforce) -> None:
-        told: list[int] = []
+        codes: list[int] = []
 
         class Noting(AsyncEcho):
             async def disconnect(self, code: int) -> None:
-                told.append(code)
+                codes.append(code)
 
         store = enforce(sockets=TWO_SOCKETS)
-        communicator = await opened(around(Noting, "site"))
-        open_sockets.everyone()[0].close(4000, "goodbye")
-        assert (await communicator.receive_output())["code"] == 4000
-        await communicator.wait()
-        assert (told, held(store)) == ([4000], 0)
+        socket = await line(Noting).open()
+        only().close(4000, "goodbye")
+        await socket.ended()
+        assert (socket.closed["code"], codes, held(store)) == (4000, [4000], 0)

@@ -1,7 +1,8 @@
-"""What a door is told, and makes no sense, is said where it is written: not at the first handshake."""
+"""The options of consumers and middleware: nonsense is refused where it is written, and hooks that fail do no harm."""
 
 from __future__ import annotations
 
+import gc
 from collections import UserDict
 from datetime import timedelta
 from typing import Any
@@ -13,13 +14,19 @@ from channels.generic.http import AsyncHttpConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
+from django_throttle.core import Decision, Outcome, Reason
+from django_throttle.core.decision import conclude
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.sockets.settings import OPTIONS, SocketSettings, misspelt_options
-from tests.consumers import TWO_SOCKETS, AsyncEcho, handshake, opened
-from tests.doors import Enforce, enforcer
+from django_throttle.sockets import settings as socket_settings
+from django_throttle.sockets.error_frames import ERROR_BURST, Escalation
+from django_throttle.sockets.settings import OPTIONS, SocketSettings, consumer_settings, misspelt_options
+from tests.consumers import TWO_SOCKETS, AsyncEcho, handshake, held
+from tests.doors import Enforce
+from tests.inside import unsaid
+from tests.sockets.guarded import SOCKETS, Line, blocked
 
-enforce = pytest.fixture(enforcer)
 ATTRIBUTES = {option: name for name, option in OPTIONS.items()}
+OWN = {"rate": "1/min", "key": "connection", "algorithm": "gcra"}
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None: ...
@@ -42,10 +49,10 @@ WRONG: list[tuple[str, Any, str]] = [
     ("cost", asynchronous, "cost must not be asynchronous"),
     ("continuity", asynchronous, "continuity must not be asynchronous"),
     ("close_codes", {"rate_limit": 4000}, "did you mean 'rate_limited'"),
-    ("close_codes", {"rate_limited": 1008}, "from 3000 to 4999"),
+    ("close_codes", {"rate_limited": 2999}, "from 3000 to 4999"),
+    ("close_codes", {"rate_limited": 5000}, "from 3000 to 4999"),
     ("close_codes", {"rate_limited": "4429"}, "from 3000 to 4999"),
     ("close_codes", {4429: 4000}, "the reason of a close code must be one of"),
-    ("close_codes", 4000, "must be a dictionary"),
     ("close_codes", None, "must be a dictionary"),
     ("ladder", {"clsoe": 3}, "did you mean 'close'"),
     ("ladder", {"close": -1}, "whole numbers"),
@@ -55,26 +62,16 @@ WRONG: list[tuple[str, Any, str]] = [
     ("idle_timeout", float("nan"), "not nan"),
     ("idle_timeout", "10", "not '10'"),
     ("idle_timeout", True, "not True"),
-    ("max_age", float("inf"), "max_age must be a number of seconds"),
     ("max_age", timedelta(seconds=-1), "max_age must be a number of seconds"),
     ("on_rule_change", "shrug", "one of ignore, warn, close"),
     ("on_rule_change", None, "one of ignore, warn, close"),
 ]
-EACH = pytest.mark.parametrize(
-    ("option", "value", "message"),
-    WRONG,
-    ids=[f"{name} {getattr(value, '__name__', value)}" for name, value, _ in WRONG],
-)
 
 
-@EACH
-def test_the_middleware_says_so_when_it_is_made(option: str, value: Any, message: str) -> None:
+@pytest.mark.parametrize(("option", "value", "message"), WRONG, ids=[f"{row[0]} {row[1]!r:.20}" for row in WRONG])
+def test_nonsense_is_refused_where_it_is_written(option: str, value: Any, message: str) -> None:
     with pytest.raises(InvalidSetting, match=message):
         ThrottleMiddleware(app, **{option: value})
-
-
-@EACH
-def test_a_consumer_says_so_when_its_class_is_made(option: str, value: Any, message: str) -> None:
     with pytest.raises(InvalidSetting, match=message):
         type("Wrong", (AsyncEcho,), {ATTRIBUTES[option]: value})
 
@@ -82,7 +79,7 @@ def test_a_consumer_says_so_when_its_class_is_made(option: str, value: Any, mess
 @pytest.mark.parametrize(
     ("option", "meant"), [("reufse", "refuse"), ("laddder", "ladder"), ("idle_timout", "idle_timeout")]
 )
-def test_an_option_that_there_is_not_is_named_with_the_nearest(option: str, meant: str) -> None:
+def test_an_unknown_option_is_named_with_the_nearest(option: str, meant: str) -> None:
     with pytest.raises(InvalidSetting, match=f"no option '{option}'; did you mean '{meant}'"):
         ThrottleMiddleware(app, "chat", **{option: None})
 
@@ -96,7 +93,7 @@ def test_times_are_numbers_of_seconds_or_timedeltas(settings: Any, value: Any) -
 
 
 def test_any_mapping_does() -> None:
-    SocketSettings("chat", ladder=UserDict(close=3), close_codes=UserDict(idle=4001)).check()
+    SocketSettings("chat", ladder=UserDict(close=3), close_codes=UserDict(idle=1000, closed=3000, blocked=4999)).check()
 
 
 async def test_what_a_property_says_is_known_at_the_handshake(enforce: Enforce) -> None:
@@ -129,10 +126,8 @@ async def test_a_mixin_of_ones_own_and_a_bare_consumer_are_fine(enforce: Enforce
     mixin = type("Mixin", (ThrottledConsumerMixin,), {"throttle_scope": "chat"})
     consumer = type("Chat", (mixin, base), bare if base is AsyncConsumer else {})
     enforce(sockets={**TWO_SOCKETS, "limit": 1, "scopes": ["chat"]})
-    first = await opened(consumer.as_asgi())
-    told = await handshake(consumer.as_asgi())
-    await first.disconnect()
-    assert [(event["type"], event.get("code")) for event in told] == [("websocket.close", 4430)]
+    async with Line(consumer.as_asgi()):
+        assert (await Line(consumer.as_asgi()).open()).closed["code"] == 4430
 
 
 def test_attributes_that_are_nearly_ours() -> None:
@@ -152,3 +147,127 @@ def test_attributes_that_are_nearly_ours() -> None:
         "throttle_payload": "throttle_error_payload",
         "throttle_idle_timout": "throttle_idle_timeout",
     }
+
+
+def test_a_consumer_has_what_its_class_says_at_the_time_and_what_it_says_itself(monkeypatch: Any) -> None:
+    def terms(consumer: Any = None) -> SocketSettings:
+        return consumer_settings(consumer or AsyncEcho(), ThrottledConsumerMixin)
+
+    assert terms() is terms()
+    own = AsyncEcho()
+    for own.throttle_cost in (lambda message: 7, lambda message: 8):  # type: ignore[method-assign]
+        assert terms(own).cost is own.throttle_cost
+    assert terms().cost == 1
+    codes = {"idle": 4001}
+    monkeypatch.setattr(AsyncEcho, "throttle_close_codes", codes)
+    assert terms().close_code("idle") == 4001
+    codes["idle"] = 7  # changed in place
+    with pytest.raises(InvalidSetting, match="close code"):
+        terms()
+    codes.clear()
+    monkeypatch.setattr(AsyncEcho, "refuse", "politely")
+    for _ in range(2):
+        with pytest.raises(InvalidSetting, match="politely"):
+            terms()
+
+
+class TestLadder:
+    def test_by_default_each_is_told_and_the_tenth_closes(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {}
+        assert [SocketSettings("chat").action(n) for n in (1, 9, 10, 50)] == ["error", "error", "close", "close"]
+
+    def test_a_ladder_of_ones_own(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {"MAX_VIOLATIONS": 0}
+        terms = SocketSettings("chat", ladder={"error": 3, "delay": 5, "close": 7})
+        assert " ".join(map(terms.action, range(1, 9))) == "drop drop error error delay delay close close"
+        silent = SocketSettings("chat", ladder={"error": 0})
+        assert {silent.action(n) for n in range(1, 99)} == {"drop"}
+
+    def test_our_own_failure_is_no_violation(self, settings: Any) -> None:
+        settings.DJANGO_THROTTLE = {}
+        ladder, ours = Escalation(), refused(1.0, Reason.STORE_FAILED)
+        assert {ladder.refused(ours, SocketSettings("chat").action) for _ in range(50)} == {"error"}
+        assert ladder.violations == 0
+
+    def test_error_frames_are_few_even_where_streaks_are_short(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr("django_throttle.sockets.error_frames.monotonic", lambda: 1000.0)
+        ladder, sent = Escalation(), 0
+        for _ in range(1000):
+            ladder.reset()
+            sent += ladder.may_send_error(refused(0.001))
+        assert sent == ERROR_BURST
+
+
+def refused(retry_after: float, reason: Reason = Reason.EXCEEDED) -> Decision:
+    return conclude((Outcome("own", "connection:x", False, 1, 0, retry_after, 0.0, reason),))
+
+
+async def waits() -> object:
+    return {"type": "error"}
+
+
+JUNK: dict[str, Any] = {
+    "raises": lambda _: 1 / 0,
+    "asynchronous": lambda _: waits(),
+    "nothing": lambda _: None,
+    "a set": lambda _: {1, 2},
+    "keys of no JSON": lambda _: {("a", 1): 2},
+    "no number": lambda _: float("nan"),
+    "half a character": lambda _: "\ud800",
+    "itself": lambda _: (loop := [], loop.append(loop))[0],
+}
+EACH = pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
+
+
+class TestHooks:
+    """A site's own functions that fail, or say what cannot be sent: clients get the standard frames."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_logged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        unsaid(socket_settings, monkeypatch)
+
+    @EACH
+    async def test_of_refused_messages(self, enforce: Enforce, junk: Any, caplog: Any) -> None:
+        enforce(own={**OWN, "events": ["message"]})
+        line = await Line(payload=junk, ladder={"close": 3}).open()
+        line.send("in", "over", "over", "over")
+        assert (await line.closing())["code"] == 4429
+        await line.ended()
+        assert line.told("error")[0]["code"] == "rate_limited"
+        gc.collect()  # a coroutine that nobody has waited for would say so now
+        assert len([one for one in caplog.records if "the client gets the standard frame" in one.message]) == 1
+
+    @EACH
+    async def test_of_gaps(self, enforce: Enforce, junk: Any) -> None:
+        enforce(outward={**OWN, "events": ["send"]})
+        async with Line(continuity=junk) as line:
+            for text in "ab":
+                await line.say({"type": "websocket.send", "text": text})
+            await line.say({"type": "websocket.close"})
+            assert line.told("continuity_lost")[0]["lost"] == 1
+
+    @pytest.mark.parametrize("refuse", ["http", "frame"])
+    @EACH
+    async def test_of_refused_handshakes(self, enforce: Enforce, junk: Any, refuse: str) -> None:
+        store = enforce(sockets={**SOCKETS, "limit": 1})
+        async with Line():
+            assert (await (await Line(payload=junk, refuse=refuse).open()).closing())["code"] == 4430
+            assert held(store) == 1
+
+    @EACH
+    async def test_of_blocks(self, enforce: Enforce, change: Any, junk: Any) -> None:
+        store = enforce(sockets={**SOCKETS, "limit": 5})
+        line = await Line(payload=junk).open()
+        change(overrides=(blocked(),))
+        await line.ended()
+        assert (line.told("error")[0]["code"], line.closed["code"], held(store)) == ("blocked", 4403, 0)
+
+    @pytest.mark.parametrize("junk", [JUNK["raises"], lambda _: []])
+    async def test_a_frame_whose_kind_cannot_be_said_has_none(self, enforce: Enforce, junk: Any, caplog: Any) -> None:
+        enforce(outward={**OWN, "events": ["send"]})
+        async with Line(coalesce=junk) as line:
+            for text in "abc":
+                await line.say({"type": "websocket.send", "text": text})
+            await line.say({"type": "websocket.close"})
+            assert line.told("continuity_lost")[0]["lost"] == 2
+        assert caplog.text.count("the frame is taken to be of no kind") == 1

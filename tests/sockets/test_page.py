@@ -1,8 +1,9 @@
-"""The page on WebSockets is run, and does what it says."""
+"""The code on the page about WebSockets is run, and does what the page says."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -18,62 +19,47 @@ from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.sockets.error_frames import CLOSE_CODES
 from django_throttle.sockets.settings import ON_RULE_CHANGE, SocketSettings
-from tests.consumers import opened
-from tests.doors import Enforce, enforcer
-from tests.pages import DOCS, shown
+from tests import pages
+from tests.doors import Enforce
+from tests.sockets.guarded import Line
 
-enforce = pytest.fixture(enforcer)
-CONSUMER, MIDDLEWARE, RULES, COST, ROOM, LADDER, COALESCE, OPTIONS = shown("sockets")
-PAGE = (DOCS / "reference" / "sockets.rst").read_text(encoding="utf-8")
-
-
-def run(code: str) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "__name__": "shown",
-        "AsyncJsonWebsocketConsumer": AsyncJsonWebsocketConsumer,
-        "ThrottledConsumerMixin": ThrottledConsumerMixin,
-        "ThrottleMiddleware": ThrottleMiddleware,
-        "AuthMiddlewareStack": AuthMiddlewareStack,
-        "URLRouter": URLRouter,
-    }
-    exec(code, found)
-    return found
+CONSUMER, MIDDLEWARE, RULES, COST, ROOM, LADDER, COALESCE, OPTIONS = pages.shown("sockets")
+PAGE = (pages.DOCS / "reference" / "sockets.rst").read_text(encoding="utf-8")
+NAMES = (AsyncJsonWebsocketConsumer, ThrottledConsumerMixin, ThrottleMiddleware, URLRouter)
+OWN = {"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
+pytestmark = pytest.mark.usefixtures("loop_clock")
 
 
-def echoing(consumer: Any) -> Any:
+def run(code: str) -> Any:
+    names = {name.__name__: name for name in NAMES}
+    return pages.run(code, AuthMiddlewareStack=AuthMiddlewareStack, **names)
+
+
+def rules(code: str) -> dict[str, Any]:
+    return run(code)["DJANGO_THROTTLE"]["RULES"]
+
+
+def echoing(consumer: Any) -> Line:
     async def receive_json(self: Any, content: Any, **_: Any) -> None:
         await self.send_json(content)
 
-    return type("Echo", (consumer,), {"receive_json": receive_json}).as_asgi()
+    return Line(type("Echo", (consumer,), {"receive_json": receive_json}).as_asgi())
 
 
 def test_every_rule_makes_sense() -> None:
-    rules = {name: Rule.from_options(name, options) for name, options in run(RULES)["DJANGO_THROTTLE"]["RULES"].items()}
-    assert describe(rules["outward"]) == "each WebSocket: 50 messages sent per second, bursts up to 50"
-    assert describe(rules["volume"]) == "each WebSocket: 100,000 bytes of WebSocket messages per second"
-
-
-def test_a_socket_makes_room_for_another() -> None:
-    (rule,) = (Rule.from_options(name, options) for name, options in run(ROOM)["DJANGO_THROTTLE"]["RULES"].items())
-    assert describe(rule) == "each user: 3 open WebSockets at once, a new WebSocket closes the oldest"
+    found = {name: describe(Rule.from_options(name, rule)) for name, rule in (rules(RULES) | rules(ROOM)).items()}
+    assert found["outward"] == "each WebSocket: 50 messages sent per second, bursts up to 50"
+    assert found["volume"] == "each WebSocket: 100,000 bytes of WebSocket messages per second"
+    assert "each user: 3 open WebSockets at once, a new WebSocket closes the oldest" in found.values()
 
 
 async def test_the_consumer_echoes(enforce: Enforce) -> None:
-    enforce(**run(RULES)["DJANGO_THROTTLE"]["RULES"])
-    communicator = await opened(echoing(run(CONSUMER)["ChatConsumer"]), client=("203.0.113.9", 1))
-    told = await echoed(communicator, 0)
-    sent = 1
-    while told == sent - 1:  # on a slow machine some of the second is over before the limit is reached
-        told = await echoed(communicator, sent)
-        sent += 1
-    assert sent > 50
-    assert (told["rule"], told["limit"], told["window"]) == ("inward", 50, 1)
-    await communicator.disconnect()
-
-
-async def echoed(communicator: Any, content: int) -> Any:
-    await communicator.send_json_to(content)
-    return await communicator.receive_json_from()
+    enforce(**rules(RULES))
+    async with echoing(run(CONSUMER)["ChatConsumer"]) as line:
+        line.send(*map(str, range(51)))
+        error = await line.error()
+        assert (error["rule"], error["limit"], error["window"]) == ("inward", 50, 1)
+        assert line.frames[:50] == list(range(50))
 
 
 def test_the_middleware_stands_inside_the_validator() -> None:
@@ -82,44 +68,37 @@ def test_the_middleware_stands_inside_the_validator() -> None:
 
 
 async def test_pings_are_free(enforce: Enforce) -> None:
-    enforce(own={"rate": "1/min", "events": ["message"], "key": "connection"})
-    communicator = await opened(echoing(run(COST)["DocumentConsumer"]))
-    for _ in range(5):
-        await communicator.send_to('{"type": "ping"}')
-        assert await communicator.receive_json_from() == {"type": "ping"}
-    await communicator.disconnect()
+    enforce(own=OWN)
+    async with echoing(run(COST)["DocumentConsumer"]) as line:
+        line.send(*['{"type": "ping"}'] * 5)
+        await line.until(lambda: line.frames == [{"type": "ping"}] * 5)
 
 
 async def test_the_ladder(enforce: Enforce) -> None:
-    enforce(own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"})
+    enforce(own=OWN)
     consumer = run(LADDER)["StrictConsumer"]
     terms = SocketSettings("chat", ladder=consumer.throttle_ladder)
     steps = [terms.action(n) for n in range(1, 21)]
     assert steps == ["drop"] * 2 + ["error"] * 2 + ["delay"] * 15 + ["close"]
-    communicator = await opened(echoing(consumer))
-    for n in range(4):
-        await communicator.send_json_to(n)
-    assert await communicator.receive_json_from() == 0
-    assert set((await communicator.receive_json_from())["error"]) == {"code", "seconds"}
-    await communicator.disconnect()
+    async with echoing(consumer) as line:
+        line.send(*"0123")
+        await line.until(lambda: len(line.frames) == 2)
+        assert (line.frames[0], set(line.frames[1]["error"])) == (0, {"code", "seconds"})
 
 
 async def test_the_newest_of_each_symbol(enforce: Enforce) -> None:
-    enforce(outward={"rate": "1/100ms", "events": ["send"], "key": "connection", "algorithm": "gcra"})
-    communicator = await opened(echoing(run(COALESCE)["TickerConsumer"]))
-    for price in range(4):
-        await communicator.send_json_to({"symbol": "ABC", "price": price})
-    assert (await communicator.receive_json_from())["price"] == 0
-    dropped = await communicator.receive_json_from()
-    assert (dropped["type"], dropped["lost"]) == ("dropped", 2)
-    assert (await communicator.receive_json_from())["price"] == 3
-    await communicator.disconnect()
+    enforce(outward={**OWN, "rate": "1/s", "events": ["send"]})
+    async with echoing(run(COALESCE)["TickerConsumer"]) as line:
+        line.send(*(f'{{"symbol": "ABC", "price": {price}}}' for price in range(4)))
+        await line.until(lambda: len(line.frames) == 3)
+        first, dropped, last = line.frames
+        assert (first["price"], dropped["type"], dropped["lost"], last["price"]) == (0, "dropped", 2, 3)
 
 
 def test_the_options_of_the_middleware() -> None:
-    app = run(OPTIONS)["strict"](None)
-    app.settings.check()
-    assert app.settings.lifetimes() == (600, 86400)
+    terms = run(OPTIONS)["strict"](None).settings
+    terms.check()
+    assert terms.lifetimes() == (600, 86400)
 
 
 def test_codes_settings_and_words_are_those_that_there_are() -> None:
@@ -127,13 +106,9 @@ def test_codes_settings_and_words_are_those_that_there_are() -> None:
         assert f"``{word}``" in PAGE
         assert f"\n{code}  " in PAGE
     for setting in ("SOCKET_ACCEPT_TIMEOUT", "SOCKET_IDLE_TIMEOUT", "SOCKET_MAX_AGE"):
-        assert f"``{setting}`` ({f'{getattr(Conf(), setting):g} s' if getattr(Conf(), setting) else 'off'})" in PAGE
+        default = getattr(Conf(), setting)
+        assert f"``{setting}`` ({f'{default:g} s' if default else 'off'})" in PAGE
     for word in ON_RULE_CHANGE:
         assert f'``"{word}"``' in PAGE
-    frames = [json.loads(block) for block in _json()]
-    assert [frame["type"] for frame in frames] == ["error", "continuity_lost"]
-
-
-def _json() -> list[str]:
-    blocks = PAGE.split(".. code-block:: json\n\n")[1:]
-    return [block.split("\n\n")[0] for block in blocks]
+    frames = re.findall(r"\.\. code-block:: json\n\n(.*?)\n\n", PAGE, re.DOTALL)
+    assert [json.loads(frame)["type"] for frame in frames] == ["error", "continuity_lost"]

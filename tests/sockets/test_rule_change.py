@@ -1,108 +1,67 @@
-"""Rules change while sockets are open: blocks close them, lower limits reach them, within a second."""
+"""Rules change, and budgets are given back, while sockets are open: it reaches them whatever they remember."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from django_throttle import limiter, rulebook
-from django_throttle.channels import ThrottleMiddleware
 from django_throttle.conf import conf
 from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.connections.reconcile import Reconciler
+from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Charge
-from django_throttle.limiter import decide_flow
-from django_throttle.rulebook import Snapshot
+from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.prepaid import give_back
+from django_throttle.rulebook import Snapshot, in_force
 from django_throttle.sockets import rule_change
-from django_throttle.sockets.rule_change import LoweredLimit
+from django_throttle.sockets.rule_change import AT_ONCE, LoweredLimit
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
 from tests.clock import FrozenClock
 from tests.consumers import AsyncEcho, held
-from tests.doors import Enforce, enforcer
-from tests.servers import slack
-from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
+from tests.doors import BOTH, Enforce
+from tests.inside import buys
+from tests.sockets.guarded import IDENT, SOCKETS, Line, Live, becomes, blocked, only, texts, used
 
-enforce = pytest.fixture(enforcer)
-enforce_live = pytest.fixture(live_enforcer)
-SOCKETS: dict[str, Any] = {"algorithm": "concurrency", "events": ("connection",), "key": "ip"}
-Pin = Callable[..., None]
-
-
-@pytest.fixture
-def change() -> Iterator[Pin]:
-    """Puts other rules in force, as an edit does; what was in force comes back."""
-    before = rulebook.current() and rulebook.pin(None)
-    rulebook.pin(before)
-
-    def pin(*rules: Rule, overrides: tuple[Override, ...] = ()) -> None:
-        rulebook.pin(Snapshot(rules, overrides=overrides))
-
-    yield pin
-    rulebook.pin(before)
+CHAT = {"rate": "5/h", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
 
 
 def sockets(limit: int, **options: Any) -> Rule:
     return Rule("sockets", limit=limit, **{**SOCKETS, **options})
 
 
-def blocked(subject: str = "ip:203.0.113.9", **options: Any) -> Override:
-    return Override(subject=subject, effect="block", **options)
+def chat(rate: str) -> Rule:
+    return Rule.from_options("chat", {**CHAT, "rate": rate})
 
 
-async def test_who_is_not_accepted_yet_is_not_warned(enforce: Enforce, change: Pin) -> None:
-    """A frame before the accept is an error to every server."""
-    enforce(sockets={**SOCKETS, "limit": 5})
-    go_on = asyncio.Event()
-
-    async def slow(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        await go_on.wait()
-        await send({"type": "websocket.accept"})
-        while (await receive())["type"] != "websocket.disconnect":
-            pass
-
-    first, second = await Line().open(), Line(ThrottleMiddleware(slow, "chat"))
-    opening = asyncio.ensure_future(second.open())
-    await becomes(lambda: len(open_sockets) == 2)
-    change(sockets(1))
-    await asyncio.sleep(0.1)
-    assert second.sent == []
-    go_on.set()
-    await opening
-    assert [event["type"] for event in second.sent] == ["websocket.accept"]
-    await first.close()
-    await second.close()
+class Closing(AsyncEcho):
+    throttle_on_rule_change = "close"
 
 
 class TestBlocks:
-    async def test_who_is_blocked_is_closed_within_a_second(self, enforce: Enforce, change: Pin) -> None:
+    async def test_who_is_blocked_is_closed(self, enforce: Enforce, change: Any) -> None:
         store = enforce(sockets={**SOCKETS, "limit": 5})
-        line, other = await Line().open(), await Line(address="198.51.100.7").open()
-        began = time.monotonic()
-        change(sockets(5), overrides=(blocked(),))
-        await line.until(lambda: line.closed)
-        seconds = time.monotonic() - began
-        print(f"closed {seconds * 1000:.0f} ms after the block")
-        assert seconds <= slack(1.0)
-        assert line.closed == {"type": "websocket.close", "code": 4403, "reason": "blocked"}
-        told = line.told("error")[0]
-        assert (told["code"], told["retry_after"], told["detail"]) == ("blocked", None, "Access is blocked.")
-        assert held(store) == 1
-        other.send("hello")
-        await other.until(lambda: texts(other))
-        await other.close()
+        async with Line(address="198.51.100.7") as other:
+            line = await Line().open()
+            change(sockets(5), overrides=(blocked(),))
+            assert await line.closing() == {"type": "websocket.close", "code": 4403, "reason": "blocked"}
+            error = line.told("error")[0]
+            assert (error["code"], error["retry_after"], error["detail"]) == ("blocked", None, "Access is blocked.")
+            assert held(store) == 1
+            other.send("hello")
+            assert await other.received(1)
+            browser = await Line(refuse="frame").open()
+            assert ((await browser.closing())["code"], browser.told("error")[0]["code"]) == (4403, "blocked")
 
-    async def test_a_block_that_comes_while_a_handshake_waits_reaches_it_too(
-        self, enforce: Enforce, change: Pin, monkeypatch: Any
+    async def test_one_that_comes_while_a_handshake_waits_reaches_it_too(
+        self, enforce: Enforce, change: Any, monkeypatch: Any
     ) -> None:
         """It was decided by the rules before, and nobody saw it then."""
-        enforce()
         decide, asked, go_on = limiter.adecide, asyncio.Event(), asyncio.Event()
 
         async def slow(facts: Any, **options: Any) -> Any:
@@ -111,6 +70,7 @@ class TestBlocks:
             await go_on.wait()
             return decision
 
+        enforce()
         monkeypatch.setattr(limiter, "adecide", slow)
         line = Line()
         opening = asyncio.ensure_future(line.open())
@@ -118,116 +78,94 @@ class TestBlocks:
         change(overrides=(blocked(),))
         go_on.set()
         await opening
-        await line.until(lambda: line.closed)
-        assert line.closed is not None
-        await line.until(lambda: line.task is not None and line.task.done())
+        await line.closing()
+        await line.ended()
 
-    async def test_a_block_with_an_end_says_when(self, enforce: Enforce, change: Pin) -> None:
+    async def test_one_with_an_end_says_when(self, enforce: Enforce, change: Any) -> None:
         enforce()
         line = await Line().open()
         change(overrides=(blocked(until=time.time() + 60),))
-        await line.until(lambda: line.closed)
-        assert 55 < line.told("error")[0]["retry_after"] <= 60
-        assert line.closed["reason"].startswith("blocked; retry_after=")
+        assert (await line.closing())["reason"].startswith("blocked; retry_after=")
+        assert 0 < line.told("error")[0]["retry_after"] <= 60
 
-    async def test_a_block_of_messages_refuses_messages(self, enforce: Enforce, change: Pin) -> None:
+    async def test_one_of_messages_refuses_messages(self, enforce: Enforce, change: Any) -> None:
         enforce()
         line = await Line().open()
         frames = Rule("frames", "100/min", events=("message",), key="ip")
         change(frames, overrides=(blocked(rules=("frames",)),))
         line.send("x")
-        await line.until(lambda: line.told("error"))
-        assert line.told("error")[0]["code"] == "blocked"
+        assert (await line.error())["code"] == "blocked"
         assert (texts(line), line.closed) == ([], None)
         line.send(*["x"] * 9)
-        await line.until(lambda: line.closed)
-        assert line.closed["code"] == 4403
+        assert (await line.closing())["code"] == 4403
 
-    async def test_a_site_that_only_records_closes_nobody(self, enforce: Enforce, change: Pin) -> None:
+    async def test_a_site_that_only_records_closes_nobody(self, enforce: Enforce, change: Any) -> None:
         enforce(SHADOW=True)
-        line = await Line().open()
-        change(overrides=(blocked(),))
-        line.send("x")
-        await line.until(lambda: texts(line))
-        assert line.closed is None
-        await line.close()
+        async with Line() as line:
+            change(overrides=(blocked(),))
+            line.send("x")
+            await line.received(1)
+            assert line.closed is None
 
     async def test_who_cannot_be_judged_keeps_nobody_from_being(
-        self, enforce: Enforce, change: Pin, monkeypatch: Any, caplog: Any
+        self, enforce: Enforce, change: Any, monkeypatch: Any, caplog: Any
     ) -> None:
         enforce()
-        first, second = await Line().open(), await Line().open()
-        (one, _) = open_sockets.everyone()
-        monkeypatch.setattr(type(one.who), "ident", _failing_for(one.who, type(one.who).ident))
-        change(overrides=(blocked(),))
-        await second.until(lambda: second.closed)
-        assert first.closed is None
-        assert "were not applied to an open socket" in caplog.text
-        monkeypatch.undo()
-        await first.close()
+        async with Line() as first:
+            who = only().who
+            ident = type(who).ident
 
+            def fail(self: Any, key: str) -> Any:
+                return 1 / 0 if self is who else ident(self, key)
 
-def _failing_for(who: Any, ident: Any) -> Any:
-    def fail(self: Any, key: str) -> Any:
-        if self is who:
-            raise ZeroDivisionError
-        return ident(self, key)
-
-    return fail
+            second = await Line().open()
+            monkeypatch.setattr(type(who), "ident", fail)
+            change(overrides=(blocked(),))
+            await second.closing()
+            assert first.closed is None
+            assert "were not applied to an open socket" in caplog.text
+            monkeypatch.undo()
 
 
 class TestLimits:
-    async def test_a_new_rate_holds_from_the_next_message_on(self, enforce: Enforce, change: Pin) -> None:
+    async def test_a_new_rate_holds_from_the_next_message_on(self, enforce: Enforce, change: Any) -> None:
         enforce()
-        line = await Line().open()
-        line.send(*"abc")
-        await line.until(lambda: len(texts(line)) == 3)
-        change(Rule("own", "1/min", events=("message",), key="connection"))
-        line.send(*"de")
-        await line.until(lambda: line.told("error"))
-        assert texts(line) == [*"abcd"]
-        change(Rule("own", "2/min", events=("message",), key="connection"))
-        line.send("e")
-        await line.until(lambda: len(texts(line)) == 5)
-        await line.close()
+        async with Line() as line:
+            line.send(*"abc")
+            await line.received(3)
+            change(Rule("own", "1/min", events=("message",), key="connection"))
+            line.send(*"de")
+            await line.error()
+            assert texts(line) == [*"abcd"]
+            change(Rule("own", "2/min", events=("message",), key="connection"))
+            line.send("e")
+            await line.received(5)
 
-    @pytest.mark.parametrize("enforce", ["memory", "redis"], indirect=True)
-    async def test_the_newest_beyond_a_lower_limit_are_closed(
-        self, enforce: Enforce, change: Pin, clock: FrozenClock
+    @BOTH
+    @pytest.mark.parametrize(("at_limit", "gone"), [("reject", [2, 3]), ("evict_oldest", [0, 1])])
+    async def test_those_beyond_a_lower_limit_are_closed(
+        self, enforce: Enforce, change: Any, clock: FrozenClock, at_limit: str, gone: list[int]
     ) -> None:
-        store = enforce(sockets={**SOCKETS, "limit": 5})
-        lines = []
-        for second in range(5):
-            clock.to(second)
-            lines.append(await Line(on_rule_change="close").open())
-        other = await Line(address="198.51.100.7", on_rule_change="close").open()
-        change(sockets(2))
-        await lines[2].until(lambda: all(line.closed for line in lines[2:]))
-        assert [line.closed for line in lines[:2]] == [None, None]
-        assert {line.closed["code"] for line in lines[2:]} == {4430}
-        told = lines[4].told("error")[0]
-        assert (told["code"], told["rule"], told["limit"], told["remaining"]) == ("connection_limit", "sockets", 2, 0)
-        await becomes(lambda: held(store) == 3)
-        for line in (*lines[:2], other):
-            assert line.closed is None
-            await line.close()
-
-    @pytest.mark.parametrize("enforce", ["memory", "redis"], indirect=True)
-    async def test_where_newcomers_close_old_ones_the_oldest_go(
-        self, enforce: Enforce, change: Pin, clock: FrozenClock
-    ) -> None:
-        enforce(sockets={**SOCKETS, "limit": 4, "at_limit": "evict_oldest"})
+        """The newest; the oldest where they make room for newcomers."""
+        store = enforce(sockets={**SOCKETS, "limit": 4, "at_limit": at_limit})
         lines = []
         for second in range(4):
             clock.to(second)
             lines.append(await Line(on_rule_change="close").open())
-        change(sockets(1, at_limit="evict_oldest"))
-        await lines[0].until(lambda: all(line.closed for line in lines[:3]))
-        assert lines[3].closed is None
-        await lines[3].close()
+        async with Line(address="198.51.100.7", on_rule_change="close") as other:
+            change(sockets(2, at_limit=at_limit))
+            await lines[0].until(lambda: all(lines[number].closed for number in gone))
+            assert [number for number, line in enumerate(lines) if line.closed] == gone
+            error = lines[gone[-1]].told("error")[0]
+            assert (error["code"], error["rule"], error["limit"]) == ("connection_limit", "sockets", 2)
+            assert {lines[number].closed["code"] for number in gone} == {4430}
+            await becomes(lambda: held(store) == 3)
+            assert other.closed is None
+        for number in {0, 1, 2, 3} - {*gone}:
+            await lines[number].close()
 
     async def test_of_all_processes_together(
-        self, enforce_live: Live, redis_url: str, change: Pin, monkeypatch: pytest.MonkeyPatch
+        self, enforce_live: Live, redis_url: str, change: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """What another process opened before and after counts: the oldest stay, wherever they are."""
         enforce_live(sockets={**SOCKETS, "limit": 6})
@@ -235,82 +173,167 @@ class TestLimits:
         rule = rulebook.current().rules[0]
 
         def take_elsewhere() -> Any:
-            return run(decide_flow((Charge(rule, "ip:203.0.113.9", 1),), elsewhere, socket=True), elsewhere).lease
+            return run(decide_flow((Charge(rule, IDENT, 1),), elsewhere, socket=True), elsewhere).lease
 
         lines = [await Line(on_rule_change="close").open()]
         leases = [await asyncio.to_thread(take_elsewhere)]
         lines += [await Line(on_rule_change="close").open() for _ in range(2)]
         leases.append(await asyncio.to_thread(take_elsewhere))
         change(sockets(3))
-        await lines[2].until(lambda: lines[2].closed)
+        await lines[2].closing()
         assert [line.closed is None for line in lines] == [True, True, False]
-        hold = LoweredLimit(rule.id, "ip:203.0.113.9", "sockets", 3)
+        limit = LoweredLimit(rule.id, IDENT, "sockets", 3)
         monkeypatch.setattr(rule_change, "get_store", lambda: elsewhere)
-        assert rule_change.excess_leases([hold]) == {hold: frozenset([leases[1].id])}
+        assert rule_change.excess_leases([limit]) == {limit: frozenset([leases[1].id])}
         monkeypatch.undo()
         for line in lines[:2]:
             await line.close()
 
-    async def test_or_they_are_warned(self, enforce: Enforce, change: Pin) -> None:
-        enforce(sockets={**SOCKETS, "limit": 3})
-        lines = [await Line().open() for _ in range(3)]
-        change(sockets(2))
-        await lines[2].until(lambda: lines[2].told("error"))
-        assert [len(line.told("error")) for line in lines] == [0, 0, 1]
-        assert [line.closed for line in lines] == [None] * 3
-        for line in lines:
-            await line.close()
-
-    async def test_a_consumer_that_says_nothing_has_its_clients_warned(self, enforce: Enforce, change: Pin) -> None:
-        class Closing(AsyncEcho):
-            throttle_on_rule_change = "close"
-
+    @pytest.mark.parametrize(("consumer", "code"), [(AsyncEcho, None), (Closing, 4430)])
+    async def test_a_consumer_that_says_nothing_has_its_clients_warned(
+        self, enforce: Enforce, change: Any, consumer: Any, code: int | None
+    ) -> None:
         enforce(sockets={**SOCKETS, "limit": 2})
-        for consumer, closed in ((AsyncEcho, None), (Closing, 4430)):
-            lines = [await Line(consumer.as_asgi()).open() for _ in range(2)]
+        async with Line(consumer.as_asgi()) as first, Line(consumer.as_asgi()) as second:
             change(sockets(1))
-            await lines[1].until(lambda line=lines[1]: line.told("error"))
-            if closed:
-                await lines[1].until(lambda line=lines[1]: line.closed)
-            assert [lines[0].closed, lines[1].closed and lines[1].closed["code"]] == [None, closed]
-            for line in lines:
-                await line.close()
-            change(sockets(2))
+            await second.until(lambda: second.told("error") and (second.closed or not code))
+            assert (first.told("error"), first.closed) == ([], None)
+            assert (second.closed and second.closed["code"]) == code
 
-    async def test_or_nothing_happens(self, enforce: Enforce, change: Pin) -> None:
+    async def test_or_nothing_happens(self, enforce: Enforce) -> None:
         enforce(sockets={**SOCKETS, "limit": 2})
-        lines = [await Line(on_rule_change="ignore").open() for _ in range(2)]
-        old, new = rulebook.current(), Snapshot([sockets(1)])
-        await rule_change.apply(open_sockets.everyone(), old, new)  # type: ignore[arg-type]
-        assert [(line.closed, line.told("error")) for line in lines] == [(None, [])] * 2
-        for line in lines:
-            await line.close()
+        async with Line(on_rule_change="ignore") as first, Line(on_rule_change="ignore") as second:
+            await rule_change.apply(open_sockets.everyone(), rulebook.current(), Snapshot([sockets(1)]))  # type: ignore[arg-type]
+            assert [(line.closed, line.told("error")) for line in (first, second)] == [(None, [])] * 2
 
-    async def test_a_higher_limit_and_one_that_only_records_touch_nobody(self, enforce: Enforce, change: Pin) -> None:
+    async def test_a_higher_limit_and_one_that_only_records_touch_nobody(self, enforce: Enforce) -> None:
         enforce(sockets={**SOCKETS, "limit": 2})
-        lines = [await Line(on_rule_change="close").open() for _ in range(2)]
-        old = rulebook.current()
-        for new in (sockets(3), sockets(1, action="shadow"), sockets(1, key="user")):
-            await rule_change.apply(open_sockets.everyone(), old, Snapshot([new]))  # type: ignore[arg-type]
-        await rule_change.apply(open_sockets.everyone(), None, Snapshot([sockets(1)]))  # type: ignore[arg-type]
-        assert [line.closed for line in lines] == [None] * 2
-        for line in lines:
-            await line.close()
-
-    async def test_ten_thousand_sockets_are_looked_at_a_few_at_a_time(self, enforce: Enforce, change: Pin) -> None:
-        enforce(sockets={**SOCKETS, "limit": 10_000})
-        lines = [await Line(address=f"10.0.{n // 250}.{n % 250}").open() for n in range(1000)]
-        gc.collect()  # what all tests before have left is not looked through meanwhile
-        longest, last = 0.0, time.thread_time()  # of its own work, whatever else the machine does
-        change(sockets(9_000), overrides=(blocked("ip:10.0.3.0/24"),))
-        began = time.monotonic()
-        while sum(line.closed is not None for line in lines) < 250:
+        async with Line(on_rule_change="close") as first, Line(on_rule_change="close") as second:
+            old, everyone = rulebook.current(), open_sockets.everyone()
+            for new in (sockets(3), sockets(1, action="shadow"), sockets(1, key="user")):
+                await rule_change.apply(everyone, old, Snapshot([new]))  # type: ignore[arg-type]
+            await rule_change.apply(everyone, None, Snapshot([sockets(1)]))  # type: ignore[arg-type]
             await asyncio.sleep(0)
-            now = time.thread_time()
-            longest, last = max(longest, now - last), now
-        seconds = time.monotonic() - began
-        print(f"1,000 sockets, 250 closed in {seconds:.2f} s; the loop stood still for {longest * 1000:.1f} ms")
-        assert longest < slack(0.05)
+            assert [line.closed for line in (first, second)] == [None] * 2
+
+    async def test_who_is_not_accepted_yet_is_not_warned(self, enforce: Enforce, change: Any) -> None:
+        """A frame before the accept is an error to every server."""
+        go_on = asyncio.Event()
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            await go_on.wait()
+            await send({"type": "websocket.accept"})
+            await receive()
+
+        enforce(sockets={**SOCKETS, "limit": 5})
+        async with Line():
+            second, third = Line(inside=slow), Line()
+            opening = asyncio.ensure_future(second.open())
+            await becomes(lambda: len(open_sockets) == 2)
+            async with third:
+                change(sockets(1))
+                await third.error()  # and it was looked at after the second
+                assert second.sent == []
+                go_on.set()
+                await opening
+                assert [event["type"] for event in second.sent] == ["websocket.accept"]
+                await second.close()
+
+    async def test_many_sockets_are_looked_at_a_few_at_a_time(self, enforce: Enforce, change: Any) -> None:
+        enforce(sockets={**SOCKETS, "limit": 10_000})
+        lines = [await Line(address=f"10.0.{number % 2}.1").open() for number in range(5 * AT_ONCE)]
+        change(sockets(9_000), overrides=(blocked("ip:10.0.1.0/24"),))
+        steps = []
+        while sum(line.closed is not None for line in lines) < len(lines) / 2:
+            before = sum(line.closed is not None for line in lines)
+            await asyncio.sleep(0)
+            steps.append(sum(line.closed is not None for line in lines) - before)
+        assert max(steps) <= AT_ONCE
         for line in lines:
             if not line.closed:
                 await line.close()
+
+
+class TestResets:
+    """Here nothing that a socket or its process remembers ends by itself."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_ends_by_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("core.prepaid.LONGEST", "sockets.limits.MATCH_LIFETIME", "stores.denials.LONGEST"):
+            monkeypatch.setattr(f"django_throttle.{name}", 3600.0)
+        open_sockets.clear()
+
+    @pytest.mark.parametrize("counts_denied", [False, True], ids=["remembered", "counted"])
+    async def test_elsewhere_reaches_a_flooded_socket(
+        self, enforce_live: Live, redis_url: str, counts_denied: bool
+    ) -> None:
+        store = enforce_live(chat={**CHAT, "count_denied": counts_denied}, MAX_VIOLATIONS=0)
+        Reconciler(store).beat()
+        async with await flooded() as line:
+            duties = SocketControl(store)
+            await asyncio.to_thread(duties)
+            elsewhere = RedisStore(redis_url, secret=conf().KEY_SECRET, deadline=5.0)
+            assert await Limiter([rulebook.current().rules[0]], elsewhere).areset(IDENT) == 1
+            await asyncio.to_thread(duties)
+            line.send(*["again"] * 9)
+            await line.until(lambda: only().received == 49 and len(texts(line)) == 10)
+
+    async def test_of_rules_of_its_own(self, enforce_live: Live) -> None:
+        """What it was told is forgotten too, and it is told again."""
+        enforce_live(own={**CHAT, "key": "connection"}, MAX_VIOLATIONS=0)
+        async with await flooded() as line:
+            assert len(line.told("error")) == 1
+            only().reset()
+            await asyncio.sleep(0)
+            line.send(*["x"] * 9)
+            await line.until(lambda: only().refused == 35 + 4)
+            assert (len(texts(line)), len(line.told("error"))) == (10, 2)
+
+    async def test_an_edited_rule_holds_for_a_flooded_socket(self, enforce_live: Live, change: Any) -> None:
+        enforce_live(chat=CHAT, MAX_VIOLATIONS=0)
+        async with await flooded() as line:
+            change(chat("8/h"))
+            line.send(*["x"] * 9)
+            await line.until(lambda: only().received == 49 and len(texts(line)) == 8)
+
+    @pytest.mark.parametrize("prepaid", [False, True], ids=["asked", "prepaid"])
+    async def test_an_override_that_runs_out_ends_what_was_refused_under_it(
+        self, enforce_live: Live, change: Any, prepaid: bool, clock: FrozenClock
+    ) -> None:
+        enforce_live(chat={**CHAT, "prepaid": prepaid}, MAX_VIOLATIONS=0)
+        stricter = Override(subject=IDENT, effect="multiply", factor=0.2, until=clock() + 60)
+        change(*rulebook.current().rules, overrides=(stricter,), now=clock)
+        async with Line() as line:
+            line.send(*["x"] * 9)
+            await line.until(lambda: only().refused == 8)
+            clock.tick(61)
+            in_force.end_overrides()
+            line.send(*["x"] * 9)
+            await line.until(lambda: only().refused == 8 + 5)
+            assert len(texts(line)) == 5
+
+    async def test_what_was_bought_goes_back_when_the_rule_is_edited(
+        self, enforce_live: Live, change: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With the next frame under it; without one, as what is not used."""
+        buys(64, monkeypatch)
+        store = enforce_live(chat={**CHAT, "rate": "1000/h"})
+        async with Line() as line:
+            line.send("x")
+            await line.received(1)
+            assert used(store) == 64
+            change(chat("900/h"))
+            line.send("x")
+            await line.received(2)
+            give_back(store)
+            assert used(store) == 65
+
+
+async def flooded() -> Line:
+    """A socket that has used up its budget of five, and its questions."""
+    line = await Line().open()
+    line.send(*["x"] * 40)
+    await line.until(lambda: only().refused == 35)
+    assert len(texts(line)) == 5
+    return line

@@ -1,0 +1,249 @@
+"""How sockets are closed from here: whatever client and application do meanwhile, both hear of it and nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+
+from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.sockets.connection import CLOSE_TIMEOUT
+from django_throttle.sockets.error_frames import SEND_TIMEOUT, Close, notice_payload
+from tests.clock import LoopClock
+from tests.consumers import TWO_SOCKETS, held
+from tests.doors import Enforce
+from tests.sockets.guarded import Deaf, Line, accepting, only, texts
+
+GOODBYE = {"type": "websocket.disconnect", "code": 4000, "reason": "goodbye"}
+pytestmark = pytest.mark.usefixtures("loop_clock")
+
+
+def says(text: str) -> dict[str, str]:
+    return {"type": "websocket.send", "text": text}
+
+
+async def test_a_busy_application_hears_of_it_next(enforce: Enforce) -> None:
+    go_on, heard = asyncio.Event(), []
+
+    @accepting
+    async def busy(receive: Any, send: Any) -> None:
+        await go_on.wait()
+        await send(says("swallowed"))
+        heard.append(await receive())
+
+    store = enforce(sockets=TWO_SOCKETS)
+    line = await Line(inside=busy).open()
+    line.send("never seen")
+    only().close(4000, "goodbye")
+    await line.closing()
+    assert held(store) == 0, "its slot does not wait for the application"
+    go_on.set()
+    await line.ended()
+    assert (heard, line.frames) == ([GOODBYE], [])
+
+
+async def test_a_cancellation_from_outside_is_no_goodbye(enforce: Enforce) -> None:
+    store = enforce(sockets=TWO_SOCKETS)
+    line = await Line().open()
+    only().close(4000, "goodbye")
+    line.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await line.ended()
+    assert held(store) == 0
+
+
+async def test_a_client_that_reads_nothing_keeps_nobody(enforce: Enforce, loop_clock: LoopClock) -> None:
+    store = enforce(sockets=TWO_SOCKETS)
+    line = await Deaf().open()
+    began = loop_clock()
+    only().close(4000, "goodbye", {"type": "error"})
+    await line.ended()
+    assert loop_clock() - began == pytest.approx(2 * SEND_TIMEOUT, abs=0.2)
+    assert held(store) == 0
+
+
+async def test_nor_does_it_keep_an_application_that_is_sending(enforce: Enforce) -> None:
+    """What it sends is cut, wherever it does so, and it hears of the end in its next receive."""
+    heard: list[Any] = []
+
+    @accepting
+    async def ticker(receive: Any, send: Any) -> None:
+        beside = asyncio.ensure_future(send(says("beside")))
+        await send(says("tick"))
+        await send({"type": "websocket.close"})
+        heard.append(await receive())
+        await beside
+
+    store = enforce(sockets=TWO_SOCKETS)
+    line = await Deaf(inside=ticker).open()
+    only().close(4000, "goodbye")
+    await line.ended()
+    assert (heard, held(store)) == ([GOODBYE], 0)
+    assert [event["type"] for event in line.sent] == ["websocket.accept"]
+
+
+async def test_who_sends_and_never_listens_is_let_be_for_a_moment(enforce: Enforce, loop_clock: LoopClock) -> None:
+    """Then it gets what a server gives to whoever sends to nobody, and ends."""
+    raised: list[Exception] = []
+
+    @accepting
+    async def ticker(receive: Any, send: Any) -> None:
+        try:
+            while True:
+                await send(says("tick"))
+                await asyncio.sleep(0.1)
+        except OSError as error:
+            raised.append(error)
+            raise
+
+    enforce()
+    line = await Line(inside=ticker).open()
+    began = loop_clock()
+    only().close(4000, "goodbye")
+    await line.ended()  # without an error: it is no fault of the application
+    assert loop_clock() - began == pytest.approx(CLOSE_TIMEOUT, abs=0.2)
+    assert (len(raised), line.sent[-1]["type"]) == (1, "websocket.close")
+
+
+async def test_an_error_of_the_server_for_a_frame_after_our_close_is_swallowed(enforce: Enforce) -> None:
+    going = asyncio.Event()
+
+    class Strict(Line):
+        async def take(self, event: Any) -> None:
+            if event.get("text") == "late":
+                await going.wait()
+                raise RuntimeError("a frame after the close")
+            await super().take(event)
+            if event["type"] == "websocket.close":
+                going.set()
+                await asyncio.sleep(0.02)  # so that it fails before it is cut
+
+    enforce()
+    line = await Strict().open()
+    line.send("late")
+    await line.received(1)
+    only().close(4000, "goodbye")
+    await line.ended()
+    assert line.got[-1]["type"] == "websocket.disconnect"
+
+
+@pytest.mark.parametrize("error", [ConnectionAbortedError, RuntimeError])
+async def test_but_errors_of_an_open_socket_are_the_application_s(enforce: Enforce, error: Any) -> None:
+    class Failing(Line):
+        async def take(self, event: Any) -> None:
+            if event.get("text") == "x":
+                raise error
+            await super().take(event)
+
+    enforce()
+    line = await Failing().open()
+    line.send("x")
+    with pytest.raises(error):
+        await line.ended()
+    assert open_sockets.everyone() == ()
+
+
+async def test_what_crosses_the_application_s_own_close_reaches_no_one(enforce: Enforce) -> None:
+    """A client chooses how long that takes, and nobody would be charged for it."""
+    taken, heard = asyncio.Event(), []
+
+    class Slow(Line):
+        async def take(self, event: Any) -> None:
+            if event["type"] == "websocket.close":
+                await taken.wait()
+            await super().take(event)
+
+    @accepting
+    async def closing(receive: Any, send: Any) -> None:
+        close = asyncio.ensure_future(send({"type": "websocket.close", "code": 4001}))
+        await asyncio.sleep(0)
+        for _ in range(10):
+            await send(says("too late"))
+        while (event := await receive())["type"] != "websocket.disconnect":
+            heard.append(event)
+        await close
+
+    rule = {"rate": "3/h", "key": "ip"}
+    enforce(inward={**rule, "events": ["message"]}, outward={**rule, "events": ["send"]})
+    line = await Slow(inside=closing).open()
+    line.send(*"abcdefghij")
+    line.leave()
+    await line.until(line.queue.empty)
+    taken.set()
+    await line.ended()
+    assert (heard, [event["type"] for event in line.sent]) == ([], ["websocket.accept", "websocket.close"])
+
+
+async def test_the_application_s_own_close_does_not_wait_for_ever(enforce: Enforce, loop_clock: LoopClock) -> None:
+    raised: list[BaseException] = []
+
+    @accepting
+    async def closing(receive: Any, send: Any) -> None:
+        try:
+            await send({"type": "websocket.close"})
+        except OSError as error:
+            raised.append(error)
+
+    store = enforce(sockets=TWO_SOCKETS)
+    line = await Deaf(inside=closing).open()
+    began = loop_clock()
+    await line.ended()
+    assert loop_clock() - began == pytest.approx(CLOSE_TIMEOUT, abs=0.2)
+    assert (len(raised), held(store)) == (1, 0)
+
+
+async def test_an_application_that_waits_no_longer_does_not_cut_the_close_short(enforce: Enforce) -> None:
+    """Its wait is where we close, as the last refusal is met there."""
+    codes: list[int] = []
+
+    class Slow(Line):
+        async def take(self, event: Any) -> None:
+            if event["type"] == "websocket.close":
+                await asyncio.sleep(0.2)
+            await super().take(event)
+
+    @accepting
+    async def impatient(receive: Any, send: Any) -> None:
+        while not codes:
+            with suppress(TimeoutError):
+                event = await asyncio.wait_for(receive(), 0.05)
+                codes.extend([event["code"]] if event["type"] == "websocket.disconnect" else [])
+
+    enforce(inward={"rate": "1/h", "events": ["message"], "key": "connection"})
+    line = await Slow(inside=impatient, ladder={"close": 2}).open()
+    line.send("1", "2", "3")
+    await line.until(lambda: line.closed and codes)
+    assert (line.closed, codes) == ({"type": "websocket.close", "code": 4429, "reason": ANY}, [4429])
+
+
+async def test_a_goodbye_is_heard_by_who_is_held_up(enforce: Enforce, loop_clock: LoopClock) -> None:
+    enforce(own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"})
+    line = await Line(ladder={"delay": 1}).open()
+    line.send("in", "over")
+    await line.error()
+    began = loop_clock()
+    only().close(4000, "goodbye")
+    await line.ended()
+    assert loop_clock() - began < 1
+    assert line.closed == {"type": "websocket.close", "code": 4000, "reason": "goodbye"}
+    assert (texts(line), line.got[-1]) == (["in"], GOODBYE)
+
+
+async def test_a_payload_that_cannot_be_encoded_is_left_out(enforce: Enforce, caplog: Any) -> None:
+    store = enforce(sockets=TWO_SOCKETS)
+    line = await Line().open()
+    only().start_close(Close(4403, "blocked", {("a", 1): 2}))
+    await line.ended()
+    assert ([event["type"] for event in line.sent[1:]], held(store)) == (["websocket.close"], 0)
+    assert "cannot be encoded" in caplog.text
+
+
+async def test_an_operator_s_notice_goes_as_it_is(enforce: Enforce) -> None:
+    enforce()
+    line = await Line().open()
+    only().close(4410, "closed", notice_payload("closed", "Closed by an operator."))
+    await line.ended()
+    assert line.told("error")[0]["code"] == "closed"

@@ -1,0 +1,213 @@
+"""Sockets that are silent, or too old, are told and closed; time passes at once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from django_throttle.sockets.connection import Deadlines
+from tests.clock import LoopClock
+from tests.consumers import TWO_SOCKETS, AsyncEcho, held
+from tests.doors import Enforce
+from tests.sockets.guarded import Deaf, Line, accepting, becomes, only, texts
+
+AT_ONCE = pytest.mark.usefixtures("loop_clock")
+
+
+def test_a_loop_that_has_ended_is_kept_by_nobody() -> None:
+    loops = []
+
+    async def opened() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        deadlines = Deadlines(lambda why: None, lambda: 0.0)
+        deadlines.accept(0, 0)
+        deadlines.end()
+
+    for _ in range(3):
+        asyncio.run(opened())
+    gc.collect()
+    assert [loop() for loop in loops] == [None] * 3
+
+
+async def test_a_silent_socket_is_closed_and_told(enforce: Enforce, loop_clock: LoopClock) -> None:
+    store = enforce(sockets=TWO_SOCKETS, SOCKET_IDLE_TIMEOUT=3)
+    line = await Line().open()
+    for _ in range(4):
+        await asyncio.sleep(2)
+        line.send("still here")
+        await asyncio.sleep(0)
+    last = loop_clock()
+    await line.closing()
+    assert loop_clock() - last == pytest.approx(3, abs=0.2)
+    assert line.told("error") == [
+        {
+            "type": "error",
+            "code": "idle",
+            "detail": "Nothing has come from you for too long.",
+            **dict.fromkeys(("rule", "limit", "remaining", "window")),
+            "retry_after": 0,
+        }
+    ]
+    assert line.closed == {"type": "websocket.close", "code": 4408, "reason": "idle"}
+    await line.ended()
+    assert held(store) == 0
+    assert line.got[-1] == {"type": "websocket.disconnect", "code": 4408, "reason": "idle"}
+
+
+@AT_ONCE
+async def test_a_frame_to_the_client_is_no_sign_of_life(enforce: Enforce) -> None:
+    enforce()
+    line = await Line(idle_timeout=2).open()
+    while not line.closed:
+        await line.say({"type": "websocket.send", "text": "tick"})
+        await asyncio.sleep(0.2)
+    assert line.told("error")[0]["code"] == "idle"
+
+
+async def test_a_client_of_a_busy_application_is_not_idle(enforce: Enforce, loop_clock: LoopClock) -> None:
+    enforce()
+    go_on, heard = asyncio.Event(), []
+
+    @accepting
+    async def busy(receive: Any, send: Any) -> None:
+        await go_on.wait()
+        while (event := await receive())["type"] != "websocket.disconnect":
+            heard.append(event["text"])
+
+    line = await Line(inside=busy, idle_timeout=2).open()
+    line.send(*"abcde")
+    await asyncio.sleep(5)
+    assert line.closed is None
+    began = loop_clock()
+    go_on.set()
+    assert ((await line.closing())["reason"], heard) == ("idle", [*"abcde"])
+    assert loop_clock() - began == pytest.approx(2, abs=0.2)
+
+
+@AT_ONCE
+async def test_a_client_that_takes_no_frame_for_so_long_is(enforce: Enforce) -> None:
+    """Else an application that sends to a client that has vanished would keep its slot for ever."""
+
+    @accepting
+    async def sending(receive: Any, send: Any) -> None:
+        await send({"type": "websocket.send", "text": "news"})
+        assert (await receive())["reason"] == "idle"
+
+    store = enforce(sockets=TWO_SOCKETS, SOCKET_IDLE_TIMEOUT=2)
+    line = await Deaf(inside=sending).open()
+    await line.ended()
+    assert held(store) == 0
+
+
+async def test_silence_counts_from_when_the_application_has_accepted(enforce: Enforce, loop_clock: LoopClock) -> None:
+    enforce()
+
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        listening = asyncio.ensure_future(receive())
+        await asyncio.sleep(4)
+        await send({"type": "websocket.accept"})
+        await listening
+
+    line = await Line(inside=late, idle_timeout=3).open()
+    accepted = loop_clock()
+    assert (await line.closing())["reason"] == "idle"
+    assert loop_clock() - accepted == pytest.approx(3, abs=0.2)
+
+
+@AT_ONCE
+async def test_an_application_that_looks_up_now_and_then_has_listened_all_the_same(enforce: Enforce) -> None:
+    @accepting
+    async def looking(receive: Any, send: Any) -> None:
+        event = {"type": ""}
+        while event["type"] != "websocket.disconnect":
+            with suppress(TimeoutError):
+                event = await asyncio.wait_for(receive(), 0.2)
+
+    enforce()
+    line = await Line(inside=looking, idle_timeout=2).open()
+    assert (await line.closing())["reason"] == "idle"
+
+
+@AT_ONCE
+async def test_an_old_socket_is_closed_however_busy(enforce: Enforce) -> None:
+    enforce(SOCKET_MAX_AGE=3)
+    line = await Line().open()
+    while not line.closed:
+        line.send("busy")
+        await asyncio.sleep(0.2)
+    assert (line.told("error")[0]["code"], line.closed["code"]) == ("too_old", 4408)
+    assert len(texts(line)) == pytest.approx(15, abs=2)
+
+
+@AT_ONCE
+async def test_a_consumer_has_its_own_and_may_have_none(enforce: Enforce) -> None:
+    class Patient(AsyncEcho):
+        throttle_idle_timeout = throttle_max_age = 0
+
+    class Hasty(AsyncEcho):
+        throttle_idle_timeout = 0.5
+        throttle_close_codes = {"idle": 4001}
+
+    enforce(SOCKET_IDLE_TIMEOUT=1, SOCKET_MAX_AGE=1)
+    async with Line(Patient.as_asgi()) as patient, Line(Hasty.as_asgi()) as hasty:
+        assert (await hasty.closing())["code"] == 4001
+        await asyncio.sleep(5)
+        assert patient.closed is None
+
+
+@pytest.mark.row("A46")
+@AT_ONCE
+async def test_a46_silent_sockets_make_room(enforce: Enforce) -> None:
+    """Every slot of an address is held by somebody who says nothing; who talks stays."""
+    store = enforce(sockets={**TWO_SOCKETS, "limit": 3, "key": "ip"}, SOCKET_IDLE_TIMEOUT=3)
+    silent = [await Line().open() for _ in range(2)]
+    async with Line() as talking:
+        assert (await Line().open()).closed
+        while held(store) > 1:
+            talking.send("still here")
+            await asyncio.sleep(0.2)
+        assert [(line.told("error")[0]["code"], line.closed["code"]) for line in silent] == [("idle", 4408)] * 2
+        assert (await Line().open()).closed is None
+        assert talking.closed is None
+
+
+@AT_ONCE
+async def test_an_accepted_socket_has_all_the_time(enforce: Enforce) -> None:
+    enforce(SOCKET_ACCEPT_TIMEOUT=1)
+    async with Line() as line:
+        await asyncio.sleep(10)
+        line.send("hello")
+        assert await line.received(1) == ["hello"]
+        assert line.closed is None
+
+
+@pytest.mark.parametrize("setting", ["SOCKET_ACCEPT_TIMEOUT", "SOCKET_IDLE_TIMEOUT", "SOCKET_MAX_AGE"])
+@AT_ONCE
+async def test_zero_is_never(enforce: Enforce, setting: str) -> None:
+    enforce(**{"SOCKET_ACCEPT_TIMEOUT": 0, setting: 0})
+    async with Line() as line:
+        await asyncio.sleep(100_000)
+        assert line.closed is None
+
+
+async def test_nothing_is_left_of_a_socket_that_is_over(enforce: Enforce) -> None:
+    own = {"rate": "1/min", "events": ["message", "send"], "key": "connection", "algorithm": "gcra"}
+    enforce(sockets=TWO_SOCKETS, own=own, SOCKET_IDLE_TIMEOUT=60)
+    gc.collect()
+    gc.disable()
+    try:
+        async with Line() as line:
+            line.send("in", "over")
+            await line.error()
+            ghost = weakref.ref(only())
+        line.say = line.task = None
+        assert "django_throttle" not in line.scope
+        await becomes(lambda: ghost() is None)  # no garbage collector is needed
+    finally:
+        gc.enable()

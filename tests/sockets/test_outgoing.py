@@ -1,0 +1,245 @@
+"""Frames that go out: what is lost, how a client is told of it, and of which kinds the newest is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from channels.layers import get_channel_layer
+
+from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.sockets import messages
+from django_throttle.sockets.connection import Connection
+from django_throttle.sockets.error_frames import DroppedFrames, Event, continuity_payload
+from django_throttle.sockets.messages import UnsentFrames
+from django_throttle.sockets.settings import SocketSettings
+from tests.clock import LoopClock
+from tests.consumers import AsyncEcho
+from tests.doors import Enforce
+from tests.sockets.guarded import Line, only
+
+OUT = {"rate": "3/min", "events": ["send"], "key": "connection", "algorithm": "gcra"}
+pytestmark = pytest.mark.usefixtures("loop_clock")
+
+
+def connected() -> tuple[Connection, list[Event]]:
+    """An accepted connection without an application, and what its client is sent."""
+    sent: list[Event] = []
+
+    async def send(event: Event) -> None:
+        sent.append(event)
+
+    connection = Connection({"type": "websocket"}, asyncio.Queue().get, send, SocketSettings("chat"))
+    connection.accepted()
+    return connection, sent
+
+
+async def say(line: Line, *texts: str) -> None:
+    for text in texts:
+        await line.say({"type": "websocket.send", "text": text})
+
+
+def shown(line: Line) -> list[str | int]:
+    """What the client was sent: texts, and how many were lost in a gap."""
+    return [frame.get("lost", frame["type"]) if isinstance(frame, dict) else frame for frame in line.frames]
+
+
+def kind(event: dict[str, Any]) -> str | None:
+    return event["text"][0] if event["text"][0] in "xy" else None
+
+
+def test_the_frame_that_tells_of_a_gap() -> None:
+    since = datetime(2026, 11, 20, 12, 34, 56, 789_999, UTC)
+    assert continuity_payload(DroppedFrames(7, since)) == {
+        "type": "continuity_lost",
+        "lost": 7,
+        "since": "2026-11-20T12:34:56.789Z",
+        "detail": "7 messages were not sent to you, as there were too many.",
+    }
+    assert "1 message was" in continuity_payload(DroppedFrames(1, since))["detail"]
+
+
+class TestLoss:
+    async def test_each_way_has_its_own_rule(self, enforce: Enforce) -> None:
+        """So that neither way uses up the other's; and our own frames never count."""
+        enforce(inward={**OUT, "events": ["message"]}, outward={**OUT, "rate": "4/min"})
+        async with Line() as line:
+            line.send("a", "b", "c", "over")
+            await line.error()
+            await say(line, "d")
+            assert shown(line) == ["a", "b", "c", "error", "d"]
+
+    async def test_a_gap_is_told_once_with_how_many_and_since_when(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "3/3s"})
+        async with Line() as line:
+            before = datetime.now(UTC)
+            await say(line, *"abcdefgh")
+            after = datetime.now(UTC)
+            await line.until(lambda: line.told("continuity_lost"))
+            (gap,) = line.told("continuity_lost")
+            assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(gap["since"]) <= after
+            await asyncio.sleep(3)
+            await say(line, "i")
+            assert shown(line) == ["a", "b", "c", 5, "i"]
+            assert (only().sent, only().lost) == (4, 5)
+
+    async def test_it_is_told_before_the_next_frame_that_passes(self, enforce: Enforce, monkeypatch: Any) -> None:
+        monkeypatch.setattr(messages, "TRY_AGAIN", 100)
+        enforce(outward={**OUT, "rate": "1/s"})
+        async with Line() as line:
+            await say(line, "a", "lost")
+            await asyncio.sleep(1)
+            await say(line, "b")
+            assert shown(line) == ["a", 1, "b"]
+
+    async def test_a_long_flood_is_told_of_once_a_second(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "10/s"})
+        async with Line() as line:
+            for _ in range(500):
+                await say(line, "x")
+                await asyncio.sleep(0.01)
+            assert len(line.told("continuity_lost")) == pytest.approx(5, abs=1)
+            await asyncio.sleep(2)
+            assert line.frames.count("x") + sum(gap["lost"] for gap in line.told("continuity_lost")) == 500
+
+    async def test_it_is_what_the_consumer_says(self, enforce: Enforce) -> None:
+        class Feed(AsyncEcho):
+            groups = ["lobby"]
+
+            async def news(self, event: dict[str, Any]) -> None:
+                await self.send(event["text"])
+
+            def throttle_continuity_payload(self, gap: DroppedFrames) -> object:
+                return f"{gap.lost} missing"
+
+        enforce(outward={**OUT, "rate": "2/2s"})
+        async with Line(Feed.as_asgi()) as line:
+            for text in "abcde":
+                await get_channel_layer().group_send("lobby", {"type": "news", "text": text})
+            await line.until(lambda: line.frames == ["a", "b", "3 missing"])
+
+    async def test_who_closes_tells_of_the_gap_first(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "2/hour"})
+        async with Line(coalesce=kind) as line:
+            await say(line, *"abcdexyx")
+            await line.say({"type": "websocket.close", "code": 1000})
+            assert (shown(line), line.sent[-1]["type"]) == (["a", "b", 6], "websocket.close")
+            assert open_sockets.everyone() == ()
+
+    async def test_so_does_a_close_by_us(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "1/hour"})
+        line = await Line().open()
+        await say(line, "a", "lost", "lost")
+        only().close(4410, "closed", {"type": "error"})
+        await line.ended()
+        assert shown(line) == ["a", 2, "error"]
+
+    async def test_and_a_moment_after_another_was_told(self) -> None:
+        connection, sent = connected()
+        out = UnsentFrames(connection)
+        for _ in range(2):
+            out.refused({"type": "websocket.send", "text": "lost"}, None, 60.0)
+            await out.report()
+        gap = out.end()
+        assert ([json.loads(event["text"])["lost"] for event in sent], gap and gap.lost) == ([1], 1)
+        assert out.end() is None, "there is nothing more to tell"
+
+    async def test_shared_rules_hold_on_the_way_out_too(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "2/min", "key": "ip"})
+        async with Line() as first, Line() as second:
+            await say(first, "a")
+            await say(second, "b", "c")
+            assert (first.frames, second.frames) == (["a"], ["b"])
+
+    async def test_a_queue_holds_the_application_up(self, enforce: Enforce, loop_clock: LoopClock) -> None:
+        enforce(outward={**OUT, "rate": "2/s", "burst": 6, "algorithm": "leaky_bucket", "action": "delay"})
+        async with Line() as line:
+            began = loop_clock()
+            await say(line, *"abcdef")
+            assert loop_clock() - began == pytest.approx(2.5, abs=0.1)
+            assert line.frames == [*"abcdef"]
+
+    async def test_bytes(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "10/min", "unit": "bytes"})
+        async with Line() as line:
+            await say(line, "abcde", "lost it", "fghij")
+            assert shown(line) == ["abcde", 1, "fghij"]
+
+
+class TestCoalescing:
+    async def test_the_newest_of_a_kind_is_sent_when_there_is_room(self, enforce: Enforce) -> None:
+        enforce(outward={**OUT, "rate": "2/2s"})
+        async with Line(coalesce=kind) as line:
+            await say(line, "a", "b", "x1", "y1", "x2", "c", "x3")
+            await asyncio.sleep(5)
+            assert [frame for frame in line.frames if isinstance(frame, str)] == ["a", "b", "y1", "x3"]
+            assert sum(gap["lost"] for gap in line.told("continuity_lost")) == 3, "x1 and x2 overtaken, c left out"
+
+    async def test_what_was_kept_keeps_the_pace_too(self, enforce: Enforce) -> None:
+        """A frame of each of twenty kinds waits: they go one by one, each when there is room for it."""
+        enforce(outward={**OUT, "rate": "1/s"})
+        async with Line(coalesce=lambda event: event["text"]) as line:
+            await say(line, *"abcdefghijklmnopqrst")
+            for seconds in range(1, 20):
+                assert line.frames == [*"abcdefghijklmnopqrst"[:seconds]]
+                await asyncio.sleep(1.01)
+
+    async def test_what_passes_overtakes_what_was_kept(self, enforce: Enforce, loop_clock: LoopClock) -> None:
+        enforce(outward={**OUT, "rate": "1/s"})
+        async with Line(coalesce=kind) as line:
+            await say(line, "a", "x1")
+            loop_clock.now += 1.1  # the loop stands still, so that nothing is sent in between
+            await say(line, "x2")
+            await asyncio.sleep(3)
+            assert [frame for frame in line.frames if isinstance(frame, str)] == ["a", "x2"]
+
+    async def test_kinds_are_bounded(self, monkeypatch: Any) -> None:
+        monkeypatch.setattr(messages, "MAX_KINDS", 3)
+        connection, _ = connected()
+        out = UnsentFrames(connection)
+        for number in range(5):
+            out.refused({"type": "websocket.send", "text": f"{number}"}, number, 60.0)
+        assert (out.lost, connection.lost) == (2, 2)
+        out.end()
+
+    async def test_nothing_is_sent_after_the_end(self, enforce: Enforce) -> None:
+        """An application may go on for a while: what it sends too much of must not be sent later, by nobody."""
+        go_on = asyncio.Event()
+
+        class Lasting(Line):
+            async def echo(self, scope: Any, receive: Any, send: Any) -> None:
+                await super().echo(scope, receive, send)
+                await say(self, "x2", "lost")
+                await go_on.wait()
+
+        enforce(outward={**OUT, "rate": "1/s"})
+        line = await Lasting(coalesce=kind).open()
+        await say(line, "a", "x1", "lost")
+        line.leave()
+        await asyncio.sleep(10)
+        assert line.frames == ["a"]
+        go_on.set()
+        await line.ended()
+
+    async def test_an_error_of_the_server_for_a_kept_frame_is_nobody_s(self, enforce: Enforce, caplog: Any) -> None:
+        """No application waits for what was kept, so none is told that its client has gone."""
+        caplog.set_level("DEBUG", "django_throttle")
+        failed: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+
+        class Going(Line):
+            async def take(self, event: Any) -> None:
+                if event.get("text") == "x2":
+                    raise OSError("it has gone")
+                await super().take(event)
+
+        enforce(outward={**OUT, "rate": "1/s"})
+        async with Going(coalesce=kind) as line:
+            await say(line, "a", "x1", "x2")
+            await line.until(lambda: "it has gone" in caplog.text)
+            gc.collect()
+            assert failed == []

@@ -1,0 +1,264 @@
+"""On real servers: floods, goodbyes, edits of overrides, and processes that are blocked, paused or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+
+from tests import pages
+from tests.rulebook.test_override_edits import WRITER
+from tests.rulebook.test_rule_edits import Process, environment, start
+from tests.servers import RedisServer, slack, wait_until
+from tests.sockets.guarded import scripts
+from tests.sockets.servers import CAP, HASTE, USUAL, Server, serving
+from tests.sockets.visitor import PATIENCE, Visitor, code, echo, ends
+from tests.web_server import ROOT
+
+__all__ = ["environment", "start"]  # fixtures
+
+Serve = Callable[..., list[Server]]
+pytestmark = pytest.mark.usefixtures("servers")
+MINUTE = 60 / HASTE  # as long as a minute is for a process of default settings
+
+
+@pytest.mark.row("A44")
+async def test_a44_a_flood_of_messages_stays_in_its_process(serve: Serve, figure: Callable[..., None]) -> None:
+    """Others are answered meanwhile, and Redis hears of ten a second at most."""
+    (server,) = serve("uvicorn-sansio", settings={"MAX_VIOLATIONS": 0})
+    attacker, other, messages = Visitor(server), Visitor(server), 10_000
+    async with attacker.open() as flood, other.open() as calm:
+        with server.redis.client() as redis:
+            before, began = scripts(redis), time.monotonic()
+            flooding = asyncio.create_task(send_many(flood, messages))
+            answers = 0
+            while not flooding.done():
+                await asyncio.wait_for(await calm.ping(), PATIENCE)
+                answers += 1
+            took, calls = time.monotonic() - began, scripts(redis) - before
+        figure("scripts in Redis a second, the agent's included,", calls / took)
+        figure(f"answers to another client during {messages:,} messages", answers)
+        assert calls <= 20 + 10 * (took + 1)
+        assert answers > 10
+        await echo(calm)
+    await attacker.holds(0)
+
+
+async def send_many(connection: ClientConnection, messages: int) -> None:
+    for number in range(messages):
+        await connection.send("flood")
+        if number % 50 == 0:
+            await asyncio.sleep(0)  # this client shares its event loop with the other
+
+
+@pytest.mark.row("A48")
+async def test_a48_an_exception_of_the_consumer_is_not_told(serve: Serve) -> None:
+    (server,) = serve("uvicorn-sansio")
+    visitor = Visitor(server)
+    connection = await visitor.open()
+    await connection.send("fail")
+    closed = await ends(connection)
+    assert closed.rcvd is None or not closed.rcvd.reason
+    await visitor.holds(0)
+
+
+async def test_goodbyes_arrive(serve: Serve) -> None:
+    """The frame and the code, while the application does nothing."""
+    settings = {"SOCKET_IDLE_TIMEOUT": 0.6, "SOCKET_MAX_AGE": 1.5}
+    started = serve("daphne", "uvicorn-sansio", "hypercorn", settings=settings)
+    await asyncio.gather(*(hears(server, word) for server in started for word in ("idle", "too_old")))
+
+
+async def hears(server: Server, word: str) -> None:
+    visitor, frames = Visitor(server), []
+    async with visitor.open() as client:
+        talk = asyncio.ensure_future(talks(client)) if word == "too_old" else None
+        with suppress(Exception):
+            while True:
+                frames.append(await asyncio.wait_for(client.recv(), PATIENCE))
+        if talk is not None:
+            talk.cancel()
+        last: Any = json.loads(frames[-1])
+        assert (last["type"], last["code"], last["retry_after"]) == ("error", word, 0)
+        assert code(await ends(client)) == 4408
+    await visitor.holds(0)
+
+
+async def talks(client: ClientConnection) -> None:
+    while True:
+        await client.send("still here")
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("name", ["sockets", "tabs"])
+async def test_whoever_has_all_their_sockets_open_still_gets_pages(serve: Serve, name: str) -> None:
+    """By the rules on the page about WebSockets, word for word."""
+    codes = [code for code in pages.shown("sockets") if code.startswith("DJANGO_THROTTLE")]
+    (rule,) = [
+        rules[name] for rules in (pages.run(code)["DJANGO_THROTTLE"]["RULES"] for code in codes) if name in rules
+    ]
+    rule = {**rule, "key": "ip"}  # nobody is logged in
+    (server,) = serve("uvicorn-websockets", settings={"RULES": {name: rule}, "PREFIX": f"page-{name}"})
+    async with AsyncExitStack() as stack, httpx.AsyncClient(trust_env=False) as client:
+        for _ in range(rule["limit"]):
+            await stack.enter_async_context(connect(f"ws://127.0.0.1:{server.port}/chat", proxy=None))
+        if "at_limit" not in rule:
+            assert await Visitor(server).attempt() == 429
+        answers = [await client.get(f"http://127.0.0.1:{server.port}/favicon.ico") for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [302] * 3
+
+
+# For each line that it is given: what the history has of overrides, the oldest first.
+LINES = """
+import json, sys, django
+django.setup()
+from django_throttle.models import ThrottleChange
+for line in sys.stdin:
+    print(json.dumps([one.action for one in ThrottleChange.objects.filter(kind="override").order_by("pk")]), flush=True)
+"""
+
+
+async def test_an_override_that_ends_is_felt_in_every_process(
+    serve: Serve, environment: dict[str, str], start: Callable[..., Process], monkeypatch: Any
+) -> None:
+    """As an edit is: sockets above the limit are told, and closed where the consumer says so."""
+    monkeypatch.setenv("DATABASE", environment["DATABASE"])
+    rules = {"sockets": {"limit": 4, "algorithm": "concurrency", "events": ["connection"], "key": "ip"}}
+    pair = serve("uvicorn-sansio", "uvicorn-sansio", settings={"RULES": rules, "DATABASE_RULES": True})
+    visitors = [Visitor(server) for server in pair]
+    old = [await visitor.open(path) for visitor in visitors for path in ("chat", "strict")]
+    writer = start(WRITER.replace('kind="user", value="1"', 'kind="ip", value="127.0.0.1"'))
+    writer.say("8")
+    _, until = map(float, writer.hear().split())
+    newest = [await admitted(visitor, path) for visitor in visitors for path in ("chat", "strict")]
+    assert time.time() < until
+    for number, client in enumerate(newest):
+        error = json.loads(await asyncio.wait_for(client.recv(), PATIENCE))
+        assert time.time() >= until
+        assert (error["type"], error["code"], error["limit"]) == ("error", "connection_limit", 4)
+        if number % 2:
+            assert code(await ends(client)) == 4430
+        else:
+            await echo(client)
+    for client in old:
+        await echo(client)
+    reader, history = start(LINES), []
+    while "ran out" not in history:
+        reader.say("")
+        history = json.loads(reader.hear())
+    assert history == ["added", "ran out"]
+    for client in (*old, *newest):
+        await client.close()
+
+
+async def admitted(visitor: Visitor, path: str) -> ClientConnection:
+    """A socket above the limit, once the server knows of the override."""
+    async with asyncio.timeout(PATIENCE):
+        while isinstance(opened := await visitor.attempt(path), int):
+            await asyncio.sleep(0.05)
+    return opened
+
+
+class TestProcesses:
+    """What they hold open is counted for as long as they do."""
+
+    @pytest.fixture(scope="class")
+    def pair(self, redis_server: RedisServer, tmp_path_factory: Any) -> Iterator[list[Server]]:
+        """Two servers of one process each, which would sweep each other."""
+        with serving(redis_server, tmp_path_factory.mktemp("processes")) as start:
+            yield start("uvicorn-sansio", "uvicorn-sansio")
+
+    async def test_a_blocked_event_loop_holds_what_it_holds(self, pair: list[Server]) -> None:
+        """For a minute, at a tenth of the times: three times as long as it takes to bury a process."""
+        blocked, witness = pair
+        visitor = Visitor(blocked)
+        connections = [await visitor.open(path) for path in ("chat", "sync", "middleware")]
+        async with Visitor(witness).open():
+            await connections[0].send(f"block {MINUTE}")
+            answer, counted = asyncio.ensure_future(connections[0].recv()), set()
+            while not answer.done():
+                counted.add(visitor.held())
+                await asyncio.wait({answer}, timeout=0.02)
+            assert answer.result() == f"block {MINUTE}"
+            assert counted == {3}
+            for connection in connections:
+                await echo(connection)
+        assert visitor.held() == 3
+        for connection in connections:
+            await connection.close()
+        await visitor.holds(0)
+
+    @pytest.mark.row("F45")
+    async def test_f45_a_process_that_was_paused_has_not_lost_its_sockets(
+        self, pair: list[Server], figure: Callable[..., None]
+    ) -> None:
+        """Others take its slots meanwhile. Then more are open than the cap allows, all of them are counted, and none
+        is added until there is room: what is open is never closed for having been paused.
+        """
+        paused, other = pair
+        visitor = Visitor(paused)
+        held = [await visitor.open() for _ in range(CAP)]
+        async with Visitor(other).open():
+            (pid,) = paused.pids()
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                figure("slots free for others after, by default,", await visitor.holds(0) * HASTE, "s")
+                more = [await visitor.open(server=other) for _ in range(CAP)]
+                assert visitor.held() == CAP
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            figure("counted again after", await visitor.holds(2 * CAP), "s")
+            assert [await visitor.attempt(server=server) for server in pair] == [429, 429]
+            for connection in held:
+                await echo(connection)
+                await connection.close()
+            await visitor.holds(CAP)
+            assert await visitor.attempt() == 429
+            for connection in more:
+                await connection.close()
+            await visitor.holds(0)
+
+    @pytest.mark.row("F43")
+    async def test_f43_at_once_where_its_host_is_refreshed(
+        self, serve: Serve, redis_server: RedisServer, tmp_path: Path, figure: Callable[..., None]
+    ) -> None:
+        """Slots of a killed server, with the times as they are by default: others would take 25 seconds."""
+        with refresher(redis_server, tmp_path / "refresher.log"):
+            (doomed,) = serve("uvicorn-sansio", settings=USUAL)
+            visitor = Visitor(doomed)
+            connections = [await visitor.open() for _ in range(CAP)]
+            assert visitor.held() == CAP
+            doomed.kill()
+            took = await visitor.holds(0)
+            for connection in connections:
+                await connection.wait_closed()
+        figure("slots back after, with refresh_connections,", took, "s")
+        assert took < USUAL["PROCESS_TTL"] / 2
+
+
+@contextmanager
+def refresher(redis: RedisServer, log: Path) -> Iterator[None]:
+    """What an operator runs on each host, from its first pass on."""
+    command = [sys.executable, "-m", "testproject.manage", "refresh_connections"]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, "REDIS_URL": redis.url}, stdout=out, stderr=out
+        )
+    try:
+        wait_until(lambda: "processes" in log.read_text(), timeout=slack(30), every=0.05)
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)

@@ -1,0 +1,416 @@
+"""However a socket ends, and whatever fails around it, its slot comes back; servers are in test_matrix.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from channels.exceptions import DenyConnection
+from channels.generic.websocket import AsyncWebsocketConsumer
+from channels.layers import InMemoryChannelLayer
+
+from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
+from django_throttle.connections.reconcile import Reconciler
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore, get_store
+from tests.clock import LoopClock
+from tests.consumers import EVERY_KIND, TWO_FRAMES, TWO_SOCKETS, AsyncEcho, SyncEcho, held
+from tests.doors import BOTH, REDIS, Enforce
+from tests.forks import holds_in_child
+from tests.inside import count_in
+from tests.proxy import Proxy
+from tests.servers import RedisServer
+from tests.sockets.guarded import Line, becomes, scripts, used
+
+LIMIT = 1000
+MANY = {**TWO_SOCKETS, "limit": LIMIT}
+RULE = Rule.from_options("sockets", MANY)
+KNOCKS = {"rate": "20/h", "algorithm": "gcra", "events": ["connect"], "key": "everyone"}
+
+
+class Broken(Exception):
+    """Fails here on purpose."""
+
+
+class BrokenLayer(InMemoryChannelLayer):
+    """A layer that is away by the time a socket leaves its groups."""
+
+    async def group_discard(self, group: str, channel: str) -> None:
+        raise Broken
+
+
+class Leaving(AsyncEcho):
+    """Its own disconnect fails, and never gets to super()."""
+
+    async def disconnect(self, code: int) -> None:
+        raise Broken
+
+
+class SyncLeaving(SyncEcho):
+    def disconnect(self, code: int) -> None:
+        raise Broken
+
+
+class Overriding(AsyncEcho):
+    """Takes the disconnect itself, without super() and without ending."""
+
+    async def websocket_disconnect(self, message: Any) -> None:
+        raise Broken
+
+
+class Receiving(AsyncEcho):
+    async def receive(self, *_: Any, **__: Any) -> None:
+        raise Broken
+
+
+class SyncReceiving(SyncEcho):
+    def receive(self, *_: Any, **__: Any) -> None:
+        raise Broken
+
+
+async def bare(scope: Any, receive: Any, send: Any) -> None:
+    """An application that lasts until its client says something, or goes."""
+    await receive()
+    await send({"type": "websocket.accept"})
+    await receive()
+
+
+async def breaking(scope: Any, receive: Any, send: Any) -> None:
+    await bare(scope, receive, send)
+    raise Broken
+
+
+# Channels has threads of its own, which a fork would lose.
+PLAIN = ThrottleMiddleware(bare, scope="chat")
+FAILING = {
+    "a layer": type("Grouped", (AsyncEcho,), {"groups": ["lobby"]}).as_asgi(),
+    "a layer, sync": type("SyncGrouped", (SyncEcho,), {"groups": ["lobby"]}).as_asgi(),
+    "disconnect": Leaving.as_asgi(),
+    "disconnect, sync": SyncLeaving.as_asgi(),
+    "websocket_disconnect": Overriding.as_asgi(),
+    "receive": Receiving.as_asgi(),
+    "receive, sync": SyncReceiving.as_asgi(),
+    "an application": ThrottleMiddleware(breaking, scope="chat"),
+}
+
+
+@pytest.mark.row("F47")
+@pytest.mark.parametrize("app", FAILING.values(), ids=FAILING.keys())
+async def test_f47_something_fails_as_a_socket_ends(enforce: Enforce, settings: Any, app: Any) -> None:
+    settings.CHANNEL_LAYERS = {"default": {"BACKEND": "tests.sockets.test_slots.BrokenLayer"}}
+    store = enforce(sockets=MANY)
+    lines = [await Line(app).open() for _ in range(20)]
+    assert held(store) == 20
+    for line in lines:
+        if app in (FAILING["receive"], FAILING["receive, sync"]):
+            line.send("x")
+        else:
+            line.leave()
+    ended = await asyncio.gather(*(line.ended() for line in lines), return_exceptions=True)
+    assert {type(error) for error in ended} == {Broken}
+    assert held(store) == 0
+
+
+@EVERY_KIND
+async def test_two_disconnects_release_once(enforce: Enforce, app: Any) -> None:
+    store = enforce(sockets=TWO_SOCKETS)
+    async with Line(app):
+        async with Line(app) as line:
+            line.leave()
+        assert held(store) == 1
+    assert held(store) == 0
+
+
+async def test_a_consumer_that_denies_the_handshake_itself(enforce: Enforce) -> None:
+    class Denying(AsyncEcho):
+        async def connect(self) -> None:
+            raise DenyConnection
+
+    store = enforce(sockets=TWO_SOCKETS)
+    async with Line(Denying.as_asgi()) as line:
+        assert line.sent[0]["type"] == "websocket.close"
+    assert held(store) == 0
+
+
+@BOTH
+async def test_a_cancelled_application(enforce: Enforce) -> None:
+    store = enforce(sockets=TWO_SOCKETS)
+    line = await Line().open()
+    assert held(store) == 1
+    line.task.cancel()
+    await asyncio.wait({line.task})
+    assert held(store) == 0
+
+
+async def test_the_slot_is_free_while_the_application_still_says_goodbye(enforce: Enforce) -> None:
+    go_on = asyncio.Event()
+
+    class Slow(AsyncEcho):
+        async def disconnect(self, code: int) -> None:
+            await go_on.wait()
+
+    store = enforce(sockets=TWO_SOCKETS)
+    line = await Line(Slow.as_asgi()).open()
+    line.leave()
+    await becomes(lambda: not held(store))
+    assert not line.task.done()
+    go_on.set()
+    await line.ended()
+
+
+async def test_the_slot_is_free_as_soon_as_the_application_closes(enforce: Enforce) -> None:
+    class Closing(AsyncEcho):
+        async def receive(self, *_: Any, **__: Any) -> None:
+            await self.close(4000)
+
+    store = enforce(sockets=TWO_SOCKETS)
+    async with Line(Closing.as_asgi()) as line:
+        line.send("x")
+        assert (await line.closing())["code"] == 4000
+        assert (held(store), line.task.done()) == (0, False)
+
+
+async def test_a_client_that_has_gone_when_it_is_sent_an_error_frame(enforce: Enforce) -> None:
+    """Servers raise from ``send`` then; the application must end in order all the same."""
+    codes: list[int] = []
+
+    class Noting(AsyncEcho):
+        async def disconnect(self, code: int) -> None:
+            codes.append(code)
+
+    class Gone(Line):
+        async def take(self, event: Any) -> None:
+            if "error" in event.get("text", ""):
+                raise OSError("client disconnected")
+            await super().take(event)
+
+    store = enforce(sockets=TWO_SOCKETS, frames={**TWO_FRAMES, "cost": 2})
+    async with Gone(Noting.as_asgi()) as line:
+        line.send("x", "x", "x")
+    assert (codes, held(store)) == ([1000], 0)
+
+
+@REDIS
+async def test_nobody_waits_for_a_release(enforce: Enforce, monkeypatch: Any) -> None:
+    store, go_on = enforce(sockets=TWO_SOCKETS), asyncio.Event()
+    assert isinstance(store, RedisStore)
+    send = store.transport.asend_all
+
+    async def hang(*args: Any) -> Any:
+        await go_on.wait()
+        return await send(*args)
+
+    async with Line():
+        monkeypatch.setattr(store.transport, "post", lambda *args: False)
+        monkeypatch.setattr(store.transport, "asend_all", hang)
+    assert (held(store), len(store.leases.unconfirmed()), used(store, "everyone")) == (0, 1, 1)
+    go_on.set()
+    await becomes(lambda: not store.leases.unconfirmed())
+    assert used(store, "everyone") == 0
+
+
+@REDIS
+async def test_fifty_at_once_at_a_cap_of_five(enforce: Enforce) -> None:
+    store = enforce(sockets={**TWO_SOCKETS, "limit": 5})
+    lines = await asyncio.gather(*(Line().open() for _ in range(50)))
+    accepted = [line for line in lines if not line.closed]
+    assert len(accepted) == held(store) == 5
+    for line in accepted:
+        await line.close()
+    await becomes(lambda: not store.leases.unconfirmed())
+    assert used(store, "everyone") == 0
+
+
+class TestUnaccepted:
+    """A42: handshakes that nobody finishes."""
+
+    @pytest.mark.row("A42")
+    @pytest.mark.parametrize(("cap", "admitted"), [(5, 5), (1000, 20)], ids=["the cap", "the rate"])
+    async def test_a42_no_more_are_held_than_either_rule_admits(
+        self, enforce_live: Any, redis_server: RedisServer, cap: int, admitted: int, figure: Callable[..., None]
+    ) -> None:
+        """What the rate refuses, Redis is not asked again for a second."""
+        store = enforce_live(sockets={**TWO_SOCKETS, "limit": cap}, knocks=KNOCKS)
+        with redis_server.client() as redis:
+            before = scripts(redis)
+            opening = [asyncio.ensure_future(Line(inside=never).open()) for _ in range(200)]
+            await becomes(lambda: sum(not each.done() for each in opening) == admitted)
+            figure("questions to Redis of 200 handshakes", scripts(redis) - before)
+            assert held(store) == admitted
+            if admitted < cap:
+                assert scripts(redis) - before < 10 * admitted
+
+    @pytest.mark.row("A42")
+    async def test_a42_a_handshake_that_is_never_accepted_gives_its_slot_back(
+        self, enforce: Enforce, loop_clock: LoopClock
+    ) -> None:
+        heard: list[Any] = []
+
+        async def late(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            heard.append(await receive())
+            await send({"type": "websocket.accept"})  # too late: nobody hears it
+
+        store = enforce(sockets={**TWO_SOCKETS, "limit": 5}, SOCKET_ACCEPT_TIMEOUT=10)
+        lines = [Line(inside=late) for _ in range(5)]
+        opening = [asyncio.ensure_future(line.open()) for line in lines]
+        await becomes(lambda: held(store) == 5)
+        began = loop_clock()
+        await asyncio.gather(*opening)
+        assert loop_clock() - began == pytest.approx(10, abs=0.1)
+        assert held(store) == 0
+        for line in lines:
+            await line.ended()
+            assert line.sent == [{"type": "websocket.close", "code": 4408, "reason": "not accepted"}]
+        assert heard == [{"type": "websocket.disconnect", "code": 4408, "reason": "not accepted"}] * 5
+
+    async def test_a_browser_is_told_in_a_frame(self, enforce: Enforce, loop_clock: LoopClock) -> None:
+        enforce(SOCKET_ACCEPT_TIMEOUT=10)
+        line = Line(inside=never, refuse="frame")
+        line.scope["subprotocols"] = ["v2"]
+        await line.open()
+        await line.closing()
+        assert line.sent[0] == {"type": "websocket.accept", "subprotocol": "v2"}
+        assert line.told("error")[0]["code"] == "not_accepted"
+
+    @pytest.mark.row("A42")
+    async def test_a42_a_flood_at_a_full_cap_asks_ten_times_a_second(
+        self, enforce_live: Any, redis_server: RedisServer, monkeypatch: Any, figure: Callable[..., None]
+    ) -> None:
+        """No rate charges what the cap refuses, so the cap itself bounds what Redis is asked; a free slot shows."""
+        store, now = enforce_live(sockets=TWO_SOCKETS, knocks=KNOCKS), [0.0]
+        monkeypatch.setattr(store.denials, "_clock", lambda: now[0])
+        async with Line():
+            async with Line():
+                with redis_server.client() as redis:
+                    before = scripts(redis)
+                    for number in range(300):
+                        now[0] = number / 300
+                        assert (await Line().open()).closed
+                    calls = scripts(redis) - before
+                figure("questions to Redis in a second at a full cap", calls)
+                assert calls <= 10 + 10 + 1
+            now[0] += 0.2
+            await becomes(lambda: not store.leases.unconfirmed())
+            assert (await Line().open()).closed is None
+
+
+async def never(scope: Any, receive: Any, send: Any) -> None:
+    """Accepts nobody, as an attacker's handshakes may well have it."""
+    await receive()
+    await receive()
+
+
+@pytest.fixture
+def store(enforce_live: Any) -> Iterator[RedisStore]:
+    store = enforce_live(sockets=MANY)
+    yield store
+    store.transport.client.connection_pool.disconnect()
+
+
+@pytest.mark.row("F48")
+@pytest.mark.parametrize("steps", [40, 400], ids=["handshakes", "whole lives"])
+async def test_f48_cancelled_at_any_moment(
+    enforce: Enforce,
+    redis_server: RedisServer,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: int,
+    figure: Callable[..., None],
+) -> None:
+    """Sockets whose answers from Redis are late, cancelled after more and more steps of the event loop."""
+    enforce(sockets=MANY)
+    near: Any = RedisStore(redis_url, deadline=5.0)
+    with Proxy(redis_server.port) as proxy:
+        store: Any = RedisStore(proxy.url, deadline=5.0)
+        count_in(store, monkeypatch)
+        limiter, direct = Limiter([RULE], store), Limiter([RULE], near)
+        await limiter.apeek("everyone")  # connected, and knows its scripts
+        proxy.set("delay", 0.005)
+        cancelled = 0
+        for number in range(60):
+            task = asyncio.create_task(come_and_go())
+            for _ in range(number * steps // 60):
+                await asyncio.sleep(0)
+            task.cancel()
+            _, still_running = await asyncio.wait({task}, timeout=20)
+            assert not still_running, f"the cancellation was swallowed at {number}"
+            cancelled += task.cancelled()
+        proxy.set("pass")
+        figure("cancelled of 60", cancelled)
+        assert cancelled > 0
+
+        def settled() -> bool:
+            Reconciler(store).resend()  # as the agent does twice a second
+            return direct.peek("everyone").remaining == LIMIT
+
+        await becomes(settled)
+        assert held(store) == 0
+        for number in range(20):  # nor does anybody read an answer that was meant for another
+            decision = await limiter.aacquire(f"other:{number % 4}")
+            assert (decision.degraded, decision.remaining) == (False, LIMIT - 1 - number // 4)
+        assert not store.transport.breaker.is_open
+        for each in (store, near):
+            each.transport.client.connection_pool.disconnect()
+
+
+async def one_more(others: int) -> bool:
+    """A socket comes, is counted beside the others of its process and of all, and goes."""
+    store = get_store()
+    before = held(store)
+    async with Line(PLAIN):
+        assert (held(store), used(store, "everyone")) == (before + 1, others + 1)
+    await becomes(lambda: not store.leases.unconfirmed())
+    return held(store) == before and used(store, "everyone") == others
+
+
+@pytest.mark.row("F49")
+def test_f49_sockets_on_many_loops(store: RedisStore) -> None:
+    """Loops one after the other, and four threads with one each: a client for each loop that lives."""
+    for _ in range(12):
+        assert asyncio.run(one_more(0))
+    assert len(store.transport.loops) <= 1
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: asyncio.run(come_and_go()), range(12)))
+    assert len(store.transport.loops) <= 4
+    assert held(store) == 0
+    assert asyncio.run(one_more(0))
+
+
+@pytest.mark.row("F50")
+def test_f50_a_server_that_forks_while_it_holds_a_socket(servers: None, store: Any) -> None:
+    """Each process counts its own; the child gives back nothing of its parent's, and uses its own connections."""
+    with asyncio.Runner() as runner:
+        line = runner.run(Line(PLAIN).open())
+        mine = {connection["id"] for connection in store.transport.client.client_list()}
+
+        def claim() -> bool:
+            assert held(store) == 0, "what the parent holds is not the child's"
+            assert asyncio.run(one_more(1))
+            return not mine & {store.transport.client.client_id()}
+
+        assert all(holds_in_child(claim) for _ in range(2))
+        assert runner.run(one_more(1))
+        runner.run(line.close())
+        assert runner.run(one_more(0))
+
+
+class Grouped(ThrottledConsumerMixin, AsyncWebsocketConsumer):
+    throttle_scope, groups = "chat", ["lobby"]
+
+
+async def come_and_go() -> None:
+    """A socket that is accepted and ends at once."""
+    events: list[Any] = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1000}]
+
+    async def receive() -> Any:
+        return events.pop(0)
+
+    async def send(event: Any) -> None: ...
+
+    await Grouped()({"type": "websocket", "path": "/"}, receive, send)
+    await becomes(lambda: not get_store().leases.unconfirmed())
