@@ -59,8 +59,8 @@ async def test_a44_a_flood_of_messages_stays_in_its_process(serve: Serve, figure
 async def send_many(connection: ClientConnection, messages: int) -> None:
     for number in range(messages):
         await connection.send("flood")
-        if number % 50 == 0:
-            await asyncio.sleep(0)  # this client shares its event loop with the other
+        if number % 50 == 0:  # this client shares its event loop with the other
+            await asyncio.wait_for(await connection.ping(), PATIENCE)
 
 
 @pytest.mark.row("A48")
@@ -166,19 +166,20 @@ async def test_an_override_that_ends_is_felt_in_every_process(
 async def admitted(visitor: Visitor, path: str) -> ClientConnection:
     """A socket above the limit, once the server knows of the override."""
     async with asyncio.timeout(PATIENCE):
-        while isinstance(opened := await visitor.attempt(path), int):
+        while isinstance(opened := await visitor.attempt(path), int):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     return opened
 
 
+@pytest.fixture(scope="module")
+def pair(redis_server: RedisServer, tmp_path_factory: Any) -> Iterator[list[Server]]:
+    """Two servers of one process each, which would sweep each other."""
+    with serving(redis_server, tmp_path_factory.mktemp("processes")) as start:
+        yield start("uvicorn-sansio", "uvicorn-sansio")
+
+
 class TestProcesses:
     """What they hold open is counted for as long as they do."""
-
-    @pytest.fixture(scope="class")
-    def pair(self, redis_server: RedisServer, tmp_path_factory: Any) -> Iterator[list[Server]]:
-        """Two servers of one process each, which would sweep each other."""
-        with serving(redis_server, tmp_path_factory.mktemp("processes")) as start:
-            yield start("uvicorn-sansio", "uvicorn-sansio")
 
     async def test_a_blocked_event_loop_holds_what_it_holds(self, pair: list[Server]) -> None:
         """For a minute, at a tenth of the times: three times as long as it takes to bury a process."""
