@@ -124,7 +124,7 @@ class Decision:
     paid: Paid | None
     cause: Cause | None
 
-    def __init__(  # noqa: PLR0913, PLR0917 - a value for each field
+    def __init__(
         self,
         allowed: bool = True,
         limit: int | None = None,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs import scale
-from tests.benchmarks.__main__ import GROWTH
+from tests.lab.benchmarks.__main__ import GROWTH
 
 
 def test_the_table_and_the_picture_are_of_the_kept_figures() -> None:

@@ -1,21 +1,20 @@
-"""The pairs of Python and Django on which the wheel is tried: ``python -m tests.outside.pairs [<commit>]``.
+"""The pairs of Python and Django on which the wheel is tried: ``python -m tests.outside.pairs [--installed]``.
 
-Prints all of them, such as "3.13/6.1"; or the one of a commit, of those whose Python is on PATH. So each commit's gate
-tries another, as its campaign plays other faults. Nothing is printed where no such Python is there.
+Prints all of them, such as "3.13/6.1", from the oldest to the newest; with ``--installed`` those whose Python is on the
+machine.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from typing import Final
 
 PAIRS: Final = ("3.11/5.2", "3.12/5.2", "3.12/6.0", "3.12/6.1", "3.13/5.2", "3.13/6.0", "3.13/6.1")
 
 
 def can_run(python: str) -> bool:
-    """Whether this Python can make an environment; a name on PATH may have nothing behind it."""
+    """Return whether this Python can make an environment; a name on PATH may have nothing behind it."""
     try:
         return (
             subprocess.run([f"python{python}", "-c", "import venv"], check=False, capture_output=True).returncode == 0
@@ -24,17 +23,12 @@ def can_run(python: str) -> bool:
         return False
 
 
-def pair_of(commit: str, pairs: Sequence[str]) -> str:
-    """The one of these pairs that a commit tries."""
-    return pairs[int(commit[:7], 16) % len(pairs)] if pairs else ""
-
-
-def main(*commit: str) -> None:
-    if commit:
-        here = {python for python in {pair.partition("/")[0] for pair in PAIRS} if can_run(python)}
-        print(pair_of(*commit, [pair for pair in PAIRS if pair.partition("/")[0] in here]))
-    else:
-        print(*PAIRS)
+def main(*options: str) -> None:
+    pairs = PAIRS
+    if "--installed" in options:
+        installed = {python for python in {pair.partition("/")[0] for pair in PAIRS} if can_run(python)}
+        pairs = tuple(pair for pair in PAIRS if pair.partition("/")[0] in installed)
+    print(*pairs)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,145 @@
+"""One subject in one process of its own, which plays a round when told to."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from redis import Redis
+
+from tests.lab.benchmarks import placement
+
+SPAWN = multiprocessing.get_context("spawn")
+PATIENCE = 120
+# Of a round. A block takes a millisecond or few, so that on a busy machine too some are not interrupted.
+BLOCKS = 20
+
+Play = Callable[[int], object]
+
+
+class Subject(NamedTuple):
+    """What is measured: ``make(url, *arguments)`` in a module here returns what plays so many calls: a block."""
+
+    name: str
+    module: str
+    make: str
+    arguments: tuple[Any, ...] = ()
+    calls: int = 20
+
+
+class Result(NamedTuple):
+    """Microseconds a call of the best block, and of Redis' processor in the best round.
+
+    Whatever else the machine does only adds to either, so the best is what repeats.
+    """
+
+    took: float
+    redis: float
+
+
+class Player:
+    """A subject's process, started at once; ready, and where its starter runs, when ``ready`` returns."""
+
+    def __init__(self, subject: Subject, url: str) -> None:
+        self.subject = subject
+        self.rounds: list[Result] = []
+        self._end, far = SPAWN.Pipe()
+        self._process = SPAWN.Process(target=_work, args=(far, subject, url), daemon=True)
+        with placement.at_large():
+            self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid, "it has been started"
+        return self._process.pid
+
+    def ready(self) -> None:
+        self._hear()
+        placement.join(self.pid)
+
+    def play(self, server: Redis) -> None:
+        """One round, after a block that warms up."""
+        self.tell(self.subject.calls)
+        before = redis_seconds(server)
+        took = self.tell(self.subject.calls, BLOCKS)
+        redis = redis_seconds(server) - before
+        self.rounds.append(Result(took * 1e6, redis / (BLOCKS * self.subject.calls) * 1e6))
+
+    def tell(self, calls: int, blocks: int = 1) -> float:
+        """Seconds a call, in the best of so many blocks of so many calls."""
+        self._end.send((calls, blocks))
+        return float(self._hear())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._end.close()
+
+    def _hear(self) -> Any:
+        assert self._end.poll(PATIENCE), f"{self.subject.name} does not answer"
+        heard = self._end.recv()
+        if isinstance(heard, BaseException):
+            raise heard
+        return heard
+
+
+def compare(subjects: Sequence[Subject], url: str, rounds: int) -> dict[str, Result]:
+    """Let the subjects take turns; the best of each by name."""
+    with company(subjects, url) as players, Redis.from_url(url) as server:
+        for _ in range(rounds):
+            for player in players:
+                player.play(server)
+        return {player.subject.name: Result(*map(min, zip(*player.rounds, strict=True))) for player in players}
+
+
+@contextmanager
+def company(subjects: Sequence[Subject], url: str) -> Iterator[list[Player]]:
+    """A ready player for each subject."""
+    players = [Player(subject, url) for subject in subjects]
+    try:
+        for player in players:
+            player.ready()
+        yield players
+    finally:
+        for player in players:
+            player.close()
+
+
+def redis_seconds(server: Redis) -> float:
+    """Processor time that the server's main thread has used."""
+    used = server.info("cpu")
+    return float(used["used_cpu_user_main_thread"] + used["used_cpu_sys_main_thread"])
+
+
+def redis_commands(server: Redis) -> tuple[int, int]:
+    """Commands so far: with those that scripts gave, and scripts alone."""
+    stats: dict[str, Any] = server.info("commandstats")
+    own = {name: one["calls"] for name, one in stats.items() if name != "cmdstat_info"}
+    return sum(own.values()), own.get("cmdstat_evalsha", 0) + own.get("cmdstat_eval", 0)
+
+
+def _timed(play: Play, calls: int) -> float:
+    start = time.perf_counter()
+    play(calls)
+    return (time.perf_counter() - start) / calls
+
+
+def _work(end: Connection, subject: Subject, url: str) -> None:
+    try:
+        import django
+
+        django.setup()
+        module = importlib.import_module(f"tests.lab.benchmarks.{subject.module}")
+        play: Play = getattr(module, subject.make)(url, *subject.arguments)
+        play(10)
+        end.send(0.0)
+        while True:
+            calls, blocks = end.recv()
+            end.send(min(_timed(play, calls) for _ in range(blocks)))
+    except Exception as error:  # noqa: BLE001  (raised again where it is heard)
+        end.send(error)

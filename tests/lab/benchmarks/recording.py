@@ -1,0 +1,154 @@
+"""What the record of decisions costs: time of a call, memory of Redis after a month, memory of the process."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+import tracemalloc
+from collections.abc import Iterator
+from time import perf_counter, process_time
+
+from redis import Redis
+
+from django_throttle.call_facts import Facts
+from django_throttle.core import Decision, Rule
+from django_throttle.core.commands import Charges, charges_of
+from django_throttle.core.decision import Outcome, Reason
+from django_throttle.recording import places
+from django_throttle.recording.cells import CODES, HOUR, MINUTE, TIMES, Cell
+from django_throttle.recording.flush import RecordFlusher
+from django_throttle.recording.heavy_hitters import HeavyHitters
+from django_throttle.recording.places import DAY, RECENT_SLOTS, SLOT, SLOTS
+from django_throttle.recording.recorder import Recorder, Records, Seen
+from django_throttle.recording.thinning import random_level
+from django_throttle.stores import RedisStore
+from tests.lab.benchmarks.table import Row
+
+SECTION = "what is recorded of decisions"
+RULES, CALLS_PER_SECOND = 100, 10_000
+BLOCK, BLOCKS = 20_000, 9
+NAMES = [f"rule-{number}" for number in range(RULES)]
+
+
+class Caller:
+    """Nobody: what records need of a caller are its idents."""
+
+    subject = None
+
+    def ident(self, key: str) -> str:
+        return key
+
+    def is_(self, trait: str) -> bool:
+        return False
+
+    def lacks_address(self, key: str) -> bool:
+        return False
+
+
+def charges() -> list[Charges]:
+    """Of so many calls under 100 rules, one each, of 100,000 users."""
+    draw, rules = random.Random(1), [Rule(name, "1000/s") for name in NAMES]
+    return [charges_of(draw.choice(rules), f"user:{draw.randrange(100_000)}", 1) for _ in range(BLOCK)]
+
+
+def passed_us() -> float:
+    """CPU time of an ordinary decision's record, with its share of all that is done later, the agent's included."""
+    made, calls, times = Recorder(), charges(), []
+    events = ("request",)
+    for _ in range(BLOCKS):
+        start = process_time()
+        for one in calls:
+            made.passed(one, "search", "GET", events, perf_counter() - 0.0003)
+        whole = process_time() - start
+        start = process_time()
+        for _one in calls:
+            perf_counter() - 0.0003
+        empty = process_time() - start
+        start = process_time()
+        made.take()
+        times.append((whole - empty + process_time() - start) / BLOCK * 1e6)
+    return min(times)
+
+
+def _cell(calls: int, refused: int) -> Cell:
+    """A rule's decisions: most take about 256 µs, few much longer."""
+    cell = {CODES[Reason.EXCEEDED]: refused}
+    cell |= {TIMES + 8 + place: calls * 3 >> 2 * place + 2 for place in range(7)}
+    return {code: number for code, number in cell.items() if number}
+
+
+def fill(store: RedisStore, client: Redis, refusing: int) -> None:
+    """A month under full load, and what has not run out after it; so many rules refuse.
+
+    Days and the hours of minutes run out whole, so at most there are those of 31 days and of 25 hours.
+    """
+    flusher, now = RecordFlusher(store), int(time.time()) // DAY * DAY
+    each, draw = CALLS_PER_SECOND // RULES, random.Random(2)
+    for hour in range(now - 31 * DAY, now, HOUR):
+        is_last = hour >= now - DAY - HOUR
+        records, minutes = Records(), range(hour, hour + HOUR, MINUTE) if is_last else (hour,)
+        for number, name in enumerate(NAMES):
+            is_refusing = number < refusing
+            for minute in minutes:
+                calls = each * (MINUTE if is_last else HOUR)
+                records.cells[name, minute] = _cell(calls, calls // 20 if is_refusing else 0)
+            if is_refusing:
+                counts = {f"user:{draw.randrange(10**6)}": draw.randrange(50, 2000) for _ in range(33)}
+                records.rankings[name, hour] = HeavyHitters(counts)
+        flusher.send(records, hour)
+        if not is_last:  # what has run out by then
+            client.delete(*client.keys("*:rec:m:*"))
+        if hour < now - places.RANKING_TTL_MS // 1000 and (over := client.keys("*:rec:t:*")):
+            client.delete(*over)
+    for slot in range(now // SLOT - SLOTS, now // SLOT + RECENT_SLOTS):
+        records = Records()
+        for sample in (records.whole, records.refused):
+            sample.most = 2 * places.MOST_RECENT
+            for number in range(2 * places.MOST_RECENT):
+                idents = {f"user:{draw.randrange(10**6)}": [draw.choice(NAMES)]}
+                seen = Seen(
+                    slot * SLOT + number, "search", "GET", "request", "refused", NAMES[0], "exceeded", 1, idents
+                )
+                sample.offer(random_level(), seen)
+        flusher.send(records, slot * SLOT)
+
+
+def redis_mib(url: str, refusing: int) -> float:
+    """What Redis uses for all of it where so many rules refuse."""
+    with Redis.from_url(url) as client:
+        client.flushall()
+        before = client.info("memory")["used_memory"]
+        fill(RedisStore(url, deadline=5.0), client, refusing)
+        return (client.info("memory")["used_memory"] - before) / 2**20
+
+
+def recorder_mib(identities: int) -> float:
+    """What the recorder of a process keeps of so many identities, a tenth of which are refused, with Redis away."""
+    made, facts = Recorder(), Facts("search", ("request",), Caller())
+    rule = Rule("roomy", "1000000/s")
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(identities):
+            ident, name = f"user:{number}", NAMES[number % RULES]
+            if number % 10:
+                made.passed(charges_of(rule, ident, 1), "search", "GET", ("request",), perf_counter())
+            else:
+                outcome = Outcome(name, ident, False, 1, 0, 1.0, 1.0, Reason.EXCEEDED)
+                made.happened(facts, Decision(False, 1, 0, 1.0, 1.0, name, (outcome,)), 0.001)
+        return tracemalloc.get_traced_memory()[0] / 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def rows(url: str, share: int) -> Iterator[Row]:
+    yield Row(SECTION, "an ordinary decision's record, all told, CPU time", passed_us(), "µs", asked=0.5)
+    for refusing in (RULES // 10, RULES):
+        note = f"{RULES} rules, {CALLS_PER_SECOND:,} calls/s for 30 days, of which {refusing} refuse 5 %"
+        subject = f"memory of Redis, {refusing} of {RULES} rules refuse"
+        yield Row(SECTION, subject, redis_mib(url, refusing), "MiB", asked=10, note=note)
+    identities = 1_000_000 // share
+    yield Row(
+        SECTION, f"memory of a process after {identities:,} identities", recorder_mib(identities), "MiB", asked=16
+    )

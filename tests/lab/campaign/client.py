@@ -1,0 +1,270 @@
+"""A client process: threads, and tasks of one event loop, that call and write down what they are told.
+
+Started as ``python -m tests.lab.campaign.client '{"url": …}'``. It says "ready"; of the lines that it is sent, "go"
+starts its lanes, "rest" ends them and is answered with the slots that it holds, "await 20 5.0" with the moment from
+which the edited limit is 20, "measure" with what has grown, "end" gives everything back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from testproject.check.standstill import elapsed, watch
+from tests.lab.campaign.configured import configure
+from tests.lab.campaign.history import BEGUN, ENDED, FREED, ODD, QUEUED, RELEASED, Recorder
+from tests.lab.campaign.limits import LIMITS
+from tests.lab.campaign.plan import TASKS, THREADS, Call, Round
+
+GIVEN: dict[str, Any] = json.loads(sys.argv[1])
+configure(GIVEN)
+
+from django_throttle import agent, rulebook  # noqa: E402 - the settings come first
+from django_throttle.call_facts import Facts  # noqa: E402
+from django_throttle.core import Decision, Lease  # noqa: E402
+from django_throttle.core.commands import charge  # noqa: E402
+from django_throttle.core.prepaid import Claim  # noqa: E402
+from django_throttle.exceptions import Cause  # noqa: E402
+from django_throttle.identity import ScopeWho  # noqa: E402
+from django_throttle.limiter import Limiter, adecide, decide  # noqa: E402
+from django_throttle.prepaid import decide_bought  # noqa: E402
+from django_throttle.stores import get_store  # noqa: E402
+from django_throttle.stores.base import arun  # noqa: E402
+
+NUMBERS = count()
+SAMPLE_SECONDS = 0.02
+LOOK_SECONDS = 0.01
+REST_SECONDS = 20.0  # until all calls have ended that were under way
+LINES = Path(GIVEN["folder"]) / f"lines-{GIVEN['process']}.txt"
+
+
+def queued() -> float:
+    """Seconds that threads of this process have waited for a processor; 0.0 where the system does not say."""
+    total = 0
+    for thread in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # it has ended
+            total += int(thread.read_text().split()[1])
+    return total / 1_000_000_000
+
+
+def is_door(call: Call) -> bool:
+    """Whether it goes by the rules in force, which come from settings and database."""
+    return LIMITS[call.limit].kind == "door"
+
+
+def facts(call: Call) -> Facts:
+    return Facts(call.limit, ("request",), ScopeWho({}), call.cost)
+
+
+class Client:
+    """All lanes of this process."""
+
+    def __init__(self) -> None:
+        written = Path(GIVEN["folder"]) / f"client-{GIVEN['process']}.log"
+        self.recorder = Recorder(written if GIVEN["records"] else Path(os.devnull))
+        self.round = Round(GIVEN["seed"], GIVEN["round"])
+        self.limiters = {name: Limiter([limit.rule], get_store()) for name, limit in LIMITS.items()}
+        self.resting = threading.Event()
+        self.lanes = [Lane(self, number) for number in range(THREADS + TASKS)]
+
+    def work(self) -> None:
+        """Until it is told to rest."""
+        with ThreadPoolExecutor(THREADS + 1) as threads:
+            runs = [threads.submit(lane.run) for lane in self.lanes[:THREADS]]
+            runs.append(threads.submit(asyncio.run, self._tasks()))
+        for run in runs:
+            run.result()
+
+    def sample(self) -> None:
+        """Note all the time how long it had no processor, so that nobody is blamed for the machine."""
+        while True:
+            time.sleep(SAMPLE_SECONDS)
+            self.recorder.write(QUEUED, time.monotonic(), queued())
+
+    async def _tasks(self) -> None:
+        await asyncio.gather(*(lane.arun() for lane in self.lanes[THREADS:]))
+
+    def held(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for lane in self.lanes:
+            for _, name, _, _ in lane.held:
+                found[name] = found.get(name, 0) + 1
+        return found
+
+
+def grown() -> dict[str, Any]:
+    """What may grow in this process: kB of memory, threads, open files, lines in its log; and the rule in force."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    door = rulebook.current().by_name("door")
+    return {
+        "memory": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
+        "threads": threading.active_count(),
+        "files": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        "lines": LINES.read_text().count("\n"),
+        "rule": str(door.rate if door else None),
+    }
+
+
+def in_force(limit: int, seconds: float) -> tuple[float | None, int | None]:
+    """When this limit of the door was in force, None if not within so many seconds; and the one that is."""
+    until = time.monotonic() + seconds
+    while True:
+        door, now = rulebook.current().by_name("door"), time.monotonic()
+        found = door.plan.limit if door else None
+        if found == limit or now > until:
+            return (now if found == limit else None), found
+        time.sleep(LOOK_SECONDS)
+
+
+class Lane:
+    """A thread or a task: what it holds is (operation, limit, lease, until which call)."""
+
+    def __init__(self, client: Client, number: int) -> None:
+        self.client = client
+        self.calls = client.round.calls(GIVEN["process"], number)
+        self.held: list[tuple[int, str, Lease, int]] = []
+        self.done = 0
+
+    def run(self) -> None:
+        for call in self.calls:
+            if self.client.resting.wait(call.pause):
+                return
+            for number, name, lease in self._due():
+                self._release(number, name, lease)
+            if LIMITS[call.limit].kind != "prepaid":
+                self._call(call)
+
+    async def arun(self) -> None:
+        for call in self.calls:
+            await asyncio.sleep(call.pause)
+            if self.client.resting.is_set():
+                break
+            for number, name, lease in self._due():
+                await self._arelease(number, name, lease)
+            await (self._frame(call) if LIMITS[call.limit].kind == "prepaid" else self._acall(call))
+
+    def end(self) -> None:
+        for number, name, lease, _ in self.held:
+            self._release(number, name, lease)
+        self.held = []
+
+    def _due(self) -> list[tuple[int, str, Lease]]:
+        self.done += 1
+        due = [one for one in self.held if one[3] <= self.done]
+        self.held = [one for one in self.held if one[3] > self.done]
+        return [(number, name, lease) for number, name, lease, _ in due]
+
+    def _call(self, call: Call) -> None:
+        limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].of(call.who)
+        number, began = self._begin(call)
+        try:
+            decision = decide(facts(call)) if is_door(call) else limiter.acquire(ident, call.cost)
+        except Exception as error:  # noqa: BLE001 - none is expected
+            return self._odd(call, error)
+        self._ended(call, number, began, decision)
+
+    async def _acall(self, call: Call) -> None:
+        limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].of(call.who)
+        number, began = self._begin(call)
+        try:
+            decision = await (adecide(facts(call)) if is_door(call) else limiter.aacquire(ident, call.cost))
+        except Exception as error:  # noqa: BLE001 - none is expected
+            return self._odd(call, error)
+        self._ended(call, number, began, decision)
+
+    async def _frame(self, call: Call) -> None:
+        """A message on a socket, for which several are bought at once; nobody waits long for one that is refused."""
+        limit, store = LIMITS[call.limit], get_store()
+        claim = Claim((charge(limit.rule, limit.ident, call.cost),), waits=True)
+        number, began = self._begin(call)
+        try:
+            decision = await arun(decide_bought(claim, store), store)
+        except Exception as error:  # noqa: BLE001 - none is expected
+            return self._odd(call, error)
+        self._ended(call, number, began, decision)
+
+    def _begin(self, call: Call) -> tuple[int, float]:
+        number, began = next(NUMBERS), time.monotonic()
+        self.client.recorder.write(BEGUN, number, call.limit, call.cost, began)
+        return number, began
+
+    def _ended(self, call: Call, number: int, began: float, decision: Decision) -> None:
+        now, took = time.monotonic(), elapsed(began)
+        lease = decision.lease and decision.lease.id
+        answer = (decision.allowed, decision.degraded, decision.delay, max(0.0, took), decision.limit, lease)
+        answer += (decision.cause != Cause.BREAKER,)
+        self.client.recorder.write(ENDED, number, now, *answer)
+        if decision.lease is not None:
+            self.held.append((number, call.limit, decision.lease, self.done + call.holds))
+
+    def _release(self, number: int, name: str, lease: Lease) -> None:
+        began = self._releases(number)
+        try:
+            self.client.limiters[name].release(lease)
+        except Exception as error:  # noqa: BLE001 - none is expected
+            self._odd(name, error)
+        self.client.recorder.write(FREED, number, elapsed(began))
+
+    async def _arelease(self, number: int, name: str, lease: Lease) -> None:
+        began = self._releases(number)
+        try:
+            await self.client.limiters[name].arelease(lease)
+        except Exception as error:  # noqa: BLE001 - none is expected
+            self._odd(name, error)
+        self.client.recorder.write(FREED, number, elapsed(began))
+
+    def _releases(self, number: int) -> float:
+        began = time.monotonic()
+        self.client.recorder.write(RELEASED, number, began)
+        return began
+
+    def _odd(self, what: object, error: Exception) -> None:
+        self.client.recorder.write(ODD, f"{what}: {type(error).__name__}: {error}")
+
+
+def main() -> None:
+    logging.basicConfig(filename=str(LINES), level=logging.INFO)
+    watch.start()
+    client = Client()
+    agent.ensure(get_store())
+    threading.Thread(target=client.sample, daemon=True).start()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        match line.split():
+            case ["go"]:
+                client.resting.clear()
+                worker = threading.Thread(target=client.work)
+                worker.start()
+            case ["rest"]:
+                client.resting.set()
+                worker.join(REST_SECONDS)
+                if worker.is_alive():
+                    client.recorder.write(ODD, f"calls that have not ended {REST_SECONDS:g} s after the last one began")
+                agent.ensure(get_store(), rules=True)  # it may have had no call of the door yet
+                print(json.dumps(client.held()), flush=True)
+            case ["await", limit, seconds]:
+                print(json.dumps(in_force(int(limit), float(seconds))), flush=True)
+            case ["measure"]:
+                print(json.dumps(grown()), flush=True)
+            case ["end"]:
+                for lane in client.lanes:
+                    lane.end()
+                print("ended", flush=True)
+    client.resting.set()  # also where nobody is there any more to say so
+    agent.stop()
+
+
+if __name__ == "__main__":
+    main()

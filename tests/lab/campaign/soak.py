@@ -1,0 +1,151 @@
+"""``make soak``: the campaign's load for long, with edited rules and kills; ends with 1 where something grew.
+
+Load and rest take turns. When all rest, what processes and server hold is written down; a process that is killed is
+always the same one of them, so that the others show what they gather in all that time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testproject.services import stop_on_signals
+from tests.conftest import immortal_keys
+from tests.lab.campaign.__main__ import show
+from tests.lab.campaign.limits import WINDOW, rate_of
+from tests.lab.campaign.plan import EDITED, LOAD_SECONDS, PROCESSES, Round, Step
+from tests.lab.campaign.rounds import Crowd, configured, load, slots
+from tests.lab.campaign.stage import Stage, stage
+from tests.servers import wait_until
+
+WARM = 3  # turns, until caches are full and every kind of connection has been made
+MEMORY = 4_096  # kB that a process may have more, however long: what Python keeps of the largest turn
+# What the server may have more of at the end of a turn, and what each process may.
+ALLOWED = {"slots": 0, "keys": 20, "immortal": 0, "server kB": 2_048, "memory": MEMORY, "threads": 1, "files": 4}
+LINES = 40  # of the log of a process in one turn: a line when an outage begins, one when it ends, and complaints
+
+
+class Turn(NamedTuple):
+    """What was found when all rested: of the server, and of each process."""
+
+    server: dict[str, int]
+    processes: list[dict[str, Any]]
+
+
+class Shift(Round):
+    """A round on one server that keeps its clock, where the same process is killed each time."""
+
+    @property
+    def server(self) -> str:
+        return "Redis"
+
+    @property
+    def database(self) -> str:
+        return "SQLite"
+
+    @property
+    def is_calm(self) -> bool:
+        return False
+
+    def faults(self) -> tuple[list[Step], list[Step]]:
+        of_servers, of_clients = super().faults()
+        kept = [step for step in of_servers if step.name != "clock"]  # keys would live for hours
+        return kept, [step._replace(choice=PROCESSES - 1) for step in of_clients]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.campaign.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    stop_on_signals()
+    print(f"soak: seed {given.seed}, {given.minutes:g} minutes", flush=True)
+    with stage("Redis") as servers, ExitStack() as stack:
+        turns = soak(servers, stack, given.seed, time.monotonic() + 60 * given.minutes)
+    return verdict(turns)
+
+
+def soak(servers: Stage, stack: ExitStack, seed: int, until: float) -> list[Turn]:
+    """Load and rest, until the time is over; at least one turn more than it takes to be warm."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="throttle-soak-")))
+    configured()
+    crowd = Crowd(stack, Shift(seed, 0), servers.url, folder, records=False)
+    turns: list[Turn] = []
+    while len(turns) <= WARM or time.monotonic() < until - LOAD_SECONDS:
+        this = Shift(seed, len(turns))
+        load(this, servers, crowd, time.monotonic())
+        crowd.editor.write(limit_of(this.number))
+        turns.append(rested(servers, crowd))
+        print(f"turn {this.number}: {in_words(turns[-1])}", flush=True)
+    crowd.end()
+    return turns
+
+
+def limit_of(turn: int) -> int:
+    """What the door's limit is edited to at the end of a turn."""
+    return EDITED[turn % len(EDITED)]
+
+
+def rested(servers: Stage, crowd: Crowd) -> Turn:
+    """What is left when all rest and windows are over."""
+    held = slots(servers, crowd.rest())
+    time.sleep(2 * WINDOW)
+    (server,) = servers.servers()
+    with server.client() as client:
+        for key in client.scan_iter("other:*", count=1000):
+            client.delete(key)
+        wait_until(lambda: steady(client), timeout=90, every=0.5)  # the marks of late charges live for a minute
+        keys = sum(":late." not in key for key in client.scan_iter("dt:*", count=1000))
+        used = int(client.info("memory")["used_memory"]) // 1024
+    lost = sum(abs(counted - truly) for counted, truly in held.values())
+    found = {"slots": lost, "keys": keys, "immortal": len(immortal_keys(server)), "server kB": used}
+    return Turn(found, crowd.grown())
+
+
+def steady(client: Any) -> bool:
+    """Whether no key has run out for a second."""
+    before = client.dbsize()
+    time.sleep(1.0)
+    return bool(client.dbsize() == before)
+
+
+def in_words(turn: Turn) -> str:
+    processes = "; ".join(
+        f"{one['memory']} kB, {one['threads']} threads, {one['files']} files, {one['lines']} lines, {one['rule']}"
+        for one in turn.processes
+    )
+    return ", ".join(f"{name} {number}" for name, number in turn.server.items()) + " | " + processes
+
+
+def verdict(turns: list[Turn]) -> int:
+    """Print what was there before and after, and what it may be; 1 where there is more."""
+    lines, grew = [("", "Before", "After", "Allowed", "Verdict")], False
+    before, after = turns[WARM - 1], turns[-1]
+    rows = [(name, before.server[name], after.server[name], ALLOWED[name]) for name in after.server]
+    for place in range(PROCESSES - 1):
+        was, now = before.processes[place], after.processes[place]
+        rows += [
+            (f"process {place}, {name}", was[name], now[name], ALLOWED[name]) for name in ("memory", "threads", "files")
+        ]
+        rows.append((f"process {place}, lines", was["lines"], now["lines"], LINES * (len(turns) - WARM)))
+    for name, was, now, allowed in rows:
+        grew = grew or now > was + allowed
+        lines.append((name, str(was), str(now), f"+{allowed}", "grew" if now > was + allowed else "holds"))
+    show(lines)
+    stale = [
+        turn
+        for number, turn in enumerate(turns)
+        if any(one["rule"] != rate_of(limit_of(number)) for one in turn.processes)
+    ]
+    if stale:
+        print(f"{len(stale)} turns ended with a process that had not heard of the last edit")
+    return 1 if grew or stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""The servers of a round, and what is done to them: each fault is a method that returns when it is over."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from tests.fleet import RedisCluster, Sentinels
+from tests.lab.campaign.history import Fault
+from tests.lab.campaign.plan import STEPS, Step
+from tests.lab.matrix.rows import server_of, version_of
+from tests.proxy import Proxy
+from tests.servers import RedisServer, wait_until
+from tests.steps import SteppingServer
+
+PATIENCE = 30.0  # until a replica has taken over
+SPLIT_SECONDS = 2.0  # until everybody has left a primary that wakes up and is none any more
+TAKEOVER = ("+switch-master", "+convert-to-slave", "+fix-slave", "+elected", "+promoted", "-failover", "+role-change")
+EXPIRED = 420  # a clock that steps ahead by more forgets slots
+
+
+class Stage:
+    """Servers of one kind; ``url`` is what clients use, ``direct`` what the verdict asks."""
+
+    url: str
+    direct: str
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.stack = stack
+
+    @property
+    def version(self) -> str:
+        return version_of(self.servers()[0].binary)
+
+    def play(self, step: Step) -> list[Fault]:
+        """Do it, until it is over; returns what it may have lost."""
+        begin = time.monotonic()
+        losses, slots_lost, more = getattr(self, "do_" + step.name.replace(" ", "_"))(step)
+        return [Fault(begin, time.monotonic() + more, step.name, losses, slots_lost)]
+
+    def servers(self) -> list[RedisServer]:
+        """All that hold keys now."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Wait until all of them are there again."""
+
+    def log(self) -> list[str]:
+        """What the servers say of who took over from whom."""
+        return []
+
+    def failovers(self) -> list[tuple[float, float]]:
+        """When, by the time of day, another server took over, whoever may have caused that."""
+        return []
+
+    def do_evict(self, step: Step) -> tuple[int, int, float]:
+        """Somebody else writes more than there is memory for; what was seldom asked for goes."""
+        node = self.servers()[step.choice % len(self.servers())]
+        with full(node, "allkeys-lfu") as client:
+            fill(client, step.seconds)
+        return 1, 1, 0.0
+
+
+class Single(Stage):
+    """One server whose clock can be set, behind a proxy."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        super().__init__(stack)
+        self.server = stack.enter_context(SteppingServer())
+        self.proxy = stack.enter_context(Proxy(self.server.port))
+        self.url, self.direct = self.proxy.url, self.server.url
+        self.copy = b""
+
+    def servers(self) -> list[RedisServer]:
+        return [self.server]
+
+    def play(self, step: Step) -> list[Fault]:
+        if not hasattr(self, "do_" + step.name.replace(" ", "_")):
+            begin = time.monotonic()
+            self.proxy.set(step.name, 0.01 + step.choice / 10_000)  # type: ignore[arg-type]  # the proxy's own words
+            time.sleep(step.seconds)
+            self.proxy.set("pass")
+            return [Fault(begin, time.monotonic(), step.name)]
+        return super().play(step)
+
+    def do_stop(self, step: Step) -> tuple[int, int, float]:
+        self.server.pause()
+        time.sleep(step.seconds)
+        self.server.resume()
+        return 0, 0, 0.0
+
+    def do_kill(self, step: Step) -> tuple[int, int, float]:
+        self.server.kill()
+        time.sleep(step.seconds)
+        self.server.start()
+        return 1, 1, 0.0
+
+    def do_copy(self, step: Step) -> tuple[int, int, float]:
+        """What it has now is what it comes back with at the next ``old copy``."""
+        self.copy = self.server.copy()
+        (self.server.folder / "dump.rdb").unlink()
+        return 0, 0, 0.0
+
+    def do_old_copy(self, step: Step) -> tuple[int, int, float]:
+        self.server.kill()
+        time.sleep(step.seconds)
+        self.server.restart_from(self.copy)
+        (self.server.folder / "dump.rdb").unlink()  # else it would come back at the next kill
+        return 1, 1, 0.0
+
+    def do_clock(self, step: Step) -> tuple[int, int, float]:
+        seconds = STEPS[step.choice % len(STEPS)]
+        self.server.step(seconds)
+        return 1, int(seconds > EXPIRED), 0.0
+
+    def do_full(self, step: Step) -> tuple[int, int, float]:
+        """There is no memory for anything new, and nothing may go."""
+        with full(self.server, "noeviction"):
+            time.sleep(step.seconds)
+        return 0, 0, 0.0
+
+
+class Watched(Stage):
+    """A primary, its replica and three Sentinels."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        super().__init__(stack)
+        self.fleet = stack.enter_context(Sentinels())
+        self.url = self.direct = self.fleet.url
+
+    def servers(self) -> list[RedisServer]:
+        return [self.fleet.master()]
+
+    def settle(self) -> None:
+        self.fleet.settle()
+
+    def log(self) -> list[str]:
+        first = self.fleet.servers[0].port
+        found = [f"servers {[server.port for server in self.fleet.servers]}, the first primary was {first}"]
+        for number, sentinel in enumerate(self.fleet.sentinels):
+            found += [f"sentinel {number}: {line}" for line in _said(sentinel, *TAKEOVER)]
+        return found
+
+    def failovers(self) -> list[tuple[float, float]]:
+        found = []
+        for sentinel in self.fleet.sentinels:
+            begun = None
+            for line in _said(sentinel, *TAKEOVER):
+                if "+elected-leader" in line:
+                    begun = _moment(line)
+                elif "+switch-master" in line and begun is not None:
+                    found.append((begun, _moment(line)))
+                    begun = None
+        return sorted(found)
+
+    def do_stop_primary(self, step: Step) -> tuple[int, int, float]:
+        """What wakes up as the primary that it was may count on until everybody has left it."""
+        old = self.fleet.master()
+        old.pause()
+        time.sleep(step.seconds)
+        old.resume()
+        return 2, 2, SPLIT_SECONDS
+
+    def do_kill_primary(self, step: Step) -> tuple[int, int, float]:
+        old = self.fleet.master()
+        old.kill()
+        wait_until(
+            lambda: all(self._names_another(one, old) for one in self.fleet.sentinels), timeout=PATIENCE, every=0.05
+        )
+        time.sleep(step.seconds)
+        old.start()
+        return 1, 1, 0.0
+
+    def do_stop_sentinel(self, step: Step) -> tuple[int, int, float]:
+        sentinel = self.fleet.sentinels[step.choice % 3]
+        sentinel.pause()
+        time.sleep(step.seconds)
+        sentinel.resume()
+        return 0, 0, 0.0
+
+    def do_kill_sentinel(self, step: Step) -> tuple[int, int, float]:
+        sentinel = self.fleet.sentinels[step.choice % 3]
+        sentinel.kill()
+        time.sleep(step.seconds)
+        sentinel.start()
+        return 0, 0, 0.0
+
+    @staticmethod
+    def _names_another(sentinel: RedisServer, old: RedisServer) -> bool:
+        with sentinel.client() as client:
+            _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "dt")
+        return int(port) != old.port
+
+
+class Sharded(Stage):
+    """Three masters with a replica each."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        super().__init__(stack)
+        self.cluster = stack.enter_context(RedisCluster())
+        self.url = self.direct = self.cluster.url
+
+    def servers(self) -> list[RedisServer]:
+        return self.cluster.masters()
+
+    def settle(self) -> None:
+        self.cluster.settle()
+
+    def log(self) -> list[str]:
+        return [f"node {node.port}: {line}" for node in self.cluster.nodes for line in _said(node, "election")]
+
+    def failovers(self) -> list[tuple[float, float]]:
+        found = []
+        for node in self.cluster.nodes:
+            begun = None
+            for line in _said(node, "election"):
+                if "Start of election" in line:
+                    begun = begun or _moment(line)
+                elif "election won" in line:
+                    found.append((begun or _moment(line), _moment(line)))
+                    begun = None
+        return sorted(found)
+
+    def do_stop_node(self, step: Step) -> tuple[int, int, float]:
+        node = self._master(step)
+        node.pause()
+        time.sleep(step.seconds)
+        node.resume()
+        return 2, 2, SPLIT_SECONDS
+
+    def do_kill_node(self, step: Step) -> tuple[int, int, float]:
+        node = self._master(step)
+        node.kill()
+        wait_until(lambda: self._replaced(node), timeout=PATIENCE, every=0.05)
+        time.sleep(step.seconds)
+        node.start()
+        return 1, 1, 0.0
+
+    def _master(self, step: Step) -> RedisServer:
+        self.cluster.settle()
+        masters = self.cluster.masters()
+        return masters[step.choice % len(masters)]
+
+    def _replaced(self, node: RedisServer) -> bool:
+        masters = self.cluster.masters()
+        return node not in masters and len(masters) == 3
+
+
+def _said(server: RedisServer, *words: str) -> list[str]:
+    """The lines of a server's log that have one of these words."""
+    lines = (server.folder / "log").read_text(errors="replace").splitlines()
+    return [line for line in lines if any(word in line for word in words)]
+
+
+def _moment(line: str) -> float:
+    """The time of day of a line of a server's log."""
+    _, day, month, year, clock, *_ = line.split()
+    return datetime.strptime(f"{day} {month} {year} {clock}", "%d %b %Y %H:%M:%S.%f").astimezone().timestamp()
+
+
+@contextmanager
+def full(server: RedisServer, policy: str) -> Iterator[Redis]:
+    """No more memory than it uses now, and some."""
+    with server.client() as client:
+        used = int(client.info("memory")["used_memory"])
+        client.config_set("maxmemory-policy", policy)
+        client.config_set("maxmemory", used + (1_000_000 if policy != "noeviction" else 1))
+        try:
+            yield client
+        finally:
+            client.config_set("maxmemory", 0)
+
+
+def fill(client: Redis, seconds: float) -> None:
+    """Half a megabyte a second of what others keep there."""
+    until, number = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        number += 1
+        with suppress(ResponseError):  # a Cluster's other nodes have that slot
+            client.set(f"other:{{{number}}}", b"x" * 10_000, ex=10)
+        time.sleep(0.02)
+
+
+KINDS = {"Redis": Single, "Valkey": Single, "Sentinel": Watched, "Cluster": Sharded}
+
+
+@contextmanager
+def stage(kind: str) -> Iterator[Stage]:
+    """Servers of this kind, all ended afterwards; of the usual Redis unless it says Valkey."""
+    usual = os.environ.get("REDIS")
+    try:
+        if kind == "Valkey":
+            os.environ["REDIS"] = server_of("Valkey 9")
+        with ExitStack() as stack:
+            yield KINDS[kind](stack)
+    finally:
+        os.environ.pop("REDIS", None)
+        if usual is not None:
+            os.environ["REDIS"] = usual

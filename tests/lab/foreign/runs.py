@@ -1,0 +1,155 @@
+"""Runs a suite with us in the way, and both ways what does not pass then; says what has become of each test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab.foreign.sources import INSIDE, unpack
+from tests.lab.foreign.suites import SUITES, Suite
+from tests.outside.environments import environ
+from tests.servers import RedisServer
+
+LONGEST = 900.0  # seconds; a machine that is busy with others takes many times as long as one that is not
+AGAIN = 4
+UNLOADED = "_FailedTest"  # what unittest makes of a module that it cannot import
+
+
+class Sentinel(RedisServer):
+    """The one that channels_redis' tests ask: which master, by which name and password."""
+
+    def __init__(self, master: int) -> None:
+        self.master = master
+        super().__init__()
+
+    def client(self, **options: object) -> object:  # type: ignore[override]
+        return super().client(password="channels_redis", **options)
+
+    def command(self) -> list[str]:
+        settings = self.folder / "sentinel.conf"
+        lines = ["requirepass channels_redis", f"sentinel monitor sentinel 127.0.0.1 {self.master} 1"]
+        settings.write_text("\n".join((f"port {self.port}", "bind 127.0.0.1", *lines, "")))
+        return [self.binary, str(settings), "--sentinel", "--dir", str(self.folder)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: each test's outcome, our decisions by what they were, and what was printed."""
+
+    outcomes: Mapping[str, str]
+    decisions: Counter[str]
+    scripts: int  # that Redis ran for us
+    printed: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A suite with us in the way; ``plain`` and ``again`` are the last runs of those tests that did not pass then."""
+
+    suite: Suite
+    throttled: Run
+    plain: Run
+    again: Run
+
+    @property
+    def changed(self) -> dict[str, tuple[str, str]]:
+        """The tests that do not pass with us and end in another way without, every time."""
+        return differing(self.plain, self.again)
+
+    def counts(self) -> Counter[str]:
+        return Counter(self.throttled.outcomes.values())
+
+    def differences(self) -> str:
+        """What has changed, and what the run with us printed about it."""
+        lines = [f"{name}: {plain} -> {throttled}" for name, (plain, throttled) in sorted(self.changed.items())]
+        return "\n".join([f"{len(lines)} results change:", *lines, "", self.again.printed])
+
+
+def differing(plain: Run, throttled: Run) -> dict[str, tuple[str, str]]:
+    """What became of the tests that do not pass with us, and end in another way without."""
+    first, second = plain.outcomes, throttled.outcomes
+    pairs = {name: (first.get(name, "missing"), second.get(name, "missing")) for name in {**first, **second}}
+    return {name: pair for name, pair in pairs.items() if pair[1] not in ("passed", pair[0])}
+
+
+@contextmanager
+def comparing(names: Iterable[str], python: Path, folder: Path) -> Iterator[dict[str, Future[Comparison]]]:
+    """Compare suites: two that keep the processors busy at a time, and beside them one that mostly waits."""
+    with ThreadPoolExecutor(2) as busy, ThreadPoolExecutor(1) as waiting:
+        lanes = {name: waiting if SUITES[name].waits else busy for name in names}
+        yield {name: lane.submit(compare, SUITES[name], python, folder / name) for name, lane in lanes.items()}
+        for lane in (busy, waiting):
+            lane.shutdown(cancel_futures=True)
+
+
+def compare(suite: Suite, python: Path, folder: Path) -> Comparison:
+    """Run it with us, and what does not pass then both ways, by itself: some tests depend on how busy the machine is.
+
+    What passes with us has not changed for the worse: to run that without us too would take twice the time.
+    """
+    throttled = again = _run(suite, python, folder / "all", suite.throttled, suite.tests)
+    plain = Run({}, Counter(), 0, "")
+    for number in range(AGAIN):
+        names = list(differing(plain, again))
+        if not names or any(UNLOADED in name for name in names):
+            break
+        plain, again = _both(suite, python, folder / f"again-{number}", names)
+    return Comparison(suite, throttled, plain, again)
+
+
+def _both(suite: Suite, python: Path, folder: Path, tests: Iterable[str]) -> tuple[Run, Run]:
+    with ThreadPoolExecutor(2) as runs:
+        plain = runs.submit(_run, suite, python, folder / "plain", suite.plain, tests)
+        throttled = runs.submit(_run, suite, python, folder / "throttled", suite.throttled, tests)
+        return plain.result(), throttled.result()
+
+
+def _run(suite: Suite, python: Path, folder: Path, options: tuple[str, ...], tests: Iterable[str]) -> Run:
+    folder.mkdir(parents=True)
+    where = unpack(suite, folder / "source")
+    with ExitStack() as stack:
+        ours, theirs = stack.enter_context(RedisServer()), stack.enter_context(RedisServer())
+        sentinel = stack.enter_context(Sentinel(theirs.port)) if suite.sentinel else None
+        variables = environ(
+            python,
+            PYTHONPATH=str(INSIDE),
+            FOREIGN_REDIS=ours.url,
+            FOREIGN_THEIR_REDIS=theirs.url.removesuffix("/0"),
+            FOREIGN_SENTINEL=str(sentinel.port if sentinel else 0),
+            FOREIGN_DECISIONS=str(folder / "decisions"),
+            FOREIGN_OUTCOMES=str(folder / "outcomes"),
+            FOREIGN_KEY=suite.key,
+            FOREIGN_HEADERS=suite.headers,
+            **suite.environ,
+        )
+        printed = _printed([str(python), *suite.command, *options, *_apart(suite), *tests], where, variables)
+        with ours.client() as client:
+            scripts = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+    assert (folder / "outcomes").is_file(), printed
+    lines = (folder / "decisions").read_text().split() if (folder / "decisions").is_file() else []
+    return Run(json.loads((folder / "outcomes").read_text()), Counter(lines), scripts, printed)
+
+
+def _printed(command: list[str], where: Path, variables: dict[str, str]) -> str:
+    done = subprocess.run(
+        command,
+        cwd=where,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=LONGEST,
+    )
+    return done.stdout
+
+
+def _apart(suite: Suite) -> tuple[str, ...]:
+    return ("-k", " and ".join(f"not {name}" for name in suite.apart)) if suite.apart else ()

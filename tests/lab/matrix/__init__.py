@@ -1,0 +1,1 @@
+"""The test suite on every supported version, database and Redis."""

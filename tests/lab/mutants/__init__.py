@@ -1,0 +1,1 @@
+"""A fixed sample of small changes of the package, and the tests that notice them."""

@@ -1,0 +1,161 @@
+"""Change the package in 300 places, one at a time, and print the changes that no test notices.
+
+``python -m tests.lab.mutants [--count 300] [--seed 1] [--tree PATH]``. A run with coverage first says which tests take
+which line. A mutant is shown to the tests that take its line, the quickest first, ``--seconds`` of them at most. It is
+killed if one of them fails. Tests that fail without a change are left out, and so are those that bound a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from coverage import CoverageData
+
+from tests.lab.mutants.changes import ROOT, Mutant, draw
+
+CHOSEN = "smoke or not (servers or browser or timing)"
+HANGING_SECONDS = 90.0
+IGNORED = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "_build", ".coverage*")
+
+
+class Suite(NamedTuple):
+    """The tests that pass without a change: their seconds, and those that take each line of a file."""
+
+    seconds: Mapping[str, float]
+    takers: Mapping[tuple[str, int], set[str]]  # by file below the root, and line
+
+    def tests_of(self, mutant: Mutant, budget: float) -> list[str]:
+        """Return the tests to show a mutant to, the quickest first, as long as they fit the budget of seconds."""
+        takers = set().union(*(self.takers.get((mutant.path, line), set()) for line in mutant.lines))
+        chosen, left = [], budget
+        for test in sorted(takers & self.seconds.keys(), key=lambda test: (self.seconds[test], test)):
+            left -= self.seconds[test] + 0.002
+            if left < 0 and chosen:
+                break
+            chosen.append(test)
+        return chosen
+
+
+def measure(tree: Path, folder: Path, chosen: str) -> None:
+    """Run the suite of a tree with coverage of each test, into ``folder``."""
+    command = [sys.executable, "-m", "pytest", "-q", "--numprocesses=2", "--dist=loadfile", "-m", chosen]
+    command += ["--cov=django_throttle", "--cov-branch", "--cov-context=test", "--cov-report="]
+    command += [f"--junitxml={folder / 'report.xml'}", "-p", "no:cacheprovider"]
+    subprocess.run(command, cwd=tree, env={**os.environ, "COVERAGE_FILE": str(folder / "coverage")}, check=False)
+
+
+def read(tree: Path, folder: Path) -> Suite:
+    """Return what ``measure`` wrote."""
+    seconds = {}
+    for case in ElementTree.parse(folder / "report.xml").iter("testcase"):
+        if not {"failure", "error", "skipped"} & {child.tag for child in case}:
+            *parts, name = case.get("classname", "").split("."), case.get("name", "")
+            file, classes = _file_of(tree, parts[0])
+            seconds["::".join([file, *classes, name])] = float(case.get("time", 0))
+    data = CoverageData(str(folder / "coverage"))
+    data.read()
+    takers: dict[tuple[str, int], set[str]] = {}
+    for path in data.measured_files():
+        relative = path[path.index("django_throttle/") :]
+        for line, contexts in data.contexts_by_lineno(path).items():
+            takers[relative, line] = {context.rpartition("|")[0] for context in contexts}
+    return Suite(seconds, takers)
+
+
+def _file_of(tree: Path, parts: list[str]) -> tuple[str, list[str]]:
+    """Return the file and the classes of a test by the dotted name that a report has."""
+    for at in range(len(parts), 0, -1):
+        file = "/".join(parts[:at]) + ".py"
+        if (tree / file).exists():
+            return file, parts[at:]
+    raise FileNotFoundError(".".join(parts))
+
+
+def outcomes(mutants: list[Mutant], suite: Suite, tree: Path, budget: float, jobs: int) -> Iterator[tuple[Mutant, str]]:
+    """Yield what became of each mutant: killed, survived, or not covered."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        trees: SimpleQueue[Path] = SimpleQueue()
+        for number in range(jobs):
+            shutil.copytree(tree, Path(folder, str(number), "tree"), ignore=IGNORED)
+            if (tree.parent / "shared").exists():
+                Path(folder, str(number), "shared").symlink_to(tree.parent / "shared")
+            trees.put(Path(folder, str(number), "tree"))
+
+        def play(mutant: Mutant) -> tuple[Mutant, str]:
+            tests = suite.tests_of(mutant, budget)
+            if not tests:
+                return mutant, "not covered"
+            copy = trees.get()
+            try:
+                return mutant, "killed" if notices(copy, mutant, tests) else "survived"
+            finally:
+                trees.put(copy)
+
+        yield from pool.map(play, mutants)
+
+
+def notices(tree: Path, mutant: Mutant, tests: list[str]) -> bool:
+    """Return whether a test fails with the mutant in the tree, which is as before afterwards."""
+    path = tree / mutant.path
+    before = path.read_bytes()
+    arguments = tree / "tests.txt"
+    arguments.write_text("\n".join(tests))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:cov", "-p", "no:xdist"]
+    try:
+        path.write_bytes(mutant.apply(before))
+        with (tree / "log.txt").open("w") as log:
+            done = subprocess.run(
+                [*command, f"@{arguments.name}"],
+                cwd=tree,
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                timeout=HANGING_SECONDS,
+                check=False,
+            )
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        path.write_bytes(before)
+    return done.returncode != 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tree", type=Path, default=ROOT, help="another checkout of this project")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of tests that a mutant is shown to")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--chosen", default=CHOSEN, help="the tests, as pytest's -m; empty for all")
+    parser.add_argument("--measured", type=Path, help="a folder with a report and coverage that are kept or reused")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.measured or Path(temporary)
+        if not (folder / "report.xml").exists():
+            measure(options.tree, folder, options.chosen)
+        suite = read(options.tree, folder)
+    mutants = draw(options.count, options.seed, options.tree)
+    counts: Counter[str] = Counter()
+    for number, (mutant, outcome) in enumerate(
+        outcomes(mutants, suite, options.tree, options.seconds, options.jobs), 1
+    ):
+        counts[outcome] += 1
+        print(f"{number:4}  {outcome:12} {mutant.name}", flush=True)
+    print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())), f"of {len(mutants)} mutants")
+
+
+if __name__ == "__main__":
+    main()

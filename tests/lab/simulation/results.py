@@ -1,0 +1,214 @@
+"""The results of a simulation: figures, a table and a picture of its runs, and the scenes to play."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any, Final, NamedTuple
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from tests.lab.simulation.world import BIN, QUIET, Setting, Track, parse_demand
+
+PER_SECOND: Final = round(1 / BIN)
+SETTLED: Final = 36.0  # seconds at the end of a phase that count as settled
+OVER: Final = 1.1
+
+
+class Figures(NamedTuple):
+    """``achieved`` and ``deviation`` (of six-second rates) of the settled end; ``reaction`` is the seconds after the
+    last rise until no two seconds admit 1.1 × the limit any more; ``overshoot`` what was admitted above the
+    limit until then, in seconds of the limit; ``first`` the rate of the first two seconds after a rise.
+    """
+
+    achieved: float
+    deviation: float
+    reaction: float
+    overshoot: float
+    first: float
+    refused: int
+    attempted: int
+
+
+def figures(setting: Setting, track: Track) -> Figures:
+    """The figures of a run under excess."""
+    rises = setting.shape.changes_at[:1] or (0.0,)
+    start, end = round(rises[0] * PER_SECOND), _end(setting)
+    excess = track.admitted[start:end]
+    tail = track.admitted[max(start, end - round(SETTLED * PER_SECOND)) : end]
+    rates = _rates(tail, 6.0, setting.limit)
+    reaction = _reaction(excess, setting.limit)
+    until = round(reaction * PER_SECOND)
+    return Figures(
+        fmean(rates),
+        pstdev(rates),
+        reaction,
+        max(0.0, sum(excess[:until]) / setting.limit - reaction),
+        sum(excess[: 2 * PER_SECOND]) / (2 * setting.limit),
+        sum(track.attempted) - sum(track.admitted),
+        sum(track.attempted),
+    )
+
+
+def release(setting: Setting, track: Track) -> float:
+    """Seconds after the demand has fallen until nothing is refused any more."""
+    fell = round(setting.shape.changes_at[-1] * PER_SECOND)
+    refused = [a - b for a, b in zip(track.attempted[fell:], track.admitted[fell:], strict=True)]
+    return max((place + 1 for place, number in enumerate(refused) if number), default=0) / PER_SECOND
+
+
+def unfairness(setting: Setting, track: Track) -> float:
+    """How far a node's share of what is admitted is from its share of what is attempted, at worst, as a share of it."""
+    seconds = slice(round(_end(setting) / PER_SECOND - SETTLED), round(_end(setting) / PER_SECOND))
+    sums = [
+        (sum(a for a, _ in told[seconds]), sum(b for _, b in told[seconds])) for told in track.by_node.values() if told
+    ]
+    attempted, admitted = sum(a for a, _ in sums), sum(b for _, b in sums)
+    return max(abs((b / admitted) / (a / attempted) - 1) for a, b in sums if a)
+
+
+def _end(setting: Setting) -> int:
+    changes = setting.shape.changes_at
+    return round((changes[1] if len(changes) > 1 else setting.shape.seconds) * PER_SECOND)
+
+
+def _rates(admitted: Sequence[int], seconds: float, limit: int) -> list[float]:
+    step = round(seconds * PER_SECOND)
+    return [sum(admitted[at : at + step]) / (seconds * limit) for at in range(0, len(admitted) - step + 1, step)]
+
+
+def _reaction(admitted: Sequence[int], limit: int) -> float:
+    step = 2 * PER_SECOND
+    most = OVER * limit * 2
+    late = [at + step for at in range(len(admitted) - step + 1) if sum(admitted[at : at + step]) > most]
+    # From the end of the last two seconds that had too much, less the two seconds themselves.
+    return max(0, max(late, default=0) - step + 1) / PER_SECOND if late else 0.0
+
+
+Run = tuple[str, Setting, Track]  # the name of the controller, what was played, what happened
+
+SIZE: Final = (5.2, 4.6)  # inches a column
+# Both can be told apart by lightness alone.
+ACHIEVED, ATTEMPTED, FACTOR, LIMIT = "#0b5394", "#b7b7b7", "#a64d00", "#333333"
+# The same input gives the same bytes, so that a picture in the docs changes only when a run does.
+SAME: Final[Any] = {"svg.hashsalt": "django_throttle"}
+NO_DATE: Final[dict[str, Any]] = {".svg": {"Date": None}, ".png": {"Software": None}}
+
+
+def draw(runs: Sequence[Run], title: str, path: Path) -> None:
+    """Write a PNG or SVG, by the name's ending; raises ValueError for one that matplotlib does not write."""
+    with rc_context(SAME):
+        figure = Figure(figsize=(SIZE[0] * len(runs), SIZE[1]), layout="constrained")
+        figure.suptitle(title)
+        axes = figure.subplots(2, len(runs), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))
+        for column, (name, setting, track) in enumerate(runs):
+            _drawn_rates(axes[0][column], name, setting, track)
+            _factor(axes[1][column], track)
+        axes[0][0].set_ylabel("× the limit")
+        axes[1][0].set_ylabel("factor")
+        axes[0][0].legend(loc="center right", frameon=False)
+        figure.savefig(path, metadata=NO_DATE.get(path.suffix.lower()))
+
+
+def _drawn_rates(axes: Any, name: str, setting: Setting, track: Track) -> None:
+    seconds = range(len(track.admitted) // PER_SECOND)
+    axes.set_title(name, fontsize="medium")
+    axes.plot(seconds, _by_second(track.attempted, setting.limit), color=ATTEMPTED, label="attempted")
+    axes.plot(seconds, _by_second(track.admitted, setting.limit), color=ACHIEVED, label="achieved")
+    axes.axhline(1.0, color=LIMIT, linewidth=0.8, linestyle="--", label="limit")
+    axes.set_ylim(bottom=0)
+
+
+def _factor(axes: Any, track: Track) -> None:
+    axes.plot(range(len(track.factors)), track.factors, color=FACTOR)
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("seconds")
+
+
+def _by_second(costs: Sequence[int], limit: int) -> list[float]:
+    whole = len(costs) - len(costs) % PER_SECOND
+    return [sum(costs[at : at + PER_SECOND]) / limit for at in range(0, whole, PER_SECOND)]
+
+
+# Name: what it is, the demand, and what is special about it.
+SCENES: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
+    "step-1.2x": ("a step from idle to 1.2 times the limit", "step:1.2x", {}),
+    "step-2x": ("a step from idle to twice the limit", "step:2x", {}),
+    "step-5x": ("a step from idle to 5 times the limit", "step:5x", {}),
+    "step-20x": ("a step from idle to 20 times the limit", "step:20x", {}),
+    "ramp": ("a ramp from half the limit to 5 times, in a minute", "ramp:0.5x-5x", {}),
+    "bursts": ("10 s at 5 times the limit, 20 s at a fifth, over and over", "bursts:5x-0.2x", {}),
+    "release": ("5 times the limit, then 0.8 times", "fall:5x-0.8x", {}),
+    "one-node": ("5 times the limit on one node of 20", "step:5x", {"where": (0,)}),
+    "100-nodes": ("5 times the limit on 100 nodes", "step:5x", {"nodes": 100}),
+    "fan-out": ("publishes of 51 messages each, 5 times the limit", "step:5x", {"cost": 51, "limit": 5000}),
+    "join-and-die": (
+        "5 of 20 nodes die without a word after half a minute, 5 others join later",
+        "step:5x",
+        {"alive": [(node, 0.0, QUIET + 30) for node in range(5)] + [(node, QUIET + 40, 1e9) for node in range(5, 10)]},
+    ),
+    "lost-flush": ("a fifth of all flushes is lost", "step:5x", {"loss": 0.2}),
+    "gap": ("Redis is away for 10 s", "step:5x", {"gap": (QUIET + 24, QUIET + 34)}),
+}
+
+
+def scene(name: str, **changes: Any) -> Setting:
+    """The setting of a scene, with these fields changed; raises ValueError for a name that does not exist."""
+    if name not in SCENES:
+        near = get_close_matches(name, SCENES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(SCENES)}"
+        raise ValueError(f"there is no scene {name!r}{hint}")
+    _, demand, special = SCENES[name]
+    return replace(Setting(parse_demand(demand), **special), **changes)
+
+
+STEP: Final = 6  # seconds a line
+HEAD: Final = ("seconds", "attempted/s", "achieved/s", "of the limit", "factor")
+SUMMARY: Final = ("run", "achieved", "deviation", "reaction", "overshoot", "first 2 s", "refused")
+
+
+def over_time(setting: Setting, track: Track) -> str:
+    """A line for each six seconds."""
+    rows = [HEAD, *_lines(setting, track)]
+    return _aligned(rows)
+
+
+def summary(runs: Sequence[tuple[str, Figures]]) -> str:
+    """A line for each run under excess; rates as multiples of the limit, overshoot in seconds of it."""
+    rows = [SUMMARY]
+    for name, found in runs:
+        share = found.refused / found.attempted if found.attempted else 0.0
+        told = (
+            f"{found.achieved:.3f}",
+            f"{found.deviation:.1%}",
+            f"{found.reaction:.1f} s",
+            f"{found.overshoot:.1f} s",
+        )
+        rows.append((name, *told, f"{found.first:.2f}", f"{share:.1%}"))
+    return _aligned(rows)
+
+
+def _lines(setting: Setting, track: Track) -> Iterator[tuple[str, ...]]:
+    step = STEP * PER_SECOND
+    for at in range(0, len(track.admitted) - step + 1, step):
+        attempted = sum(track.attempted[at : at + step]) / STEP
+        admitted = sum(track.admitted[at : at + step]) / STEP
+        factor = track.factors[min(at // PER_SECOND + STEP - 1, len(track.factors) - 1)]
+        of_limit = f"{admitted / setting.limit:.2f}"
+        yield f"{at // PER_SECOND}", f"{attempted:,.0f}", f"{admitted:,.0f}", of_limit, f"{factor:.3f}"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        first, *rest = (
+            text.ljust(width) if at == 0 else text.rjust(width)
+            for at, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join([first, *rest]).rstrip())
+    return "\n".join(lines)
