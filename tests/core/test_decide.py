@@ -1,4 +1,4 @@
-"""What a flow asks for, what it decides when the store does not answer, and what goes back of a charge."""
+"""The commands of a flow, its decision when the store does not answer, and the decision after a refund."""
 
 from __future__ import annotations
 
@@ -20,19 +20,11 @@ from django_throttle.core.commands import (
     Reset,
     SendControl,
     charge,
-    check_cost,
     refund_for_status,
 )
 from django_throttle.core.control_messages import RESET, ControlMessage
-from django_throttle.core.decide import (
-    Flow,
-    after_refunds,
-    decide_charges,
-    refund_charges,
-    release_lease,
-    reset_charges,
-)
-from django_throttle.exceptions import Cause, InvalidCost, StoreError
+from django_throttle.core.decide import after_refunds, decide_charges, refund_charges, release_lease, reset_charges
+from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import arun, run
@@ -40,6 +32,8 @@ from tests import strategies
 from tests.clock import FrozenClock
 
 CAP = Rule("cap", limit=2, algorithm="concurrency")
+LEASE = Lease("lease", ((CAP.id, "user:1"),))
+Drive = Callable[..., Any]
 
 
 class ScriptedStore:
@@ -61,21 +55,13 @@ class ScriptedStore:
         return self.execute(command)
 
 
-def drive_sync(given: Flow[Any], store: ScriptedStore) -> Any:
-    return run(given, store)
-
-
-def drive_async(given: Flow[Any], store: ScriptedStore) -> Any:
-    return asyncio.run(arun(given, store))
-
-
-@pytest.fixture(params=[drive_sync, drive_async], ids=["sync", "async"])
-def drive(request: pytest.FixtureRequest) -> Callable[..., Any]:
+@pytest.fixture(params=[run, lambda flow, store: asyncio.run(arun(flow, store))], ids=["sync", "async"])
+def drive(request: pytest.FixtureRequest) -> Drive:
     return request.param  # type: ignore[no-any-return]
 
 
-def charges(*rules: Rule, ident: str = "user:1", cost: int = 1) -> tuple[Charge, ...]:
-    return tuple(charge(rule, ident, cost) for rule in rules)
+def charges(*rules: Rule) -> tuple[Charge, ...]:
+    return tuple(charge(rule, "user:1", 1) for rule in rules)
 
 
 def rule(name: str, policy: str = "local", **options: Any) -> Rule:
@@ -86,7 +72,7 @@ def down(cause: Cause = Cause.UNAVAILABLE) -> StoreError:
     return StoreError(cause, retry_after=3.0)
 
 
-def test_nothing_to_charge_asks_nothing(drive: Callable[..., Any]) -> None:
+def test_nothing_to_charge_asks_nothing(drive: Drive) -> None:
     store = ScriptedStore()
     assert drive(decide_charges(()), store) == Decision()
     assert drive(reset_charges(()), store) == 0
@@ -94,124 +80,98 @@ def test_nothing_to_charge_asks_nothing(drive: Callable[..., Any]) -> None:
     assert store.asked == []
 
 
-def test_one_command_for_all_rules(drive: Callable[..., Any]) -> None:
-    given = charges(rule("a"), rule("b"))
+def test_one_command_for_all_rules(drive: Drive) -> None:
+    asked = charges(rule("a"), rule("b"))
     store = ScriptedStore((Answer(0, 9, 60_000_000), Answer(1_500_000, 0, 2_000_000)))
-    decision = drive(decide_charges(given), store)
-    assert store.asked == [Decide(given, True, None)]
+    decision = drive(decide_charges(asked), store)
+    assert store.asked == [Decide(asked, True, None)]
     assert (decision.allowed, decision.rule, decision.retry_after, decision.reset_after) == (False, "b", 1.5, 2.0)
-    assert [outcome.reason for outcome in decision.outcomes] == [Reason.WITHIN, Reason.EXCEEDED]
-    assert [outcome.window for outcome in decision.outcomes] == [60, 60]
+    assert [(outcome.reason, outcome.window) for outcome in decision.outcomes] == [
+        (Reason.WITHIN, 60),
+        (Reason.EXCEEDED, 60),
+    ]
     assert not decision.degraded
 
 
-def test_peek_and_lease_are_told_to_the_store(drive: Callable[..., Any]) -> None:
-    given = charges(CAP)
+def test_only_a_call_that_counts_holds_a_lease(drive: Drive) -> None:
     store = ScriptedStore((Answer(0, 1, 0),), (Answer(0, 1, 0),))
-    assert drive(decide_charges(given, commit=False, lease="lease"), store).lease is None
-    decision = drive(decide_charges(given, lease="lease"), store)
-    assert decision.lease == Lease("lease", ((CAP.id, "user:1"),))
+    assert drive(decide_charges(charges(CAP), commit=False, lease="lease"), store).lease is None
+    assert drive(decide_charges(charges(CAP), lease="lease"), store).lease == LEASE
     assert [command.commit for command in store.asked if isinstance(command, Decide)] == [False, True]
 
 
 @pytest.mark.parametrize("told", [None, down()], ids=["told", "not told"])
-def test_whoever_is_connected_hears_of_a_reset(drive: Callable[..., Any], told: StoreError | None) -> None:
-    given = charges(rule("a"))
+def test_whoever_is_connected_hears_of_a_reset(drive: Drive, told: StoreError | None) -> None:
+    asked = charges(rule("a"))
     store = ScriptedStore(1, told)
-    assert drive(reset_charges(given), store) == 1
-    assert store.asked == [Reset(given), SendControl((ControlMessage(RESET, ident="user:1"),))]
+    assert drive(reset_charges(asked), store) == 1
+    assert store.asked == [Reset(asked), SendControl((ControlMessage(RESET, ident="user:1"),))]
 
 
-def test_release_is_one_command(drive: Callable[..., Any]) -> None:
-    lease = Lease("lease", ((CAP.id, "user:1"),))
+def test_release_is_one_command(drive: Drive) -> None:
     store = ScriptedStore(None, down())
-    assert drive(release_lease(lease), store) is None
-    assert drive(release_lease(lease), store) is None, "the store's bookkeeping repeats what it could not send"
-    assert store.asked == [Release(lease.id, lease.holds), Release(lease.id, lease.holds)]
+    assert drive(release_lease(LEASE), store) is None
+    assert drive(release_lease(LEASE), store) is None, "the store's bookkeeping repeats what it could not send"
+    assert store.asked == [Release(LEASE.id, LEASE.holds)] * 2
 
 
-def test_forget_does_not_hide_that_the_store_is_away(drive: Callable[..., Any]) -> None:
+def test_a_reset_does_not_hide_that_the_store_is_away(drive: Drive) -> None:
     with pytest.raises(StoreError):
         drive(reset_charges(charges(rule("a"))), ScriptedStore(down()))
 
 
 @pytest.mark.parametrize("cause", Cause)
-def test_allow_lets_through_whatever_the_cause(drive: Callable[..., Any], cause: Cause) -> None:
-    store = ScriptedStore(down(cause))
+def test_policies_that_ask_nobody_decide_whatever_the_cause(drive: Drive, cause: Cause) -> None:
+    store = ScriptedStore(down(cause), down(cause))
     decision = drive(decide_charges(charges(rule("a", "allow"))), store)
     assert (decision.allowed, decision.degraded, decision.unavailable) == (True, True, False)
     assert decision.outcomes[0].reason is Reason.STORE_FAILED
-    assert len(store.asked) == 1
-
-
-@pytest.mark.parametrize("cause", Cause)
-def test_deny_is_unavailable_with_the_store_s_own_wait(drive: Callable[..., Any], cause: Cause) -> None:
-    decision = drive(decide_charges(charges(rule("a", "deny"))), ScriptedStore(down(cause)))
+    decision = drive(decide_charges(charges(rule("a", "deny"))), store)
     assert (decision.allowed, decision.degraded, decision.unavailable) == (False, True, True)
     assert (decision.retry_after, decision.rule) == (3.0, "a")
+    assert len(store.asked) == 2
 
 
-def test_local_asks_this_process(drive: Callable[..., Any]) -> None:
-    given = charges(rule("a"))
+def test_local_asks_this_process(drive: Drive) -> None:
+    asked = charges(rule("a"))
     store = ScriptedStore(down(), (Answer(2_000_000, 0, 5_000_000),))
-    decision = drive(decide_charges(given, lease="lease"), store)
-    assert store.asked[1] == DecideLocally(Decide(given, True, "lease"))
+    decision = drive(decide_charges(asked, lease="lease"), store)
+    assert store.asked[1] == DecideLocally(Decide(asked, True, "lease"))
     assert (decision.allowed, decision.retry_after, decision.degraded) == (False, 2.0, True)
     assert not decision.unavailable, "a limit that this process enforces is a refusal like any other"
 
 
-def test_policies_mix_and_outcomes_keep_their_order(drive: Callable[..., Any]) -> None:
-    given = charges(rule("a", "allow"), rule("b"), rule("c", "allow"), rule("d"))
-    store = ScriptedStore(down(), (Answer(0, 4, 0), Answer(0, 3, 0)))
-    decision = drive(decide_charges(given), store)
-    assert [outcome.rule for outcome in decision.outcomes] == ["a", "b", "c", "d"]
-    assert store.asked[1] == DecideLocally(Decide((given[1], given[3]), True, None))
-    assert decision.allowed and decision.rule == "d"
+@pytest.mark.parametrize(
+    ("rules", "local", "commit", "expected"),
+    [
+        ([rule("a", "allow"), rule("b"), rule("c", "allow"), rule("d")], (1, 3), True, (True, False, "d")),
+        # Policies of several rules: what one of them denies is charged nowhere, unless it only records.
+        ([rule("a"), rule("b", "deny")], (0,), False, (False, True, "b")),
+        ([rule("a"), rule("b", "deny", action="shadow")], (0,), True, (True, False, "a")),
+    ],
+    ids=["mixed", "denied", "shadow"],
+)
+def test_policies_mix(drive: Drive, rules: list[Rule], local: tuple[int, ...], commit: bool, expected: Any) -> None:
+    asked = charges(*rules)
+    store = ScriptedStore(down(), tuple(Answer(0, 4 - number, 0) for number in range(len(local))))
+    decision = drive(decide_charges(asked), store)
+    assert store.asked[1] == DecideLocally(Decide(tuple(asked[number] for number in local), commit, None))
+    assert (decision.allowed, decision.unavailable, decision.rule) == expected
+    assert [outcome.rule for outcome in decision.outcomes] == [one.name for one in rules]
 
 
-def test_what_one_policy_denies_is_charged_nowhere(drive: Callable[..., Any]) -> None:
-    given = charges(rule("a"), rule("b", "deny"))
-    store = ScriptedStore(down(), (Answer(0, 4, 0),))
-    decision = drive(decide_charges(given), store)
-    assert store.asked[1] == DecideLocally(Decide(given[:1], False, None))
-    assert decision.unavailable and decision.rule == "b"
-
-
-def test_a_shadow_that_denies_refuses_nothing(drive: Callable[..., Any]) -> None:
-    given = charges(rule("a"), rule("b", "deny", action="shadow"))
-    store = ScriptedStore(down(), (Answer(0, 4, 0),))
-    decision = drive(decide_charges(given), store)
-    assert store.asked[1] == DecideLocally(Decide(given[:1], True, None))
-    assert decision.allowed and not decision.unavailable
-
-
-def test_no_lease_is_named_when_nothing_of_this_process_holds_it(drive: Callable[..., Any]) -> None:
-    """A rule whose policy let the connection through without a slot has nothing to give back."""
-    allowing = Rule("cap", limit=2, algorithm="concurrency", on_store_failure="deny")
-    decision = drive(decide_charges(charges(allowing), lease="lease"), ScriptedStore(down()))
+def test_a_policy_without_a_slot_names_no_lease(drive: Drive) -> None:
+    denying = Rule("cap", limit=2, algorithm="concurrency", on_store_failure="deny")
+    decision = drive(decide_charges(charges(denying), lease="lease"), ScriptedStore(down()))
     assert decision.lease is None and decision.unavailable
 
 
-def test_only_a_store_error_is_an_answer(drive: Callable[..., Any]) -> None:
+def test_only_a_store_error_is_an_answer(drive: Drive) -> None:
     for error in (ValueError("bug"), asyncio.CancelledError(), KeyboardInterrupt()):
         with pytest.raises(type(error)):
             drive(decide_charges(charges(rule("a", "allow"))), ScriptedStore(error))
-
-
-def test_a_failing_fallback_is_not_swallowed(drive: Callable[..., Any]) -> None:
     with pytest.raises(StoreError):
         drive(decide_charges(charges(rule("a"))), ScriptedStore(down(), down()))
-
-
-@pytest.mark.parametrize("cost", [-1, -(2**63), 1.0, "5", True, None, float("nan")])
-def test_a_cost_is_a_whole_number_in_range(cost: Any) -> None:
-    with pytest.raises(InvalidCost):
-        check_cost(cost)
-
-
-def test_a_connection_holds_one_slot_whatever_it_costs() -> None:
-    assert [charge(CAP, "user:1", cost).cost for cost in (0, 1, 5)] == [0, 1, 1]
-    assert charge(rule("a", cost=3), "user:1", 2).cost == 6
 
 
 def after_status(decision: Decision, status: int) -> Decision:
@@ -223,13 +183,6 @@ def test_an_answer_that_counts_changes_nothing() -> None:
     decision = Limiter([Rule("login", "5/min", count_on=(401,))], MemoryStore(FrozenClock())).acquire("ip:1")
     assert after_status(decision, 401) is decision
     assert after_status(Decision(), 200) == Decision()
-
-
-def test_only_of_the_rule_that_counts_so() -> None:
-    rules = [Rule("all", "5/min"), Rule("login", rates=("5/min", "9/hour"), count_on=(401,), cost=2)]
-    decision = Limiter(rules, MemoryStore(FrozenClock())).acquire("ip:1")
-    assert [outcome.remaining for outcome in decision.outcomes] == [4, 3, 7]
-    assert [outcome.remaining for outcome in after_status(decision, 200).outcomes] == [4, 5, 9]
 
 
 def test_a_queue_that_lacks_a_part_of_a_unit_is_not_full_yet() -> None:

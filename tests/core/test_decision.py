@@ -100,17 +100,3 @@ def test_it_is_copied_and_changed_like_any_other() -> None:
     assert (later.reset_after, later.answered) == (50.0, None)
     with pytest.raises(AttributeError):
         of_a_store().remainder  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("rules", "numbers"),
-    [
-        (RULES, (1e6, 0.0, 6e7, 0.0, 99.0, 3.6e7)),
-        ((Rule("warns", "10/min", warn_at=(0.5,)),), NUMBERS[:3]),
-        ((Rule("counts", "10/min", count_on=(401,)),), NUMBERS[:3]),
-        ((Rule("waits", "10/min", algorithm="leaky_bucket", action="delay"),), NUMBERS[:3]),
-    ],
-    ids=lambda given: given[0].name if isinstance(given[0], Rule) else "",
-)
-def test_a_call_that_has_more_to_tell_tells_it_at_once(rules: tuple[Rule, ...], numbers: tuple[float, ...]) -> None:
-    assert "outcomes" in vars(of_a_store(numbers, rules))
