@@ -23,7 +23,6 @@ from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, Re
 from django_throttle.core.decision import Decision
 from django_throttle.core.prepaid import (
     ASKED_A_SECOND,
-    GROWTH,
     MOST_ASKED,
     SHARE,
     Buying,
@@ -236,7 +235,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_whatever_happens_the_bound_holds() -> None:
-    run_state_machine_as_test(Machine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(Machine, settings=settings(stateful_step_count=30))
 
 
 @pytest.fixture
@@ -278,13 +277,6 @@ def test_what_is_bought_follows_demand(process: Process, store: MemoryStore) -> 
     assert used(store, hot) == 2002, "and demand has ended"
 
 
-def test_a_first_burst_buys_no_more_than_sixteen_times_the_last(process: Process, store: MemoryStore) -> None:
-    hot = Rule("hot", "1000000/h", algorithm="fixed_window", prepaid=True)
-    process.acquire(hot)
-    process.acquire(hot)
-    assert used(store, hot) == 1 + GROWTH
-
-
 def test_what_is_said_to_be_left_is_all_that_is_held() -> None:
     """However that has changed since the call before. Each purchase may be spent for 0.4 seconds."""
     budget = PrepaidBudget(HOT, IDENT, 0.0)
@@ -316,7 +308,7 @@ def test_what_is_said_to_be_left_is_all_that_is_held() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("limit", [1, 2, 10, 100])
+@pytest.mark.parametrize("limit", [1, 10])
 def test_small_limits_are_exact(store: MemoryStore, algorithm: str, limit: int) -> None:
     """To the call, for one process after another."""
     hot = Rule("hot", f"{limit}/h", algorithm=algorithm, prepaid=True)
@@ -415,16 +407,6 @@ def test_what_is_taken_late_makes_room_late(process: Process, store: MemoryStore
     assert passed > hot.plan.limit * 0.9
 
 
-def test_units_of_several_purchases_pay_for_one_call(process: Process, store: MemoryStore) -> None:
-    budget = process.of(HOT)
-    for _ in range(2):
-        budget.bought(3, Answer(0, 900, 50_000_000, 0), process.now)
-    assert budget.take(7, process.now) is None
-    taken = budget.take(5, process.now)
-    assert taken is not None and [one.cost for one in taken] == [3, 2]
-    assert budget.held(process.now) == 1
-
-
 def test_a_queue_gives_each_unit_its_turn(process: Process) -> None:
     queue = Rule("queue", "10/s", algorithm="leaky_bucket", action="delay")
     claim = Claim((Charge(queue, IDENT, 1),), waits=True)
@@ -445,13 +427,6 @@ def test_of_a_queue_only_the_last_turn_can_be_put_back(process: Process) -> None
     assert not purchase.put_back(first), "its turn has others behind it"
     assert purchase.put_back(second) and purchase.left == 2
     assert purchase.take(1, process.now) == second
-
-
-def test_what_is_put_back_is_there_for_others(process: Process) -> None:
-    purchase = process.of(HOT).bought(3, Answer(0, 900, 300_000, 0), process.now)
-    first, second = purchase.take(1, process.now), purchase.take(2, process.now)
-    assert purchase.put_back(first) and purchase.put_back(second)
-    assert process.of(HOT).held(process.now) == 3
 
 
 def test_who_has_asked_too_often_waits_for_no_store_that_fails(process: Process, store: MemoryStore) -> None:
@@ -515,25 +490,19 @@ def play(hot: Rule, processes: int, demand: float, seconds: float) -> Played:
     return Played(sum(passed), max(player.commands for player in players) / seconds, shares)
 
 
-@pytest.mark.parametrize("processes", [2, 8, 32])
 @pytest.mark.parametrize(
     ("rate", "options", "seconds"),
     [
         ("200/s", {"algorithm": "fixed_window"}, 5),
         ("200/s", {"algorithm": "gcra"}, 10),
-        ("2000/10s", {"algorithm": "sliding_window"}, 30),
-        ("2000/10s", {"algorithm": "sliding_log"}, 20),
+        ("400/2s", {"algorithm": "sliding_window"}, 8),
+        ("400/2s", {"algorithm": "sliding_log"}, 8),
     ],
 )
-def test_at_saturation_nearly_all_is_used_with_few_commands(
-    rate: str, options: dict[str, Any], seconds: int, processes: int
-) -> None:
+def test_at_saturation_nearly_all_is_used_with_few_commands(rate: str, options: dict[str, Any], seconds: int) -> None:
     """Beside the same calls under the rule that asks for each."""
     hot, exact = (Rule("hot", rate, prepaid=prepaid, **options) for prepaid in (True, False))
-    found, best = (play(one, processes, 1.3 * 200, seconds) for one in (hot, exact))
-    share = found.passed / best.passed
-    fair = [round(one, 2) for one in found.fair]
-    print(f"{share:.1%} used, {found.commands:.1f} commands a second; passed of tried: {fair}")
-    assert share >= 0.97
+    found, best = (play(one, 8, 1.3 * 200, seconds) for one in (hot, exact))
+    assert found.passed / best.passed >= 0.97
     assert found.commands <= 10 + MOST_ASKED / seconds
     assert min(found.fair[:4]) > 0.5
