@@ -495,7 +495,7 @@ def play(hot: Rule, processes: int, demand: float, seconds: float) -> Played:
     [
         ("200/s", {"algorithm": "fixed_window"}, 5),
         ("200/s", {"algorithm": "gcra"}, 10),
-        ("400/2s", {"algorithm": "sliding_window"}, 8),
+        ("2000/10s", {"algorithm": "sliding_window"}, 20),
         ("400/2s", {"algorithm": "sliding_log"}, 8),
     ],
 )
