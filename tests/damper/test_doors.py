@@ -114,13 +114,6 @@ def test_overrides_hold(effect: str, options: dict[str, Any], expected: int, enf
     assert passed() == expected
 
 
-@BOTH
-def test_what_only_records_lets_all_through_and_tells_nobody(enforce: Enforce) -> None:
-    enforce(rules=(Rule("account", "20/s", algorithm="damper", key="ip", action="shadow"),))
-    assert passed() == 100
-    assert "RateLimit" not in Client().get("/drf")
-
-
 def test_metrics_say_that_it_was_suppressed(enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("prometheus_client")
     from django_throttle.observe.metrics import DECISIONS

@@ -12,21 +12,12 @@ from tests.clock import FrozenClock
 from tests.damper.conftest import RULE, Away, Process
 
 
-@pytest.mark.parametrize("times", [1.2, 2, 5, 20])
+@pytest.mark.parametrize("times", [1.2, 20])
 def test_one_process_alone_is_held_to_the_limit(clock: FrozenClock, store: Away, times: float) -> None:
     process = Process(clock, store)
     assert process.run(2, 100 * times) <= 150, "at once"
     process.run(18, 100 * times)
-    settled = process.run(30, 100 * times)
-    print(f"{times} times the limit at one process: {settled / 100:.3f} of it passes")
-    assert 97 <= settled <= 103
-
-
-def test_until_the_first_reply_only_the_local_limiter_holds(process: Process, store: Away) -> None:
-    store.is_away = True
-    assert process.run(1, 99) == pytest.approx(99, abs=1)
-    assert process.run(1.9, 1000) <= 160
-    assert process.attempt().outcomes[0].factor == 0
+    assert 97 <= process.run(30, 100 * times) <= 103
 
 
 def test_a_refusal_says_when_the_next_factor_comes(process: Process, clock: FrozenClock) -> None:

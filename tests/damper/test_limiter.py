@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from django_throttle import agent
 from django_throttle import limiter as doors
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason, Rule
-from django_throttle.decorators import throttle
-from django_throttle.exceptions import Refused, StoreError
+from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.local_limits import LocalLimits, flush
+from django_throttle.local_limits import flush
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
@@ -108,61 +106,29 @@ def test_of_two_dampers_the_stricter_holds(store: Store, clock: FrozenClock) -> 
     assert sum(decision.allowed for decision in settled) == pytest.approx(1200, rel=0.06)
 
 
-def test_a_shadow_refuses_nothing(store: Store, clock: FrozenClock) -> None:
-    shadow = Rule("account", "100/s", algorithm="damper", action="shadow")
-    decisions = flood(Limiter([shadow, Rule("calls", "90000/day")], store), clock, 10, 500)
-    assert all(decision.allowed and decision.rule == "calls" for decision in decisions)
-    assert any(not decision.outcomes[0].allowed for decision in decisions)
-
-
-def test_a_fan_out_costs_what_it_reaches(store: Store, clock: FrozenClock) -> None:
-    limiter = Limiter([DAMPER], store)
-    passed = 0
-    for at in range(2400):  # four publishes a second, each of 1,001 messages: 40 times the limit
-        clock.step(0.25)
-        if at % 8 == 0:
-            report(store)
-        passed += limiter.acquire("user:1", 1001).allowed
-    share = passed * 1001 / 600 / 100
-    print(f"{share:.2f} of the limit passes, in publishes of ten seconds' worth each")
-    assert 0.6 <= share <= 1.4, "no blind limit: they pass as often as the limit allows"
-    assert limiter.peek("user:1", 1001).outcomes[0].factor > 0.95
-
-
 @pytest.mark.parametrize("prefix", ["", "a"])
-def test_a_reset_forgets_here_and_elsewhere(prefix: str, store: Store, clock: FrozenClock) -> None:
-    limiter = Limiter([DAMPER, EXACT], store)
-    flood(limiter, clock, 10, 500)
-    report(store)
-    assert limiter.peek("user:1").outcomes[0].factor > 0.5
-    removed: Any = getattr(limiter, f"{prefix}reset")("user:1")
-    assert (asyncio.run(removed) if prefix else removed) == 3, "two sub-intervals and a counter"
-    decision = limiter.acquire("user:1")
-    assert decision.allowed and decision.outcomes[0].factor == 0 and decision.outcomes[0].remaining == 100
-
-
-def test_a_reset_reaches_every_process(redis_url: str, clock: FrozenClock) -> None:
+def test_a_reset_reaches_every_process(prefix: str, redis_url: str, clock: FrozenClock) -> None:
     here, there = (RedisStore(redis_url, clock=clock, deadline=5.0) for _ in range(2))
     limiters = [Limiter([DAMPER], store) for store in (here, there)]
     for limiter in limiters:
         flood(limiter, clock, 7, 500)
-    assert limiters[1].peek("user:1").outcomes[0].factor > 0.5
-    limiters[0].reset("user:1")
+    assert min(limiter.peek("user:1").outcomes[0].factor for limiter in limiters) > 0.5
+    removed: Any = getattr(limiters[0], f"{prefix}reset")("user:1")
+    assert (asyncio.run(removed) if prefix else removed) == 3, "sub-intervals"
+    here = limiters[0].acquire("user:1").outcomes[0]
+    assert (here.allowed, here.factor, here.remaining) == (True, 0, 100)
     limiters[1].acquire("user:1")
     report(there)
     assert limiters[1].peek("user:1").outcomes[0].factor == 0
 
 
-def test_a_reset_that_redis_does_not_hear_is_told(clock: FrozenClock) -> None:
-    nobody = RedisStore("redis://127.0.0.1:1/0", clock=clock)
-    with pytest.raises(StoreError):
-        Limiter([DAMPER], nobody).reset("user:1")
-
-
-def test_without_redis_nothing_waits_and_nothing_fails() -> None:
-    limiter = Limiter([DAMPER], RedisStore("redis://127.0.0.1:1/0"))
+@pytest.mark.usefixtures("redis_server")
+def test_without_redis_nothing_waits_and_only_a_reset_fails(clock: FrozenClock) -> None:
+    limiter = Limiter([DAMPER], RedisStore("redis://127.0.0.1:1/0", clock=clock))
     decision = limiter.acquire("user:1")
     assert decision.allowed and not decision.degraded
+    with pytest.raises(StoreError):
+        limiter.reset("user:1")
 
 
 @pytest.fixture
@@ -180,17 +146,6 @@ def test_every_door_is_damped(rules: None, event: str) -> None:
     decisions += [asyncio.run(doors.adecide(facts)) for _ in range(2)]
     assert decisions[0].allowed and not decisions[-1].allowed
     assert decisions[-1].outcomes[0].reason is Reason.SUPPRESSED
-
-
-def test_a_decorated_function_is_damped(rules: None) -> None:
-    @throttle("account", ident="user:1")
-    def work() -> None: ...
-
-    for _ in range(15):
-        with suppress(Refused):
-            work()
-    with pytest.raises(Refused):
-        work()
 
 
 def client_counts(store: RedisStore, ident: str) -> int:
@@ -212,7 +167,3 @@ def test_the_agent_reports(redis_url: str, settings: Any) -> None:
     limiter.acquire("user:1", 12)
     agent.stop()
     assert client_counts(other, "user:1") == 42, "and what was left, at the end"
-
-
-def test_meters_without_a_clock_of_the_test_are_real() -> None:
-    assert LocalLimits().clock() > 0 and 0 <= LocalLimits().chance() < 1

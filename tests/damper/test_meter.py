@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
@@ -114,7 +114,6 @@ RULES = [
 
 
 @given(st.sampled_from(RULES), events("none", "none", "send", "arrive", "hear", "flush"), st.floats(0, 6))
-@settings(max_examples=200)
 def test_nothing_is_refused_within_the_limit(rule: Rule, history: list[Event], phase: float) -> None:
     clock = FrozenClock(START + phase)
     company, conforming = nodes(clock), Conforming(rule)
@@ -131,7 +130,6 @@ def test_nothing_is_refused_within_the_limit(rule: Rule, history: list[Event], p
     st.lists(st.sampled_from(RULES), min_size=1, max_size=3),
     events("none", "send", "arrive", "hear", "lose", "lose", "flush", "set", "reset", "crowd"),
 )
-@settings(max_examples=200)
 def test_no_history_makes_the_factor_anything_but_a_share(rules: list[Rule], history: list[Event]) -> None:
     clock = FrozenClock()
     company = nodes(clock)
