@@ -69,12 +69,6 @@ def test_the_first_that_matches_holds() -> None:
     assert limit(API.as_shadow(), "staff") == 50
 
 
-def test_a_snapshot_asks_for_groups_only_where_a_plan_names_one() -> None:
-    assert Snapshot([API]).asks_groups
-    assert not Snapshot([Rule("api", "10/min", plans={"staff": "50/min"})]).asks_groups
-    assert Snapshot([API]).version != Snapshot([Rule("api", "10/min", plans=API.plans[::-1])]).version
-
-
 BY_FUNCTION = Rule("api", "10/min", plans=[f"{HERE}tier{one}/min" for one in (":pro = 100", ":7 = 70", " = 20")])
 
 
