@@ -59,6 +59,10 @@ BUCKETS = (
 )
 # Of one window and algorithm is one count, which no edit moves.
 PAIRS = [pair for group in (COUNTS, BUCKETS) for pair in product(group, repeat=2) if pair[0].id != pair[1].id]
+# Each to the next of its group, and back.
+RING = [
+    pair for group in (COUNTS, BUCKETS) for pair in zip(group, (*group[1:], group[0]), strict=True) if pair in PAIRS
+]
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +91,7 @@ def spend(store: Any, under: Rule, tries: int = 100, ident: str = IDENT) -> int:
     return sum(one.acquire(ident).allowed for _ in range(tries))
 
 
-@pytest.mark.parametrize(("old", "new"), PAIRS)
+@pytest.mark.parametrize(("old", "new"), RING)
 def test_who_has_used_all_is_not_refreshed(store: Any, old: Rule, new: Rule) -> None:
     used = spend(store, old)
     edit(old, new)
@@ -95,7 +99,7 @@ def test_who_has_used_all_is_not_refreshed(store: Any, old: Rule, new: Rule) -> 
     assert spend(store, new, ident="user:2") == new.plan.limit
 
 
-@pytest.mark.parametrize(("old", "new"), PAIRS)
+@pytest.mark.parametrize(("old", "new"), RING)
 def test_other_processes_and_a_revert_count_it_no_second_time(
     store: Any, clock: FrozenClock, old: Rule, new: Rule
 ) -> None:
@@ -112,17 +116,6 @@ def test_other_processes_and_a_revert_count_it_no_second_time(
         if left:
             Limiter([new], store).acquire(IDENT)
             used += 1
-
-
-def test_an_edit_back_and_forth_keeps_one_count(store: Any) -> None:
-    old, new = rule("10/min"), rule("30/h")
-    assert spend(store, old, 6) == 6
-    edit(old, new)
-    assert spend(store, new, 1) == 1
-    edit(new, old)
-    assert spend(store, old) == 3
-    edit(old, new)  # at the same moment as before
-    assert spend(store, new) == 20
 
 
 def test_who_has_not_called_since_the_first_of_two_edits(store: Any) -> None:
@@ -148,7 +141,7 @@ def test_it_is_asked_once_and_no_longer_than_it_matters(store: Any, clock: Froze
     assert carry_over.edits == {}
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_a_process_with_the_old_rule_passes_is_at_most_what_is_left(
     monkeypatch: pytest.MonkeyPatch, data: Any
@@ -264,7 +257,7 @@ class Site:
             assert passed <= max(most(r, round(span * 1e6)) for r in held) + extra * max(r.plan.limit for r in held)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(group=st.sampled_from(GROUPS), turns=TURNS)
 def test_in_every_window_edits_admit_no_more_than_one_extra_limit(
     monkeypatch: pytest.MonkeyPatch, store: Any, clock: FrozenClock, group: tuple[Rule, ...], turns: Any
