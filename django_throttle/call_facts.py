@@ -19,6 +19,7 @@ from django_throttle.core.key import PLAIN
 from django_throttle.core.options import is_dotted
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
+from django_throttle.http.body import KeptBody, is_of_request
 from django_throttle.log_throttling import LogThrottle
 
 
@@ -108,13 +109,20 @@ def cost_of(
 
     A frame that the function cannot read must not close its socket, and a wrong function must not switch off a rule.
     A cost larger than any limit stays larger. ``what`` is what costs, and ``name`` the name of a number, both for the
-    log; ``lets`` are exceptions that the caller handles.
+    log; ``lets`` are exceptions that the caller handles. A body that cannot be read counts 1 without a line, and the
+    view meets the same error; raise it where the view would not.
     """
+    body = KeptBody((*args, *options.values()))
     try:
-        cost: Any = said(*args, **options) if callable(said) else said
+        with body:
+            cost: Any = said(*args, **options) if callable(said) else said
     except lets:
         raise
-    except Exception:
+    except Exception as error:
+        if is_of_request(error):
+            if body.is_lost:
+                raise
+            return 1
         if _log_throttle.due(f"raises {_name(said, name)}"):
             logger.exception("%s raised this exception: the %s counts 1; correct the function", _name(said, name), what)
         return 1
@@ -161,11 +169,14 @@ _shown.maxother = 80
 def plans_said(rule: Rule, path: str, subject: Any, *, logs: bool = True) -> Collection[str] | None:
     """The names of the plans by this function that the caller has, "" of the one without a name.
 
-    None, with a line where it ``logs``, if it fails: it must neither fail the call nor lift a limit.
+    None, with a line where it ``logs``, if it fails: it must neither fail the call nor lift a limit. The same without a
+    line if the body of the request cannot be read.
     """
     names = [name for where, _, name in (plan.partition(":") for plan, _ in rule.by_plan) if where == path]
+    body = KeptBody((subject,))
     try:
-        found = import_string(path)(subject)
+        with body:
+            found = import_string(path)(subject)
         found = found.value if isinstance(found, Enum) else found
         # A method that is not called is true for everybody, and True names no plan.
         is_answer = found is None or (isinstance(found, (bool, *PLAIN)) if any(names) else not callable(found))
@@ -173,7 +184,11 @@ def plans_said(rule: Rule, path: str, subject: Any, *, logs: bool = True) -> Col
             return [name for name in names if found is not None and (str(found) == name if name else found)]
     except SynchronousOnlyOperation:  # on an event loop; matching is tried again in a thread
         raise
-    except Exception:
+    except Exception as error:
+        if is_of_request(error):
+            if body.is_lost:
+                raise
+            return None
         if logs and _log_throttle.due(f"plan {path}"):
             line = "%s raised this exception: callers have no plan by it under rule %r; correct the function"
             logger.exception(line, path, rule.name)

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final
 
-from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, QueryDict
-from django.http.multipartparser import MultiPartParserError
 from django.http.request import RawPostDataException
 
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.exceptions import needs_extra
+from django_throttle.http.body import KeptBody, is_of_request
 from django_throttle.http.request_state import django_request
 
 with needs_extra("graphql", "graphql"):
@@ -65,13 +64,18 @@ class _Tuning:
     __qualname__ = "graphql_cost"
 
     def __call__(self, request: Any) -> int:
-        reading = _Reading(self)
+        reading, body = _Reading(self), KeptBody([request])
         try:
-            total = reading.dearest(django_request(request))
+            with body:
+                total = reading.dearest(django_request(request))
         except (_TooLarge, RecursionError):
             return TOO_COSTLY
-        except (RawPostDataException, RequestDataTooBig, MultiPartParserError):
-            return 1  # somebody else reads the body, or nobody does
+        except RawPostDataException:
+            return 1  # the stream was read before
+        except Exception as error:
+            if body.is_lost or not is_of_request(error):
+                raise
+            return 1  # the view meets the same error
         return ceil(max(1, min(total, TOO_COSTLY)))
 
 

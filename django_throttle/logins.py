@@ -15,6 +15,7 @@ from django.http import HttpRequest, QueryDict
 from django.http.multipartparser import MultiPartParser
 from django.http.request import RawPostDataException
 
+from django_throttle.http.body import KeptBody
 from django_throttle.http.request_state import django_request, size_of
 from django_throttle.http.serve import WSGI_INPUT
 
@@ -51,8 +52,9 @@ def login_name(request: Any, *fields: str, as_typed: bool = False) -> str | None
     if not isinstance(django_request(request), HttpRequest):
         return None  # nobody logs in by a handshake
     try:
-        values = _values_of(request, fields or (USUAL_FIELD, get_user_model().USERNAME_FIELD))
-        names = {_normalized(value) if as_typed else folded(value) for value in values}
+        with KeptBody([request]):
+            values = _values_of(request, fields or (USUAL_FIELD, get_user_model().USERNAME_FIELD))
+            names = {_normalized(value) if as_typed else folded(value) for value in values}
         if not names and not _has_body(django_request(request)):
             return None
     except Exception:  # noqa: BLE001 - a client may send anything, and a refused body is the view's to answer

@@ -1,0 +1,232 @@
+"""A body that cannot be read: the site answers as it would without us, whoever of us has looked at it before."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+import pytest
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.test import AsyncClient, Client
+from django.urls import path
+from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_throttle.decorators import throttle
+from django_throttle.drf import RuleThrottle
+from django_throttle.graphql import operation_cost
+from django_throttle.logins import login_name
+from tests.doors import Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+FORM, JSON, MULTIPART = "application/x-www-form-urlencoded", "application/json", "multipart/form-data; boundary=x"
+HERE = __name__
+MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+PART = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+UPLOAD = b'--x\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n%s\r\n'
+BASE64 = UPLOAD.replace(b"\r\n\r\n", b"\r\nContent-Transfer-Encoding: base64\r\n\r\n", 1)
+BODIES: dict[str, tuple[bytes, str]] = {
+    "bad json": (b"[1, 2", JSON),
+    "bad multipart": (b"no part\r\n", "multipart/form-data"),
+    "bad base64": (BASE64 % b"abcde" + b"--x--\r\n", MULTIPART),
+    "too many fields": (b"&".join([b"a=1"] * 1100), FORM),
+    "too many parts": (PART % (b"a", b"1") * 1100 + b"--x--\r\n", MULTIPART),
+    "too many files": (UPLOAD % b"1" * 200 + b"--x--\r\n", MULTIPART),
+    "too much": (b"a=" + b"b" * 70_000, FORM),
+    "too much json": (json.dumps(["b" * 70_000]).encode(), JSON),
+    "too much in parts": (PART % (b"a", b"b" * 70_000) + b"--x--\r\n", MULTIPART),
+    "another charset": (b"a=1", f"{FORM}; charset=latin-1"),
+    "unknown type": (b"a", "application/x-unknown"),
+    "empty form": (b"--x--\r\n", MULTIPART),
+    "form": (b"a=1&a=2", FORM),
+    "json": (b'{"a": 1}', JSON),
+    "multipart": (PART % (b"a", b"1") + UPLOAD % b"file" + b"--x--\r\n", MULTIPART),
+    "large file": (PART % (b"a", b"1") + UPLOAD % (b"file" * 100_000) + b"--x--\r\n", MULTIPART),
+}
+READABLE = ("too much", "empty form", "form", "json", "multipart", "large file", "unknown type", "another charset")
+
+
+def reads_post(request: HttpRequest) -> HttpResponse:
+    return JsonResponse(
+        [request.POST.lists(), sorted((name, file.size) for name, file in request.FILES.items())],
+        safe=False,
+        json_dumps_params={"default": list},
+    )
+
+
+def reads_body(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(request.body)
+
+
+def reads_stream(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(request.read(10) + request.readline() + request.read())
+
+
+def reads_nothing(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("nothing")
+
+
+def cost_by_post(request: Any, **_: Any) -> int:
+    return 1 + len(request.POST)
+
+
+def cost_by_post_handled(request: Any) -> int:
+    try:
+        return 1 + len(request.POST)
+    except Exception:  # noqa: BLE001
+        return 2
+
+
+def cost_by_body(request: Any) -> int:
+    return 1 + len(json.loads(request.body))
+
+
+def plan_by_post(request: Any) -> str:
+    return str(request.POST.get("plan", ""))
+
+
+def cost_by_data(self: Any, request: Any) -> int:
+    return 1 + len(request.data)
+
+
+def cost_by_data_handled(self: Any, request: Any) -> int:
+    try:
+        return 1 + len(request.data)
+    except Exception:  # noqa: BLE001
+        return 2
+
+
+class Bare(APIView):
+    parser_classes = (JSONParser, FormParser, MultiPartParser)
+    reads = True
+
+    def post(self, request: Any) -> Response:
+        return Response({name: str(value) for name, value in dict(request.data).items()} if self.reads else "nothing")
+
+    put = post
+
+
+class Limited(Bare):
+    throttle_classes: ClassVar[Any] = [RuleThrottle]
+    throttle_scope = "limited"
+
+
+def limited(cost: Any, reads: bool = True) -> Any:
+    return type("Costs", (Limited,), {"throttle_cost": cost, "reads": reads}).as_view()
+
+
+VIEWS = {view.__name__: view for view in (reads_post, reads_body, reads_stream, reads_nothing)}
+COSTS: dict[str, Any] = {
+    "post": cost_by_post, "handled": cost_by_post_handled, "body": cost_by_body, "graphql": operation_cost,
+    "login": lambda request: len(login_name(request) or ""),
+}  # fmt: skip
+DATA = {"data": cost_by_data, "data-handled": cost_by_data_handled}
+urlpatterns = [
+    *[path(f"bare/{name}", view) for name, view in VIEWS.items()],
+    path("bare/rest", Bare.as_view()),
+    path("bare/rest-reads-nothing", type("Nothing", (Bare,), {"reads": False}).as_view()),
+    *[
+        path(f"{by}/{name}", throttle("api", cost=cost)(view))
+        for by, cost in COSTS.items()
+        for name, view in VIEWS.items()
+    ],
+    *[path(f"{by}/rest", limited(cost)) for by, cost in DATA.items()],
+    *[path(f"{by}/rest-reads-nothing", limited(cost, reads=False)) for by, cost in DATA.items()],
+]
+
+
+@pytest.fixture(autouse=True)
+def here(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = []
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 60_000
+
+
+def ask(where: str, body: str, method: str = "POST") -> tuple[int, bytes]:
+    sent, kind = BODIES[body]
+    answer = Client(raise_request_exception=False).generic(method, where, sent, content_type=kind)
+    return answer.status_code, answer.content
+
+
+async def aask(where: str, body: str) -> tuple[int, bytes]:
+    sent, kind = BODIES[body]
+    answer = await AsyncClient(raise_request_exception=False).generic("POST", where, sent, content_type=kind)
+    return answer.status_code, answer.content
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("cost", COSTS)
+def test_under_the_decorator(enforce: Enforce, cost: str, view: str) -> None:
+    enforce(api={"rate": "999999/min"})
+    bodies = set(BODIES)
+    if cost != "body" and view in ("reads_body", "reads_stream"):
+        bodies -= set(READABLE)  # Django has no body any more where a function has parsed a form
+    for body in bodies:
+        assert ask(f"/{cost}/{view}", body) == ask(f"/bare/{view}", body), body
+
+
+@pytest.mark.parametrize(("cost", "view"), [("post", "reads_post"), ("handled", "reads_nothing"), ("data", "rest")])
+async def test_on_an_event_loop(enforce: Enforce, cost: str, view: str) -> None:
+    enforce(api={"rate": "999999/min"})
+    for body in BODIES:
+        assert await aask(f"/{cost}/{view}", body) == await aask(f"/bare/{view}", body), body
+
+
+@pytest.mark.parametrize("view", ["reads_post", "reads_nothing", "rest", "rest-reads-nothing"])
+@pytest.mark.parametrize("option", ["cost", "reserve", "plans"])
+def test_by_a_function_of_a_rule(
+    enforce: Enforce, option: str, view: str, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = {body: ask(f"/bare/{view}", body) for body in BODIES}
+    options: dict[str, Any] = {
+        "cost": {"cost": f"{HERE}.cost_by_post"},
+        "reserve": {"unit": "units", "reserve": f"{HERE}.cost_by_post"},
+        "plans": {"plans": {f"{HERE}.plan_by_post:pro": "9999999/min"}},
+    }[option]
+    enforce(api={"rate": "999999/min", **options})
+    settings.MIDDLEWARE = MIDDLEWARE
+    assert {body: ask(f"/bare/{view}", body) for body in BODIES} == plain
+    assert not [record for record in caplog.records if record.name == "django_throttle"]
+
+
+@pytest.mark.parametrize("view", ["rest", "rest-reads-nothing"])
+@pytest.mark.parametrize("cost", DATA)
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_under_a_throttle_of_rest_framework(
+    enforce: Enforce, cost: str, view: str, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    enforce(api={"rate": "999999/min"})
+    for body in BODIES:
+        assert ask(f"/{cost}/{view}", body, method) == ask(f"/bare/{view}", body, method), body
+    assert not [record for record in caplog.records if record.name == "django_throttle"]
+
+
+def test_several_functions_one_after_the_other(enforce: Enforce, settings: Any) -> None:
+    plain = {body: ask("/bare/reads_post", body) for body in BODIES}
+    rule = {"rate": "999999/min", "cost": f"{HERE}.cost_by_post"}
+    enforce(a=rule, b={**rule, "cost": f"{HERE}.cost_by_post_handled"}, c=rule)
+    settings.MIDDLEWARE = MIDDLEWARE
+    assert {body: ask("/bare/reads_post", body) for body in BODIES} == plain
+
+
+class Broken:
+    """The input of a client that leaves."""
+
+    def read(self, size: int = -1) -> bytes:
+        raise OSError("it has left")
+
+    readline = read
+
+
+@pytest.mark.parametrize("kind", [JSON, FORM, MULTIPART])
+@pytest.mark.parametrize("view", [*VIEWS, "rest"])
+@pytest.mark.parametrize("cost", [*COSTS, "data"])
+def test_a_client_that_leaves_while_it_sends(enforce: Enforce, cost: str, view: str, kind: str) -> None:
+    enforce(api={"rate": "999999/min"})
+    if (view == "rest") is not (cost == "data"):
+        return
+    client = Client(raise_request_exception=False)
+    extra: Any = {"wsgi.input": Broken(), "CONTENT_LENGTH": "100"}
+    plain, limited = (client.generic("POST", f"/{by}/{view}", b"", content_type=kind, **extra) for by in ("bare", cost))
+    assert (limited.status_code, limited.content) == (plain.status_code, plain.content)
