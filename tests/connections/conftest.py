@@ -1,8 +1,9 @@
-"""Stores that are processes, and processes that are real."""
+"""Sites: stores that stand for processes. Workers: real processes."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from redis import Redis
 
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Rule
+from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.clock import FrozenClock
@@ -22,8 +24,9 @@ from tests.connections.worker import RULE, SECRET
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
-# A tenth of the defaults; assertions are in proportion.
-QUICK = {"BEAT_INTERVAL": 0.5, "PROCESS_TTL": 2.0, "DATABASE_RULES": False, "DEADLINE": 5.0}
+QUICK = {"BEAT_INTERVAL": 0.2, "PROCESS_TTL": 1.0, "DATABASE_RULES": False, "DEADLINE": 5.0}
+# As long after a crash as silence and the longest beat of another process may take: 25 s by default.
+CRASH_SECONDS = QUICK["PROCESS_TTL"] + QUICK["BEAT_INTERVAL"]
 
 BATCHING = ("connections.processes", "connections.reconcile", "stores.transport")  # modules with a BATCH
 
@@ -52,6 +55,16 @@ class Site:
         for _ in range(times):
             self.reconciler.beat()
 
+    def settle(self) -> bool:
+        """Beat, and do all that follows from it; False while Redis does not answer."""
+        try:
+            self.beat()
+            while self.reconciler.resend() is not None:
+                pass
+        except StoreError:
+            return False
+        return True
+
 
 class Worker:
     """A real process that holds connections; see worker.py."""
@@ -66,9 +79,6 @@ class Worker:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps([verb, *arguments]) + "\n")
         return json.loads(self.process.stdout.readline())
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL: it has no say in what becomes of its connections."""
@@ -88,13 +98,48 @@ class Worker:
                 pipe.close()
 
 
+class Refreshing:
+    """``manage.py refresh_connections`` in a process of its own."""
+
+    def __init__(self, url: str, *arguments: str) -> None:
+        environment = {**os.environ, "REDIS_URL": url, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "django", "refresh_connections", *arguments],
+            cwd=ROOT,
+            env={**environment, "PYTHONPATH": str(ROOT), "DATABASE": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.stdout = self.process.stdout
+
+    def line(self) -> str:
+        return self.stdout.readline()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        self.process.send_signal(number)
+        output, _ = self.process.communicate(timeout=30)
+        return self.process.returncode, output
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.stdout.close()
+
+
+MakeSite = Callable[..., Site]
+MakeWorker = Callable[..., Worker]
+Refresh = Callable[..., Refreshing]
+
+
 @pytest.fixture
 def quick(settings: Any) -> None:
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, **QUICK}
 
 
 @pytest.fixture
-def make_worker(redis_url: str, quick: None) -> Iterator[Callable[..., Worker]]:
+def make_worker(servers: None, redis_url: str, quick: None) -> Iterator[MakeWorker]:
     workers: list[Worker] = []
 
     def make(**settings: Any) -> Worker:
@@ -107,24 +152,58 @@ def make_worker(redis_url: str, quick: None) -> Iterator[Callable[..., Worker]]:
 
 
 @pytest.fixture
-def make_site(redis_url: str, clock: FrozenClock) -> Callable[..., Site]:
-    """Sites that share a Redis and a clock that stands still."""
+def refreshing(servers: None, redis_url: str) -> Iterator[Refresh]:
+    started: list[Refreshing] = []
 
-    def make(**options: Any) -> Site:
-        return Site(redis_url, **{"clock": clock, **options})
+    def start(*arguments: str, url: str = redis_url) -> Refreshing:
+        started.append(Refreshing(url, *arguments))
+        return started[-1]
+
+    yield start
+    for command in started:
+        command.close()
+
+
+@pytest.fixture
+def site(redis_url: str, quick: None) -> Site:
+    """An onlooker that holds nothing and beats only when a test says so."""
+    return Site(redis_url)
+
+
+@pytest.fixture
+def make_site(redis_url: str, clock: FrozenClock, settings: Any) -> MakeSite:
+    """Sites that share a Redis and a clock that stands still; each may bury others from its second beat on."""
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "BEAT_INTERVAL": 0.0}
+
+    def make(url: str = redis_url) -> Site:
+        return Site(url, clock)
 
     return make
 
 
 @pytest.fixture
-def steady_at_the_second_beat(settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "BEAT_INTERVAL": 0.0}
+def server(servers: None) -> Iterator[RedisServer]:
+    """A Redis that a test may kill or pause."""
+    with RedisServer() as server:
+        yield server
 
 
 @pytest.fixture
-def redis(redis_server: RedisServer) -> Any:
+def redis(redis_server: RedisServer) -> Iterator[Redis]:
     with redis_server.client() as client:
         yield client
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in BATCHING:
+        monkeypatch.setattr(f"django_throttle.{module}.BATCH", 10)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This host sees none of the processes."""
+    monkeypatch.setattr("django_throttle.connections.process_identity.host", lambda: "another/1/2")
 
 
 def go_on(clock: FrozenClock, seconds: float, *living: Site) -> None:
@@ -145,5 +224,5 @@ def keys(redis: Redis) -> dict[str, int]:
     return {key: redis.pttl(key) for key in redis.scan_iter()}  # type: ignore[misc]
 
 
-def raise_unavailable(*_: Any) -> None:
-    raise ConnectionError("away")
+def raise_away(*_: Any) -> None:
+    raise StoreError(Cause.UNAVAILABLE)

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-
 import pytest
 from redis import Redis
 
+from django_throttle.exceptions import StoreError
 from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
-from tests.connections.conftest import Site, go_on
+from tests.connections.conftest import MakeSite, Site, go_on, raise_away
 from tests.connections.worker import RULE
 
-Make = Callable[..., Site]
-pytestmark = pytest.mark.usefixtures("steady_at_the_second_beat")
+
+def crash(site: Site, redis: Redis) -> None:
+    """Have a site report another start than its pid has now, as if it had ended."""
+    redis.hset("dt:{p}:meta", site.leases.uid, site.leases.report().replace('"started":', '"started":1'))
 
 
-def test_a_host_sees_who_died_here(
-    make_site: Make, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, redis: Redis
-) -> None:
-    living, dead, elsewhere = make_site(), make_site(), make_site()
-    for site in (living, dead, elsewhere):
+def test_a_host_sees_who_died_here(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
+    living, dead, elsewhere = sites = [make_site() for _ in range(3)]
+    for site in sites:
         site.take("user:1", 2)
         site.beat()
-    there = '{"host":"elsewhere","pid":1,"started":1,"held":2}'
-    redis.hset("dt:{p}:meta", elsewhere.leases.uid, there)
-    redis.hset("dt:{p}:meta", dead.leases.uid, dead.leases.report().replace('"started":', '"started":1'))
+    redis.hset("dt:{p}:meta", elsewhere.leases.uid, '{"host":"elsewhere","pid":1,"started":1,"held":2}')
+    crash(dead, redis)
     command = HostRefresher(make_site().store)
-    status = command.refresh()
-    assert status == (2, 1, 4, 2, 0), "who beats for itself extends for itself"
+    assert command.refresh() == (2, 1, 4, 2, 0), "who beats for itself extends for itself"
     assert living.count("user:1") == 4
     clock.step(19)
     assert command.refresh() == (2, 0, 4, 0, 0)
@@ -40,16 +36,15 @@ def test_a_host_sees_who_died_here(
     assert living.store.processes.seen == 1, "the command counts as nobody"
 
 
-def test_a_new_process_frees_what_its_crashed_sibling_left(make_site: Make, redis: Redis) -> None:
-    dead = make_site()
+def test_a_new_process_frees_what_its_crashed_sibling_left(make_site: MakeSite, redis: Redis) -> None:
+    dead, new = make_site(), make_site()
     dead.take("user:1", 2)
-    redis.hset("dt:{p}:meta", dead.leases.uid, dead.leases.report().replace('"started":', '"started":1'))
-    new = make_site()
+    crash(dead, redis)
     new.beat()
     assert new.count("user:1") == 0
 
 
-def test_a_host_extends_for_who_does_not_beat_for_itself(make_site: Make, clock: FrozenClock, redis: Redis) -> None:
+def test_a_host_extends_for_who_does_not_beat_for_itself(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
     quiet, command = make_site(), HostRefresher(make_site().store)
     quiet.take("user:1")
     index = quiet.store.key(RULE.id, "user:1")
@@ -65,7 +60,7 @@ def test_a_host_extends_for_who_does_not_beat_for_itself(make_site: Make, clock:
     assert fresh.refresh().extended == 1
 
 
-def test_a_host_vouches_for_one_uid_of_a_process(make_site: Make, clock: FrozenClock, redis: Redis) -> None:
+def test_a_host_vouches_for_one_uid_of_a_process(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
     """A former one is back with an old copy of Redis' data, and nobody knows it any more."""
     site, command = make_site(), HostRefresher(make_site().store)
     site.take("user:1")
@@ -83,26 +78,43 @@ def test_a_host_vouches_for_one_uid_of_a_process(make_site: Make, clock: FrozenC
     assert redis.zrange("dt:{p}:live", 0, -1) == [site.leases.uid]
 
 
-def test_a_host_vouches_for_the_paused(make_site: Make, clock: FrozenClock) -> None:
+def test_a_host_vouches_for_the_paused(make_site: MakeSite, clock: FrozenClock) -> None:
     """Stopped or blocked, but it exists: what it holds is open."""
     paused, command = make_site(), HostRefresher(make_site().store)
     paused.take("user:1", 2)
+    uid = paused.leases.uid
     for _ in range(10):
         clock.step(10)
         command.refresh()
-    assert paused.count("user:1") == 2
-    uid = paused.leases.uid
     paused.beat()
-    assert paused.leases.uid == uid
+    assert (paused.count("user:1"), paused.leases.uid) == (2, uid)
 
 
-def test_more_processes_than_one_beat_sweeps(make_site: Make, clock: FrozenClock) -> None:
-    crowd = [make_site() for _ in range(25)]
-    for site in crowd:
-        site.take("user:1")
+def test_more_processes_than_one_beat_sweeps(make_site: MakeSite, clock: FrozenClock) -> None:
+    for _ in range(25):
+        make_site().take("user:1")
     living = make_site()
     living.beat(2)
     go_on(clock, 20, living)
     clock.step(0.001)
-    living.beat(math.ceil(25 / 10))
+    living.beat(2)
+    assert living.count("user:1") == 5
+    living.beat()
     assert living.count("user:1") == 0
+
+
+def test_a_pass_that_failed_at_its_first_question_begins_anew(
+    make_site: MakeSite, clock: FrozenClock, elsewhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis was away for less than a silence, so that others have not come back yet."""
+    silent, command = make_site(), HostRefresher(make_site().store)
+    silent.take("user:1")
+    for _ in range(2):
+        command.refresh()
+    with monkeypatch.context() as broken:
+        broken.setattr(command.records.store.transport, "send_all", raise_away)
+        with pytest.raises(StoreError):
+            command.refresh()
+    clock.step(21)
+    command.refresh()
+    assert silent.count("user:1") == 1

@@ -1,10 +1,13 @@
-"""While one node of a Cluster is away, what is on the others is kept up."""
+"""While one node of a Cluster is away, what is on the others is kept up.
+
+Errors stand in the place of its replies: every second ident is there.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,135 +19,107 @@ from django_throttle.core import Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
-from tests.connections.conftest import BATCHING, Site
+from tests.connections.conftest import MakeSite, Site
 from tests.connections.worker import RULE
 
-Make = Callable[..., Site]
-pytestmark = pytest.mark.usefixtures("steady_at_the_second_beat")
+IDENTS = [f"user:{number}" for number in range(30)]
+pytestmark = pytest.mark.usefixtures("small_batches")
 
 
-def idle_rule() -> Any:
-    return SimpleNamespace(rules=(Rule("sockets", limit=2, algorithm="concurrency", at_limit="evict_idle"),))
+@contextmanager
+def away(site: Site) -> Iterator[None]:
+    """The node does not answer this site; each batch that is sent meanwhile raises its error in the end."""
+    lost, pipeline = {site.store.key(RULE.id, ident) for ident in IDENTS[::2]}, site.store.pipeline
+
+    def partial(calls: Any) -> list[Any]:
+        replies = pipeline([call for call in calls if call[1][0] not in lost])
+        return [ConnectionError("away") if call[1][0] in lost else replies.pop(0) for call in calls]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site.store, "pipeline", partial)
+        patch.setattr(site.store.transport, "slot_of", len)
+        yield
 
 
-class TestOneNodeAway:
-    """Of a Cluster: its errors stand in the place of replies, and what is on other nodes is kept up."""
+def fails(work: Callable[[], object]) -> None:
+    with pytest.raises(StoreError, match="away"):
+        work()
 
-    @pytest.fixture(autouse=True)
-    def small_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in BATCHING:
-            monkeypatch.setattr(f"django_throttle.{module}.BATCH", 10)
 
-    @pytest.fixture
-    def away(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[Site], pytest.MonkeyPatch]:
-        def lose(site: Site) -> pytest.MonkeyPatch:
-            """Every second identity is where nothing answers."""
-            pipeline = site.store.pipeline
-            lost = {site.store.key(RULE.id, f"user:{number}") for number in range(0, 60, 2)}
+def counts(site: Site) -> tuple[int, int]:
+    """What is counted of those on the node that is away, and of the others."""
+    found = [site.count(ident) for ident in IDENTS]
+    return sum(found[::2]), sum(found[1::2])
 
-            def partial(calls: Any) -> list[Any]:
-                replies = pipeline([call for call in calls if call[1][0] not in lost])
-                return [ConnectionError("away") if call[1][0] in lost else replies.pop(0) for call in calls]
 
-            monkeypatch.setattr(site.store, "pipeline", partial)
-            monkeypatch.setattr(site.store.transport, "slot_of", len)
-            return monkeypatch
+def holder(make_site: MakeSite) -> Site:
+    site = make_site()
+    for ident in IDENTS:
+        site.take(ident)
+    return site
 
-        return lose
 
-    def counts(self, site: Site) -> tuple[int, int]:
-        """What is counted of those on the node that is away, and of the others."""
-        found = [site.count(f"user:{number}") for number in range(60)]
-        return sum(found[::2]), sum(found[1::2])
+def test_the_others_are_registered_and_released(make_site: MakeSite, redis: Redis) -> None:
+    site, onlooker = holder(make_site), make_site()
+    redis.flushall()
+    site.leases.renew()
+    with away(site):
+        fails(site.reconciler.resend)
+        assert counts(onlooker) == (0, 15)
+    site.reconciler.resend()
+    assert counts(onlooker) == (15, 15)
+    with away(site):
+        for pair, leases in site.leases.holdings().items():
+            site.leases.release(*pair, *leases)
+        fails(site.reconciler.resend)
+        assert counts(onlooker) == (15, 0)
+    site.reconciler.resend()
+    assert (counts(onlooker), site.leases.unconfirmed()) == ((0, 0), [])
 
-    def test_the_others_are_registered_and_released(self, make_site: Make, redis: Redis, away: Any) -> None:
-        site, onlooker = make_site(), make_site()
-        leases = [site.take(f"user:{number}")[0].lease for number in range(60)]
-        redis.flushall()
-        site.leases.renew()
-        partial = away(site)
-        with pytest.raises(StoreError, match="away"):
-            site.reconciler.resend()
-        assert self.counts(onlooker) == (0, 30)
-        for lease in leases:
-            assert lease
-            for pair in lease.holds:
-                site.leases.release(*pair, lease.id)
-        with pytest.raises(StoreError, match="away"):
-            site.reconciler.resend()
-        assert self.counts(onlooker) == (0, 0)
-        partial.undo()
-        site.reconciler.resend()
-        assert site.leases.unconfirmed() == []
-        assert self.counts(onlooker) == (0, 0)
 
-    def test_all_is_well_when_it_is_back(self, make_site: Make, redis: Redis, away: Any) -> None:
-        site, onlooker = make_site(), make_site()
-        for number in range(60):
-            site.take(f"user:{number}")
-        redis.flushall()
-        site.leases.renew()
-        partial = away(site)
-        with pytest.raises(StoreError, match="away"):
-            site.reconciler.resend()
-        partial.undo()
-        for module in BATCHING:
-            partial.setattr(f"django_throttle.{module}.BATCH", 10)
-        site.reconciler.resend()
-        assert self.counts(onlooker) == (30, 30)
-
-    def test_the_others_are_extended(self, make_site: Make, redis: Redis, away: Any) -> None:
-        site = make_site()
-        for number in range(60):
-            site.take(f"user:{number}")
-        names = [site.store.key(RULE.id, f"user:{number}") for number in range(60)]
-        for name in names:
-            redis.pexpire(name, 5000)
-        away(site)
-        with pytest.raises(StoreError, match="away"):
-            site.reconciler.extend()
-        assert [redis.pttl(name) > 590_000 for name in names] == [False, True] * 30
-
-    def test_the_others_are_extended_by_their_host(self, make_site: Make, redis: Redis, away: Any) -> None:
-        site, onlooker = make_site(), make_site()
-        for number in range(60):
-            site.take(f"user:{number}")
-        command = HostRefresher(onlooker.store)
-        away(onlooker)
-        assert command.refresh().extended == 30
+def test_the_others_are_extended(make_site: MakeSite, redis: Redis) -> None:
+    site, onlooker = holder(make_site), make_site()
+    names = [site.store.key(RULE.id, ident) for ident in IDENTS]
+    for name in names:
+        redis.pexpire(name, 5000)
+    with away(site):
+        fails(site.reconciler.extend)
+    assert [redis.pttl(name) > 590_000 for name in names] == [False, True] * 15
+    command = HostRefresher(onlooker.store)
+    with away(onlooker):
+        assert command.refresh().extended == 15
         assert command.refresh().alive == 1
 
-    def test_the_others_are_told_who_was_heard_of(
-        self, make_site: Make, away: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        site, told = make_site(), list[str]()
-        away(site)
+
+def test_the_others_are_told_who_was_heard_of(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, told = make_site(), list[str]()
+    rule = Rule("sockets", limit=2, algorithm="concurrency", at_limit="evict_idle")
+    leases = [SimpleNamespace(id="~a", holds=[(rule.id, ident)]) for ident in IDENTS]
+    heard: Any = SimpleNamespace(everyone=lambda: [SimpleNamespace(last_received=time.monotonic(), leases=leases)])
+    monkeypatch.setattr(
+        "django_throttle.connections.socket_control.rulebook.current", lambda: SimpleNamespace(rules=(rule,))
+    )
+    with away(site):
         pipeline = site.store.pipeline
         monkeypatch.setattr(
-            site.store, "pipeline", lambda calls: (told.extend(one[1][0] for one in calls), pipeline(calls))[1]
+            site.store, "pipeline", lambda calls: (told.extend(call[1][0] for call in calls), pipeline(calls))[1]
         )
-        leases = [SimpleNamespace(id="~a", holds=[(idle_rule().rules[0].id, f"user:{number}")]) for number in range(60)]
-        heard = SimpleNamespace(everyone=lambda: [SimpleNamespace(last_received=time.monotonic(), leases=leases)])
-        activity: Any = Activity(site.store, heard)  # type: ignore[arg-type]
-        monkeypatch.setattr("django_throttle.connections.socket_control.rulebook.current", idle_rule)
-        with pytest.raises(StoreError, match="away"):
-            activity()
-        assert len(told) == 60
+        fails(Activity(site.store, heard))
+    assert len(told) == 30
 
-    def test_the_others_are_swept(self, make_site: Make, clock: FrozenClock, away: Any) -> None:
-        dead, living = make_site(), make_site()
-        for number in range(60):
-            dead.take(f"user:{number}")
-        living.beat()
-        partial, onlooker, turns = away(living), make_site(), 0
-        living.reconciler.records.beat((), [dead.leases.uid], expires=False, most=0)
-        while self.counts(onlooker) != (30, 0) and turns < 100:  # a batch of those that fail ends a turn
+
+def test_the_others_are_swept(make_site: MakeSite, clock: FrozenClock) -> None:
+    dead, living, onlooker = holder(make_site), make_site(), make_site()
+    living.beat()
+    living.reconciler.records.beat((), [dead.leases.uid], expires=False, most=0)
+    with away(living):
+        for _ in range(100):  # a batch of those that fail ends a turn
             clock.step(3.1)
-            turns += 1
             with suppress(StoreError):
                 living.beat()
-        assert self.counts(onlooker) == (30, 0)
-        partial.undo()
-        clock.step(3.1)
-        living.beat()
-        assert self.counts(onlooker) == (0, 0)
+            if counts(onlooker) == (15, 0):
+                break
+        assert counts(onlooker) == (15, 0)
+    clock.step(3.1)
+    living.beat()
+    assert counts(onlooker) == (0, 0)

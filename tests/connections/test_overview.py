@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,33 +17,33 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core.control_messages import REPORT, ControlMessage
 from django_throttle.publishing.groups import members
-from django_throttle.stores import RedisStore
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import Recorder, sockets
 from tests.forks import holds_in_child
+
+ASKED = "dt:{p}:asked:"
 
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     open_sockets.clear()
     overview.look_again()
-    monkeypatch.setattr(overview, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr(overview, "HASTE_SECONDS", 0.0)
-    monkeypatch.setattr(overview, "QUIET_MS", 1)
+    for name, value in {"FRESH_SECONDS": 0.0, "HASTE_SECONDS": 0.0, "QUIET_MS": 1}.items():
+        monkeypatch.setattr(overview, name, value)
     yield
     open_sockets.clear()
 
 
 class Site:
-    """One process: a store, and sockets of its own."""
+    """One process: a store, and sockets of its own, so many of each user."""
 
     def __init__(self, url: str, **numbers: int) -> None:
         self.store, self.sockets = redis_store(url), OpenSockets()
         Reconciler(self.store).beat()
         for name, number in numbers.items():
-            for one in sockets(*((f"{name}{at}", f"user:{name}") for at in range(number))):
-                open_sockets.remove(one)
-                self.sockets.add(one)
+            for socket in sockets(*((f"{name}{at}", f"user:{name}") for at in range(number))):
+                open_sockets.remove(socket)
+                self.sockets.add(socket)
         self.duties = SocketControl(self.store, self.sockets)
 
     def answer(self) -> None:
@@ -50,12 +51,14 @@ class Site:
         self.duties()
 
 
-def seen(store: RedisStore, *sites: Site) -> Overview:
+def seen(*sites: Site, search: str = "") -> Overview:
     """The next look, and what everybody does in half a second."""
-    found = look(store)
+    found = look(sites[0].store, search)
     for site in sites:
         site.answer()
-    time.sleep(0.002)  # longer than QUIET_MS
+    until = time.monotonic() + 2 * overview.QUIET_MS / 1000
+    while time.monotonic() < until:
+        pass
     return found
 
 
@@ -75,69 +78,56 @@ class TestCounts:
         """Each lists three; user:x is the first in one process and the last in two others."""
         monkeypatch.setattr(overview, "MOST_IDENTS", 3)
         sites = [Site(redis_url, a=4, b=4, c=4, x=2), Site(redis_url, d=4, e=4, f=4, x=3), Site(redis_url, x=5)]
-        store = redis_store(redis_url)
-        seen(store, *sites)
-        second = seen(store, *sites)
-        assert second.open == 34
-        assert not second.is_whole and second.doubtful
-        third = seen(store, *sites)
-        assert counts(third)["x"] == (10, 3)
-        assert third.is_whole and not third.doubtful
-        assert counts(third) == {"x": (10, 3), "a": (4, 1), "b": (4, 1)}
-        assert all("user:" in ident.shown for ident in third.idents)
+        seen(*sites)
+        second = seen(*sites)
+        assert (second.open, second.is_whole, bool(second.doubtful)) == (34, False, True)
         for _ in range(3):  # and it stays so while somebody looks
-            again = seen(store, *sites)
-            assert (again.idents, again.is_whole) == (third.idents, True)
+            third = seen(*sites)
+            assert counts(third) == {"x": (10, 3), "a": (4, 1), "b": (4, 1)}
+            assert third.is_whole and not third.doubtful
 
     def test_so_it_is_with_a_search(self, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(overview, "MOST_IDENTS", 2)
         sites = [Site(redis_url, aa=4, ab=4, ac=2, b=9), Site(redis_url, ac=5, b=9)]
         for _ in range(3):
-            found = look(sites[0].store, "user:a")
-            for site in sites:
-                site.answer()
-            time.sleep(0.002)
+            found = seen(*sites, search="user:a")
         assert (found.open, counts(found)) == (15, {"ac": (7, 2), "aa": (4, 1)})
 
     def test_what_everybody_lists_is_asked_for_once(self, redis_url: str, redis: Redis) -> None:
         sites = [Site(redis_url, a=2, b=1), Site(redis_url, a=1)]
         for _ in range(3):
-            found = seen(sites[0].store, *sites)
-        assert counts(found) == {"a": (3, 2), "b": (1, 1)}
-        assert found.is_whole
-        assert redis.keys("*:asked:*") == ["dt:{p}:asked:"]
+            found = seen(*sites)
+        assert (counts(found), found.is_whole) == ({"a": (3, 2), "b": (1, 1)}, True)
+        assert redis.keys("*:asked:*") == [ASKED]
 
     def test_processes_that_are_too_many_are_not_passed_over_in_silence(
         self, redis_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        assert overview.MOST_PROCESSES >= 1000
+        assert overview.MOST_PROCESSES * overview.IDENTS_A_SOCKET * 2 <= 10_000, "rows of idents that one look reads"
         monkeypatch.setattr(overview, "MOST_PROCESSES", 2)
         sites = [Site(redis_url, a=1) for _ in range(3)]
         for _ in range(3):
-            found = seen(sites[0].store, *sites)
+            found = seen(*sites)
         assert (found.open, found.unseen, found.is_whole) == (2, 1, False)
-
-    def test_a_thousand_processes_are_asked(self) -> None:
-        assert overview.MOST_PROCESSES >= 1000
-        assert overview.MOST_PROCESSES * overview.IDENTS_A_SOCKET * 2 <= 10_000, "rows of idents that one look reads"
 
 
 class TestNotYet:
-    def test_the_first_look_does_not_pass_for_an_answer(self, redis_url: str) -> None:
+    def test_the_first_look_does_not_pass_for_an_answer(self, redis_url: str, redis: Redis) -> None:
         """Four sockets, under no rule of concurrency: nothing is held as far as Redis knows."""
-        site, store = Site(redis_url, a=4), redis_store(redis_url)
-        first = seen(store, site)
-        assert (first.open, first.is_whole) == (0, False)
-        second = look(store)
-        assert (second.open, second.is_whole) == (4, True)
+        site = Site(redis_url, a=4)
+        found = [(overview.open, overview.is_whole) for overview in (seen(site), seen(site))]
+        assert found == [(0, False), (4, True)]
+        assert 0 < redis.pttl(ASKED) <= 5000, "it is forgotten when nobody looks"  # type: ignore[operator]
 
     def test_who_has_no_socket_never_answers_and_is_not_waited_for(self, redis_url: str, redis: Redis) -> None:
         """Whoever else looks knows for how long it has been asked."""
         site, idle = Site(redis_url, a=1), Site(redis_url)
-        seen(site.store, site, idle)
-        found = seen(site.store, site, idle)
+        seen(site, idle)
+        found = seen(site, idle)
         assert [process.open for process in found.processes if process.uid == idle.store.leases.uid] == [None]
         assert not found.is_whole
-        redis.hincrby("dt:{p}:asked:", "first", -1_500_000)
+        redis.hincrby(ASKED, "first", -1_500_000)
         assert look(redis_store(redis_url)).is_whole
 
     def test_who_holds_something_is_waited_for(self, redis_url: str, redis: Redis) -> None:
@@ -145,117 +135,95 @@ class TestNotYet:
         site.store.leases.hold("rule", "user:1", "~abc")
         Reconciler(site.store).beat()
         look(store)
-        redis.hincrby("dt:{p}:asked:", "first", -60_000_000)
+        redis.hincrby(ASKED, "first", -60_000_000)
         assert not look(store).is_whole
-
-    def test_nobody_has_looked_for_a_while(self, redis_url: str, redis: Redis) -> None:
-        Site(redis_url)
-        store = redis_store(redis_url)
-        look(store)
-        assert 0 < redis.pttl("dt:{p}:asked:") <= 5000  # type: ignore[operator]
 
     @pytest.mark.parametrize("foreign", ["text", "list", "future", "nonsense"])
     def test_a_foreign_value_is_replaced(self, foreign: str, redis_url: str, redis: Redis) -> None:
-        site, key = Site(redis_url, a=1), "dt:{p}:asked:"
+        site = Site(redis_url, a=1)
         now = redis.time()[0] * 1_000_000  # type: ignore[index]
         match foreign:
             case "text":
-                redis.set(key, "1", px=60_000)
+                redis.set(ASKED, "1")
             case "list":
-                redis.rpush(key, "1")
+                redis.rpush(ASKED, "1")
             case "future":
-                redis.hset(key, mapping={"first": now + 10**12, "last": now + 10**12})
+                redis.hset(ASKED, mapping={"first": now + 10**12, "last": now + 10**12})
             case "nonsense":
-                redis.hset(key, mapping={"first": "x", "last": now})
-        redis.pexpire(key, 60_000)
-        seen(site.store, site)
+                redis.hset(ASKED, mapping={"first": "x", "last": now})
+        redis.pexpire(ASKED, 60_000)
+        seen(site)
         assert look(site.store).open == 1
 
 
 class TestList:
-    def test_age_and_silence_are_what_they_are_called(self, redis_url: str) -> None:
-        site = Site(redis_url, a=1)
-        (one,) = site.sockets.everyone()
-        one.opened -= 1000
-        one.last_received -= 30
-        seen(site.store, site)
-        (row,) = look(site.store).connections
-        assert 1000 <= row.age < 1030
-        assert 30 <= row.silent < 60
+    @pytest.fixture
+    def site(self, redis_url: str) -> Site:
+        return Site(redis_url, a=50)
 
-    def test_one_pass_makes_all_lists_and_then_it_rests(self, redis_url: str, monkeypatch: Any) -> None:
+    @pytest.fixture
+    def reporter(self, site: Site) -> SocketReporter:
+        return SocketReporter(site.store, site.sockets)
+
+    def test_age_and_silence_are_what_they_are_called(self, site: Site) -> None:
+        for socket in site.sockets.everyone():
+            socket.opened -= 1000
+            socket.last_received -= 30
+        seen(site)
+        row, *_ = look(site.store).connections
+        assert 1000 <= row.age < 1030 and 30 <= row.silent < 60
+
+    def test_one_pass_makes_all_lists_and_then_it_rests(
+        self, site: Site, reporter: SocketReporter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Eight look for different things: addresses and idents are put into words once for all of them."""
-        site, worded = Site(redis_url, a=50), []
-        address = Recorder.address
-        monkeypatch.setattr(Recorder, "address", property(lambda one: (worded.append(one), address)[1]))
-        tags: list[str] = []
-        tag = site.store.control.tag
-        monkeypatch.setattr(site.store.control, "tag", lambda ident: (tags.append(ident), tag(ident))[1])
-        sent: list[int] = []
-        pipeline = site.store.pipeline
-        monkeypatch.setattr(site.store, "pipeline", lambda calls: (sent.append(len(calls)), pipeline(calls))[1])
-        reporter = SocketReporter(site.store, site.sockets)
+        words, sent, now = list[str](), list[int](), [time.monotonic()]
+        tag, pipeline = site.store.control.tag, site.store.pipeline
+        monkeypatch.setattr(Recorder, "address", property(lambda socket: (words.append("address"), "192.0.2.7")[1]))
+        monkeypatch.setattr(site.store.control, "tag", lambda ident: (words.append(ident), tag(ident))[1])
+
+        def slow(calls: Any) -> Any:
+            sent.append(len(calls))
+            now[0] += 0.25
+            return pipeline(calls)
+
+        monkeypatch.setattr(site.store, "pipeline", slow)
+        monkeypatch.setattr(overview, "time", SimpleNamespace(monotonic=lambda: now[0]))
         for number in range(8):
             reporter.want(ControlMessage(REPORT, search=f"nobody {number}", most=1))
-        for _ in range(2):
-            reporter.pauses_until = 0.0
+        reporter.write()
+        assert reporter.pauses_until == now[0] + 0.25 * overview.PAUSE
+        reporter.write()
+        assert sent == [8]
+        now[0] = reporter.pauses_until
+        reporter.write()
+        assert (words.count("address"), words.count("user:a"), sent) == (50, 50, [8, 8])
+
+    def test_what_nobody_looks_at_and_what_has_gone_is_forgotten(
+        self, site: Site, reporter: SocketReporter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for seconds, entries in ((overview.LOOK_SECONDS, 50), (0.0, 0)):
+            monkeypatch.setattr(overview, "LOOK_SECONDS", seconds)
+            reporter.want(ControlMessage(REPORT))
             reporter.write()
-        assert (len(worded), len(tags), sent) == (50, 50, [8, 8])
-        reporter.pauses_until = time.monotonic() + 60
-        reporter.write()
-        assert sent == [8, 8]
-
-    def test_it_rests_four_times_as_long_as_it_took(self, redis_url: str, monkeypatch: Any) -> None:
-        site = Site(redis_url, a=1)
-        reporter = SocketReporter(site.store, site.sockets)
-        reporter.want(ControlMessage(REPORT))
-        pipeline = site.store.pipeline
-        monkeypatch.setattr(site.store, "pipeline", lambda calls: (time.sleep(0.05), pipeline(calls))[1])
-        began = time.monotonic()
-        reporter.write()
-        assert reporter.pauses_until >= began + 0.05 * (1 + overview.PAUSE)
-
-    def test_nothing_is_remembered_of_what_nobody_looks_at(self, redis_url: str, monkeypatch: Any) -> None:
-        site = Site(redis_url, a=3)
-        reporter = SocketReporter(site.store, site.sockets)
-        reporter.want(ControlMessage(REPORT))
-        reporter.write()
-        assert remembered(reporter)[0] == 3
-        monkeypatch.setattr(overview, "LOOK_SECONDS", 0.0)
-        reporter.want(ControlMessage(REPORT))
-        reporter.write()
-        assert remembered(reporter)[0] == 0
-
-    def test_a_socket_that_has_gone_is_forgotten(self, redis_url: str) -> None:
-        site = Site(redis_url, a=1)
-        reporter = SocketReporter(site.store, site.sockets)
+            assert remembered(reporter)[0] == entries
         reporter.listed("", 10)
         site.sockets.clear()
         assert remembered(reporter) == (0, 0)
 
-    def test_other_leases_are_seen(self, redis_url: str) -> None:
-        site = Site(redis_url, a=1)
-        reporter = SocketReporter(site.store, site.sockets)
-        assert reporter.listed("user:a", 10)["open"] == 1
-        (one,) = site.sockets.everyone()
-        one.leases = ()
-        assert reporter.listed("user:a", 10)["open"] == 0
+    def test_other_leases_are_seen(self, site: Site, reporter: SocketReporter) -> None:
+        assert reporter.listed("user:a", 10)["open"] == 50
+        socket, *_ = site.sockets.everyone()
+        socket.leases = ()
+        assert reporter.listed("user:a", 10)["open"] == 49
 
 
-class TestForks:
-    """What a parent has open is not the child's."""
-
-    def test_sockets(self) -> None:
-        sockets(("a", "user:1"))
-        assert len(open_sockets) == 1
-        assert holds_in_child(lambda: len(open_sockets) == 0)
-        assert len(open_sockets) == 1
-
-    def test_members_of_groups(self) -> None:
-        members.add("news", "channel")
-        name = members.process
-        try:
-            assert holds_in_child(lambda: members.count("news") == 0 and members.process != name)
-            assert members.count("news") == 1
-        finally:
-            members.discard("news", "channel")
+def test_a_child_has_neither_the_sockets_nor_the_members_of_its_parent(servers: None) -> None:
+    sockets(("a", "user:1"))
+    members.add("news", "channel")
+    name = members.process
+    try:
+        assert holds_in_child(lambda: len(open_sockets) == 0 and members.count("news") == 0 and members.process != name)
+        assert len(open_sockets) == members.count("news") == 1
+    finally:
+        members.discard("news", "channel")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from django_throttle.connections import process_identity
+from tests.forks import holds_in_child
 from tests.servers import wait_until
 
 
@@ -21,12 +22,10 @@ def of(pid: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def child() -> Any:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    yield child
-    child.kill()
-    child.wait()
-    child.stdin.close()
+def child(servers: None) -> Iterator[Any]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        yield child
+        child.kill()
 
 
 def test_describes_this_process() -> None:
@@ -38,15 +37,11 @@ def test_describes_this_process() -> None:
 def test_a_child_lives_until_it_ends(child: Any) -> None:
     meta = of(child.pid)
     assert process_identity.is_alive(meta) is True
+    assert process_identity.is_alive({**meta, "started": meta["started"] - 1}) is False, "another had this pid"
     child.kill()
     wait_until(lambda: process_identity.is_alive(meta) is False)  # defunct: nobody has waited for it yet
     child.wait()
     assert process_identity.is_alive(meta) is False
-
-
-def test_a_pid_with_another_start_is_another_process(child: Any) -> None:
-    meta = of(child.pid)
-    assert process_identity.is_alive({**meta, "started": meta["started"] - 1}) is False
 
 
 @pytest.mark.parametrize(
@@ -84,15 +79,7 @@ def test_a_host_that_cannot_name_itself_judges_nobody(tmp_path: Path, monkeypatc
         process_identity.host.cache_clear()
 
 
-def test_a_forked_child_is_another_process() -> None:
-    mine = process_identity.describe(0)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, process_identity.describe(0).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        theirs = json.load(pipe)
-    os.waitpid(child, 0)
-    assert theirs["pid"] == child != json.loads(mine)["pid"]
+def test_a_forked_child_is_another_process(servers: None) -> None:
+    parent = process_identity.read(process_identity.describe(0))["pid"]
+    assert parent == os.getpid()
+    assert holds_in_child(lambda: process_identity.read(process_identity.describe(0))["pid"] == os.getpid() != parent)

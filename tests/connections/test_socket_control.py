@@ -1,4 +1,4 @@
-"""Control reach the process that they are for, once, whatever fails on the way, and are carried out on its sockets."""
+"""Control messages reach the process that they are for, once, and are carried out on its sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.overview import Overview, SocketReporter, look
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import Activity, SocketControl
-from django_throttle.core import Rule
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter
@@ -30,6 +29,10 @@ from tests.servers import RedisServer
 
 enforce = pytest.fixture(doors.enforcer)
 EVICTING = {**TWO_SOCKETS, "at_limit": "evict_oldest"}
+IDLE = {**TWO_SOCKETS, "at_limit": "evict_idle"}
+BY_ADDRESS = {**TWO_SOCKETS, "limit": 99, "key": "ip"}
+CLIENT = ["192.0.2.1", 5]
+CLOSE_CLIENT = (ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),)
 
 
 @pytest.fixture(autouse=True)
@@ -51,42 +54,63 @@ async def crowd(clock: FrozenClock, number: int, app: Any = KINDS["async"]) -> l
     return found
 
 
+async def leave(*sockets: WebsocketCommunicator) -> None:
+    for socket in sockets:
+        await socket.disconnect()
+
+
+async def goodbye(socket: WebsocketCommunicator) -> tuple[dict[str, Any], int]:
+    """What a client is told before it is closed, and the code."""
+    told = json.loads((await socket.receive_output())["text"])
+    closed = await socket.receive_output()
+    assert closed["type"] == "websocket.close"
+    await socket.disconnect()
+    return told, closed["code"]
+
+
+async def echo(socket: WebsocketCommunicator, text: str = "x") -> None:
+    await socket.send_to(text)
+    assert await socket.receive_from() == text
+
+
 async def duties(store: Store) -> None:
     """What the agent does twice a second, and the loops then."""
     await asyncio.to_thread(SocketControl(store))
     await asyncio.sleep(0)
 
 
-async def goodbye(one: WebsocketCommunicator) -> tuple[dict[str, Any], int]:
-    """What a client is told before it is closed, and the code."""
-    told = json.loads((await one.receive_output())["text"])
-    closed = await one.receive_output()
-    assert closed["type"] == "websocket.close"
-    await one.disconnect()
-    return told, closed["code"]
+def introduce(store: Store) -> None:
+    """Have Redis know of this process, as the first beat does."""
+    if isinstance(store, RedisStore):
+        Reconciler(store).beat()
 
 
-@BOTH
 def waiting(work: Any) -> int:
     """The messages about leases whose sockets are not there yet."""
     return len(work._waiting)
 
 
+def commands_of(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many commands each pipeline has from now on."""
+    assert isinstance(store, RedisStore)
+    sent, pipeline = list[int](), store.pipeline
+    monkeypatch.setattr(store, "pipeline", lambda calls: (sent.append(len(calls)), pipeline(calls))[1])
+    return sent
+
+
+@BOTH
 class TestCarriedOut:
     async def test_a_newcomer_closes_the_oldest(self, enforce: Enforce, clock: FrozenClock) -> None:
         store = enforce(sockets=EVICTING)
-        first, second, third = await crowd(clock, 3)
+        first, *others = await crowd(clock, 3)
         await duties(store)
         told, code = await goodbye(first)
         assert (told["type"], told["code"], told["rule"], told["limit"]) == ("error", "evicted", "sockets", 2)
-        assert told["retry_after"] is None
-        assert code == 4430
-        for one in (second, third):
-            await one.send_to("still here")
-            assert await one.receive_from() == "still here"
+        assert (told["retry_after"], code) == (None, 4430)
+        for socket in others:
+            await echo(socket, "still here")
         assert len(open_sockets) == len(store.leases) == 2
-        for one in (second, third):
-            await one.disconnect()
+        await leave(*others)
         assert len(store.leases) == 0
 
     async def test_making_room_is_no_refusal_of_the_newcomer(self, enforce: Enforce, clock: FrozenClock) -> None:
@@ -95,58 +119,40 @@ class TestCarriedOut:
         store = enforce(sockets=EVICTING, knocks={**knocks, "algorithm": "fixed_window"})
         sockets = await crowd(clock, 5)
         await duties(store)
-        for one in sockets[:3]:
-            assert (await goodbye(one))[0]["code"] == "evicted"
+        for socket in sockets[:3]:
+            assert (await goodbye(socket))[0]["code"] == "evicted"
         (refusal,) = [event for event in await handshake(extensions=DENIAL) if "status" in event]
         assert refusal["status"] == 429
-        for one in sockets[3:]:
-            await one.disconnect()
+        await leave(*sockets[3:])
 
-    async def test_one_whose_handshake_is_not_through(self, enforce: Enforce, clock: FrozenClock) -> None:
-        """Its order is there before its socket is."""
-        store = enforce(sockets=EVICTING)
-        facts = Facts("chat", ("connect", "connection"), ScopeWho({}))
-        leases = []
-        for _ in range(3):
-            leases.append((await limiter.adecide(facts)).lease)
-            clock.tick(0.001)
-        work = SocketControl(store)
-        await asyncio.to_thread(work)
-        one = await opened()
-        (guard,) = open_sockets.everyone()
-        guard.leases = (leases[0],)  # type: ignore[assignment]
-        await asyncio.to_thread(work)
-        told, _ = await goodbye(one)
-        assert told["code"] == "evicted"
-
-    async def test_one_whose_handshake_waits_for_longer_than_any_order(
-        self, enforce: Enforce, clock: FrozenClock, monkeypatch: Any
+    @pytest.mark.parametrize("seconds", [socket_control.SOCKET_TIMEOUT, 0.0])
+    async def test_one_whose_handshake_is_not_through(
+        self, enforce: Enforce, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, seconds: float
     ) -> None:
-        """It holds its lease while it waits for its turn."""
-        monkeypatch.setattr(socket_control, "SOCKET_TIMEOUT", 0.0)
+        """Its order is there before its socket is, which may take longer than any order waits for a stranger."""
+        monkeypatch.setattr(socket_control, "SOCKET_TIMEOUT", seconds)
         store = enforce(sockets=EVICTING)
         leases = []
         for _ in range(3):
             leases.append((await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease)
             clock.tick(0.001)
         work = SocketControl(store)
-        for _ in range(3):
+        for _ in range(2):
             await asyncio.to_thread(work)
-        one = await opened()
+            assert waiting(work) == 1
+        socket = await opened()
         (guard,) = open_sockets.everyone()
         guard.leases = (leases[0],)  # type: ignore[assignment]
         await asyncio.to_thread(work)
-        assert (await goodbye(one))[0]["code"] == "evicted"
+        assert (await goodbye(socket))[0]["code"] == "evicted"
 
-    async def test_one_whose_handshake_was_given_up(self, enforce: Enforce, monkeypatch: Any) -> None:
+    async def test_one_whose_handshake_was_given_up(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nobody waits for it for longer than an answer of the store may take."""
         monkeypatch.setattr(socket_control, "SOCKET_TIMEOUT", 0.0)
         store = enforce(sockets=EVICTING)
         leases = [(await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease for _ in "123"]
         work = SocketControl(store)
-        for _ in range(2):
-            await asyncio.to_thread(work)
-            assert waiting(work) == 1
+        await asyncio.to_thread(work)
         for lease in leases:
             await limiter.arelease(lease)
         await asyncio.to_thread(work)
@@ -160,242 +166,191 @@ class TestCarriedOut:
         first, *others = await crowd(clock, 3, Own.as_asgi())
         await duties(store)
         assert (await goodbye(first))[1] == 4999
-        for one in others:
-            await one.disconnect()
+        await leave(*others)
 
     async def test_by_its_own_id(self, enforce: Enforce) -> None:
         store = enforce()
-        one, other = await opened(), await opened()
+        first, other = await opened(), await opened()
         store.control.give(
             (ControlMessage(CLOSE, uid=store.leases.uid, socket=open_sockets.everyone()[0].id, why=CLOSED),)
         )
         await duties(store)
-        if isinstance(store, RedisStore):
-            assert len(open_sockets) == 1
-        told, code = await goodbye(one)
-        assert (told["code"], code) == ("closed", 4410)
-        await other.disconnect()
+        told, code = await goodbye(first)
+        assert (told["code"], code, len(open_sockets)) == ("closed", 4410, 1)
+        await leave(other)
 
     async def test_all_of_an_identity_and_of_nobody_else(self, enforce: Enforce) -> None:
-        store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
-        mine = [await opened(client=["192.0.2.1", 5]) for _ in range(2)]
+        store = enforce(sockets=BY_ADDRESS)
+        mine = [await opened(client=CLIENT) for _ in range(2)]
         other = await opened(client=["192.0.2.10", 5])
         introduce(store)
-        store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        store.control.give(CLOSE_CLIENT)
         await duties(store)
-        for one in mine:
-            assert (await goodbye(one))[0]["code"] == "closed"
+        for socket in mine:
+            assert (await goodbye(socket))[0]["code"] == "closed"
         assert len(open_sockets) == len(store.leases) == 1
-        await other.disconnect()
+        await leave(other)
 
     async def test_who_comes_later_is_not_meant(self, enforce: Enforce) -> None:
-        """An order of a time when nothing was open here, and nothing asked for."""
-        store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
+        """By an order of a time when nothing was open here, and nothing asked for; the next one is for it."""
+        store = enforce(sockets=BY_ADDRESS)
         introduce(store)
         work = SocketControl(store)
         work()
-        store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
-        one = await opened(client=["192.0.2.1", 5])
+        store.control.give(CLOSE_CLIENT)
+        socket = await opened(client=CLIENT)
         (guard,) = open_sockets.everyone()
         guard.opened += 60  # longer after the order than any round trip
         await asyncio.to_thread(work)
-        await one.send_to("x")
-        assert await one.receive_from() == "x"
+        await echo(socket)
         guard.opened -= 60
-        store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
+        store.control.give(CLOSE_CLIENT)
         await asyncio.to_thread(work)
-        assert (await goodbye(one))[0]["code"] == "closed"
+        assert (await goodbye(socket))[0]["code"] == "closed"
 
-    async def test_the_first_socket_of_a_process_hears_what_is_ordered_at_once(self, enforce: Enforce) -> None:
-        """Nothing has been asked for since it came: the order is for it all the same."""
-        store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
+    async def test_who_comes_later_is_not_meant_where_others_are(self, enforce: Enforce) -> None:
+        store = enforce(sockets=BY_ADDRESS)
         introduce(store)
-        work = SocketControl(store)
-        work()
-        one = await opened(client=["192.0.2.1", 5])
-        store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
-        await asyncio.to_thread(work)
-        assert (await goodbye(one))[0]["code"] == "closed"
-
-    async def test_who_comes_after_the_order_is_not_meant_where_others_are(self, enforce: Enforce) -> None:
-        store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
-        introduce(store)
-        first = await opened(client=["192.0.2.1", 5])
-        store.control.give((ControlMessage(CLOSE, ident="ip:192.0.2.1", why=CLOSED),))
-        second = await opened(client=["192.0.2.1", 5])
-        open_sockets.everyone()[-1].opened += 60  # longer after the order than any round trip
+        first = await opened(client=CLIENT)
+        store.control.give(CLOSE_CLIENT)
+        second = await opened(client=CLIENT)
+        open_sockets.everyone()[-1].opened += 60
         await duties(store)
         assert (await goodbye(first))[0]["code"] == "closed"
-        await second.send_to("x")
-        assert await second.receive_from() == "x"
-        await second.disconnect()
+        await echo(second)
+        await leave(second)
 
     async def test_a_reset_reaches_an_open_socket(self, enforce: Enforce) -> None:
         store = enforce(frames={"rate": "1/hour", "events": ["message"], "key": "everyone", "algorithm": "gcra"})
-        one = await opened()
+        socket = await opened()
         introduce(store)
-        for _ in range(2):
-            await one.send_to("x")
-        assert await one.receive_from() == "x"
-        assert json.loads(await one.receive_from())["code"] == "rate_limited"
-        await asyncio.to_thread(Limiter([rule_in_force()], store).reset, "everyone")
+        await echo(socket)
+        await socket.send_to("x")
+        assert json.loads(await socket.receive_from())["code"] == "rate_limited"
+        (rule,) = limiter.rulebook.current().rules
+        await asyncio.to_thread(Limiter([rule], store).reset, "everyone")
         await duties(store)
-        await one.send_to("y")
-        assert await one.receive_from() == "y"
-        await one.disconnect()
-
-
-def introduce(store: Store) -> None:
-    """Have Redis know of this process, as the first beat does."""
-    if isinstance(store, RedisStore):
-        Reconciler(store).beat()
-
-
-def rule_in_force() -> Rule:
-    (rule,) = limiter.rulebook.current().rules
-    return rule
+        await echo(socket)
+        await leave(socket)
 
 
 class TestIdle:
-    @BOTH
-    async def test_the_one_that_has_been_silent_for_longest_goes(self, enforce: Enforce) -> None:
-        store = enforce(sockets={**TWO_SOCKETS, "at_limit": "evict_idle"})
+    @pytest.mark.parametrize(
+        ("enforce", "is_lost"), [("memory", False), ("redis", False), ("redis", True)], indirect=["enforce"]
+    )
+    async def test_the_one_that_has_been_silent_for_longest_goes(
+        self, enforce: Enforce, is_lost: bool, request: pytest.FixtureRequest
+    ) -> None:
+        """Also where Redis has lost everything and was told again."""
+        store = enforce(sockets=IDLE)
         first, second = await opened(), await opened()
-        await first.send_to("x")
-        assert await first.receive_from() == "x"
+        await echo(first)
         await asyncio.to_thread(Activity(store))
+        if is_lost and isinstance(store, RedisStore):
+            store.transport.client.flushall()
+            await asyncio.to_thread(Reconciler(store).beat)
         third = await opened()
         await duties(store)
         assert (await goodbye(second))[0]["code"] == "evicted"
-        for one in (first, third):
-            await one.disconnect()
+        await leave(first, third)
 
     @REDIS
-    async def test_nobody_is_told_of_where_no_rule_asks(self, enforce: Enforce, monkeypatch: Any) -> None:
+    async def test_nobody_is_told_of_where_no_rule_asks(
+        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The same socket, the same work: only under a rule of ``evict_idle`` does Redis hear of it."""
-        sent: list[int] = []
-        for at_limit, commands in (("evict_oldest", []), ("evict_idle", [1])):
-            store = enforce(sockets={**EVICTING, "at_limit": at_limit})
-            assert isinstance(store, RedisStore)
-            pipeline = store.pipeline
-            monkeypatch.setattr(store, "pipeline", lambda calls, go=pipeline: (sent.append(len(calls)), go(calls))[1])
-            one = await opened()
+        for rule, commands in ((EVICTING, []), (IDLE, [1])):
+            store = enforce(sockets=rule)
+            sent, socket = commands_of(store, monkeypatch), await opened()
             await asyncio.to_thread(Activity(store))
             assert sent == commands
-            await one.disconnect()
+            await leave(socket)
 
     @REDIS
-    async def test_it_costs_a_command_for_each_identity(self, enforce: Enforce, monkeypatch: Any) -> None:
-        store = enforce(sockets={**TWO_SOCKETS, "limit": 20, "at_limit": "evict_idle", "key": "ip"})
+    async def test_it_costs_a_command_for_each_identity(
+        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = enforce(sockets={**IDLE, "limit": 20, "key": "ip"})
         sockets = [await opened(client=[f"192.0.2.{number % 5}", 5]) for number in range(15)]
-        assert isinstance(store, RedisStore)
-        sent: list[int] = []
-        pipeline = store.pipeline
-        monkeypatch.setattr(store, "pipeline", lambda calls: (sent.append(len(calls)), pipeline(calls))[1])
-        work = Activity(store)
-        await asyncio.to_thread(work)  # what was opened since
-        await asyncio.to_thread(work)
-        assert sent == [5]
-        for one in sockets[:3]:
-            await one.send_to("x")
-            await one.receive_from()
+        sent, work = commands_of(store, monkeypatch), Activity(store)
+        for _ in range(2):
+            await asyncio.to_thread(work)
+        assert sent == [5], "once, of what was opened since"
+        for socket in sockets[:3]:
+            await echo(socket)
         await asyncio.to_thread(work)
         assert sent == [5, 3]
-        for one in sockets:
-            await one.disconnect()
-
-    @REDIS
-    async def test_redis_lost_everything_and_knows_again(self, enforce: Enforce, redis_server: RedisServer) -> None:
-        store = enforce(sockets={**TWO_SOCKETS, "at_limit": "evict_idle"})
-        first, second = await opened(), await opened()
-        await first.send_to("x")
-        assert await first.receive_from() == "x"
-        await asyncio.to_thread(Activity(store))
-        with redis_server.client() as client:
-            client.flushall()
-        assert isinstance(store, RedisStore)
-        await asyncio.to_thread(Reconciler(store).beat)
-        third = await opened()
-        await duties(store)
-        assert (await goodbye(second))[0]["code"] == "evicted"
-        for one in (first, third):
-            await one.disconnect()
+        await leave(*sockets)
 
 
 class TestOverview:
     @BOTH
     async def test_what_is_open(self, enforce: Enforce) -> None:
-        store = enforce(sockets={**TWO_SOCKETS, "limit": 9, "key": "ip"})
+        store = enforce(sockets=BY_ADDRESS)
         introduce(store)
-        mine = [await opened(client=["192.0.2.1", 5]) for _ in range(2)]
-        await mine[0].send_to("x")
-        await mine[0].receive_from()
+        sockets = [await opened(client=CLIENT) for _ in range(2)]
+        await echo(sockets[0])
         found = await seen(store)
         assert (found.open, len(found.connections), found.is_whole) == (2, 2, True)
-        assert [(one.shown, one.open, one.processes) for one in found.idents] == [("ip:192.0.2.1", 2, 1)]
-        assert [one.open for one in found.processes] == [2]
-        first = next(one for one in found.connections if one.received)
-        assert (first.received, first.sent, first.address, first.scope, first.path) == (
-            1,
-            1,
-            "192.0.2.1",
-            "chat",
-            "/chat",
-        )
+        assert [(ident.shown, ident.open, ident.processes) for ident in found.idents] == [("ip:192.0.2.1", 2, 1)]
+        assert [process.open for process in found.processes] == [2]
+        first = next(row for row in found.connections if row.received)
+        assert (first.received, first.sent, first.address) == (1, 1, "192.0.2.1")
+        assert (first.scope, first.path) == ("chat", "/chat")
         assert 0 <= first.silent <= first.age < 20
-        for one in mine:
-            await one.disconnect()
+        await leave(*sockets)
 
     @BOTH
     async def test_a_search(self, enforce: Enforce) -> None:
-        store = enforce(sockets={**TWO_SOCKETS, "limit": 99, "key": "ip"})
+        store = enforce(sockets=BY_ADDRESS)
         introduce(store)
         sockets = [await opened(client=[address, 5]) for address in ("192.0.2.1", "192.0.2.11", "198.51.100.7")]
         for search, number in (("192.0.2.1", 2), ('"ip:192.0.2.1"', 1), ("CHAT", 3), ("user:1", 0), ("", 3)):
             assert (await seen(store, search)).open == number, search
-        for one in sockets:
-            await one.disconnect()
+        await leave(*sockets)
 
     async def test_no_more_is_listed_than_is_wanted(self, enforce: Enforce) -> None:
-        store = enforce(sockets={**TWO_SOCKETS, "limit": 999, "key": "ip"})
-        sockets = [await opened(client=["192.0.2.1", 5]) for _ in range(30)]
+        store = enforce(sockets=BY_ADDRESS)
+        sockets = [await opened(client=CLIENT) for _ in range(30)]
         told = SocketReporter(store, open_sockets).listed("", most=20)
         assert (told["open"], len(told["sockets"])) == (30, 20)
         assert told["idents"] == [["ip:192.0.2.1", store.control.tag("ip:192.0.2.1"), 30]]
-        for one in sockets:
-            await one.disconnect()
+        await leave(*sockets)
 
     @REDIS
-    async def test_looking_ten_times_costs_as_much_as_once(self, enforce: Enforce, monkeypatch: Any) -> None:
+    async def test_looking_ten_times_costs_as_much_as_once(
+        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         store = enforce(sockets=TWO_SOCKETS)
         introduce(store)
-        one = await opened()
+        socket = await opened()
         await seen(store)
-        sent: list[int] = []
-        assert isinstance(store, RedisStore)
         monkeypatch.setattr(overview, "FRESH_SECONDS", 60)
         await asyncio.to_thread(look, store)
+        sent: list[int] = []
+        assert isinstance(store, RedisStore)
         monkeypatch.setattr(store.transport, "send_all", lambda calls, *rest: sent.append(len(calls)))
         for _ in range(10):
             await asyncio.to_thread(look, store)
         assert sent == []
-        await one.disconnect()
+        await leave(socket)
 
     @BOTH
-    async def test_a_session_s_key_is_nobody_s_business(self, enforce: Enforce, redis_server: RedisServer) -> None:
+    async def test_a_session_s_key_is_nobody_s_business(self, enforce: Enforce, request: pytest.FixtureRequest) -> None:
         store = enforce(sockets={**TWO_SOCKETS, "key": "tests.connections.test_socket_control.session"})
         introduce(store)
-        one = await opened()
+        socket = await opened()
         open_sockets.everyone()[0].leases = (limiter.Lease("~1", (("rule", "session:canary"),)),)
         found = await seen(store)
         shown = next(ident.shown for ident in found.idents if "session" in ident.shown)
         assert shown.startswith("session:#") and "canary" not in str(found)
         assert (await seen(store, f'"{shown}"')).open == 1
         if isinstance(store, RedisStore):
-            with redis_server.client() as client:
+            server: RedisServer = request.getfixturevalue("redis_server")
+            with server.client() as client:
                 assert not any("canary" in (client.get(key) or "") for key in client.keys("*:sockets:*"))
         open_sockets.everyone()[0].leases = ()
-        await one.disconnect()
+        await leave(socket)
 
 
 def session(scope: dict[str, Any]) -> str:

@@ -25,9 +25,9 @@ if not settings.configured:
     django.setup()
 
 from django_throttle import agent  # noqa: E402
-from django_throttle.core import Lease, Rule  # noqa: E402
+from django_throttle.core import Rule  # noqa: E402
 from django_throttle.limiter import Limiter  # noqa: E402
-from django_throttle.stores import RedisStore, get_store  # noqa: E402
+from django_throttle.stores import get_store  # noqa: E402
 
 RULE = Rule("sockets", limit=1000, algorithm="concurrency", events=("connection",))
 
@@ -37,40 +37,37 @@ class Holder:
 
     def __init__(self) -> None:
         self.store = get_store()
-        self.leases: list[Lease] = []
+        self.limiter = Limiter([RULE], self.store)
+        self.leases: list[Any] = []
 
     def acquire(self, ident: str, times: int = 1) -> int:
-        agent.ensure(self.store)
-        limiter = Limiter([RULE], self.store)
-        taken = [decision.lease for _ in range(times) if (decision := limiter.acquire(ident)).lease]
-        self.leases += taken
-        return len(taken)
+        return self._acquire([ident] * times)
 
     def acquire_each(self, kind: str, times: int) -> int:
         """One connection each for so many users."""
+        return self._acquire([f"{kind}:{number}" for number in range(times)])
+
+    def _acquire(self, idents: list[str]) -> int:
         agent.ensure(self.store)
-        limiter = Limiter([RULE], self.store)
-        taken = [lease for number in range(times) if (lease := limiter.acquire(f"{kind}:{number}").lease)]
+        taken = [lease for ident in idents if (lease := self.limiter.acquire(ident).lease)]
         self.leases += taken
         return len(taken)
 
     def release(self, times: int) -> int:
-        limiter = Limiter([RULE], self.store)
         for _ in range(times):
-            limiter.release(self.leases.pop())
+            self.limiter.release(self.leases.pop())
         return len(self.leases)
 
     def uid(self) -> str:
         return self.store.leases.uid
 
     def fork(self, ident: str) -> list[Any]:
-        """Fork a child that takes one connection and ends; returns [leases it inherited, its uid, its beat]."""
+        """Fork a child that takes one connection and ends; returns [leases it inherited, its uid, its leases]."""
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             inherited = len(self.store.leases)
             self.acquire(ident)
-            assert isinstance(self.store, RedisStore)
             os.write(writing, json.dumps([inherited, self.uid(), len(self.store.leases)]).encode())
             os._exit(0)
         os.close(writing)
