@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from channels.layers import channel_layers
 
+from django_throttle.channels import throttled_group_send, throttled_group_send_sync
+from django_throttle.exceptions import PublishRefused
 from django_throttle.publishing.groups import member_counts, members
 from tests.doors import enforcer
 
 enforce = pytest.fixture(enforcer)
+MESSAGE = {"type": "news.item", "text": "hello"}
+CORE, PUBSUB = "channels_redis.core.RedisChannelLayer", "channels_redis.pubsub.RedisPubSubChannelLayer"
 renew = members.renew
 
 
@@ -22,3 +27,30 @@ def fresh() -> Iterator[None]:
     yield
     channel_layers.backends.clear()
     renew()
+
+
+class Silent:
+    """A channel layer that only remembers what it was to send."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    async def group_send(self, group: str, message: Any) -> None:
+        self.sent.append(group)
+
+
+async def refusal(group: str, publisher: Any = "user:1", **options: Any) -> PublishRefused | None:
+    """Publish to a group; return the refusal, if there is one."""
+    try:
+        await throttled_group_send(group, MESSAGE, publisher=publisher, **{"layer": Silent(), **options})
+    except PublishRefused as refused:
+        return refused
+    return None
+
+
+def refusal_sync(group: str, publisher: Any = "user:1", **options: Any) -> PublishRefused | None:
+    try:
+        throttled_group_send_sync(group, MESSAGE, publisher=publisher, **{"layer": Silent(), **options})
+    except PublishRefused as refused:
+        return refused
+    return None

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,29 +12,26 @@ from django_throttle.conf import conf
 from django_throttle.exceptions import StoreError
 from django_throttle.publishing.groups import LocalMembers, MemberCounts, MemberReporter, group_ident
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import run
 from django_throttle.stores.commands import MEMBERS
 from django_throttle.stores.transport import BATCH
-from testproject.check.standstill import elapsed
 from tests.clock import FrozenClock
 from tests.doors import REDIS, Enforce
-from tests.publishing.worker import GROUP, SECRET
-from tests.servers import slack, wait_until
+from tests.inside import commands_to
 
 RULES = {"news": {"rate": "10/s", "events": ["publish"], "key": "everyone"}}
-NAME = group_ident("default", GROUP)
-TTL = 2.0
+NAME = group_ident("default", "news")
 
 
 class Process:
     """One process, as far as Redis can tell."""
 
-    def __init__(self, store: RedisStore) -> None:
+    def __init__(self, store: Any) -> None:
         self.store, self.members = store, LocalMembers()
-        self.tell = MemberReporter(store, self.members)
+        self.report = MemberReporter(store, self.members)
 
-    def size(self, group: str = NAME) -> int:
-        return run(MemberCounts(self.members).of(group, self.store), self.store)
+    def size(self, counts: MemberCounts | None = None, group: str = NAME) -> int:
+        return run((counts or MemberCounts(self.members)).of(group, self.store), self.store)
 
     def join(self, *channels: str, group: str = NAME) -> None:
         for channel in channels:
@@ -49,7 +41,6 @@ class Process:
 @pytest.fixture
 def pair(enforce: Enforce) -> tuple[Process, Process]:
     store = enforce(**RULES)
-    assert isinstance(store, RedisStore)
     return Process(store), Process(store)
 
 
@@ -61,99 +52,72 @@ class TestSizes:
         second.join("c")
         assert (first.size(), second.size()) == (2, 1)
         for process in (*pair, *pair):
-            process.tell()
+            process.report()
         assert (first.size(), second.size()) == (3, 3)
         first.members.discard(NAME, "a")
         second.members.discard(NAME, "c")
-        assert (first.size(), second.size()) == (2, 2), "not told yet, but each knows its own"
+        assert (first.size(), second.size()) == (2, 2), "not reported yet, but each knows its own"
         for process in pair:
-            process.tell()
+            process.report()
         assert (first.size(), second.size()) == (1, 1)
 
-    async def test_on_an_event_loop(self, pair: tuple[Process, Process]) -> None:
+    async def test_many_who_ask_at_once_ask_once(self, pair: tuple[Process, Process], monkeypatch: Any) -> None:
+        store, counts = pair[0].store, MemberCounts(pair[1].members)
         pair[0].join("a")
-        pair[0].tell()
-        assert await arun(MemberCounts(pair[1].members).of(NAME, pair[1].store), pair[1].store) == 1
-
-    async def test_many_who_ask_at_once_ask_once(
-        self, pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        store, asked = pair[0].store, []
-        ask, sizes = store.aexecute, MemberCounts(pair[1].members)
-
-        async def counted(command: Any) -> Any:
-            asked.append(command)
-            await asyncio.sleep(0.01)
-            return await ask(command)
-
-        pair[0].join("a")
-        pair[0].tell()
-        monkeypatch.setattr(store, "aexecute", counted)
-        asking = [asyncio.ensure_future(sizes.aof(NAME, store)) for _ in range(50)]
+        pair[0].report()
+        asked = commands_to(store, monkeypatch)
+        asking = [asyncio.ensure_future(counts.aof(NAME, store)) for _ in range(50)]
         await asyncio.sleep(0)
         asking[0].cancel()
         assert await asyncio.gather(*asking[1:]) == [1] * 49
-        assert len(asked) == 1
-        assert sizes.at_least(NAME, store) == 1 == await sizes.aof(NAME, store)
-        assert sizes.at_least("group:default:other", store) == 0
+        assert counts.at_least(NAME, store) == 1 == await counts.aof(NAME, store)
+        assert counts.at_least("group:default:other", store) == 0
         assert len(asked) == 1
 
     def test_who_is_silent_is_dead(self, pair: tuple[Process, Process], clock: FrozenClock) -> None:
         first, second = pair
         for process in pair:
             process.join("a")
-            process.tell()
+            process.report()
         clock.step(conf().PROCESS_TTL)
         assert first.size() == 2
         clock.step(0.001)
         assert first.size() == 1
-        first.tell.whole_at = 0.0
-        first.tell()
+        first.report.whole_at = 0.0
+        first.report()
         assert second.size() == 2
         clock.step(-2 * conf().PROCESS_TTL)
         assert second.size() == 1, "from a clock that went back"
 
-    def test_who_leaves_is_gone_at_once(self, pair: tuple[Process, Process], enforce: Enforce) -> None:
+    def test_who_leaves_is_gone_at_once(self, pair: tuple[Process, Process]) -> None:
         pair[0].join("a")
         pair[0].join("a", group="other")
-        pair[0].tell()
+        pair[0].report()
         assert pair[1].size() == 1
-        pair[0].tell.report_none()
+        pair[0].report.report_none()
         assert pair[1].size() == 0
         with pair[1].store.transport.client as client:
             assert client.keys("*members") == []
 
-    def test_it_is_asked_once_a_second(self, pair: tuple[Process, Process]) -> None:
-        sizes = MemberCounts(pair[1].members)
-        store = pair[1].store
-        assert run(sizes.of(NAME, store), store) == 0
+    def test_it_is_asked_once_a_second(self, pair: tuple[Process, Process], monkeypatch: Any) -> None:
+        counts, now = MemberCounts(pair[1].members), [1000.0]
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+        assert pair[1].size(counts) == 0
         pair[0].join("a")
-        pair[0].tell()
-        assert run(sizes.of(NAME, store), store) == 0
-        sizes.forget()
-        assert run(sizes.of(NAME, store), store) == 1
+        pair[0].report()
+        now[0] += 0.99
+        assert pair[1].size(counts) == 0
+        now[0] += 0.02
+        assert pair[1].size(counts) == 1
 
-    def test_another_thread_may_forget_them_meanwhile(
-        self, pair: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_another_thread_may_forget_them_meanwhile(self, pair: tuple[Process, Process], monkeypatch: Any) -> None:
         pair[0].join("a")
-        pair[0].tell()
-        sizes, store, monotonic = MemberCounts(pair[1].members), pair[1].store, time.monotonic
-        assert run(sizes.of(NAME, store), store) == 1
+        pair[0].report()
+        counts, store, monotonic = MemberCounts(pair[1].members), pair[1].store, time.monotonic
+        assert pair[1].size(counts) == 1
         with monkeypatch.context() as patch:
-            patch.setattr(time, "monotonic", lambda: (sizes.forget(), monotonic())[1])
-            assert sizes.at_least(NAME, store) == 1
-
-    def test_many_are_told_in_few_commands(self, pair: tuple[Process, Process]) -> None:
-        first = pair[0]
-        for number in range(1200):
-            first.join("a", group=f"group:default:{number}")
-        with first.store.transport.client as client:
-            client.config_resetstat()
-            first.tell()
-            calls = sum(stat["calls"] for name, stat in client.info("commandstats").items() if "eval" in name)
-        assert calls <= 6, "three, and those that make the script known"
-        assert pair[1].size("group:default:1199") == 1
+            patch.setattr(time, "monotonic", lambda: (counts.forget(), monotonic())[1])
+            assert counts.at_least(NAME, store) == 1
 
     def test_a_foreign_value_is_replaced(self, pair: tuple[Process, Process]) -> None:
         key = pair[0].store.key(MEMBERS, NAME)
@@ -162,91 +126,44 @@ class TestSizes:
             assert pair[1].size() == 0
             client.set(key, "foreign", ex=60)
             pair[0].join("a")
-            pair[0].tell()
+            pair[0].report()
             client.hset(key, "another", "nonsense")
         assert pair[1].size() == 1
 
-    def test_nothing_is_told_where_no_rule_asks(self, enforce: Enforce) -> None:
-        store = enforce()
-        assert isinstance(store, RedisStore)
-        process = Process(store)
+    def test_nothing_is_reported_where_no_rule_asks(self, enforce: Enforce) -> None:
+        process = Process(enforce())
         process.join("a")
-        with store.transport.client as client:
-            process.tell()
+        with process.store.transport.client as client:
+            process.report()
             assert client.keys("*") == []
             enforce(**RULES)
-            process.tell()
+            process.report()
             assert len(client.keys("*members")) == 1
 
+    def test_a_node_that_is_away_keeps_nothing_from_the_others(
+        self, pair: tuple[Process, Process], monkeypatch: Any
+    ) -> None:
+        """As in a Cluster: what one batch fails with is raised when all have been tried, and is reported again."""
+        process, sent = pair[0], []
+        for number in range(BATCH + 1):
+            process.join("a", group=f"group {number}")
 
-def test_without_redis_it_is_told_later_and_the_last_answer_holds(settings: Any) -> None:
+        def send(calls: Any) -> list[Any]:
+            sent.append(calls)
+            return [ConnectionError("away")] if len(sent) == 1 else [1]
+
+        monkeypatch.setattr(process.store, "send", send)
+        with pytest.raises(StoreError, match="away"):
+            process.report()
+        assert len(sent) == 2
+        assert len(process.members.take_changed()) == BATCH
+
+
+def test_without_redis_it_is_reported_later_and_the_last_answer_holds(settings: Any, redis_server: Any) -> None:
     settings.DJANGO_THROTTLE = {"RULES": RULES, "DATABASE_RULES": False, "AGENT": False}
     process = Process(RedisStore("redis://127.0.0.1:1/0", deadline=1.0))
     process.join("a")
     with pytest.raises(StoreError):
-        process.tell()
+        process.report()
     assert process.members.take_changed() == {NAME: 1}
     assert process.size() == 1
-
-
-@pytest.fixture
-def start(redis_url: str, settings: Any) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    quick = {"REDIS": redis_url, "RULES": RULES, "DATABASE_RULES": False, "PROCESS_TTL": TTL, "DEADLINE": 5.0}
-    settings.DJANGO_THROTTLE = {**quick, "AGENT": False, "KEY_SECRET": SECRET}
-    started: list[subprocess.Popen[str]] = []
-
-    def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.publishing.worker", json.dumps(quick)]
-        root = Path(__file__).parents[2]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root, text=True)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def have(process: subprocess.Popen[str], count: int) -> None:
-    assert process.stdin and process.stdout
-    process.stdin.write(f"{count}\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "ok\n"
-
-
-def test_a_killed_process_falls_out(redis_url: str, start: Callable[[], subprocess.Popen[str]]) -> None:
-    first, second = start(), start()
-    have(first, 3)
-    have(second, 4)
-    reader = Process(RedisStore(redis_url, secret=SECRET, deadline=5.0))
-    wait_until(lambda: reader.size() == 7)
-    have(first, 1)
-    wait_until(lambda: reader.size() == 5)
-    second.kill()
-    began = time.monotonic()
-    wait_until(lambda: reader.size() == 1)
-    took = elapsed(began)
-    print(f"the members of a killed process were gone after {took:.2f} s")
-    assert took < TTL + slack(1.0)
-
-
-@REDIS
-def test_a_node_that_is_away_keeps_nothing_from_the_others(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a Cluster: what one batch of groups fails with is said when all have been tried, and it is told again."""
-    store = enforce(**RULES)
-    assert isinstance(store, RedisStore)
-    process = Process(store)
-    for number in range(BATCH + 1):
-        process.members.add(f"group {number}", "channel")
-    sent: list[Any] = []
-
-    def send(calls: Any) -> list[Any]:
-        sent.append(calls)
-        return [ConnectionError("away")] if len(sent) == 1 else [1]
-
-    monkeypatch.setattr(store, "send", send)
-    with pytest.raises(StoreError, match="away"):
-        process.tell()
-    assert len(sent) == 2
-    assert len(process.members.take_changed()) == BATCH
