@@ -129,19 +129,9 @@ def test_what_each_version_says(version: str) -> None:
     assert said(decided([(0.0, 3)], RATES, HELD), version) == FIELDS[same]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_without_a_policy_there_is_no_field(version: str) -> None:
-    assert said(Decision(), version) == {}
-    assert x_rate_limit([]) == {}
-
-
 @pytest.mark.parametrize("version", ["draft-07", "draft-06"])
-def test_older_versions_know_nothing_of_what_is_held(version: str) -> None:
-    assert said(decided(ONE, HELD), version) == {}
-
-
-@pytest.mark.parametrize("version", ["draft-07", "draft-06"])
-def test_where_nothing_is_gone_older_versions_say_the_window(version: str) -> None:
+def test_older_versions_know_nothing_of_what_is_held_and_say_the_window_where_nothing_is_gone(version: str) -> None:
+    assert said(decided(ONE, HELD), version) == said(Decision(), version) == x_rate_limit([]) == {}
     assert "60" in "".join(said(decided([(0.0, 0)], rule("fixed_window")), version).values())
 
 
@@ -162,17 +152,10 @@ class TestDelay:
     @pytest.mark.parametrize(
         ("retry_after", "spread", "seconds"),
         [
-            (0.0, 0, 1),
-            (0.2, 0, 1),
-            (1.0, 0, 1),
-            (1.000001, 0, 2),
-            (45.5, 0, 46),
-            (NEVER, 0.1, NEVER),
-            (30.0, 0.1, 33),
-            (30.0, 0.05, 32),
-            (30.0, 0.1 - 1e-12, 33),
+            (0.0, 0, 1), (0.2, 0, 1), (1.0, 0, 1), (1.000001, 0, 2), (45.5, 0, 46), (NEVER, 0.1, NEVER),
+            (30.0, 0.1, 33), (30.0, 0.05, 32), (30.0, 0.1 - 1e-12, 33),
         ],
-    )
+    )  # fmt: skip
     def test_is_rounded_up(self, retry_after: float | None, spread: float, seconds: int | None) -> None:
         assert delay_seconds(retry_after, spread) == seconds
 
@@ -268,38 +251,34 @@ def test_no_two_names_are_alike(found: list[tuple[str, int]]) -> None:
     assert all(name.isascii() and (name.isprintable() or not name) for name in named)
 
 
-class TestTold:
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"shadow": True},
-            {"shadow": True, **NOT_ALLOWED},
-            {"reason": Reason.BLOCKED, **NOT_ALLOWED},
-            {"reason": Reason.NO_ADDRESS, **NOT_ALLOWED},
-            {"reason": Reason.STORE_FAILED},
-            {"ident": "user:7"},
-        ],
-        ids=str,
-    )
-    def test_not_of_everything(self, options: dict[str, Any]) -> None:
-        decision = conclude((outcome(), outcome("other", **options)))
-        assert visible([decision], lambda ident: ident == "ip:192.0.2.1") == (outcome(),) * (not decision.unavailable)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shadow": True},
+        {"shadow": True, **NOT_ALLOWED},
+        {"reason": Reason.BLOCKED, **NOT_ALLOWED},
+        {"reason": Reason.NO_ADDRESS, **NOT_ALLOWED},
+        {"reason": Reason.STORE_FAILED},
+        {"ident": "user:7"},
+    ],
+    ids=str,
+)
+def test_not_everything_is_told(options: dict[str, Any]) -> None:
+    decision = conclude((outcome(), outcome("other", **options)))
+    assert visible([decision], lambda ident: ident == "ip:192.0.2.1") == (outcome(),) * (not decision.unavailable)
 
-    def test_nothing_of_what_one_process_decided_for_itself(self) -> None:
-        decisions = [conclude((outcome(),)), conclude((outcome("local"),), degraded=True)]
-        assert [one.rule for one in visible(decisions, anybody)] == ["api"]
 
-    def test_nothing_where_the_store_fails_the_client(self) -> None:
-        failed = conclude((outcome("strict", reason=Reason.STORE_FAILED, **NOT_ALLOWED),), degraded=True)
-        assert visible([conclude((outcome(),)), failed], anybody) == ()
+def test_nothing_is_told_of_what_one_process_decided_nor_where_the_store_fails_the_client() -> None:
+    here, local = conclude((outcome(),)), conclude((outcome("local"),), degraded=True)
+    assert visible([here, local], anybody) == (outcome(),)
+    failed = conclude((outcome("strict", reason=Reason.STORE_FAILED, **NOT_ALLOWED),), degraded=True)
+    assert visible([here, failed], anybody) == visible([], anybody) == visible([Decision()], anybody) == ()
 
-    def test_the_last_word_of_each_rule_and_rate(self) -> None:
-        first = conclude((outcome(), outcome(window=1.0)))
-        then = conclude((outcome(remaining=3), outcome("other")))
-        assert visible([first, then], anybody) == (outcome(remaining=3), outcome(window=1.0), outcome("other"))
 
-    def test_nothing_of_nothing(self) -> None:
-        assert visible([], anybody) == visible([Decision()], anybody) == ()
+def test_the_last_word_of_each_rule_and_rate_is_told() -> None:
+    first = conclude((outcome(), outcome(window=1.0)))
+    then = conclude((outcome(remaining=3), outcome("other")))
+    assert visible([first, then], anybody) == (outcome(remaining=3), outcome(window=1.0), outcome("other"))
 
 
 def test_of_very_many_those_nearest_their_limits() -> None:
@@ -329,9 +308,9 @@ SEVERAL = (
 )
 
 
-@pytest.mark.parametrize("left", [0, 1, 5, 9, 10])
-@pytest.mark.parametrize("reset", [0, 1, 999_999, 6_000_000])
-@pytest.mark.parametrize("retry", [0.0, -1.0, 700_000.0, 3_500_000.0])
+@pytest.mark.parametrize("left", [0, 1, 9, 10])
+@pytest.mark.parametrize("reset", [0, 1, 999_999])
+@pytest.mark.parametrize("retry", [0.0, -1.0, 700_000.0])
 def test_what_is_prepared_says_the_same(left: int, reset: int, retry: float) -> None:
     idents = ("ip:192.0.2.1",) * 5 + ("user:1",)
     charges = Charges(rule_set(SEVERAL), idents, (1,) * 6)

@@ -78,6 +78,7 @@ def test_processes_that_see_it_at_once_write_it_once() -> None:
     assert ThrottleChange.objects.count() == 2
 
 
+@pytest.mark.usefixtures("servers")
 def test_a_process_that_starts_tells_them(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE", database)
     monkeypatch.setenv("RULES", '{"api": {"rate": "5/min"}}')

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.row("F57")
+@pytest.mark.usefixtures("servers")
 def test_the_command_works_on_an_empty_database_and_nothing_is_asked_of_it_before(database: str) -> None:
     """Its system checks included; Django warns of whoever asks the database while applications are loaded."""
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "testproject.settings", "DATABASE": database}
@@ -42,7 +43,3 @@ def test_whoever_ran_a_checkout_goes_on(db: None, former: list[str]) -> None:
     assert executor.migration_plan(executor.loader.graph.leaf_nodes()) == []
     ThrottleRule.objects.create(name="api", rate="100/min")
     assert ThrottleRule.objects.get().plans == ()
-
-
-def test_there_is_one_before_the_first_release() -> None:
-    assert [path.stem for path in (ROOT / APP / "migrations").glob("0*.py")] == ["0001_initial"]
