@@ -1,8 +1,8 @@
 """One table of what must happen: for each case some rules, and a history with what each call is told.
 
-It runs on every store and both drivers (``tests/stores/test_contract.py``). Times are seconds after a
-moment at which all windows begin. A sentence of the specification is one case; figures are worked out
-by hand, never copied from a run.
+It runs on every store and both drivers, on the counters of one socket, and through sockets
+(``tests/stores/test_contract.py``). Times are seconds after a moment at which all windows begin. A
+sentence of the specification is one case; figures are worked out by hand, never copied from a run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ ANY: Any = Anything()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``times`` equal calls at one moment, and what the last of them is told; ANY is not compared."""
+    """``times`` equal calls at one moment, and the answer to the last of them; ANY is not compared.
+
+    The verbs acquire, peek, reset and lease (the handshake of a socket) make a call. Refund, settle and release
+    correct the earlier call ``of`` the same ident, by its place among all of them; a peek then gives the answer.
+    """
 
     at: float
     verb: str = "acquire"
@@ -42,6 +46,9 @@ class Step:
     each: Any = ANY  # remaining of every rule, in order
     delay: Any = ANY  # how long an allowed call is to wait for its turn
     removed: Any = ANY  # what reset answers
+    of: int = -1
+    used: int = 0  # the measured units to which settle corrects
+    closed: Any = ANY  # the calls whose sockets are to close for this one, by their places
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,28 @@ def forgets(at: float, removed: int) -> Step:
     return Step(at, verb="reset", removed=removed)
 
 
+def leased(at: float, remaining: Any = ANY, **more: Any) -> Step:
+    """The handshake of a socket that gets a slot, and closes nobody else's unless the step says so."""
+    return replace(passes(at, remaining, verb="lease"), **{"closed": (), **more})
+
+
+def full(at: float, **more: Any) -> Step:
+    """The handshake of a socket that gets no slot, nor closes another's."""
+    return refused(at, verb="lease", **{"closed": (), **more})
+
+
+def released(at: float, remaining: Any = ANY, of: int = -1, **more: Any) -> Step:
+    return Step(at, "release", remaining=remaining, of=of, **more)
+
+
+def refunded(at: float, remaining: Any = ANY, of: int = -1, **more: Any) -> Step:
+    return Step(at, "refund", remaining=remaining, of=of, **more)
+
+
+def settled(at: float, used: int, remaining: Any = ANY, of: int = -1, **more: Any) -> Step:
+    return Step(at, "settle", used=used, remaining=remaining, of=of, **more)
+
+
 def window(rate: str, n: int = 1, **options: Any) -> Rule:
     return Rule("window", rate, algorithm="sliding_window", resolution=n, **options)
 
@@ -93,6 +122,10 @@ def bucket(rate: str, size: int | None = None, **options: Any) -> Rule:
 
 def queue(rate: str, **options: Any) -> Rule:
     return Rule("queue", rate, algorithm="leaky_bucket", action="delay", **options)
+
+
+def slots(limit: int, name: str = "slots", **options: Any) -> Rule:
+    return Rule(name, limit=limit, algorithm="concurrency", **options)
 
 
 # A hundred calls spread over the first quarter of a minute.
@@ -566,7 +599,14 @@ PEEK_AND_RESET = (
             (rule,),
             (burst(0, 3, 2), forgets(0, 1), forgets(0, 0), passes(0, remaining=1)),
         )
-        for rule in (fixed("2/min"), window("2/min"), bucket("2/min"))
+        for rule in (
+            fixed("2/min"),
+            window("2/min"),
+            log("2/min"),
+            bucket("2/min"),
+            Rule("bucket", "2/min", algorithm="token_bucket", refill="interval"),
+            Rule("leaky", "2/min", algorithm="leaky_bucket"),
+        )
     ),
     Case(
         "reset forgets one ident under every rule, and nobody else",
@@ -767,6 +807,345 @@ ENFORCED_LATER = (
     ),
 )
 
+# An answer that does not count gives back what it was charged; each of these rules has 5 at the start.
+NOT_COUNTED: dict[str, Any] = {"count_on": (401, 403)}
+REFUNDABLE = (
+    fixed("5/min", **NOT_COUNTED),
+    fixed("5/h", timezone="Europe/Berlin", **NOT_COUNTED),
+    window("5/min", **NOT_COUNTED),
+    window("5/min", 4, **NOT_COUNTED),
+    window("5/min", 4, strict=True, **NOT_COUNTED),
+    log("5/min", **NOT_COUNTED),
+    bucket("5/min", **NOT_COUNTED),
+    bucket("7/min", 5, **NOT_COUNTED),
+    Rule("bucket", "5/min", algorithm="token_bucket", **NOT_COUNTED),
+    Rule("bucket", "5/min", algorithm="token_bucket", refill="interval", **NOT_COUNTED),
+    Rule("bucket", "2/min", algorithm="token_bucket", refill="interval", burst=5, **NOT_COUNTED),
+    Rule("leaky", "5/min", algorithm="leaky_bucket", **NOT_COUNTED),
+)
+
+
+def said(rule: Rule) -> str:
+    """The rule in the name of a case."""
+    options = [f"{name} {value}" for name, value in rule.as_options().items() if name not in ("algorithm", "count_on")]
+    return f"{rule.algorithm}, {', '.join(options)}"
+
+
+REFUNDS = (
+    *(
+        Case(
+            f"{said(rule)}: given back at once, a charge is as if it had not been",
+            (rule,),
+            (
+                passes(0, remaining=4),
+                passes(0, cost=2, ident="user:2", remaining=3),
+                passes(0, cost=3, remaining=1),
+                refunded(0, remaining=4),
+                peeks(passes(0, ident="user:2", remaining=3)),
+                passes(0, cost=4, remaining=0),
+                refused(0),
+            ),
+        )
+        for rule in REFUNDABLE
+    ),
+    *(
+        Case(
+            f"{said(rule)}: however often it is given back, no budget is more than full",
+            (rule,),
+            (
+                passes(0, cost=5, remaining=0),
+                refused(0),
+                *(refunded(0, remaining=5, of=0) for _ in range(3)),
+                *(peeks(passes(times * rule.rate.window, remaining=5)) for times in (1, 2, 3)),  # type: ignore[union-attr]
+                burst(3 * rule.rate.window, 6, 5),  # type: ignore[union-attr]
+            ),
+        )
+        for rule in REFUNDABLE
+    ),
+    *(
+        Case(
+            f"{said(rule)}: once its window is over, nothing goes back",
+            (rule,),
+            (
+                passes(0, cost=2),
+                passes(3 * rule.rate.window + 0.5, cost=3, remaining=2),  # type: ignore[union-attr]
+                refunded(3 * rule.rate.window + 0.5, remaining=2, of=0),  # type: ignore[union-attr]
+            ),
+        )
+        for rule in REFUNDABLE
+    ),
+    Case(
+        "gcra: what has flowed out since goes back no more",
+        (bucket("6/min", **NOT_COUNTED),),
+        (
+            passes(0, cost=4, remaining=2),
+            passes(30, remaining=4),  # 3 have flowed out, this one is in
+            refunded(30, remaining=5, of=0),
+            burst(30, 6, 5),
+        ),
+    ),
+    Case(
+        "fixed window: a charge of the window before does not make this one larger",
+        (fixed("3/min", **NOT_COUNTED),),
+        (passes(59, cost=2), passes(60, remaining=2), refunded(60, remaining=2, of=0)),
+    ),
+    Case(
+        "a refused call has nothing to give back, though it was counted",
+        (fixed("2/min", count_denied=True, **NOT_COUNTED),),
+        (burst(0, 3, 2), refunded(0, remaining=0), refused(0)),
+    ),
+    Case(
+        "only rules that count some answers give back",
+        (fixed("5/min", **NOT_COUNTED), Rule("plain", "5/min")),
+        (passes(0, each=(4, 4)), refunded(0, each=(5, 4))),
+    ),
+    Case(
+        "every rate of a rule gives back",
+        (Rule("both", rates=("5/min", "9/h"), **NOT_COUNTED),),
+        (passes(0, cost=2, each=(3, 7)), refunded(0, each=(5, 9))),
+    ),
+    Case(
+        "a rule's own cost is given back whole",
+        (fixed("10/min", cost=3, **NOT_COUNTED),),
+        (passes(0, cost=2, remaining=4), refunded(0, remaining=10)),
+    ),
+    Case(
+        "a shadow gives back what it recorded; over its limit it records nothing",
+        (fixed("1/min", action="shadow", **NOT_COUNTED),),
+        (
+            passes(0, each=(0,)),
+            passes(0, each=(0,)),
+            refunded(0, each=(0,), of=1),
+            refunded(0, each=(1,), of=0),
+        ),
+    ),
+    Case(
+        "a queue: the last turn goes to whoever comes next, one in the middle stays",
+        (queue("6/min", burst=9),),
+        (
+            passes(0, delay=0.0),
+            passes(0, delay=10.0),
+            passes(0, delay=20.0),
+            refunded(0, remaining=7),
+            passes(0, delay=20.0),
+            refunded(0, remaining=6, of=0),
+            refunded(0, remaining=6, of=1),
+            passes(0, delay=30.0),
+            refunded(0, remaining=6, of=4),
+            refunded(0, remaining=7, of=3),
+            passes(5, delay=15.0),
+        ),
+    ),
+    Case(
+        "a queue whose interval is no whole number of microseconds gives its last turn back",
+        (queue("7/min", burst=9),),
+        (
+            passes(0, delay=0.0),
+            passes(0, delay=8.571429),
+            passes(0, delay=17.142857),
+            refunded(0, remaining=7),
+            passes(0, delay=17.142857),
+        ),
+    ),
+)
+
+# What a call costs is known when it is over: 10 are reserved.
+ROWS: dict[str, Any] = {"unit": "rows", "reserve": 10}
+MEASURED_WINDOWS = (
+    fixed("100/min", **ROWS),
+    fixed("100/h", timezone="Europe/Berlin", **ROWS),
+    window("100/min", **ROWS),
+    window("100/min", 4, strict=True, **ROWS),
+    log("100/min", **ROWS),
+)
+MEASURED_BUCKETS = (
+    bucket("100/min", **ROWS),
+    Rule("bucket", "100/min", algorithm="token_bucket", **ROWS),
+    Rule("leaky", "100/min", algorithm="leaky_bucket", **ROWS),
+)
+SETTLEMENTS = (
+    *(
+        Case(
+            f"{said(rule)}: in the end a call is charged what it used, once",
+            (rule,),
+            (
+                passes(0, cost=10, remaining=90),
+                settled(0, used=3, remaining=97),
+                passes(0, cost=10, remaining=87),
+                settled(0, used=10, remaining=87),
+                passes(0, cost=10, ident="user:2", remaining=90),
+                settled(0, used=0, ident="user:2", remaining=100),
+                passes(0, cost=10, remaining=77),
+                settled(0, used=60, remaining=27),
+                settled(0, used=60, remaining=27),
+                peeks(passes(0, ident="user:2", remaining=100)),
+                passes(0, cost=10, remaining=17),
+                settled(0, used=27, remaining=0),
+                refused(0),
+            ),
+        )
+        for rule in (*MEASURED_WINDOWS, *MEASURED_BUCKETS)
+    ),
+    *(
+        Case(
+            f"{said(rule)}: what went beyond the limit is refused for a while",
+            (rule,),
+            (
+                passes(0, cost=10),
+                settled(0, used=150, remaining=0),
+                refused(0, retry=retry),
+                refused(retry - 0.000001),
+                passes(retry),
+            ),
+        )
+        for rule, retry in (
+            (MEASURED_WINDOWS[0], 60.0),
+            (MEASURED_WINDOWS[1], 3600.0),
+            (MEASURED_WINDOWS[2], 80.4),  # 150 x rest/60 must come down to 99, which is at 60 + 20.4 s
+            (MEASURED_WINDOWS[3], 75.0),
+            (MEASURED_WINDOWS[4], 60.0),
+        )
+    ),
+    *(
+        Case(
+            f"{said(rule)}: it owes what went beyond it, up to another bucket",
+            (rule,),
+            (
+                passes(0, cost=10),
+                settled(0, used=used, remaining=0),
+                refused(0, retry=(debt + 1) * 0.6),
+                refused((debt + 1) * 0.6 - 0.000001),
+                passes((debt + 1) * 0.6, remaining=0),
+                refused((debt + 1) * 0.6, retry=0.6),
+            ),
+        )
+        for rule in MEASURED_BUCKETS
+        for used, debt in ((101, 1), (150, 50), (200, 100), (201, 100), (5000, 100))
+    ),
+    Case(
+        "nothing reserved: what was used is charged all the same",
+        (fixed("100/min", unit="rows", reserve=0),),
+        (passes(0, cost=0, remaining=100), settled(0, used=30, remaining=70)),
+    ),
+    Case(
+        "a settlement leaves other rules of the call alone",
+        (fixed("100/min", **ROWS), Rule("calls", "100/min", **NOT_COUNTED)),
+        (passes(0, cost=10, each=(90, 90)), settled(0, used=3, each=(97, 90)), settled(0, used=300, each=(0, 90))),
+    ),
+)
+
+LEASES = (
+    Case(
+        "a slot that is released is free again, once",
+        (slots(2),),
+        (
+            leased(0, remaining=1, reset=5.0),
+            leased(0, remaining=0),
+            full(0, retry=5.0, reset=5.0, remaining=0),
+            leased(0, ident="user:2", remaining=1),
+            released(0, remaining=1, of=0),
+            released(0, remaining=1, of=0),
+            leased(0, remaining=0),
+            released(0, remaining=1, of=1),
+            released(0, remaining=2, of=3),
+            peeks(passes(0, ident="user:2", remaining=1)),
+        ),
+    ),
+    Case(
+        "a slot and a rate: each refuses without the other's charge, and only the slot is released",
+        (slots(1), fixed("3/min")),
+        (
+            leased(0, each=(0, 2)),
+            full(0, each=(0, 2), rule="slots"),
+            released(0, each=(1, 2), of=0),
+            leased(0, each=(0, 1)),
+            released(0, each=(1, 1)),
+            leased(0, each=(0, 0)),
+            released(0, each=(1, 0)),
+            full(0, each=(1, 0), rule="fixed", retry=60.0),
+            leased(60, each=(0, 2)),
+        ),
+    ),
+    Case(
+        "cost 0 takes no slot, and time releases none",
+        (slots(1),),
+        (passes(0, cost=0, remaining=1), leased(0, remaining=0), passes(0, cost=0, remaining=0), full(50)),
+    ),
+    Case(
+        "reset leaves open what is open",
+        (slots(2), fixed("2/min")),
+        (leased(0, each=(1, 1)), forgets(0, 1), Step(0, "peek", each=(1, 2)), released(0, each=(2, 2))),
+    ),
+    Case(
+        "slots of a shadow are recorded, and never refused",
+        (slots(1, action="shadow"),),
+        (leased(0, each=(0,)), leased(0, each=(0,)), released(0, each=(0,), of=0), released(0, each=(1,), of=1)),
+    ),
+    Case(
+        "evict_oldest: each newcomer closes the oldest, and the rule stays full",
+        (slots(2, at_limit="evict_oldest"),),
+        (
+            leased(0, remaining=1),
+            leased(0.5, remaining=0),
+            leased(0, ident="user:2", remaining=1),
+            leased(1, remaining=0, closed=(0,)),
+            leased(2, remaining=0, closed=(1,)),
+            released(3, remaining=0, of=0),  # its slot is another's
+            released(3, remaining=1, of=3),
+        ),
+    ),
+    Case(
+        "evict_oldest: a request closes nobody, and nobody closes a request",
+        (slots(2, at_limit="evict_oldest"),),
+        (
+            passes(0, remaining=1),
+            leased(0, remaining=0),
+            refused(0, closed=()),
+            leased(0, remaining=0, closed=(1,)),
+            released(0, remaining=1, of=3),
+            passes(0, remaining=0),
+            full(0),
+        ),
+    ),
+    Case(
+        "evict_oldest: under each rule that is full",
+        (slots(3, at_limit="evict_oldest"), slots(1, "narrow", at_limit="evict_oldest")),
+        (leased(0, each=(2, 0)), leased(1, closed=(0,), each=(1, 0)), leased(2, closed=(1,), each=(0, 0))),
+    ),
+    *(
+        Case(
+            f"evict_oldest: nobody is closed where {other.name} refuses, too",
+            (slots(1, at_limit="evict_oldest"), other),
+            (leased(0, each=(0, 0)), full(0, each=(0, 0)), peeks(refused(0))),
+        )
+        for other in (fixed("1/min"), slots(1, "all"))
+    ),
+    Case(
+        "evict_oldest: a shadow closes nobody",
+        (slots(1, at_limit="evict_oldest", action="shadow"),),
+        (leased(0), leased(0), leased(0)),
+    ),
+)
+
+# Sockets alone: a frame waits for no longer than two seconds, and none that passes is free.
+FRAMES = (
+    Case(
+        "a socket's frames: under a rule of measured units that reserves nothing each asks for one unit",
+        (fixed("2/min", unit="rows", reserve=0),),
+        (passes(0), passes(0), refused(0, retry=60.0)),
+    ),
+    Case(
+        "a socket's queue: what would wait for longer than two seconds is refused",
+        (queue("6/min", burst=3),),
+        (passes(0, delay=0.0), refused(0, retry=8.0), refused(7.999999), passes(10, delay=0.0)),
+    ),
+    Case(
+        "a socket's queue: each frame waits for those before it",
+        (queue("500/s", burst=3),),
+        (passes(0, delay=0.0), passes(0, delay=0.002), passes(0, delay=0.004), refused(0, retry=0.002)),
+    ),
+)
+
 CASES = (
     *FIXED_WINDOW,
     *SLIDING_WINDOW,
@@ -783,4 +1162,7 @@ CASES = (
     *MIXED,
     *SHADOW,
     *ENFORCED_LATER,
+    *REFUNDS,
+    *SETTLEMENTS,
+    *LEASES,
 )

@@ -1,52 +1,110 @@
-"""Plays a case against a limiter: what is asked and compared is written once, for both drivers."""
+"""Plays a case against a limiter, or sockets: what is asked and compared is written once, for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from secrets import token_hex
 from typing import Any
 
-from django_throttle.core import Decision
-from django_throttle.limiter import Limiter
+from django_throttle.core import Decision, Lease, Rule
+from django_throttle.core.commands import Charge, charge, settlement
+from django_throttle.core.decide import Flow, refund_charges, settle_charges
+from django_throttle.exceptions import InvalidRule
+from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.observe.reports import Report
+from django_throttle.sockets.counters import MAX_DELAY, SocketCounters, decision_of
+from django_throttle.stores.base import arun, run
 from tests.cases import ANY, Case, Step
 from tests.clock import FrozenClock
+from tests.sockets.guarded import Line, texts
 
-# What is called, with what; the answer comes back.
+CORRECTIONS = ("refund", "settle", "release")
+# Verb and arguments of a call; the answer comes back.
 Script = Generator[tuple[str, tuple[Any, ...]], Any, None]
 
 
-def play(case: Case, limiter: Limiter, clock: FrozenClock) -> None:
-    script = _script(case, clock)
-    try:
-        verb, arguments = next(script)
-        while True:
-            verb, arguments = script.send(getattr(limiter, verb)(*arguments))
-    except StopIteration:
-        return
+def play(case: Case, limiter: Any, clock: FrozenClock) -> None:
+    script, answer = _script(case, clock), None
+    while (call := _next(script, answer)) is not None:
+        verb, arguments = call
+        flow = FLOWS.get(verb)
+        answer = run(flow(limiter, *arguments), limiter.store) if flow else getattr(limiter, verb)(*arguments)
 
 
-async def aplay(case: Case, limiter: Limiter, clock: FrozenClock) -> None:
-    script = _script(case, clock)
+async def aplay(case: Case, limiter: Any, clock: FrozenClock) -> None:
+    script, answer = _script(case, clock), None
+    while (call := _next(script, answer)) is not None:
+        verb, arguments = call
+        flow = FLOWS.get(verb) if isinstance(limiter, Limiter) else None
+        if flow:
+            answer = await arun(flow(limiter, *arguments), limiter.store)
+        else:
+            answer = await getattr(limiter, f"a{verb}")(*arguments)
+
+
+def _next(script: Script, answer: Any) -> tuple[str, tuple[Any, ...]] | None:
     try:
-        verb, arguments = next(script)
-        while True:
-            verb, arguments = script.send(await getattr(limiter, f"a{verb}")(*arguments))
+        return script.send(answer)
     except StopIteration:
-        return
+        return None
+
+
+def _charges(limiter: Limiter, ident: str, cost: int) -> tuple[Charge, ...]:
+    return tuple(charge(part, ident, cost) for rule in limiter.rules for part in rule.parts)
+
+
+def _lease(limiter: Limiter, ident: str, cost: int) -> Flow[Decision]:
+    return decide_flow(_charges(limiter, ident, cost), limiter.store, socket=True)
+
+
+def _refund(limiter: Limiter, decision: Decision) -> Flow[bool]:
+    return refund_charges(decision.receipt or (decision.paid and decision.paid.turns))
+
+
+def _settle(limiter: Limiter, decision: Decision, used: int, call: str) -> Flow[tuple[int, ...]]:
+    receipts = [decision.receipt] if decision.receipt else []
+    return settle_charges(settlement(receipts, lambda _: used, "search", call))
+
+
+def _closed(limiter: Limiter) -> Flow[list[str]]:
+    yield from ()
+    return [message.lease for message in limiter.store.control.fetch() if message.kind == "close"]
+
+
+# What a limiter has no method for.
+FLOWS: dict[str, Callable[..., Flow[Any]]] = {"lease": _lease, "refund": _refund, "settle": _settle, "closed": _closed}
 
 
 def _script(case: Case, clock: FrozenClock) -> Script:
+    calls: defaultdict[str, list[Decision]] = defaultdict(list)
+    name = token_hex(4)
     for number, step in enumerate(case.steps, 1):
         clock.to(step.at)
         if step.verb == "reset":
             removed = yield "reset", (step.ident,)
-            assert removed == step.removed, f"step {number}: {removed} keys removed"
+            assert removed in (None, step.removed), f"step {number}: {removed} keys removed"
             continue
         decisions: list[Decision] = []
-        for _ in range(step.times):
-            decisions.append((yield step.verb, (step.ident, step.cost)))  # noqa: PERF401  (a generator's yield)
-        told = _told(step, decisions)
+        earlier = calls[step.ident]
+        if step.verb in CORRECTIONS:
+            decision = earlier[step.of]
+            call = f"{name} {step.ident} {earlier.index(decision) if step.of < 0 else step.of}"
+            arguments = {"refund": (decision,), "settle": (decision, step.used, call), "release": (decision.lease,)}
+            yield step.verb, arguments[step.verb]
+            decisions.append((yield "peek", (step.ident, step.cost)))
+        else:
+            for _ in range(step.times):
+                decisions.append((yield step.verb, (step.ident, step.cost)))  # noqa: PERF401  (a generator's yield)
+            earlier += decisions if step.verb != "peek" else ()
+        if decisions[-1] is None:  # a socket has no way to peek
+            continue
+        answer = _answer(step, decisions)
+        if step.closed is not ANY:
+            leases = [decision.lease and decision.lease.id for decision in earlier]
+            answer["closed"] = tuple(leases.index(lease) for lease in (yield "closed", ()))
         wanted = {name: value for name, value in _wanted(step).items() if value is not ANY}
-        assert {name: told[name] for name in wanted} == wanted, f"step {number}, {step}"
+        assert {name: answer[name] for name in wanted} == wanted, f"step {number}, {step}"
 
 
 def _wanted(step: Step) -> dict[str, Any]:
@@ -60,10 +118,11 @@ def _wanted(step: Step) -> dict[str, Any]:
         "reason": step.reason,
         "each": step.each,
         "delay": _us(step.delay),
+        "closed": step.closed,
     }
 
 
-def _told(step: Step, decisions: list[Decision]) -> dict[str, Any]:
+def _answer(step: Step, decisions: list[Decision]) -> dict[str, Any]:
     last = decisions[-1]
     return {
         "admitted": sum(decision.allowed for decision in decisions),
@@ -80,3 +139,104 @@ def _told(step: Step, decisions: list[Decision]) -> dict[str, Any]:
 
 def _us(seconds: Any) -> Any:
     return round(seconds * 1_000_000) if isinstance(seconds, (int, float)) else seconds
+
+
+def with_options(case: Case, verbs: set[str], **options: Any) -> tuple[Rule, ...] | None:
+    """The rules of a case with other options; None where they cannot have them, or it needs more than these verbs."""
+    if not {step.verb for step in case.steps} <= verbs or any(step.cost == 0 for step in case.steps):
+        return None
+    if any(step.closed not in (ANY, ()) or (step.delay is not ANY and step.delay > MAX_DELAY) for step in case.steps):
+        return None
+    try:
+        return tuple(Rule.from_options(rule.name, {**rule.as_options(), **options}) for rule in case.rules) or None
+    except InvalidRule:
+        return None
+
+
+class OwnCounters:
+    """The counters of one socket for each ident, with the methods of a limiter."""
+
+    def __init__(self, rules: tuple[Rule, ...], clock: FrozenClock) -> None:
+        self.rules, self.clock = [part for rule in rules if rule.enabled for part in rule.parts], clock
+        self.counters: defaultdict[str, SocketCounters] = defaultdict(SocketCounters)
+
+    def acquire(self, ident: str, cost: int) -> Decision:
+        charges = tuple(charge(rule, ident, cost) for rule in self.rules)
+        return decision_of(charges, self.counters[ident].charge(charges, self.clock()))
+
+    def peek(self, ident: str, cost: int) -> Decision:
+        charges = tuple(charge(rule, ident, cost) for rule in self.rules)
+        looked = self.counters[ident].peek(charges, self.clock())
+        return decision_of(tuple(each._replace(cost=0) for each in charges), looked)
+
+    def reset(self, ident: str) -> None:
+        self.counters[ident].clear()
+
+
+reports: list[Report] = []
+waiting: list[Line] = []  # whose next frame is being decided
+HOOK = f"{__name__}.note"
+
+
+def note(report: Report) -> None:
+    reports.append(report)
+    for line in waiting:
+        line.news.set()
+
+
+class Sockets:
+    """Sockets of a client for each ident, whose handshakes and frames are decided, with the methods of a limiter.
+
+    The rules are in force with HOOK among the settings' HOOKS.
+    """
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self.places = {rule.name: place for place, rule in enumerate(rules)}
+        self.lines: dict[str, Line] = {}
+        self.held: dict[str, Line] = {}  # by the ids of their leases
+        self.addresses: dict[str, str] = {}
+        reports.clear()
+
+    def _line(self, ident: str) -> Line:
+        address = self.addresses.setdefault(ident, f"203.0.113.{1 + len(self.addresses)}")
+        return Line(cost=lambda event: int(event["text"]), address=address)
+
+    def _last_decision(self) -> Decision:
+        """The decision that was reported last, with outcomes in the order of the case's rules."""
+        decision = reports[-1].decision
+        outcomes = sorted(decision.outcomes, key=lambda outcome: self.places[outcome.rule])
+        return decision._replace(outcomes=tuple(outcomes))
+
+    async def aacquire(self, ident: str, cost: int) -> Decision:
+        if ident not in self.lines:
+            self.lines[ident] = await self._line(ident).open()
+        line = self.lines[ident]
+        passed, reported = len(texts(line)), len(reports)
+        waiting[:] = [line]
+        line.send(str(cost))
+        await line.until(lambda: len(reports) > reported or len(texts(line)) > passed)
+        decision = self._last_decision() if len(reports) > reported else Decision()  # no rule, no report
+        await line.until(lambda: len(texts(line)) == passed + decision.allowed)
+        return decision
+
+    async def alease(self, ident: str, cost: int) -> Decision:
+        line = await self._line(ident).open()
+        decision = self._last_decision()
+        assert (line.closed is None) is decision.allowed
+        if decision.lease:
+            self.held[decision.lease.id] = line
+        return decision
+
+    async def arelease(self, lease: Lease | None) -> None:
+        if lease and (line := self.held.pop(lease.id, None)):
+            await line.close()
+
+    async def apeek(self, ident: str, cost: int) -> None:
+        """Nothing: nobody can ask a socket."""
+
+    async def aclosed(self) -> list[str]:
+        return []
+
+    async def end(self) -> None:
+        for line in (*self.lines.values(), *self.held.values()):
+            await line.close()

@@ -1,17 +1,47 @@
-"""Every case of the table, on both stores and both drivers."""
+"""Every case of the table: on each store and both drivers, on the counters of one socket, and through sockets."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from django_throttle.core import Rule
+from django_throttle.core.algorithms import ALGORITHMS
+from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import Store
-from tests.cases import CASES, Case
+from tests.cases import ANY, CASES, FRAMES, Case, Step
 from tests.clock import FrozenClock
-from tests.play import aplay, play
+from tests.doors import Enforce, enforcer
+from tests.play import HOOK, OwnCounters, Sockets, aplay, play, with_options
+
+enforce = pytest.fixture(enforcer)
+OWN: dict[str, Any] = {"key": "connection", "events": ["message"]}
+SHARED: dict[str, Any] = {"key": "ip", "events": ["message"]}
+OPEN: dict[str, Any] = {"key": "ip", "events": ["connection"]}
+FRAME_VERBS = {"acquire", "peek"}
+
+
+def named(*cases: Case) -> list[Any]:
+    return [pytest.param(case, id=case.name) for case in cases]
+
+
+def played(cases: tuple[Case, ...], verbs: set[str], options: dict[str, Any]) -> list[Case]:
+    return [replace(case, rules=rules) for case in cases if (rules := with_options(case, verbs, **options))]
+
+
+def remembered(case: Case) -> Case:
+    """The case for a socket, which repeats an earlier refusal of its own rules until there is room again."""
+    return replace(case, steps=tuple(_remembered(step) for step in case.steps))
+
+
+def _remembered(step: Step) -> Step:
+    is_refused = step.allowed is False or (step.admitted is not None and step.admitted < step.times)
+    return replace(step, remaining=ANY, reset=ANY, each=ANY) if is_refused else step
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -21,11 +51,70 @@ def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
     return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", named(*CASES))
 def test_sync(case: Case, store: Store, clock: FrozenClock) -> None:
     play(case, Limiter(case.rules, store), clock)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", named(*CASES))
 def test_async(case: Case, store: Store, clock: FrozenClock) -> None:
     asyncio.run(aplay(case, Limiter(case.rules, store), clock))
+
+
+COUNTERS = played(CASES, FRAME_VERBS | {"reset"}, OWN)
+SOCKETS = [
+    *((OWN, remembered(case)) for case in played((*CASES, *FRAMES), FRAME_VERBS, OWN)),
+    *((SHARED, case) for case in played((*CASES, *FRAMES), FRAME_VERBS, SHARED)),
+    *((OPEN, case) for case in played(CASES, {"lease", "release", "peek"}, OPEN)),
+]
+
+
+@pytest.mark.parametrize("case", named(*COUNTERS))
+def test_counters_of_a_socket(case: Case, clock: FrozenClock) -> None:
+    play(case, OwnCounters(case.rules, clock), clock)
+
+
+@pytest.mark.parametrize(
+    ("options", "case"), [pytest.param(*row, id=f"{row[0]['key']}: {row[1].name}") for row in SOCKETS]
+)
+async def test_sockets(
+    options: dict[str, Any], case: Case, enforce: Enforce, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_throttle.sockets.limits.monotonic", clock)
+    rules: Any = {rule.name: rule.as_options() for rule in case.rules}
+    enforce(**rules, MAX_VIOLATIONS=0, HOOKS=[HOOK])
+    sockets = Sockets(case.rules)
+    await aplay(case, sockets, clock)
+    await sockets.end()
+
+
+def accepts(algorithm: str, options: dict[str, Any]) -> bool:
+    amount = {"limit": 5} if ALGORITHMS[algorithm].holds else {"rate": "5/s"}
+    try:
+        return bool(Rule.from_options("rule", {"algorithm": algorithm, **amount, **options}))
+    except InvalidRule:
+        return False
+
+
+def have(cases: list[Case], algorithm: str, verb: str) -> bool:
+    return any(
+        step.verb == verb and any(rule.algorithm == algorithm for rule in case.rules)
+        for case in cases
+        for step in case.steps
+    )
+
+
+@pytest.mark.parametrize("algorithm", [name for name, row in ALGORITHMS.items() if not row.is_damper])
+def test_each_algorithm_has_cases_for_whatever_its_rules_can_do(algorithm: str) -> None:
+    for verb in ("acquire", "peek", "reset"):
+        assert have(list(CASES), algorithm, verb), verb
+    for verb, options in {
+        "refund": {"count_on": (401,)},
+        "settle": {"unit": "rows", "reserve": 1},
+        "lease": OPEN,
+    }.items():
+        assert have(list(CASES), algorithm, verb) or not accepts(algorithm, options), verb
+    assert have(COUNTERS, algorithm, "acquire") or not accepts(algorithm, OWN)
+    for options, verb in ((OWN, "acquire"), (SHARED, "acquire"), (OPEN, "lease"), (OPEN, "release")):
+        cases = [case for each, case in SOCKETS if each is options]
+        assert have(cases, algorithm, verb) or not accepts(algorithm, options), (options, verb)
