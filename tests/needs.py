@@ -97,6 +97,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--check-needs", action="store_true", help="fail tests that need more than their fixtures say")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def servers() -> None:
     """Permission to start servers and other processes; fixtures that start some ask for it."""

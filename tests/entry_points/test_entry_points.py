@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +13,17 @@ import pytest
 
 from django_throttle import limiter
 from django_throttle.core import Override, Rule
+from django_throttle.core.commands import Decide, Refund
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
-from tests.entry_points.table import ALLOWED, REFUSED, UNAVAILABLE, EntryPoint, entry_points
-from tests.inside import count_in
+from tests.entry_points.table import ALLOWED, REFUSED, UNAVAILABLE, EntryPoint, Http, entry_points
+from tests.inside import commands_to, count_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 WAYS = ("ok", "template", "stream", "file", "fail", "missing", "denied")  # to answer, of a view
 
 
@@ -56,6 +59,50 @@ def test_the_limit_is_allowed_and_the_rest_refused(
     assert entry_point.call()[:2] == (REFUSED, wait)
     clock.to(14.5 + 60)
     assert verdicts(entry_point, 4) == [ALLOWED] * 3 + [REFUSED]
+
+
+@entry_points("rules")
+def test_an_allowed_call_is_one_command_that_holds_up_no_event_loop(
+    enforce: Enforce, entry_point: EntryPoint, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enforce(api=rule(entry_point))
+    store = RedisStore(redis_url, deadline=5.0)
+    count_in(store, monkeypatch)
+    verdicts(entry_point, 1)  # connected, and the script is loaded
+    for name in ("send", "send_all"):
+        monkeypatch.setattr(store.transport, name, partial(not_on_a_loop, getattr(store.transport, name)))
+    commands = commands_to(store, monkeypatch)
+    assert verdicts(entry_point, 1) == [ALLOWED]
+    assert len([command for command in commands if isinstance(command, Decide)]) == 1
+    assert not any(isinstance(command, Refund) for command in commands)
+
+
+def not_on_a_loop(send: Callable[..., Any], *args: Any) -> Any:
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
+    return send(*args)
+
+
+@entry_points("refund")
+def test_header_fields(enforce: Enforce, entry_point: Http, clock: FrozenClock) -> None:
+    enforce(api=rule(entry_point))
+    clock.to(14.5)
+    answers = [entry_point.get() for _ in range(4)]
+    assert [answer["RateLimit"] for answer in answers] == [f'"api";r={n};t=46' for n in (2, 1, 0, 0)]
+    assert {answer["RateLimit-Policy"] for answer in answers} == {'"api";q=3;w=60'}
+    assert answers[3]["Retry-After"] == "46" and "Retry-After" not in answers[2]
+    page = entry_point.get(Accept=BROWSER)
+    assert page.status_code == 429
+    if "REST view" not in entry_point.name and "RuleThrottle" not in entry_point.name:  # which have a way of their own
+        assert page["Content-Type"] == "text/html; charset=utf-8" and "RateLimit" in page
+        assert b"Too many requests" in page.content
+
+
+@entry_points("refund")
+def test_header_fields_of_calls_that_do_not_count(enforce: Enforce, entry_point: Http) -> None:
+    enforce(api=rule(entry_point, count_on=[401]))
+    answers = [entry_point.get(f"login?status={status}") for status in (200, 401, 200)]
+    assert [answer["RateLimit"] for answer in answers] == ['"api";r=3', '"api";r=2;t=60', '"api";r=2;t=60']
 
 
 @entry_points("told")

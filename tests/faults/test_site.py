@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from testproject.check.standstill import elapsed
-from tests.http.server import Site, Visit
+from tests.http.servers import Server as Site
+from tests.http.servers import Visit
 from tests.servers import RedisServer, slack, wait_until
 
 LIMIT, PROCESSES, CLIENTS = 40, 4, 4
@@ -62,7 +63,7 @@ def statuses(site: Site, name: str, times: int) -> list[int]:
 @pytest.mark.row("F01", "F02")
 def test_it_answers_whether_redis_is_there_or_not(server: RedisServer, figure: Callable[..., None]) -> None:
     server.kill()
-    with Site("asgi", server, RULES, PROCESSES, DEADLINE=0.1) as site:
+    with Site("uvicorn-4", server, RULES, DEADLINE=0.1) as site:
         assert statuses(site, "alone", 5) == [200] * 5
         server.start()
         turns = iter(range(100))

@@ -15,19 +15,6 @@ from django.test import AsyncClient, Client
 from tests.doors import Enforce, enforcer
 from tests.entry_points import site
 
-DOORS = {
-    "middleware": "/middleware/{}",
-    "async middleware": "/async-middleware/{}",
-    "decorator": "/decorated/{}",
-    "async decorator": "/async-decorated/{}",
-    "class": "/class/{}",
-    "async class": "/async-class/{}",
-    "method of a DRF view": "/method/{}",
-    "drf": "/drf/{}",
-    "ninja": "/ninja/sync/{}",
-    "async ninja": "/ninja/async/{}",
-}
-CALLABLES = {"callable": "/called/{}", "async callable": "/async-called/{}"}
 Ask = Callable[..., Any]
 
 enforce = pytest.fixture(enforcer)
@@ -72,14 +59,6 @@ def client(request: pytest.FixtureRequest) -> Ask:
         return response
 
     return get if request.param == "wsgi" else lambda *args, **kwargs: asyncio.run(aget(*args, **kwargs))
-
-
-@pytest.fixture(params=DOORS)
-def ask(request: pytest.FixtureRequest, client: Ask, settings: Any) -> Ask:
-    """Asks the site's view through one of the doors to do something."""
-    if "middleware" in request.param:
-        settings.MIDDLEWARE = site.MIDDLEWARE
-    return lambda doing="ok", *, query="", **extra: client(DOORS[request.param].format(doing) + query, **extra)
 
 
 __all__ = ["Enforce"]

@@ -1,8 +1,7 @@
-"""A site for real servers, forked into processes that share one socket; the environment says what they need.
+"""A site for real servers; the environment says what they need.
 
 REDIS_URL  where they count     RULES  the rules in force, as JSON     SETTINGS  other settings, as JSON
 MIDDLEWARE  Django's setting, as JSON, where it is another than ours alone
-PORT       where they listen    PROCESSES  how many there are          SERVER  asgi (uvicorn) or wsgi (Django's own)
 """
 
 from __future__ import annotations
@@ -10,9 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from io import BytesIO
@@ -26,7 +22,6 @@ from django.urls import path
 from redis import Redis
 
 LONG = 30.0
-SHORT = 0.8
 
 
 def who(request: Any) -> str:
@@ -49,9 +44,12 @@ def begin(name: str) -> None:
         redis.set(f"begun:{name}", 1, ex=60)
 
 
-def short(request: HttpRequest, name: str) -> HttpResponse:
+def blocked(request: HttpRequest, name: str) -> HttpResponse:
+    """Goes on when the test says so."""
     begin(name)
-    time.sleep(SHORT)
+    with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        while not redis.exists(f"goes-on:{name}"):
+            time.sleep(0.01)
     return HttpResponse("done")
 
 
@@ -164,7 +162,7 @@ def routes() -> list[Any]:
             return self.does(request, name)
 
     found: list[Any] = [path("free/quick/<name>", quick, name="free")]  # of no rule whose scope is another name
-    views = {"quick": quick, "login": login, "short": short, "wait": wait, "stream": stream}
+    views = {"quick": quick, "login": login, "blocked": blocked, "wait": wait, "stream": stream}
     views |= {"size": size, "broken": broken}
     for doing, view in views.items():
         found.append(path(f"middleware/{doing}/<name>", view, name="middleware"))
@@ -192,49 +190,4 @@ def configure() -> None:
     urlpatterns.extend(routes())
 
 
-def serve_asgi(listening: socket.socket) -> None:
-    import uvicorn
-    from django.core.asgi import get_asgi_application
-
-    config = uvicorn.Config(get_asgi_application(), lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
-    uvicorn.Server(config).run(sockets=[listening])
-
-
-def serve_wsgi(listening: socket.socket) -> None:
-    from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
-    from django.core.wsgi import get_wsgi_application
-
-    server = ThreadedWSGIServer(("127.0.0.1", 0), WSGIRequestHandler, bind_and_activate=False)
-    server.socket.close()
-    server.socket = listening
-    server.server_name, server.server_port = "localhost", int(os.environ["PORT"])
-    server.setup_environ()
-    server.set_app(get_wsgi_application())
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
-    server.serve_forever(0.05)
-
-
-def main() -> None:
-    configure()
-    listening = socket.create_server(("127.0.0.1", int(os.environ["PORT"])), backlog=512)
-    children: list[int] = []
-    for _ in range(int(os.environ["PROCESSES"])):
-        child = os.fork()
-        if child == 0:
-            {"asgi": serve_asgi, "wsgi": serve_wsgi}[os.environ["SERVER"]](listening)
-            return
-        children.append(child)
-    listening.close()
-    print(json.dumps(children), flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: [os.kill(child, signal.SIGTERM) for child in children])
-    for child in children:
-        os.waitpid(child, 0)
-
-
 urlpatterns: list[Any] = []
-
-if __name__ == "__main__":
-    import sys
-
-    sys.modules["tests.http.served"] = sys.modules["__main__"]
-    main()

@@ -1,9 +1,13 @@
-"""Servers of HTTP as their users start them, each a process of its own with the site of ``tests.http.served``."""
+"""Servers of HTTP as their users start them, each a process of its own with the site of ``tests.http.served``.
+
+A ``Visit`` asks one as a client that may go away at any moment.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,45 +15,50 @@ from tests.servers import RedisServer, need_package
 from tests.web_server import WebServer
 
 Command = Callable[[int], list[str]]
+SITE: Final = "tests.http.real"
 
 
-def _uvicorn(protocol: str) -> Command:
-    options = ["--host", "127.0.0.1", "--lifespan", "off", "--http", protocol, "--timeout-graceful-shutdown", "1"]
-    return lambda port: ["uvicorn", *options, "--port", f"{port}", "tests.http.real:asgi"]
+def _uvicorn(*options: str) -> Command:
+    usual = ["--host", "127.0.0.1", "--lifespan", "off", "--timeout-graceful-shutdown", "1"]
+    return lambda port: ["uvicorn", *usual, *options, "--port", f"{port}", f"{SITE}:asgi"]
 
 
 def _gunicorn(*options: str) -> Command:
-    return lambda port: ["gunicorn", "-b", f"127.0.0.1:{port}", *options, "tests.http.real:wsgi"]
+    return lambda port: ["gunicorn", "-b", f"127.0.0.1:{port}", *options, f"{SITE}:wsgi"]
 
 
 SERVERS: Final[dict[str, Command]] = {
-    "uvicorn-h11": _uvicorn("h11"),
-    "uvicorn-httptools": _uvicorn("httptools"),
-    "hypercorn": lambda port: ["hypercorn", "-b", f"127.0.0.1:{port}", "tests.http.real:asgi"],
-    "daphne": lambda port: ["daphne", "-b", "127.0.0.1", "-p", f"{port}", "tests.http.real:asgi"],
+    "uvicorn-h11": _uvicorn("--http", "h11"),
+    "uvicorn-httptools": _uvicorn("--http", "httptools"),
+    "hypercorn": lambda port: ["hypercorn", "-b", f"127.0.0.1:{port}", f"{SITE}:asgi"],
+    "daphne": lambda port: ["daphne", "-b", "127.0.0.1", "-p", f"{port}", f"{SITE}:asgi"],
     "granian": lambda port: [
         *["granian", "--interface", "asginl", "--host", "127.0.0.1"],
-        *["--port", f"{port}", "tests.http.real:asgi"],
+        *["--port", f"{port}", f"{SITE}:asgi"],
     ],
     "gunicorn": _gunicorn("--threads", "8"),
+    "gunicorn-sync": _gunicorn(),
+    "gunicorn-gevent": _gunicorn("-k", "gevent"),
     "gunicorn-4": _gunicorn("-w", "4"),
-    "hypercorn-wsgi": lambda port: ["hypercorn", "-b", f"127.0.0.1:{port}", "wsgi:tests.http.real:wsgi"],
+    "uvicorn-4": _uvicorn("--workers", "4"),
+    "hypercorn-wsgi": lambda port: ["hypercorn", "-b", f"127.0.0.1:{port}", f"wsgi:{SITE}:wsgi"],
+    "wsgiref": lambda port: [SITE, f"{port}"],
 }
 ASGI: Final = ("uvicorn-h11", "uvicorn-httptools", "hypercorn", "daphne", "granian")
 WSGI: Final = ("gunicorn", "hypercorn-wsgi")
 
 
 class Server(WebServer):
-    """One of them, which serves from its making to the end of the block."""
+    """A server that serves from its making to the end of the block; ``settings`` are DJANGO_THROTTLE's."""
 
-    site = "tests.http.real"
+    site = SITE
 
     def __init__(
         self, name: str, redis: RedisServer, rules: dict[str, Any], middleware: list[str] | None = None, **settings: Any
     ) -> None:
-        super().__init__(name, redis.folder, f"{self.site} is loaded", 4 if name == "gunicorn-4" else 1)
-        self.command = [part.replace(Server.site, self.site) for part in SERVERS[name](self.port)]
-        for package in {self.command[0], "httptools" if name.endswith("httptools") else self.command[0]}:
+        super().__init__(name, redis.folder, f"{self.site} is loaded", 4 if name.endswith("-4") else 1)
+        self.command = [part.replace(SITE, self.site) for part in SERVERS[name](self.port)]
+        for package in {self.command[0].partition(".")[0], *({"httptools", "gevent"} & {*name.split("-")})}:
             need_package(package)
         self.environment = {**os.environ, "REDIS_URL": redis.url}
         self.environment |= {"RULES": json.dumps(rules), "SETTINGS": json.dumps(settings)}
@@ -73,3 +82,41 @@ class Server(WebServer):
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+class Visit:
+    """One connection, and one request or several on it, sent at once."""
+
+    def __init__(self, site: WebServer, *wheres: str) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", site.port), timeout=20)
+        if wheres:
+            self.ask(*wheres)
+
+    def ask(self, *wheres: str) -> None:
+        """All of them in one packet, as a client that pipelines does."""
+        last = len(wheres) - 1
+        self.socket.sendall("".join(_request(where, at == last) for at, where in enumerate(wheres)).encode())
+
+    def head(self) -> bytes:
+        """The first of what comes back."""
+        return self.socket.recv(200)
+
+    def statuses(self) -> list[int]:
+        """Of all answers, once the server has closed the connection."""
+        text = b""
+        while part := self.socket.recv(65536):
+            text += part
+        return [int(line.split()[1]) for line in text.splitlines() if line.startswith(b"HTTP/1.1 ")]
+
+    def leave(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Visit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+
+def _request(where: str, last: bool) -> str:
+    return f"GET {where} HTTP/1.1\r\nHost: localhost\r\nConnection: {'close' if last else 'keep-alive'}\r\n\r\n"

@@ -11,8 +11,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from tests.http.server import Site
-from tests.http.servers import ASGI, SERVERS, WSGI, Server
+from tests.http.servers import ASGI, WSGI, Server
 from tests.servers import RedisServer
 
 LIMIT = 1000
@@ -42,15 +41,15 @@ CLAIMS = {
 }
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=(*ASGI, *WSGI))
+def server(request: pytest.FixtureRequest, redis_server: RedisServer, servers: None) -> Iterator[Server]:
     with Server(request.param, redis_server, RULES, RETRY_JITTER=0.0) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def wsgiref(redis_server: RedisServer) -> Iterator[Site]:
-    with Site("wsgi", redis_server, RULES) as running:
+def wsgiref(redis_server: RedisServer, servers: None) -> Iterator[Server]:
+    with Server("wsgiref", redis_server, RULES, RETRY_JITTER=0.0) as running:
         yield running
 
 
@@ -115,7 +114,7 @@ def test_no_claim_is_a_way_around(server: Server, door: str, claim: str) -> None
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_nor_where_django_serves(wsgiref: Site, claim: str) -> None:
+def test_nor_where_django_serves(wsgiref: Server, claim: str) -> None:
     """wsgiref takes any header, and hands out its socket: so only what has a length is read here."""
     where = f"/middleware/size/{uuid4().hex}?by=body"
     answers = [post(wsgiref.port, where, claim, size) for size in (400, 20_000, 400, 400)]
@@ -125,7 +124,7 @@ def test_nor_where_django_serves(wsgiref: Site, claim: str) -> None:
 
 
 @pytest.mark.parametrize(("digits", "status"), [(20, 429), (4000, 429), (5000, 200)])
-def test_a_length_beyond_all_bounds_is_no_failure(wsgiref: Site, digits: int, status: int) -> None:
+def test_a_length_beyond_all_bounds_is_no_failure(wsgiref: Server, digits: int, status: int) -> None:
     """Other servers answer 400 by themselves. Django reads nothing where the number is too long for Python."""
     head = f"POST /middleware/size/{uuid4().hex}?by=nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     assert ask(wsgiref.port, f"{head}Content-Length: {'9' * digits}\r\n\r\n".encode())[0] == status

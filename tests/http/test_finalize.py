@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import weakref
-from functools import partial
 from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import RequestFactory
 
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
@@ -21,14 +19,14 @@ from django_throttle.decorators import throttle
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.http import finalize
 from django_throttle.http.finalize import finish_failed, status_of, status_of_error
-from django_throttle.http.request_state import REQUEST_EVENTS, decisions_of, state_of
+from django_throttle.http.request_state import REQUEST_EVENTS, state_of
 from django_throttle.identity import HttpWho
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore, get_store
+from django_throttle.stores import get_store
 from django_throttle.stores.base import run
-from tests.doors import BOTH, REDIS, Enforce
+from tests.doors import BOTH, Enforce
 from tests.entry_points import site
-from tests.http.conftest import DOORS, Ask
+from tests.http.conftest import Ask
 from tests.inside import unsaid
 
 SLOTS: dict[str, Any] = {"limit": 2, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
@@ -75,24 +73,12 @@ class TestFinish:
         finish(request, HttpResponse())
         assert state_of(request).become_finisher(HttpWho(request))  # a view that is called by itself, a second time
 
-    def test_what_was_decided_stays_on_the_request(self, enforce: Enforce) -> None:
-        enforce(api=RATE, slots=SLOTS)
-        request = visit()
-        finish(request, HttpResponse())
-        assert state_of(request).earlier.costs == {("api", "everyone"): 1, ("slots", "everyone"): 1}
-        assert [outcome.rule for decision in decisions_of(request) for outcome in decision.outcomes] == ["api", "slots"]
-
     def test_a_request_is_collected_at_once(self, enforce: Enforce) -> None:
         enforce(api=RATE, slots=SLOTS)
         request = visit()
         gone, response = weakref.ref(request), finish(request, HttpResponse())
         del request, response
         assert gone() is None, "else it is garbage until the collector finds it, with all that it refers to"
-
-    def test_a_request_that_no_door_has_seen(self) -> None:
-        request = RequestFactory().get("/")
-        assert finish(request, HttpResponse()).status_code == 200
-        assert (decisions_of(request), bool(state_of(request).earlier)) == ((), False)
 
     def test_what_streams_gives_its_slot_back_at_its_end_and_not_only_when_closed(self, enforce: Enforce) -> None:
         enforce(slots=SLOTS)
@@ -177,48 +163,3 @@ def test_refused_inside_a_view_is_a_429(enforce: Enforce, client: Ask, settings:
         del site.DOINGS["refused"]
     assert [answer.status_code for answer in answers] == [200, 429]
     assert int(answers[1]["Retry-After"]) >= 1
-
-
-@REDIS
-@pytest.mark.parametrize("door", [door for door in DOORS if "async" in door])
-@pytest.mark.parametrize("doing", ["ok", "login", "stream", "denied"])
-async def test_nothing_blocks_the_event_loop(
-    enforce: Enforce, settings: Any, door: str, doing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No question is put to Redis from the loop's own thread but by awaiting."""
-    settings.MIDDLEWARE = site.MIDDLEWARE if "middleware" in door else []
-    store = enforce(api={**RATE, "count_on": [401]}, slots=SLOTS)
-    assert isinstance(store, RedisStore)
-
-    def watched(send: Any, *args: Any) -> Any:
-        with pytest.raises(RuntimeError):
-            asyncio.get_running_loop()
-        return send(*args)
-
-    for way in ("send", "send_all"):
-        monkeypatch.setattr(store.transport, way, partial(watched, getattr(store.transport, way)))
-    for _ in range(2):
-        response = await AsyncClient().get(DOORS[door].format(doing) + "?status=204")
-        assert response.status_code < 429
-        if response.streaming:
-            assert b"".join([part async for part in response]) == b"".join(site.PARTS)
-    assert len(store.leases) == 0
-
-
-def test_what_a_door_adds_is_little(enforce: Enforce, settings: Any) -> None:
-    """In this process alone, beside the same site without it; the figure with Redis is the benchmark's."""
-
-    def seconds() -> float:
-        client = Client()
-        client.get("/middleware/ok")
-        began = time.perf_counter()
-        for _ in range(200):
-            client.get("/middleware/ok")
-        return (time.perf_counter() - began) / 200
-
-    enforce(api={**RATE, "rate": "1000000/min"}, slots={**SLOTS, "limit": 1000})
-    bare = min(seconds() for _ in range(3))
-    settings.MIDDLEWARE = site.MIDDLEWARE
-    added = min(seconds() for _ in range(3)) - bare
-    print(f"the middleware adds {added * 1e6:.0f} us to the {bare * 1e6:.0f} us of Django's test client")
-    assert added < 0.005

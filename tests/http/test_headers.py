@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 import pytest
@@ -20,13 +19,12 @@ from django_throttle.http.problem_details import wait_in_words
 from django_throttle.http.refusal import retry_seconds
 from django_throttle.limiter import Limiter
 from django_throttle.sockets.error_frames import Close, refuse_handshake
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
-from tests.doors import BOTH, REDIS, Enforce
+from tests.doors import BOTH, Enforce
 from tests.entry_points import site
 from tests.http.conftest import Ask
 from tests.inside import count_in
-from tests.servers import RedisServer
 
 TWO: dict[str, Any] = {"rate": "2/min", "algorithm": "fixed_window", "key": "ip"}
 LOGIN = "tests.http.test_headers.login_name"
@@ -40,40 +38,6 @@ def login_name(request: HttpRequest) -> str | None:
 
 def told(response: Any) -> dict[str, str]:
     return {name: value for name, value in response.items() if "ratelimit" in name.lower()}
-
-
-def scripts(server: RedisServer) -> int:
-    """How many were run so far; nothing else of ours reads a counter."""
-    with server.client() as client:
-        return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
-
-
-class TestDoors:
-    @BOTH
-    def test_on_success_and_on_refusal_from_the_decision_itself(
-        self, enforce: Enforce, ask: Ask, clock: FrozenClock
-    ) -> None:
-        enforce(api=TWO)
-        clock.to(14.5)
-        answers = [ask() for _ in range(3)]
-        assert [answer.status_code for answer in answers] == [200, 200, 429]
-        assert [answer["RateLimit"] for answer in answers] == ['"api";r=1;t=46', '"api";r=0;t=46', '"api";r=0;t=46']
-        assert {answer["RateLimit-Policy"] for answer in answers} == {'"api";q=2;w=60'}
-        assert answers[2]["Retry-After"] == "46" and "Retry-After" not in answers[1]
-
-    @REDIS
-    def test_with_no_second_read(self, enforce: Enforce, ask: Ask, redis_server: RedisServer) -> None:
-        enforce(api={**TWO, "rate": "9/min"})
-        ask()  # which also loads the script
-        before = scripts(redis_server)
-        assert "RateLimit" in ask()
-        assert scripts(redis_server) == before + 1
-
-    def test_a_call_that_does_not_count_is_told_as_one(self, enforce: Enforce, ask: Ask) -> None:
-        enforce(api={**TWO, "count_on": [401]})
-        assert ask("login", query="?status=200")["RateLimit"] == '"api";r=2'
-        assert ask("login", query="?status=401")["RateLimit"] == '"api";r=1;t=60'
-        assert ask("login", query="?status=200")["RateLimit"] == '"api";r=1;t=60'
 
 
 def test_several_doors_make_one_item_a_rule(enforce: Enforce, client: Ask, settings: Any) -> None:
@@ -201,12 +165,6 @@ class TestRetry:
         assert retry_seconds(100.0) == 100
         assert retry_seconds(None) is None
 
-    def test_a_crowd_comes_back_spread_out(self, settings: Any) -> None:
-        settings.DJANGO_THROTTLE = {"RETRY_JITTER": 0.1}
-        chance = random.Random(7).random
-        found = [retry_seconds(600.0, chance) for _ in range(1000)]
-        assert min(found) >= 600 and max(found) <= 660 and len(set(found)) > 50
-
     def test_nobody_is_put_off_by_more_than_a_minute(self, settings: Any) -> None:
         settings.DJANGO_THROTTLE = {"RETRY_JITTER": 0.1}
         month = 30 * 86_400
@@ -261,15 +219,6 @@ class TestRetry:
     )
     def test_in_words(self, seconds: int, words: str) -> None:
         assert wait_in_words(seconds, get_language()) == words
-
-
-def test_a_failed_store_tells_of_no_quota(enforce: Enforce, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I12: it is no quota that was used up; and the share of one process is nobody's quota."""
-    for policy, status in (("deny", 503), ("allow", 200), ("local", 200)):
-        enforce(api={**TWO, "on_store_failure": policy})
-        count_in(RedisStore("redis://127.0.0.1:1/0"), monkeypatch)
-        answer = ask()
-        assert (answer.status_code, told(answer)) == (status, {})
 
 
 def test_without_a_decision_there_is_nothing_to_tell() -> None:

@@ -20,8 +20,7 @@ from django_throttle.stores import RedisStore
 from testproject import settings as site_settings
 from testproject.services import NotRunning
 from tests.databases import PostgreSQL
-from tests.http.server import Visit
-from tests.http.servers import Server
+from tests.http.servers import Server, Visit
 from tests.servers import RedisServer, wait_until
 
 RESERVE, LIMIT = 5, 1_000_000

@@ -18,8 +18,7 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from testproject import settings as site_settings
-from tests.http.server import Visit
-from tests.http.servers import Server
+from tests.http.servers import Server, Visit
 from tests.servers import RedisServer, wait_until
 
 LIMIT, RESERVE, STREAMS = 3000, 20, 50

@@ -20,8 +20,7 @@ import pytest
 
 from testproject.check.standstill import elapsed
 from tests.databases import PostgreSQL
-from tests.http.server import Visit
-from tests.http.servers import Server
+from tests.http.servers import Server, Visit
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
 

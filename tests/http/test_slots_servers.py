@@ -1,0 +1,188 @@
+"""However a response ends, on real servers, what its request held of a concurrency rule comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import product
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.conf import settings as site_settings
+
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+from tests.http.servers import ASGI, Server, Visit
+from tests.servers import RedisServer, wait_until
+
+CAP = 3
+NAMED: dict[str, Any] = {
+    "limit": CAP,
+    "algorithm": "concurrency",
+    "events": ["inflight"],
+    "key": "tests.http.served.who",
+}
+QUEUE: dict[str, Any] = {
+    "rate": "1/h",
+    "burst": 2,
+    "algorithm": "leaky_bucket",
+    "action": "delay",
+    "key": "tests.http.served.who",
+    "scopes": ["middleware"],
+}
+RULES = {"slots": {**NAMED, "scopes": ["middleware", "drf"]}}
+INNER = ["decorator", "drf"]
+FAILURES = ["sync&at=0", "sync&at=2", "async&at=0", "async&at=2", "file&at=0", "file&at=2", "header"]
+SERVERS = [(name, None) for name in ("uvicorn-h11", "hypercorn", "daphne", "granian", "gunicorn")]
+# Without the middleware each entry point looks after its request by itself: one server of each kind shows it.
+BARE: list[Any] = [("uvicorn-h11", []), ("gunicorn", [])]
+
+
+class Caller:
+    """Somebody with a name of its own, and how many of its requests Redis counts as open."""
+
+    def __init__(self, redis: RedisServer) -> None:
+        self.name, self.redis = uuid4().hex, redis
+        store = RedisStore(redis.url, secret=site_settings.SECRET_KEY, deadline=5.0)
+        self._limiter = Limiter([Rule("slots", **NAMED)], store)
+
+    def held(self) -> int:
+        remaining = self._limiter.peek(f"tests.http.served.who:{self.name}").remaining
+        return CAP - (remaining or 0)
+
+    def holds(self, slots: int) -> None:
+        wait_until(lambda: self.held() == slots, timeout=20)
+
+    def has_begun(self) -> None:
+        with self.redis.client() as redis:
+            wait_until(lambda: redis.exists(f"begun:{self.name}"), timeout=20)
+
+
+def named(server: Any) -> str:
+    name, middleware = server
+    return name if middleware is None else f"{name} without the middleware"
+
+
+@pytest.fixture(scope="module", params=SERVERS + BARE, ids=named)
+def shared(request: pytest.FixtureRequest, redis_server: RedisServer, servers: None) -> Iterator[Server]:
+    name, middleware = request.param
+    with Server(name, redis_server, RULES, middleware) as running:
+        yield running
+
+
+@pytest.fixture
+def server(shared: Server) -> Server:
+    if shared.process.poll() is not None:
+        shared.start()
+    return shared
+
+
+@pytest.fixture
+def caller(redis_server: RedisServer) -> Caller:
+    return Caller(redis_server)
+
+
+def all_free(callers: dict[Any, Caller]) -> None:
+    try:
+        wait_until(lambda: not any(caller.held() for caller in callers.values()), timeout=20)
+    finally:
+        print("held:", {way: caller.held() for way, caller in callers.items() if caller.held()})
+
+
+def test_responses_that_fail(server: Server, redis_server: RedisServer) -> None:
+    ways = list(product(INNER, FAILURES))
+    if server.name == "gunicorn":  # REST framework's view and its request hold each other, as only the collector finds
+        ways.remove(("drf", "header"))
+    callers = {way: Caller(redis_server) for way in ways}
+    with ExitStack() as visits:
+        for (inner, how), caller in callers.items():  # they stay: daphne would wait for one of them for ever
+            visits.enter_context(Visit(server, f"/{inner}/broken/{caller.name}?kind={how}"))
+        for caller in callers.values():
+            caller.has_begun()
+        all_free(callers)
+
+
+def test_clients_that_leave(server: Server, redis_server: RedisServer) -> None:
+    callers: dict[Any, Caller] = {}
+    visits: list[Visit] = []
+    for inner in INNER:
+        caller = callers[inner, "file"] = Caller(redis_server)
+        with Visit(server, f"/{inner}/broken/{caller.name}?kind=file&at=1000"):
+            caller.has_begun()
+    wheres = list(product(INNER, ["stream/{}"]))
+    if server.name in ASGI:  # a silent stream keeps a thread of a WSGI server busy
+        wheres += [*product(INNER, ["broken/{}?kind=silent"]), ("decorator", "wait/{}")]
+    for inner, where in wheres:
+        caller = callers[inner, where] = Caller(redis_server)
+        visits += [Visit(server, f"/{inner}/{where.format(caller.name)}") for _ in range(CAP)]
+        caller.holds(CAP)
+        with Visit(server, f"/{inner}/quick/{caller.name}") as refused:
+            assert refused.statuses() == [429]
+    for visit in visits:
+        visit.leave()
+    all_free(callers)
+
+
+def test_a_server_that_is_stopped(server: Server, caller: Caller) -> None:
+    """The last test of all servers, as whatever comes after it starts the server again."""
+    visits = [Visit(server, f"/decorator/stream/{caller.name}") for _ in range(CAP)]
+    caller.holds(CAP)
+    server.signal()
+    for visit in visits:  # uvicorn kills itself where they stay; that is another test's
+        visit.leave()
+    caller.holds(0)
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def asgi(redis_server: RedisServer, servers: None) -> Iterator[Server]:
+    with Server("uvicorn-h11", redis_server, RULES | {"queue": QUEUE}) as running:
+        yield running
+
+
+def test_clients_that_leave_while_waiting_for_their_turn(asgi: Server, caller: Caller) -> None:
+    """The queue is of one place an hour; whoever waits in it holds a slot, and gives it back by leaving."""
+    first, second = (Visit(asgi, f"/middleware/wait/{caller.name}") for _ in range(2))
+    caller.holds(2)
+    second.leave()
+    caller.holds(1)
+    first.leave()
+    caller.holds(0)
+
+
+def test_a_synchronous_view_is_in_flight_until_it_is_through(asgi: Server, caller: Caller) -> None:
+    """Its thread goes on when its client has gone: leaving is no way to have more than the limit at work."""
+    visit = Visit(asgi, f"/middleware/blocked/{caller.name}")
+    caller.has_begun()  # who leaves before its view has begun never has it run
+    visit.leave()
+    for _ in range(10):
+        with Visit(asgi, "/free/quick/somebody") as other:
+            assert other.statuses() == [200]
+    assert caller.held() == 1
+    with caller.redis.client() as redis:
+        redis.set(f"goes-on:{caller.name}", 1, ex=60)
+    caller.holds(0)
+
+
+def test_those_of_a_killed_server_are_swept_by_another(redis_server: RedisServer, asgi: Server, caller: Caller) -> None:
+    with Server("uvicorn-h11", redis_server, RULES) as dying:
+        visits = [Visit(dying, f"/decorator/wait/{caller.name}") for _ in range(CAP)]
+        caller.holds(CAP)
+        dying.kill()
+        for visit in visits:
+            visit.leave()
+        wait_until(lambda: caller.held() == 0, timeout=30)
+
+
+@pytest.mark.parametrize("name", ["uvicorn-h11", "wsgiref"])
+def test_a_client_that_has_its_answer_has_its_slot_back(
+    redis_server: RedisServer, servers: None, caller: Caller, name: str
+) -> None:
+    with Server(name, redis_server, RULES) as server:
+        for _ in range(20):
+            visits = [Visit(server, f"/decorator/quick/{caller.name}") for _ in range(CAP)]
+            assert [visit.statuses() for visit in visits] == [[200]] * CAP
+            for visit in visits:
+                visit.leave()
