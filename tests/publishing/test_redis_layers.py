@@ -6,7 +6,7 @@ beside one it has servers of its own, among which it shares out groups and chann
 
 from __future__ import annotations
 
-import time
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.fleet import READY, RedisCluster, Sentinels
+from tests.publishing.conftest import CORE, PUBSUB
 from tests.servers import RedisServer, need_package, wait_until
-from tests.sockets.worker import Worker
+from tests.sockets.worker import Worker, started
 
-LAYERS = {"core": "channels_redis.core.RedisChannelLayer", "pubsub": "channels_redis.pubsub.RedisPubSubChannelLayer"}
 PUBLISH: dict[str, Any] = {"events": ["publish"], "key": "everyone"}
 RULES = {
     "news": {**PUBLISH, "rate": "100000/h", "scopes": ["news"]},
@@ -27,8 +27,6 @@ RULES = {
     "frames": {"rate": "10/s", "events": ["send"], "key": "connection", "algorithm": "fixed_window"},
 }
 SOCKETS = 2  # in each process
-FLOOD = 60
-QUIET = 1.2  # seconds without news after which none is on its way: who has missed frames is told within one
 
 
 class Place(NamedTuple):
@@ -70,106 +68,84 @@ def cluster(stack: ExitStack) -> Place:
     return Place(nodes.url, [{"address": shard.url} for shard in shards], crash)
 
 
-@pytest.fixture(scope="module", params=[one_server, sentinels, cluster], ids=["server", "sentinel", "cluster"])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+@pytest.fixture
+def place(servers: None, request: pytest.FixtureRequest) -> Iterator[Place]:
     need_package("channels_redis")
     with ExitStack() as stack:
         yield request.param(stack)
 
 
-@pytest.fixture(params=LAYERS)
-def layer(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def pair(layer: str, place: Place) -> Iterator[list[Worker]]:
     """Two processes on this layer, without a socket."""
-    config = {"hosts": [{**host, "socket_timeout": None} for host in place.hosts], "prefix": f"chat-{layer}"}
-    layers = {"default": {"BACKEND": LAYERS[layer], "CONFIG": config}}
-    workers = [Worker(REDIS=place.limits, RULES=RULES, CHANNEL_LAYERS=layers) for _ in range(2)]
-    try:
-        assert [worker.hear() for worker in workers] == ["ready", "ready"]
+    config = {"hosts": [{**host, "socket_timeout": None} for host in place.hosts]}
+    layers = {"default": {"BACKEND": layer, "CONFIG": config}}
+    with started(*(Worker(REDIS=place.limits, RULES=RULES, CHANNEL_LAYERS=layers) for _ in range(2))) as workers:
         yield workers
-    finally:
-        for worker in workers:
-            worker.kill()
 
 
-def heard(pair: list[Worker]) -> list[int]:
-    """How many messages each open socket has got or was told to have missed."""
-    return [count for worker in pair for count in worker.ask("heard")]
-
-
-def news(worker: Worker) -> bool:
-    return bool(worker.ask("publish", publisher="user:1") == [True])
-
-
-def is_well(pair: list[Worker]) -> None:
-    """Everybody hears of each publication once, by whichever process; and the group is as large as it is."""
-    whole = [False, 2 * SOCKETS]
-    for worker in pair:
-        wait_until(
-            partial(lambda worker: worker.ask("publish", publisher="user:1", scope="crowd")[:2] == whole, worker)
-        )
-        before = heard(pair)
-        assert len(before) == 2 * SOCKETS
-        assert news(worker)
-        wait_until(partial(lambda expected: heard(pair) == expected, [count + 1 for count in before]))
-
-
-def recover(pair: list[Worker]) -> None:
-    """Clients connect again, and news are sent until everybody has heard some and no more are on their way.
-
-    Of the layer's connections of before the crash each fails once; and who only listens is told nothing of it.
-    """
-    open_all(pair)
-    for worker in pair:
-        before = heard(pair)
-
-        def all_hear(worker: Worker = worker, before: list[int] = before) -> bool:
-            return news(worker) and all(now > was for now, was in zip(heard(pair), before, strict=True))
-
-        wait_until(all_hear, timeout=READY, every=0.2)
-    seen = heard(pair)
-    while (now := wait_for(QUIET, pair)) != seen:
-        seen = now
-
-
-def wait_for(seconds: float, pair: list[Worker]) -> list[int]:
-    time.sleep(seconds)
-    return heard(pair)
-
-
-def dampens(pair: list[Worker]) -> None:
-    """A flood over the damper's rate passes in part, and what passes is heard or told as missed, once each."""
-    before = heard(pair)
-    sent = sum(pair[0].ask("publish", publisher="user:1", scope="flood") == [True] for _ in range(FLOOD))
-    assert 0 < sent < FLOOD
-    wait_until(lambda: heard(pair) == [count + sent for count in before])
-    assert any(worker.ask("missed") for worker in pair), "more than may be sent to a socket: continuity is lost"
+def each(pair: list[Worker], verb: str, **arguments: Any) -> list[int]:
+    """An answer for each open socket of all processes."""
+    return [count for worker in pair for count in worker.ask(verb, **arguments)]
 
 
 def open_all(pair: list[Worker]) -> None:
     """Clients whose sockets have ended connect again, until each is let in."""
+
+    def is_complete(worker: Worker) -> bool:
+        lacking = SOCKETS - worker.ask("count")
+        return not lacking or not any(worker.ask("open", user="1", times=lacking, scope="news"))
+
     for worker in pair:
-
-        def complete(worker: Worker = worker) -> bool:
-            lacking = SOCKETS - worker.ask("count")
-            return not lacking or not any(worker.ask("open", user="1", times=lacking, scope="news"))
-
-        wait_until(complete)
+        wait_until(partial(is_complete, worker))
 
 
+def reaches_all(worker: Worker, pair: list[Worker]) -> bool:
+    """Of the layer's connections of before a crash each fails once; and who only listens is told nothing of it."""
+    text = f"x{secrets.token_hex(4)}"
+    return worker.ask("publish", publisher="user:1", text=text) == [True] and all(each(pair, "heard", text=text))
+
+
+def is_well(pair: list[Worker]) -> None:
+    """Everybody hears of each publication once, by whichever process; and the group is as large as it is."""
+    for worker in pair:
+        wait_until(partial(reaches_all, worker, pair), timeout=READY, every=0.2)
+        ask = partial(worker.ask, "publish", publisher="user:1", scope="crowd")
+        wait_until(lambda ask=ask: ask()[:2] == [False, 2 * SOCKETS])
+        text = f"x{secrets.token_hex(4)}"
+        assert worker.ask("publish", publisher="user:1", text=text) == [True]
+        wait_until(lambda text=text: each(pair, "heard", text=text) == [1] * 2 * SOCKETS)
+
+
+def dampens(pair: list[Worker]) -> None:
+    """A flood over the damper's rate passes in part, and what passes is heard or told as missed."""
+    text, missed = f"x{secrets.token_hex(4)}", each(pair, "missed")
+    publish = partial(pair[0].ask, "publish", publisher="user:1", scope="flood", text=text)
+    sent = sum(publish() == [True] for _ in range(60))
+    assert 0 < sent < 60
+
+    def is_heard_of() -> bool:
+        heard, now = each(pair, "heard", text=text), each(pair, "missed")
+        return all(got + after - before >= sent for got, after, before in zip(heard, now, missed, strict=True))
+
+    wait_until(is_heard_of)
+
+
+@pytest.mark.parametrize(
+    ("place", "layer"),
+    [(one_server, CORE), (one_server, PUBSUB), (sentinels, PUBSUB), (cluster, CORE)],
+    ids=["server-core", "server-pubsub", "sentinel-pubsub", "cluster-core"],
+    indirect=["place"],
+)
 def test_publications_go_on_after_redis_was_killed(place: Place, layer: str, pair: list[Worker]) -> None:
     open_all(pair)
     is_well(pair)
     dampens(pair)
     place.crash()
-    if layer == "core":
+    if layer == CORE:
         wait_until(lambda: [worker.ask("count") for worker in pair] == [0, 0])
     else:
         assert [worker.ask("count") for worker in pair] == [SOCKETS, SOCKETS]
-    recover(pair)
+    open_all(pair)
     is_well(pair)
     dampens(pair)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,61 +10,35 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from testproject.check.standstill import elapsed
 from tests.fleet import READY, Sentinels
-from tests.servers import RedisServer, slack, wait_until
-from tests.sockets.worker import GROUP, QUICK, SECRET, Worker
+from tests.servers import RedisServer, wait_until
+from tests.sockets.worker import GROUP, SECRET, Worker, started
 
 CAP = 6
-HELD: dict[str, Any] = {"algorithm": "concurrency", "events": ["connection"], "key": "user"}
+HELD: dict[str, Any] = {"algorithm": "concurrency", "events": ["connection"], "key": "user", "limit": CAP}
 NEWS: dict[str, Any] = {"rate": "1000/h", "events": ["publish"], "key": "everyone", "algorithm": "fixed_window"}
 POLICIES = ("local", "allow", "deny")
 RULES: dict[str, dict[str, Any]] = {
-    **{name: {**HELD, "limit": CAP, "scopes": [name], "on_store_failure": name} for name in POLICIES},
+    **{name: {**HELD, "scopes": [name], "on_store_failure": name} for name in POLICIES},
     **{f"news {name}": {**NEWS, "scopes": [name], "on_store_failure": name} for name in POLICIES},
 }
-BEAT = QUICK["BEAT_INTERVAL"]
+pytestmark = pytest.mark.usefixtures("servers")
 
 
 @pytest.fixture(scope="module")
-def watched() -> Iterator[Sentinels]:
+def sentinels() -> Iterator[Sentinels]:
     with Sentinels() as servers:
         yield servers
 
 
-@pytest.fixture
-def sentinels(watched: Sentinels) -> Iterator[Sentinels]:
-    """Whoever was killed is a replica again afterwards."""
-    yield watched
-    master = watched.master()
-    (other,) = (server for server in watched.servers if server is not master)
-    if other.process is None or other.process.poll() is not None:
-        other.restart()
-    with other.client() as client:
-        client.config_set("masterauth", "")
-        client.execute_command("REPLICAOF", "127.0.0.1", str(master.port))
-
-
 @pytest.fixture(scope="module")
-def both(watched: Sentinels) -> Iterator[list[Worker]]:
-    workers = [Worker(REDIS=watched.url, RULES=RULES, DEADLINE=0.5) for _ in range(2)]
-    try:
-        yield [worker for worker in workers if worker.hear() == "ready"]
-    finally:
-        for worker in workers:
-            worker.kill()
-
-
-@pytest.fixture
-def pair(both: list[Worker]) -> Iterator[list[Worker]]:
-    """Two processes, in which nothing is left open afterwards."""
-    yield both
-    for worker in both:
-        worker.ask("shut")
+def pair(sentinels: Sentinels) -> Iterator[list[Worker]]:
+    with started(*(Worker(REDIS=sentinels.url, RULES=RULES, DEADLINE=0.5) for _ in range(2))) as workers:
+        yield workers
 
 
 class Witness:
-    """Another process, in which nobody holds anything; ``back`` is when it was first answered after a failure."""
+    """Another process, in which nobody holds anything."""
 
     def __init__(self, url: str) -> None:
         self.store = RedisStore(url, secret=SECRET, deadline=2.0)
@@ -73,20 +46,13 @@ class Witness:
     def counts(self, name: str, user: str = "1") -> int | None:
         """What Redis has of a rule; None while nobody answers."""
         decision = Limiter([Rule.from_options(name, RULES[name])], self.store).peek(f"user:{user}")
-        if decision.degraded:
-            return None
-        assert decision.limit is not None and decision.remaining is not None
-        return decision.limit - decision.remaining
-
-    def is_answered(self) -> bool:
-        return self.counts("local") is not None
+        return None if decision.degraded or decision.remaining is None else CAP - decision.remaining
 
 
-def fail_over(sentinels: Sentinels, witness: Witness, old: RedisServer) -> float:
-    """Wait for the next master; returns when it has answered."""
+def fail_over(sentinels: Sentinels, witness: Witness, old: RedisServer) -> None:
+    """Wait for the next master, and its first answer."""
     wait_until(lambda: sentinels.master() is not old, timeout=READY)
-    wait_until(witness.is_answered, timeout=READY)
-    return time.monotonic()
+    wait_until(lambda: witness.counts("local") is not None, timeout=READY)
 
 
 def test_sockets_outlive_a_master(sentinels: Sentinels, pair: list[Worker]) -> None:
@@ -95,25 +61,25 @@ def test_sockets_outlive_a_master(sentinels: Sentinels, pair: list[Worker]) -> N
     for worker in pair:
         assert worker.ask("open", user="1", scope="local", times=2) == [0, 0]
     assert witness.counts("local") == 4
-    time.sleep(BEAT + 0.2)  # each knows by then that there are two
+    for worker in pair:  # each knows by then that there are two
+        wait_until(lambda worker=worker: worker.ask("processes") == 2)
     old.kill()
     for name, codes in (("local", [0, 4430]), ("allow", [0, 0]), ("deny", [4503, 4503])):
         assert first.ask("open", user="1", scope=name, times=2) == codes, name
         sent = first.ask("publish", publisher="user:1", group=GROUP, scope=name)
         assert sent == ([False, 0, f"news {name}", True] if name == "deny" else [True])
     second.ask("abandon", times=2)
-    assert sentinels.master() is old, "that was to be in between"
-    back = fail_over(sentinels, witness, old)
+    fail_over(sentinels, witness, old)
     wait_until(lambda: (witness.counts("allow"), witness.counts("local")) == (2, 3))
-    took = elapsed(back)
-    print(f"open sockets are counted, and closed ones not, {took:.2f} s after the new master's first answer")
-    assert took < slack(BEAT + 0.5)
     assert [worker.ask("count") for worker in pair] == [5, 0]
     wait_until(lambda: first.ask("publish", publisher="user:1", group=GROUP, scope="deny") == [True])
     assert sorted(first.ask("open", user="1", scope="local", times=5)) == [0, 0, 0, 4430, 4430]
     for worker in pair:
         worker.ask("shut")
     wait_until(lambda: witness.counts("local") == witness.counts("allow") == 0)
+    old.start()
+    with old.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", str(sentinels.master().port))
 
 
 def test_what_the_replica_has_not_got_is_not_lost(sentinels: Sentinels, pair: list[Worker]) -> None:
@@ -133,12 +99,7 @@ def test_what_the_replica_has_not_got_is_not_lost(sentinels: Sentinels, pair: li
     second.ask("close", times=1)  # of user 4
     wait_until(lambda: (witness.counts("local", "3"), witness.counts("local", "4")) == (4, 0))
     old.kill()
-    back = fail_over(sentinels, witness, old)
+    fail_over(sentinels, witness, old)
     assert sentinels.master() is replica
-    print(witness.counts("local", "3"), witness.counts("local", "4"))
     wait_until(lambda: witness.counts("local", "3") == 4)
-    took = elapsed(back)
-    print(f"those that the replica had not heard of are counted after {took:.2f} s")
-    assert took < slack(BEAT + 0.5)
     wait_until(lambda: witness.counts("local", "4") == 0, timeout=20)
-    print(f"those that the replica had heard of are not counted after {elapsed(back):.2f} s")

@@ -196,15 +196,6 @@ async def test_a_failed_store_refuses_frames_and_closes_nobody(enforce: Enforce,
         assert (line.got, line.closed) == ([], None)
 
 
-async def test_a_failed_store_lets_handshakes_and_frames_through(enforce: Enforce, monkeypatch: Any) -> None:
-    frames = {**TWO_FRAMES, "rate": "1/min", "on_store_failure": "allow"}
-    broken(enforce(sockets={**ONE, "on_store_failure": "allow"}, frames=frames), monkeypatch)
-    async with Line() as first, Line() as second:
-        for line in (first, second):
-            line.send("x", "y")
-            assert await line.received(2) == ["x", "y"]
-
-
 async def test_a_client_that_has_gone_before_its_refusal_is_no_error(enforce: Enforce) -> None:
     """Nothing is started and nothing held."""
     sent: list[str] = []

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from channels.exceptions import DenyConnection
 from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.layers import InMemoryChannelLayer
 
@@ -18,8 +17,8 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.clock import LoopClock
-from tests.consumers import EVERY_KIND, TWO_FRAMES, TWO_SOCKETS, AsyncEcho, SyncEcho, held
-from tests.doors import BOTH, REDIS, Enforce
+from tests.consumers import TWO_FRAMES, TWO_SOCKETS, AsyncEcho, SyncEcho, held
+from tests.doors import REDIS, Enforce
 from tests.forks import holds_in_child
 from tests.inside import count_in
 from tests.proxy import Proxy
@@ -115,37 +114,6 @@ async def test_f47_something_fails_as_a_socket_ends(enforce: Enforce, settings: 
     assert held(store) == 0
 
 
-@EVERY_KIND
-async def test_two_disconnects_release_once(enforce: Enforce, app: Any) -> None:
-    store = enforce(sockets=TWO_SOCKETS)
-    async with Line(app):
-        async with Line(app) as line:
-            line.leave()
-        assert held(store) == 1
-    assert held(store) == 0
-
-
-async def test_a_consumer_that_denies_the_handshake_itself(enforce: Enforce) -> None:
-    class Denying(AsyncEcho):
-        async def connect(self) -> None:
-            raise DenyConnection
-
-    store = enforce(sockets=TWO_SOCKETS)
-    async with Line(Denying.as_asgi()) as line:
-        assert line.sent[0]["type"] == "websocket.close"
-    assert held(store) == 0
-
-
-@BOTH
-async def test_a_cancelled_application(enforce: Enforce) -> None:
-    store = enforce(sockets=TWO_SOCKETS)
-    line = await Line().open()
-    assert held(store) == 1
-    line.task.cancel()
-    await asyncio.wait({line.task})
-    assert held(store) == 0
-
-
 async def test_the_slot_is_free_while_the_application_still_says_goodbye(enforce: Enforce) -> None:
     go_on = asyncio.Event()
 
@@ -160,18 +128,6 @@ async def test_the_slot_is_free_while_the_application_still_says_goodbye(enforce
     assert not line.task.done()
     go_on.set()
     await line.ended()
-
-
-async def test_the_slot_is_free_as_soon_as_the_application_closes(enforce: Enforce) -> None:
-    class Closing(AsyncEcho):
-        async def receive(self, *_: Any, **__: Any) -> None:
-            await self.close(4000)
-
-    store = enforce(sockets=TWO_SOCKETS)
-    async with Line(Closing.as_asgi()) as line:
-        line.send("x")
-        assert (await line.closing())["code"] == 4000
-        assert (held(store), line.task.done()) == (0, False)
 
 
 async def test_a_client_that_has_gone_when_it_is_sent_an_error_frame(enforce: Enforce) -> None:
@@ -209,18 +165,6 @@ async def test_nobody_waits_for_a_release(enforce: Enforce, monkeypatch: Any) ->
         monkeypatch.setattr(store.transport, "asend_all", hang)
     assert (held(store), len(store.leases.unconfirmed()), used(store, "everyone")) == (0, 1, 1)
     go_on.set()
-    await becomes(lambda: not store.leases.unconfirmed())
-    assert used(store, "everyone") == 0
-
-
-@REDIS
-async def test_fifty_at_once_at_a_cap_of_five(enforce: Enforce) -> None:
-    store = enforce(sockets={**TWO_SOCKETS, "limit": 5})
-    lines = await asyncio.gather(*(Line().open() for _ in range(50)))
-    accepted = [line for line in lines if not line.closed]
-    assert len(accepted) == held(store) == 5
-    for line in accepted:
-        await line.close()
     await becomes(lambda: not store.leases.unconfirmed())
     assert used(store, "everyone") == 0
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import signal
+import secrets
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +26,6 @@ QUICK = {"BEAT_INTERVAL": 0.5, "PROCESS_TTL": 2.0, "RULES_POLL": 0.1, "DATABASE_
 GRACE_SECONDS = 1.0
 ADDRESS = "203.0.113.9"
 GROUP = "news"
-MESSAGE = {"type": "news.told", "text": "news"}
 
 
 class Worker:
@@ -58,8 +59,25 @@ class Worker:
 
     def kill(self) -> None:
         """SIGKILL: it has no say in what becomes of its sockets."""
-        self.process.send_signal(signal.SIGKILL)
+        self.process.kill()
         self.process.communicate()
+
+
+@contextmanager
+def started(*workers: Worker) -> Iterator[list[Worker]]:
+    """Processes that are ready, and killed at the end."""
+    try:
+        assert [worker.hear() for worker in workers] == ["ready"] * len(workers)
+        yield [*workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def open_sockets() -> Any:
+    from django_throttle.connections.open_sockets import open_sockets
+
+    return open_sockets.everyone()
 
 
 class Sockets:
@@ -89,9 +107,8 @@ class Sockets:
 
         groups = [GROUP] if scope == GROUP else []
         kind = type("Kind", (self.consumer,), {"throttle_scope": scope, "groups": groups})
-        lines = [Line(kind.as_asgi(), address=address) for _ in range(times)]
-        for line in lines:
-            line.scope["user"] = SimpleNamespace(pk=user, is_authenticated=True)
+        caller = SimpleNamespace(pk=user, is_authenticated=True)
+        lines = [Line(kind.as_asgi(), address=address, user=caller) for _ in range(times)]
         await asyncio.gather(*(line.open() for line in lines))
         let_in = [line for line in lines if line.sent and line.sent[0]["type"] == "websocket.accept"]
         self.lines += let_in
@@ -103,9 +120,10 @@ class Sockets:
 
     async def abandon(self, times: int) -> None:
         """The same, and nobody waits until what they held is given back."""
-        for line in self._open()[:times]:
-            line.queue.put_nowait({"type": "websocket.disconnect", "code": 1000})
-        await asyncio.sleep(0.05)
+        leaving = self._open()[:times]
+        for line in leaving:
+            line.leave()
+        await asyncio.wait([line.task for line in leaving])
 
     async def shut(self) -> None:
         """Close whatever is open, and forget all."""
@@ -122,7 +140,7 @@ class Sockets:
             [(line.told("error") or [{}])[-1].get("code"), line.closed["code"]] for line in self.lines if line.closed
         ]
 
-    async def told(self, text: str) -> list[int]:
+    async def heard(self, text: str) -> list[int]:
         """How often each was sent this."""
         return [line.frames.count(text) for line in self._open()]
 
@@ -130,23 +148,16 @@ class Sockets:
         """How many frames each was told to have missed."""
         return [sum(frame["lost"] for frame in line.told("continuity_lost")) for line in self._open()]
 
-    async def heard(self) -> list[int]:
-        """The same and the publications that each was sent."""
-        return [told + missed for told, missed in zip(await self.told("news"), await self.missed(), strict=True)]
+    async def send(self, times: int) -> int:
+        """So many frames on the newest socket; how many came back, when each has or was refused."""
+        line, text = self._open()[-1], f"x{secrets.token_hex(4)}"
+        (socket,) = [socket for socket in open_sockets() if socket.who.subject is line.scope]
+        refused = socket.refused
+        line.send(*[text] * times)
+        await line.until(lambda: line.frames.count(text) + socket.refused - refused >= times)
+        return int(line.frames.count(text))
 
-    async def send(self, times: int, quiet: float = 0.3) -> int:
-        """So many frames on the newest socket; how many came back, when all have or nothing has for some seconds."""
-        line = self._open()[-1]
-        before, seen, since = line.frames.count("x"), -1, 0.0
-        line.send(*["x"] * times)
-        loop = asyncio.get_running_loop()
-        while seen < 0 or (line.frames.count("x") < before + times and loop.time() - since < quiet):
-            if len(line.sent) != seen:
-                seen, since = len(line.sent), loop.time()
-            await asyncio.sleep(0.01)
-        return int(line.frames.count("x")) - before
-
-    async def publish(self, publisher: str, group: str = GROUP, scope: str | None = None) -> list[Any]:
+    async def publish(self, publisher: str, group: str = GROUP, scope: str | None = None, text: str = GROUP) -> Any:
         """Whether it was sent; where not, the members of the group, and the rule and the ident that refused.
 
         Nothing if the layer's Redis has failed.
@@ -156,8 +167,9 @@ class Sockets:
         from django_throttle.channels import throttled_group_send
         from django_throttle.exceptions import PublishRefused
 
+        message = {"type": "news.told", "text": text}
         try:
-            await throttled_group_send(group, MESSAGE, publisher=publisher, scope=scope)
+            await throttled_group_send(group, message, publisher=publisher, scope=scope)
         except PublishRefused as refused:
             return [False, refused.members, refused.decision.rule, refused.decision.unavailable]
         except RedisError:
@@ -184,6 +196,12 @@ class Sockets:
         from django_throttle.stores import get_store
 
         return get_store().leases.uid
+
+    async def processes(self) -> int:
+        """How many this one shares limits with, itself included."""
+        from django_throttle.stores import get_store
+
+        return get_store().processes.seen
 
     def _open(self) -> list[Any]:
         return [line for line in self.lines if not line.closed and not line.task.done()]
