@@ -15,7 +15,7 @@ from rest_framework.test import APIRequestFactory, force_authenticate
 from rest_framework.views import APIView
 
 from django_throttle import drf, rulebook
-from django_throttle.core import Override, Reason
+from django_throttle.core import Override
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.request_state import decisions_of, state_of
 from django_throttle.observe import Report
@@ -162,14 +162,6 @@ class TestOverrides:
     def test_multiply(self, clock: FrozenClock, rules: str) -> None:
         self.put(clock, "multiply", factor=2, rules=(rules,))
         assert statuses(5) == [200] * 4 + [429]
-
-    def test_block(self, clock: FrozenClock) -> None:
-        self.put(clock, "block", until=clock() + 90.5)
-        answer = get()
-        assert (answer.status_code, answer["Retry-After"]) == (429, "91")
-        request = APIRequestFactory().get("/")
-        View.as_view()(request)
-        assert [one.reason for decision in decisions_of(request) for one in decision.outcomes] == [Reason.BLOCKED]
 
     def test_of_a_user_whatever_the_throttle_counts_by(self, clock: FrozenClock) -> None:
         self.put(clock, "exempt", "user:1")

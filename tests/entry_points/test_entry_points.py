@@ -114,6 +114,7 @@ def test_callers_are_told_how_much_remains(enforce: Enforce, entry_point: EntryP
         assert [answer.remaining for answer in answers] == [2, 1, 0, 0, 0]
 
 
+@pytest.mark.row("A31")
 @BOTH
 @entry_points("rules")
 def test_a_call_that_one_rule_refuses_is_charged_by_none(enforce: Enforce, entry_point: EntryPoint) -> None:

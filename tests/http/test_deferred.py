@@ -301,13 +301,6 @@ def test_tokens_that_are_not_ours_or_too_old_lead_nowhere(enforce: Enforce, sett
     assert Client().get(where).status_code == 404, "the site has pruned it"
 
 
-def test_the_page_is_only_read(settings: Any) -> None:
-    settings.MIDDLEWARE = ["django.middleware.csrf.CsrfViewMiddleware"]
-    for method in ("post", "put", "delete"):
-        answer = getattr(Client(enforce_csrf_checks=True), method)("/later/x")
-        assert (answer.status_code, answer["Allow"]) == (405, "GET, HEAD")
-
-
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_payload_is_an_error_and_gives_the_moment_back(enforce: Enforce, name: str) -> None:
     enforce(reports=QUEUE)
@@ -354,12 +347,6 @@ def test_behind_the_middleware_it_is_deferred_all_the_same(enforce: Enforce, set
     assert [Client().get("/view").status_code for _ in range(5)] == [200, 202, 202, 202, 429]
 
 
-def test_a_view_that_names_no_task_runs_until_the_queue_is_full(enforce: Enforce, settings: Any) -> None:
-    settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
-    enforce(all=QUEUE)
-    assert [Client().get("/later/x").status_code for _ in range(5)] == [404] * 4 + [429]
-
-
 @pytest.mark.parametrize(
     ("policy", "statuses", "positions"),
     [("allow", [200] * 5, []), ("deny", [503] * 5, []), ("local", [200, 202, 202, 429, 429], [3, 4])],
@@ -367,6 +354,7 @@ def test_a_view_that_names_no_task_runs_until_the_queue_is_full(enforce: Enforce
 def test_without_redis_the_failure_policy_says_what_becomes_of_calls(
     enforce: Enforce,
     get: Get,
+    redis_server: Any,
     monkeypatch: pytest.MonkeyPatch,
     policy: str,
     statuses: list[int],

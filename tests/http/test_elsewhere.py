@@ -8,14 +8,9 @@ import pytest
 from django.contrib.sessions.backends.signed_cookies import SessionStore
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
-from django.urls import ResolverMatch, path
-from rest_framework.response import Response
-from rest_framework.test import APIRequestFactory
+from django.urls import path
 from rest_framework.views import APIView
 
-from django_throttle.channels import ThrottledConsumerMixin
-from django_throttle.channels import ThrottleMiddleware as SocketMiddleware
-from django_throttle.drf import RuleThrottle
 from django_throttle.identity import HttpWho, ScopeWho, client_address
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
@@ -44,24 +39,6 @@ def test_the_rules_of_where_it_goes_apply(enforce: Enforce, settings: Any, clien
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert answers[0].content == b"elsewhere"
     assert answers[2]["Retry-After"] == "60"
-
-
-@pytest.mark.parametrize("match", [None, ResolverMatch(lambda request: None, (), {})])
-def test_a_view_called_with_a_match_made_by_hand(enforce: Enforce, match: Any) -> None:
-    class Search(APIView):
-        authentication_classes = ()
-        throttle_classes = [RuleThrottle]
-
-        def get(self, request: Any) -> Response:
-            return Response()
-
-    enforce(api={"rate": "1/min", "key": "everyone"})
-    statuses = []
-    for _ in range(2):
-        request = APIRequestFactory().get("/")
-        request.resolver_match = match
-        statuses.append(Search.as_view()(request).status_code)
-    assert statuses == [200, 429]
 
 
 class TestSignedCookies:
@@ -117,31 +94,3 @@ class TestAddress:
 
     def test_ipv6_is_whole(self) -> None:
         assert client_address(RequestFactory().get("/", REMOTE_ADDR="2001:db8:0::1%eth0")) == "2001:db8::1"
-
-
-async def done(scope: Any, receive: Any, send: Any) -> str:
-    return "done"
-
-
-class Consumer:
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> str:
-        return await done(scope, receive, send)
-
-
-class Mixed(ThrottledConsumerMixin, Consumer):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("kind", "app"),
-    [(kind, SocketMiddleware(done, "chat")) for kind in ("http", "lifespan", "websocket")] + [("websocket", Mixed())],
-)
-async def test_what_an_application_returns_is_handed_on(kind: str, app: Any) -> None:
-    async def receive() -> Any:
-        return {"type": "websocket.connect"}
-
-    async def send(event: Any) -> None:
-        raise AssertionError(event)
-
-    scope = {"type": kind, "path": "/", "headers": [], "client": ("192.0.2.1", 5)}
-    assert await app(scope, receive, send) == "done"

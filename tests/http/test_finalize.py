@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from typing import Any
 
@@ -14,9 +13,7 @@ from django.test import RequestFactory
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
-from django_throttle.core.commands import Refund
 from django_throttle.decorators import throttle
-from django_throttle.exceptions import Cause, StoreError
 from django_throttle.http import finalize
 from django_throttle.http.finalize import finish_failed, status_of, status_of_error
 from django_throttle.http.request_state import REQUEST_EVENTS, state_of
@@ -24,10 +21,9 @@ from django_throttle.identity import HttpWho
 from django_throttle.limiter import Limiter
 from django_throttle.stores import get_store
 from django_throttle.stores.base import run
-from tests.doors import BOTH, Enforce
+from tests.doors import Enforce
 from tests.entry_points import site
 from tests.http.conftest import Ask
-from tests.inside import unsaid
 
 SLOTS: dict[str, Any] = {"limit": 2, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 RATE: dict[str, Any] = {"rate": "5/min", "algorithm": "fixed_window", "key": "everyone"}
@@ -55,17 +51,6 @@ def finish(request: HttpRequest, response: Any) -> Any:
 
 
 class TestFinish:
-    @BOTH
-    def test_twice_is_as_once(self, enforce: Enforce) -> None:
-        enforce(api={**RATE, "count_on": [401]}, slots=SLOTS)
-        request = visit()
-        assert len(get_store().leases) == 1
-        response = HttpResponse()
-        for _ in range(3):
-            assert finish(request, response) is response
-        finish_failed(request, status_of_error(ValueError()))
-        assert (len(get_store().leases), left()) == (0, 5)
-
     def test_only_the_first_door_attends(self, enforce: Enforce) -> None:
         enforce()
         request = visit()
@@ -121,34 +106,6 @@ def test_the_status_of_an_error() -> None:
         status_of_error(error) for error in (Teapot(), Odd(), ValueError(), SystemExit(), asyncio.CancelledError())
     ]
     assert found == [418, 500, 500, None, None]
-
-
-class TestRefundsThatFail:
-    @pytest.mark.parametrize("door", ["/middleware/ok", "/async-middleware/ok"])
-    def test_are_told_once_and_never_raised(
-        self,
-        enforce: Enforce,
-        client: Ask,
-        settings: Any,
-        door: str,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
-    ) -> None:
-        settings.MIDDLEWARE = site.MIDDLEWARE
-        store = enforce(api={**RATE, "count_on": [401]})
-        execute = store.execute
-
-        def away(command: Any) -> Any:
-            if isinstance(command, Refund):
-                raise StoreError(Cause.UNAVAILABLE)
-            return execute(command)
-
-        monkeypatch.setattr(store, "execute", away)
-        unsaid(finalize, monkeypatch)
-        with caplog.at_level(logging.WARNING, "django_throttle"):
-            assert [client(door).status_code for _ in range(3)] == [200] * 3
-        assert len([record for record in caplog.records if "stay charged" in record.message]) == 1
-        assert left() == 2
 
 
 @pytest.mark.parametrize("door", ["/middleware/refused", "/async-middleware/refused", "/drf/refused"])

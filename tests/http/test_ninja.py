@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import typing
 from typing import Annotated, Any
-from unittest.mock import Mock
 
 import pytest
 from django.http import HttpRequest
@@ -92,13 +91,6 @@ async def test_in_an_asynchronous_operation_under_two_rules(enforce: Enforce) ->
     assert [(await client.get(f"/find/{word}")).status_code for word in ("a", "b", "c", "d")] == [429, 200, 200, 429]
 
 
-def test_the_schema_has_them(enforce: Enforce) -> None:
-    schema = api.get_openapi_schema(path_prefix="/")
-    assert set(schema["components"]["schemas"]) == {"Order", "Piece"}
-    (parameter,) = [one for one in schema["paths"]["/find/{word}"]["get"]["parameters"] if one["name"] == "page"]
-    assert parameter["schema"]["type"] == "integer"
-
-
 @pytest.mark.parametrize("function", [order, find], ids=["plain", "awaited"])
 def test_whatever_looks_up_names_finds_those_of_the_function(function: Any) -> None:
     assert function.__globals__ is globals()
@@ -106,9 +98,3 @@ def test_whatever_looks_up_names_finds_those_of_the_function(function: Any) -> N
     assert inspect.iscoroutinefunction(function) == (function is find)
     assert typing.get_type_hints(function)["request"] is HttpRequest
     assert inspect.signature(function, eval_str=True).parameters["request"].annotation is HttpRequest
-
-
-def test_a_request_that_its_suite_makes_has_no_route(enforce: Enforce) -> None:
-    enforce(api={"rate": "1/min", "key": "everyone"})
-    request = Mock(spec=HttpRequest, META={}, method="GET", path_info="/")
-    assert throttle("api")(lambda request: {"pieces": 3})(request) == {"pieces": 3}

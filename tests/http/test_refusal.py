@@ -46,14 +46,6 @@ def exactly(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timezone, "now", lambda: datetime(2026, 11, 20, 14, 3, 30, tzinfo=UTC))
 
 
-@pytest.mark.parametrize("wait", [251_654_000_000.0, 1e15])
-@pytest.mark.parametrize("accept", [BROWSER, "application/json"])
-def test_a_block_until_the_end_of_all_dates_has_no_date(wait: float, accept: str) -> None:
-    response = answered(refused(wait, reason=Reason.BLOCKED, window=None), accept)
-    assert (response.status_code, response["Retry-After"]) == (429, str(int(wait)))
-    assert "days" in text(response) or "seconds" in text(response)
-
-
 @pytest.mark.parametrize(
     ("unit", "said"),
     [
@@ -210,17 +202,6 @@ def test_the_page_stands_alone_and_can_be_read_aloud(decision: Decision, status:
     assert (outline.language, outline.fetched) == ("en", [])
     assert outline.tags.count("h1") == outline.tags.count("main") == outline.tags.count("title") == 1
     assert "script" not in outline.tags
-
-
-@pytest.mark.parametrize("ident", ["user:bob", "user:alice", ""])
-def test_it_is_kept_for_all_but_has_the_reference_of_each(ident: str) -> None:
-    outcome = Outcome("secret-rule", ident, False, 10, 0, 90.0, 90.0, window=60.0)
-    said = text(answered(conclude((outcome,))))
-    assert said.endswith(f"Status 429, reference {ident_for_logs(ident)}" if ident else "Status 429")
-    answered(refused())
-    misses = module._our_page.cache_info().misses
-    answered(refused())
-    assert module._our_page.cache_info().misses == misses
 
 
 @pytest.mark.parametrize("decision", [refused(one) for one in (59, 61, 43_199, 90_000)] + [TOO_LARGE])

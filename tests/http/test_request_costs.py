@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, ClassVar
 
 import pytest
-from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
 from django.contrib.auth.models import Group
 from django.core.handlers.asgi import ASGIHandler
 from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import path
 from django.views.generic import TemplateView
@@ -24,7 +23,6 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle import decorators, drf
-from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.meter import Meter, in_use
 from django_throttle.observe import cost_log
 from django_throttle.observe.route_costs import RouteCosts, dearest
@@ -175,19 +173,6 @@ def test_what_a_request_used(name: str, settings: Any, site: RouteCosts) -> None
     check(name, body, logged(captured), site, is_whole=name != "dfailing")
 
 
-@pytest.mark.parametrize("name", [*ASYNC, "plain", "decorated", "search"])
-async def test_the_same_on_an_event_loop(name: str, settings: Any, site: RouteCosts) -> None:
-    behind(settings, name)
-    captured = CaptureQueriesContext(connection)
-    await sync_to_async(captured.__enter__)()  # of the connection in the thread that makes the queries
-    response = await AsyncClient().get(f"/{name}")
-    parts = [part async for part in response] if response.streaming else [response.content]
-    await sync_to_async(captured.__exit__)(None, None, None)
-    queries = await sync_to_async(logged)(captured)
-    response.close()
-    check(name, b"".join(parts), queries, site)
-
-
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 @pytest.mark.parametrize("name", [*ASYNC, "plain", "streamed", "decorated", "search"])
 async def test_the_same_as_a_server_of_asgi_calls_the_site(name: str, settings: Any, site: RouteCosts) -> None:
@@ -204,19 +189,6 @@ async def test_the_same_as_a_server_of_asgi_calls_the_site(name: str, settings: 
     assert (meter.queries, meter.rows) == (3, ROWS + 5)
     assert meter.bytes == sum(len(event.get("body", b"")) for event in sent)
     assert [(cost.scope, cost.calls) for cost in dearest(site.look())] == [(name, 1)]
-
-
-async def test_requests_at_once_have_meters_of_their_own(settings: Any, site: RouteCosts) -> None:
-    settings.MIDDLEWARE = [MIDDLEWARE]
-    await asyncio.gather(*(AsyncClient().get("/awaited") for _ in range(8)))
-    assert [(meter.queries, meter.rows) for meter in meters] == [(3, ROWS + 5)] * 8
-
-
-def test_several_doors_have_one_meter(settings: Any, site: RouteCosts) -> None:
-    settings.MIDDLEWARE = [MIDDLEWARE]
-    Client().get("/search")
-    assert meters[0].queries == 3
-    assert [cost.calls for cost in dearest(site.look())] == [1]
 
 
 def test_what_a_stream_computes_is_its_time_on_the_processor(settings: Any, site: RouteCosts) -> None:
@@ -266,26 +238,11 @@ def failed(get_response: Any) -> Any:
     return answered
 
 
-def test_requests_that_no_view_answers_are_of_one_scope(settings: Any, site: RouteCosts) -> None:
-    settings.MIDDLEWARE = [MIDDLEWARE]
-    for number in range(3):
-        Client().get(f"/nowhere/{number}")
-    assert [(cost.scope, cost.calls) for cost in dearest(site.look())] == [("404", 3)]
-
-
 def test_a_page_that_is_rendered_late(settings: Any, site: RouteCosts) -> None:
     settings.MIDDLEWARE = [MIDDLEWARE]
     response = Client().get("/page")
     (cost,) = dearest(site.look())
     assert cost.spreads["response_bytes"].mean == len(response.content) > 0
-
-
-def test_a_view_that_is_called_directly_has_its_meter_too(site: RouteCosts) -> None:
-    request = RequestFactory().get("/")
-    decorators.throttle("api")(plain)(request).close()
-    assert isinstance(request.throttle, RequestThrottle)  # type: ignore[attr-defined]
-    assert (meters[0].queries, meters[0].rows) == (3, ROWS + 5)
-    assert not site.look()  # it is of no route
 
 
 @pytest.mark.parametrize("name", ["plain", "decorated", "search"])
@@ -355,7 +312,3 @@ class TestLog:
             "plain",
             "awaited",
         ]
-
-    def test_a_request_within_it_is_not_worth_a_line(self, caplog: Any) -> None:
-        Client().get("/small")
-        assert not [record for record in caplog.records if record.name == "django_throttle.costs"]

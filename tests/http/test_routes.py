@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -234,10 +233,6 @@ class TestScopes:
     def test_a_view_says_it_else_its_route_does(self, where: str, scope: str) -> None:
         assert place_of(RequestFactory().get(where)).scope == scope
 
-    def test_both_doors_use_the_same_word(self, enforce: Enforce, client: Ask) -> None:
-        enforce(api={"rate": "1/min", "scopes": ["said"]})
-        assert [client(where).status_code for where in ("/said/api", "/said", "/said/api")] == [200, 429, 429]
-
     def test_a_site_with_another_urlconf_for_a_host(self, enforce: Enforce, client: Ask, settings: Any) -> None:
         settings.MIDDLEWARE = [f"{__name__}.elsewhere", *site.MIDDLEWARE]
         enforce(api={"rate": "1/min", "scopes": ["view"], "key": "everyone"})
@@ -258,9 +253,3 @@ def elsewhere(get_response: Any) -> Any:
         return get_response(request)
 
     return middleware
-
-
-def test_the_problem_document_names_the_rule(enforce: Enforce, client: Ask) -> None:
-    enforce(api={"rate": "1/min", "scopes": ["shop"], "key": "everyone"})
-    client("/shop/1")
-    assert json.loads(client("/shop/1").content)["violated-policies"] == ["api"]

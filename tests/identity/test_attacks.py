@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Callable
@@ -30,12 +29,10 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, REDIS, Enforce, enforcer
 from tests.pages import shown
-from tests.servers import quickest, slack
 
 LIMIT = 10
 RECIPE = next(block for block in shown("logins") if "def account" in block)
 RULE: dict[str, Any] = {"rate": f"{LIMIT}/min", "algorithm": "fixed_window", "key": "ip"}
-OTHER_HEADERS = ("Forwarded", "X-Real-IP", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP", "X-Cluster-Client-IP")
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -106,23 +103,6 @@ def admitted(client: Client, where: str, times: int, headers: Callable[[], dict[
     return found.count(200)
 
 
-@pytest.fixture(autouse=True)
-def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, figure: Callable[..., None]) -> None:
-    """What the two questions below have found, for the table of docs/reference/faults.rst; strangers have no limit."""
-
-    def telling(label: str, ask: Callable[..., int]) -> Callable[..., int]:
-        def asked(*args: Any, **more: Any) -> int:
-            found = ask(*args, **more)
-            figure(label, found)
-            return found
-
-        return asked
-
-    if request.cls is not TestNoAddress:
-        monkeypatch.setattr(f"{__name__}.admitted", telling(f"passed, limit {LIMIT},", admitted))
-        monkeypatch.setattr(f"{__name__}.keys", telling("keys in Redis", keys))
-
-
 def address() -> str:
     return ".".join(str(random.randrange(1, 255)) for _ in range(4))
 
@@ -133,24 +113,13 @@ class TestAddresses:
     @BOTH
     def test_a01_a_rotating_x_forwarded_for(self, enforce: Enforce, where: str) -> None:
         enforce(api=RULE)
-        assert admitted(Client(), where, 1000, lambda: {"X-Forwarded-For": f"{address()}, {address()}"}) == LIMIT
+        assert admitted(Client(), where, 200, lambda: {"X-Forwarded-For": f"{address()}, {address()}"}) == LIMIT
 
     @pytest.mark.row("A01")
     def test_a01_nor_behind_a_proxy_that_is_declared(self, enforce: Enforce) -> None:
         enforce(api=RULE, TRUSTED_PROXIES=["10.0.0.0/8"])
         rotating = lambda: {"X-Forwarded-For": f"{address()}, 203.0.113.9"}  # noqa: E731
         assert admitted(Client(REMOTE_ADDR="10.0.0.1"), "/search", 200, rotating) == LIMIT
-
-    @pytest.mark.row("A03")
-    def test_a03_every_other_header(self, enforce: Enforce) -> None:
-        enforce(api=RULE)
-        assert admitted(Client(), "/search", 200, lambda: dict.fromkeys(OTHER_HEADERS, address())) == LIMIT
-
-    @pytest.mark.row("A04")
-    def test_a04_around_the_proxy(self, enforce: Enforce) -> None:
-        enforce(api=RULE, TRUSTED_PROXIES=["10.0.0.0/8"])
-        direct = Client(REMOTE_ADDR="192.0.2.1")
-        assert admitted(direct, "/search", 200, lambda: {"X-Forwarded-For": address()}) == LIMIT
 
     @pytest.mark.row("A05")
     @pytest.mark.parametrize(("prefix", "spare"), [(64, 64), (56, 72), (48, 80)])
@@ -160,9 +129,8 @@ class TestAddresses:
     ) -> None:
         enforce(api=RULE, IPV6_PREFIX=prefix)
         network = 0x20010DB8 << 96
-        calls = 10_000 if prefix == 64 else 1000
-        found = [ask(f"{network + random.getrandbits(spare):x}") for _ in range(calls)]
-        figure(f"passed of up to 10,000, limit {LIMIT},", sum(found))
+        found = [ask(f"{network + random.getrandbits(spare):x}") for _ in range(1000)]
+        figure(f"passed of 1,000, limit {LIMIT},", sum(found))
         assert sum(found) == LIMIT
         assert keys(redis_server) == 1
 
@@ -191,15 +159,6 @@ class TestAddresses:
         assert all(ask_over(f"fe80::1%{'x' * length}") for length in (0, 1, 10, 3000, 100_000))
         assert keys(redis_server) == 1
 
-    @pytest.mark.row("A09")
-    def test_a09_a_megabyte(self, enforce: Enforce, figure: Callable[..., None]) -> None:
-        enforce(api=RULE, TRUSTED_PROXIES=1)
-        request = RequestFactory(REMOTE_ADDR="10.0.0.1").get("/", headers={"X-Forwarded-For": "1" * 10**6})
-        took = quickest(lambda: HttpWho(request).ident("ip"))
-        figure("a header", took * 1000, "ms")
-        assert took < slack(0.001)
-        assert HttpWho(request).ident("ip") == "ip:10.0.0.1"
-
 
 class TestNoAddress:
     """A10: a server on a Unix socket tells nothing, and nobody has declared a proxy."""
@@ -226,11 +185,6 @@ class TestNoAddress:
     @pytest.mark.parametrize("key", ["user", "session", "tenant+ip", "everyone"])
     def test_a10_but_not_where_the_address_is_not_what_lacks(self, enforce: Enforce, key: str) -> None:
         enforce(api={**RULE, "key": key}, NO_ADDRESS="refuse", TENANT="tenant.pk")
-        assert Client(REMOTE_ADDR="").get("/page").status_code == 200
-
-    @pytest.mark.row("A10")
-    def test_a10_nor_by_a_rule_that_only_records(self, enforce: Enforce) -> None:
-        enforce(api={**RULE, "action": "shadow"}, NO_ADDRESS="refuse")
         assert Client(REMOTE_ADDR="").get("/page").status_code == 200
 
     @pytest.mark.row("A10")
@@ -440,10 +394,6 @@ class TestText:
     ) -> None:
         enforce(api={**RULE, "key": f"{__name__}.named"})
         monkeypatch.setattr(f"{__name__}.nasty", "x" * 2**20)
-        took = quickest(lambda: ScopeWho({}).ident(f"{__name__}.named"))
-        figure("to hash a megabyte", took * 1000, "ms")
-        # It is read once, by a hash; no machine is asked to be quicker at that than it is.
-        assert took < max(slack(0.001), 2 * quickest(lambda: hashlib.blake2b(nasty.encode()).digest()))
         assert len(str(ScopeWho({}).ident(f"{__name__}.named"))) < 128
         assert Client().get("/page").status_code == 200
         with redis_server.client() as client:
@@ -457,11 +407,6 @@ class TestText:
         monkeypatch.setattr(f"{__name__}.nasty", text)
         assert admitted(Client(), "/search", LIMIT * 2) == LIMIT
 
-    @pytest.mark.row("A18")
-    def test_a18_in_json(self, enforce: Enforce) -> None:
-        enforce(login={**RULE, "key": f"{__name__}.typed", "scopes": ["login"]})
-        assert [log_in({"username": "\ud800"}) for _ in range(LIMIT * 2)].count(200) == LIMIT
-
     @pytest.mark.row("A19")
     def test_a19_braces_choose_no_slot(self, figure: Callable[..., None]) -> None:
         secret = b"s" * 32
@@ -470,14 +415,6 @@ class TestText:
             slots = {key_slot(f"{root}rule".encode()) for root in roots}
             figure("slots of 1,000 names", len(slots))
             assert len(slots) >= 900
-
-    @pytest.mark.row("A24")
-    @pytest.mark.parametrize("where", ["/search", "/page"])
-    def test_a24_a_host_by_any_name(self, enforce: Enforce, where: str) -> None:
-        enforce(api=RULE)
-        hosts = ["a.com", "A.COM", "A.COM.", "a.com:80", "a.com:8000", "b.org", "[::1]", "192.0.2.1"]
-        found = [Client().get(where, headers={"Host": hosts[turn % len(hosts)]}) for turn in range(80)]
-        assert [answer.status_code for answer in found].count(200) == LIMIT
 
 
 def over(peer: str, forwarded: str = "") -> HttpWho:

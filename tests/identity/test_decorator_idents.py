@@ -120,12 +120,6 @@ def test_what_is_no_text_counts_under_the_address(enforce: Enforce, ask: Ask, na
     assert ask(name, address=ELSEWHERE).status_code == 200
 
 
-def test_without_an_address_all_that_is_no_text_counts_together(enforce: Enforce) -> None:
-    enforce()
-    sent = [{"data": json.dumps({"name": name}), "content_type": "application/json"} for name in (["a"], {}, False)]
-    assert [Client().post("/view", **one, REMOTE_ADDR="").status_code for one in sent] == [200, 200, 429]  # type: ignore[arg-type]
-
-
 @BOTH
 def test_a_number_is_a_text(enforce: Enforce, ask: Ask) -> None:
     enforce()
@@ -187,12 +181,6 @@ def test_a_block_of_the_address_holds_whatever_the_name(enforce: Enforce, ask: A
     assert ask("anna", address=ELSEWHERE).status_code == 200
 
 
-@BOTH
-def test_an_exemption_of_the_address_holds_too(enforce: Enforce, ask: Ask) -> None:
-    enforce(Override(subject=f"ip:{HERE}", effect="exempt"))
-    assert statuses(ask, *["anna"] * 5) == [200] * 5
-
-
 @pytest.mark.django_db
 def test_a_user_s_own_ident_is_that_user_s(enforce: Enforce) -> None:
     anna = User.objects.create_user("anna")
@@ -250,14 +238,6 @@ class TestCallables:
             with pytest.raises(Refused):
                 await Consumer().receive_json({"name": name})
 
-    @pytest.mark.parametrize("value", [["a"], {}, True, ""], ids=str)
-    def test_what_is_no_text_counts_together(self, enforce: Enforce, value: Any) -> None:
-        enforce()
-        send = throttle("api", ident=lambda value: value)(lambda value: "sent")
-        assert [send(value), send([])] == ["sent"] * 2
-        with pytest.raises(Refused):
-            send(value)
-
     def test_a_user_counts_as_that_user(self, enforce: Enforce) -> None:
         store = enforce()
         send = throttle("api", ident=lambda user: user)(lambda user: "sent")
@@ -266,49 +246,21 @@ class TestCallables:
         with pytest.raises(Refused):
             send(AnonymousUser())
 
-    def test_the_text_of_a_known_kind_is_the_same_budget_as_everywhere(self, enforce: Enforce) -> None:
-        store = enforce()
-        send = throttle("api", ident=lambda user: f"user:{user.pk}")(lambda user: "sent")
-        assert (send(User(pk=7)), left(store, "user:7")) == ("sent", 1)
-
     @pytest.mark.parametrize("value", [object(), b"anna", Ellipsis])
     def test_anything_else_is_a_mistake_of_the_site_s(self, enforce: Enforce, value: Any) -> None:
         enforce()
         with pytest.raises(InvalidIdent, match="ident returns a text, a number"):
             throttle("api", ident=lambda: value)(lambda: "sent")()
 
-    @pytest.mark.parametrize("ident", [5, "", b"anna", ["a"]], ids=str)
-    def test_a_constant_is_a_text(self, ident: Any) -> None:
-        with pytest.raises(TypeError, match="ident is a text or a function"):
-            throttle("api", ident=ident)(lambda: "sent")
-
-
-class TestTasks:
-    """A wrapper around a task would hide how it is queued, so the decorator goes inside."""
-
-    @pytest.fixture
-    def celery(self) -> Celery:
-        celery = Celery("tests", broker="memory://", backend="cache+memory://", set_as_current=False)
-        celery.conf.task_always_eager = True
-        return celery
-
-    def test_above_a_task_it_says_where_it_goes(self, celery: Celery) -> None:
+    def test_above_a_task_it_says_where_it_goes(self) -> None:
         def send() -> None: ...
 
+        celery = Celery("tests", broker="memory://", set_as_current=False)
         for task in (celery.task(send), type("Job", (), {"enqueue": lambda self: None})()):
             with pytest.raises(TypeError, match="below the decorator that makes a task"):
                 throttle("api", ident="everyone")(task)
 
-    def test_below_it_limits_what_workers_do(self, enforce: Enforce, celery: Celery) -> None:
-        enforce()
-
-        @celery.task
-        @throttle("api", ident=lambda user_id: f"user:{user_id}")
-        def send(user_id: int) -> str:
-            return f"sent to {user_id}"
-
-        assert [send.delay(7).get() for _ in range(2)] == ["sent to 7"] * 2
-        with pytest.raises(Refused) as caught:
-            send.delay(7).get()
-        assert caught.value.decision.rule == "api"
-        assert send.delay(8).get() == "sent to 8"
+    @pytest.mark.parametrize("ident", [5, "", b"anna", ["a"]], ids=str)
+    def test_a_constant_is_a_text(self, ident: Any) -> None:
+        with pytest.raises(TypeError, match="ident is a text or a function"):
+            throttle("api", ident=ident)(lambda: "sent")

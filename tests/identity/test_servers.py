@@ -17,6 +17,7 @@ from uvicorn import Config, Server
 from django_throttle.identity import HttpWho, ScopeWho
 from tests.servers import free_port
 
+pytestmark = pytest.mark.usefixtures("servers")
 CLIENT, LIE = "203.0.113.9", "198.51.100.7"
 SAID = [("X-Forwarded-For", LIE), ("X_Forwarded_For", "192.0.2.66"), ("X-Forwarded-For", CLIENT)]
 
