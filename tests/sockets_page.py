@@ -119,6 +119,20 @@ class Stage:
         self.begin(**options).accept()
         return self.run(0.1)
 
+    def refused(self, frame: dict[str, Any], **options: Any) -> Stage:
+        """Connected, and the one message that was sent is refused by this frame."""
+        self.opened(**options).send("refused")
+        self.say(frame)
+        return self
+
+    def comes_back_after(self, seconds: float) -> None:
+        """Assert that it connects again after so many seconds, and no sooner."""
+        before = self.connections
+        self.run(seconds - 0.01)
+        assert self.connections == before
+        self.run(0.02)
+        assert self.connections == before + 1
+
     def run(self, seconds: float) -> Stage:
         self.page.clock.run_for(round(seconds * 1000))
         return self

@@ -23,7 +23,7 @@ from websockets.asyncio.client import ClientConnection
 
 from tests.servers import RedisServer
 from tests.sockets import endings
-from tests.sockets.servers import CAP, HASTE, PING, PONG, SERVERS, USUAL, Server
+from tests.sockets.servers import CAP, HASTE, PING, PONG, SERVERS, USUAL, Server, serving
 from tests.sockets.visitor import Visitor, ends
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "servers.rst"
@@ -125,16 +125,13 @@ class Matrix:
 
     @contextmanager
     def _serving(self, *, pings: bool = False) -> Iterator[list[Server]]:
-        servers = [
-            Server(name, self.redis, self.folder, pings=pings, settings=IDLE if pings and not kind.pings else {})
-            for name, kind in SERVERS.items()
-            if name in self.names
-        ]
-        try:
-            yield [server.wait() for server in servers]
-        finally:
-            for server in servers:
-                server.kill()
+        with serving(self.redis, self.folder) as start:
+            names = {name: kind for name, kind in SERVERS.items() if name in self.names}
+            servers = [
+                start(name, wait=False, pings=pings, settings=IDLE if pings and not kind.pings else {})
+                for name, kind in names.items()
+            ]
+            yield [server.wait() for (server,) in servers]
 
     def within(self, row: Row, name: str) -> float:
         """What is stated of a cell."""

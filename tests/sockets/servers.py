@@ -105,10 +105,10 @@ def serving(redis: RedisServer, folder: Path) -> Iterator[Callable[..., list[Ser
     """Start servers by their names, all with the same options, and kill them at the end."""
     started: list[Server] = []
 
-    def start(*names: str, **options: Any) -> list[Server]:
+    def start(*names: str, wait: bool = True, **options: Any) -> list[Server]:
         new = [Server(name, redis, folder, **options) for name in names]
         started.extend(new)
-        return [server.wait() for server in new]
+        return [server.wait() for server in new] if wait else new
 
     try:
         yield start

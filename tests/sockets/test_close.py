@@ -11,7 +11,7 @@ import pytest
 
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.sockets.connection import CLOSE_TIMEOUT
-from django_throttle.sockets.error_frames import SEND_TIMEOUT, Close, notice_payload
+from django_throttle.sockets.error_frames import SEND_TIMEOUT, Close
 from tests.clock import LoopClock
 from tests.consumers import TWO_SOCKETS, held
 from tests.doors import Enforce
@@ -239,11 +239,3 @@ async def test_a_payload_that_cannot_be_encoded_is_left_out(enforce: Enforce, ca
     await line.ended()
     assert ([event["type"] for event in line.sent[1:]], held(store)) == (["websocket.close"], 0)
     assert "cannot be encoded" in caplog.text
-
-
-async def test_an_operator_s_notice_goes_as_it_is(enforce: Enforce) -> None:
-    enforce()
-    line = await Line().open()
-    only().close(4410, "closed", notice_payload("closed", "Closed by an operator."))
-    await line.ended()
-    assert line.told("error")[0]["code"] == "closed"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from django_throttle import rulebook
-from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge, Decide, Refund
 from django_throttle.core.decision import Decision
@@ -138,27 +137,6 @@ class TestTheCap:
         for line in lines:
             await line.close()
 
-    @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_log"])
-    async def test_two_processes_get_exactly_the_limit(
-        self, enforce_live: Live, redis_url: str, algorithm: str
-    ) -> None:
-        store = enforce_live(chat={**CHAT, "rate": "100/day", "algorithm": algorithm})
-        other = RedisStore(redis_url, secret=conf().KEY_SECRET, deadline=5.0)
-        passed = 0
-        for process in (store, other) * 2:
-            for _ in range(70):
-                passed += (await arun(decide_bought(claim(), process), process)).allowed
-                assert passed <= used(store) <= 100
-            give_back(process, everything=True)
-        assert passed == 100 == used(store)
-
-    async def test_what_is_left_goes_back_when_a_socket_rests(self, enforce_live: Live) -> None:
-        store = enforce_live(chat=CHAT)
-        async with Line() as line:
-            line.send(*["x"] * 50)
-            await line.received(50)
-            await becomes(lambda: settled(store) == 50)
-
     async def test_bytes_of_different_size(self, enforce_live: Live) -> None:
         store = enforce_live(volume={**CHAT, "rate": "10000/h", "unit": "bytes"})
         async with Line() as line:
@@ -254,25 +232,6 @@ class TestDelays:
             assert texts(slow) == ["1"]
             assert await slow.received(2) == ["1", "2"]
 
-    async def test_handshakes_wait_for_their_turn(self, enforce_live: Live) -> None:
-        enforce_live(knocks={**QUEUE, "events": ["connect"], "rate": "20/s"})
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        lines = await asyncio.gather(*(Line().open() for _ in range(7)))
-        assert loop.time() - began >= 0.29
-        assert [line.closed for line in lines] == [None] * 7
-
-    async def test_a_client_that_leaves_before_its_handshake_has_its_turn(self, enforce_live: Live) -> None:
-        store = enforce_live(knocks={**QUEUE, "events": ["connect"], "rate": "1/h", "burst": 9})
-        async with Line():
-            waiting = Line()
-            opening = asyncio.ensure_future(waiting.open())
-            await becomes(lambda: settled(store) == 2)
-            waiting.task.cancel()
-            await asyncio.wait({waiting.task})
-            await becomes(lambda: settled(store) == 1)
-            opening.cancel()
-
 
 class Held:
     """Holds back what the store answers to questions, until it is let go; counts what is given back."""
@@ -353,15 +312,6 @@ class TestUnits:
             await arun(release_bought(one, store), store)
         assert Limiter([rule()], store).peek(IDENT).remaining == 1000
 
-    async def test_a_question_that_nobody_waits_for_buys_for_others(self, held: Held) -> None:
-        taking = held.decides(claim())
-        await held.asks()
-        taking.cancel()
-        await asyncio.wait([taking])
-        held.go.set()
-        assert await taken(held.decides(claim())) == [True]
-        assert (held.asked, held.used()) == (1, 1)
-
     async def test_an_old_refusal_is_not_said_to_who_asks_later(self, held: Held) -> None:
         """The question had its answer when a budget had been given back already."""
         large = held.decides(claim(900))
@@ -433,15 +383,3 @@ class TestUnits:
         await line.ended()
         assert texts(line) == []
         assert (held.used(), held.back, held.asked) == (0, LOT, 1)
-
-    async def test_a_socket_that_is_closed_as_a_frame_waits_for_a_question_sees_it_soon(
-        self, enforce_live: Live
-    ) -> None:
-        store = enforce_live(chat={**CHAT, "rate": "20/h"})
-        line = await Line().open()
-        line.send(*["x"] * 15)
-        await line.received(11)
-        only().start_close(Close(4430, "evicted"))
-        await line.ended()
-        give_back(store, everything=True)
-        assert used(store) == len(texts(line))

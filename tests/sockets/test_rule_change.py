@@ -16,7 +16,6 @@ from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Charge
 from django_throttle.limiter import Limiter, decide_flow
-from django_throttle.prepaid import give_back
 from django_throttle.rulebook import Snapshot, in_force
 from django_throttle.sockets import rule_change
 from django_throttle.sockets.rule_change import AT_ONCE, LoweredLimit
@@ -25,8 +24,7 @@ from django_throttle.stores.base import run
 from tests.clock import FrozenClock
 from tests.consumers import AsyncEcho, held
 from tests.doors import BOTH, Enforce
-from tests.inside import buys
-from tests.sockets.guarded import IDENT, SOCKETS, Line, Live, becomes, blocked, only, texts, used
+from tests.sockets.guarded import IDENT, SOCKETS, Line, Live, becomes, blocked, only, texts
 
 CHAT = {"rate": "5/h", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
 
@@ -312,22 +310,6 @@ class TestResets:
             line.send(*["x"] * 9)
             await line.until(lambda: only().refused == 8 + 5)
             assert len(texts(line)) == 5
-
-    async def test_what_was_bought_goes_back_when_the_rule_is_edited(
-        self, enforce_live: Live, change: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """With the next frame under it; without one, as what is not used."""
-        buys(64, monkeypatch)
-        store = enforce_live(chat={**CHAT, "rate": "1000/h"})
-        async with Line() as line:
-            line.send("x")
-            await line.received(1)
-            assert used(store) == 64
-            change(chat("900/h"))
-            line.send("x")
-            await line.received(2)
-            give_back(store)
-            assert used(store) == 65
 
 
 async def flooded() -> Line:

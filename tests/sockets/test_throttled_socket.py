@@ -119,8 +119,7 @@ class TestQueue:
         assert times[-1] - times[0] < 4.5
 
     def test_it_is_bounded_and_says_what_it_drops(self, stage: Stage) -> None:
-        stage.opened(maxQueue=2).send("refused")
-        stage.say(limited(0.3))
+        stage.refused(limited(0.3), maxQueue=2)
         stage.send("a", "b", "c")
         assert [(one["data"], one["reason"]) for one in stage.told("dropped")] == [("a", "full")]
         stage.run(1)
@@ -135,8 +134,7 @@ class TestQueue:
 
     def test_old_messages_are_dropped_when_they_are_too_old(self, stage: Stage) -> None:
         """And not only when their turn comes, which may be in a month."""
-        stage.opened(maxAge=2).send("refused")
-        stage.say(limited(MONTH))
+        stage.refused(limited(MONTH), maxAge=2)
         stage.send("stale")
         stage.run(1).send("stale, too")
         stage.run(1.5)
@@ -151,8 +149,7 @@ class TestRefusals:
     def test_a_refused_message_makes_the_others_wait_as_long_as_the_server_says(
         self, stage: Stage, seconds: int
     ) -> None:
-        stage.opened().send("refused")
-        stage.say(limited(seconds))
+        stage.refused(limited(seconds))
         (refused,) = stage.told("throttled")
         assert (refused["rule"], refused["code"], refused["message"]) == ("chat", "rate_limited", "Slow down.")
         assert refused["seconds"] == seconds
@@ -166,32 +163,25 @@ class TestRefusals:
     @pytest.mark.parametrize(("chance", "seconds"), [(0.0, 8), (0.5, 9), (1.0, 10)])
     def test_some_of_a_wait_is_random(self, stage: Stage, chance: float, seconds: float) -> None:
         """So that a crowd which was refused together comes back apart."""
-        stage.opened(chance=chance).send("refused")
-        stage.say(limited(8))
+        stage.refused(limited(8), chance=chance)
         assert stage.told("throttled")[0]["seconds"] == pytest.approx(seconds)
         stage.end(4429)
-        stage.run(seconds - 0.01)
-        assert stage.connections == 1
-        stage.run(0.02)
-        assert stage.connections == 2
+        stage.comes_back_after(seconds)
 
     def test_of_a_month_a_minute_is_random(self, stage: Stage) -> None:
-        stage.opened(chance=1).send("refused")
-        stage.say(limited(MONTH))
+        stage.refused(limited(MONTH), chance=1)
         assert stage.told("throttled")[0]["seconds"] == MONTH + 60
 
     def test_it_keeps_the_pace_of_the_rule_afterwards(self, stage: Stage) -> None:
         """20 in 2 seconds: a tenth of a second apart, however many wait."""
-        stage.opened().send("refused")
-        stage.say(limited(0.1, window=2))
+        stage.refused(limited(0.1, window=2))
         stage.send(*numbers(100))
         stage.run(11)
         assert stage.texts() == ["refused", *numbers(100)]
         assert set(gaps(stage)[1:]) == {0.1}
 
     def test_the_pace_is_over_when_nothing_has_waited_for_two_windows(self, stage: Stage) -> None:
-        stage.opened().send("refused")
-        stage.say(limited(1, window=2))
+        stage.refused(limited(1, window=2))
         assert stage.send("a", "b") == [False, False]
         stage.run(3)
         assert stage.send("c", "d") == [True, False]
@@ -200,8 +190,7 @@ class TestRefusals:
 
     def test_a_pace_that_is_over_is_forgotten(self, stage: Stage) -> None:
         """Also by what queues up later, or waits for another rule."""
-        stage.opened().send("refused")
-        stage.say(limited(1, limit=1, window=MONTH))
+        stage.refused(limited(1, limit=1, window=MONTH))
         stage.run(100).send("a")
         stage.end(1006)
         stage.send("b", "c")
@@ -214,8 +203,7 @@ class TestRefusals:
         assert stage.texts()[4:] == ["d", "e"]
 
     def test_the_pace_outlives_the_connection(self, stage: Stage) -> None:
-        stage.opened().send("refused")
-        stage.say(limited(2, limit=1))
+        stage.refused(limited(2, limit=1))
         stage.send(*numbers(3))
         stage.end(1006)
         stage.run(0.5).accept()
@@ -227,8 +215,7 @@ class TestRefusals:
     @pytest.mark.parametrize(("code", "seconds"), [("limiter_unavailable", 5), ("blocked", 5), ("blocked", None)])
     def test_a_failure_and_a_block_make_it_rest_too(self, stage: Stage, code: str, seconds: int | None) -> None:
         """Without a pace: the rule's numbers are not what refused. A block without an end is tried now and then."""
-        stage.opened().send("refused")
-        stage.say(limited(seconds, code=code, limit=1, window=60))
+        stage.refused(limited(seconds, code=code, limit=1, window=60))
         stage.send("a", "b")
         stage.run((seconds or 60) - 0.1)
         assert stage.texts() == ["refused"]
@@ -307,10 +294,7 @@ class TestComingBack:
             (*_, waiting) = stage.told("waiting")
             assert waiting["attempt"] == attempt
             assert waiting["seconds"] == pytest.approx(share * min(60, 0.5 * 2 ** (attempt - 1)))
-            stage.run(waiting["seconds"] - 0.01)
-            assert stage.connections == attempt
-            stage.run(0.02)
-            assert stage.connections == attempt + 1
+            stage.comes_back_after(waiting["seconds"])
 
     def test_a_connection_that_lasts_makes_waits_short_again(self, stage: Stage) -> None:
         stage.begin()
@@ -342,10 +326,7 @@ class TestComingBack:
             stage.say({**CROWDED, "retry_after": 17})
         stage.end(4430, "connection limit; retry_after=17" if reason else "")
         assert stage.told("waiting")[0]["seconds"] == 17
-        stage.run(16.9)
-        assert stage.connections == 1
-        stage.run(0.2)
-        assert stage.connections == 2
+        stage.comes_back_after(17)
 
     def test_too_many_handshakes_pace_no_messages(self, stage: Stage) -> None:
         """30 a minute were about connections."""
@@ -367,8 +348,7 @@ class TestComingBack:
 
     def test_who_may_send_nothing_may_still_listen(self, stage: Stage) -> None:
         """The month's messages are used up; then the network fails."""
-        stage.opened().send("refused")
-        stage.say(limited(MONTH, limit=1000, window=MONTH))
+        stage.refused(limited(MONTH, limit=1000, window=MONTH))
         stage.end(1006)
         assert stage.told("waiting")[0]["seconds"] < 1
         stage.run(1).accept()
@@ -411,22 +391,15 @@ class TestLongTimes:
         stage.say(json.dumps({**CROWDED, "retry_after": 0})[:-2] + f"{written}}}")
         stage.end(4430)
         assert stage.told("waiting")[0]["seconds"] == seconds
-        stage.run(seconds - 1)
-        assert stage.connections == 1
-        stage.run(2)
-        assert stage.connections == 2
+        stage.comes_back_after(seconds)
 
     @pytest.mark.parametrize(("written", "seconds"), [(str(MONTH), MONTH), ("9" * 400, 60)])
     def test_nor_after_the_reason_of_a_close(self, stage: Stage, written: str, seconds: int) -> None:
         stage.begin().end(4430, f"connection limit; retry_after={written}")
-        stage.run(seconds - 1)
-        assert stage.connections == 1
-        stage.run(2)
-        assert stage.connections == 2
+        stage.comes_back_after(seconds)
 
     def test_a_slow_pace_keeps_nobody_busy(self, stage: Stage) -> None:
-        stage.opened().send("refused")
-        stage.say(limited(1, limit=1, window=MONTH))
+        stage.refused(limited(1, limit=1, window=MONTH))
         stage.send("a", "b")
         stage.run(2)
         before = stage.do("timers")
@@ -472,8 +445,7 @@ class TestClosing:
         assert stage.do("[socket.readyState, wires[0].readyState]") == ([3, 3] if waiting else [2, 2])
 
     def test_nothing_is_told_afterwards_but_the_close(self, stage: Stage) -> None:
-        stage.opened().send("refused")
-        stage.say(limited(1))
+        stage.refused(limited(1))
         stage.do("told.length = 0; socket.close()")
         stage.say("late")
         stage.say(limited(0.5))

@@ -49,7 +49,7 @@ class Visitor:
     def open(self, path: str = "chat", wish: str = "", server: Server | None = None) -> connect:
         port = (server or self.server).port
         url = f"ws://127.0.0.1:{port}{self.address(path, wish)}"
-        return connect(url, proxy=None, open_timeout=PATIENCE, close_timeout=2, ping_interval=None)
+        return connect(url, proxy=None, open_timeout=PATIENCE, close_timeout=2, ping_interval=None, max_queue=None)
 
     async def attempt(self, path: str = "chat", wish: str = "", server: Server | None = None) -> ClientConnection | int:
         """An open socket, or the status that stands in its place."""
