@@ -54,7 +54,8 @@ class Facts:
     ``method`` is a request's, in capitals, else "". ``early`` is True if its charges may go back: a later door may
     refuse the call, or know the caller better.
     ``size`` is in bytes. ``ident`` replaces those of the rules' keys; None if the call counts under nothing.
-    ``is_claimed`` is True if a client may have made up that ident: overrides then only block.
+    ``is_claimed`` is True if a client may have made up that ident: overrides then only block, audiences cover the call,
+    and no plan holds but that of callers who are not logged in.
     ``waits`` is False where the door puts the call off by itself, when a rule delays it.
     ``asks_again`` is True where the door has a refused call wait and decides it again: it reports the last refusal.
     """

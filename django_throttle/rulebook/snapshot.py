@@ -42,6 +42,7 @@ from django_throttle.core.overrides import (
     is_in_share,
     overridden,
 )  # fmt: skip
+from django_throttle.identity.caller import NO_TEXT, IdentWho
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.measured import reserve_of
 
@@ -100,11 +101,18 @@ class Scopes:
         self._patterns[pieces[0], pieces[-1]].append(Pattern(text, number, piece, least, is_simple))
 
 
+# Whoever has proved nothing.
+NOBODY: Final = IdentWho(NO_TEXT)
+
+
 def applies_to(rule: Rule, facts: Facts) -> bool:
-    """Whether the rule applies to this method and this caller, where it names any."""
+    """Whether the rule applies to this method and this caller, where it names any.
+
+    An ident that a client may have made up proves nothing about the caller, and so is no way out of an audience.
+    """
     if rule.methods and not takes_method(rule, facts.method):
         return False
-    return not rule.audience or any(map(facts.who.is_, rule.audience))
+    return not rule.audience or facts.is_claimed or any(map(facts.who.is_, rule.audience))
 
 
 def takes_method(rule: Rule, method: str) -> bool:
@@ -406,7 +414,7 @@ class Snapshot:
             rule = self._of_share(one, ident) if self._shares and ident is not None else one
             if ident is None or (facts.charged.costs and facts.due(rule, ident) is None):
                 continue
-            rule = with_plan(rule, facts.who) if rule.plans else rule
+            rule = with_plan(rule, NOBODY if facts.is_claimed else facts.who) if rule.plans else rule
             changed = self.overrides.rule(rule, overrides) if overrides else rule
             if changed is not None and (call := facts.due(changed, ident)) is not None:
                 cost = call.cost if changed.is_plain else rule_cost(changed, call)

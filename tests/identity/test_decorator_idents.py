@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 from asgiref.sync import async_to_sync
 from celery import Celery
@@ -20,7 +21,9 @@ from django_throttle.core import Override, Reason, Rule
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidIdent, Refused
 from django_throttle.http.request_state import decisions_of
+from django_throttle.httpx import CallRefused, ThrottledTransport
 from django_throttle.limiter import Limiter
+from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Store, build
 from tests.inside import count_in
@@ -264,3 +267,85 @@ class TestCallables:
     def test_a_constant_is_a_text(self, ident: Any) -> None:
         with pytest.raises(TypeError, match="ident is a text or a function"):
             throttle("api", ident=ident)(lambda: "sent")
+
+
+class TestTextsThatProveNothing:
+    """A text is no way into a plan, nor out of an audience, at any entry point that takes one from a function."""
+
+    NAMES = ("tenant:acme", "user:1", "api_key:x", "group:staff", "someone")
+
+    @staticmethod
+    def callers() -> dict[str, Callable[[str], bool]]:
+        """Return the ways to make a call under an ident; each says whether it passed."""
+        call = throttle("api", ident=lambda name: name)(lambda name: True)
+        transport = ThrottledTransport(
+            "api",
+            httpx.MockTransport(lambda _: httpx.Response(200)),
+            ident=lambda request: request.headers["X-Name"],
+            max_wait=0,
+        )
+        client = httpx.Client(transport=transport)
+
+        @throttle("api", ident=lambda name: name)
+        async def acall(name: str) -> bool:
+            return True
+
+        @throttled_task("api", ident=lambda name: name)
+        def run(name: str) -> bool:
+            return True
+
+        ways: dict[str, Callable[[str], Any]] = {
+            "function": call,
+            "asynchronous function": async_to_sync(acall),
+            "task": run,
+            "transport": lambda name: client.get("http://crm.example.org", headers={"X-Name": name}),
+        }
+
+        def passes(way: Callable[[str], Any]) -> Callable[[str], bool]:
+            def passes(name: str) -> bool:
+                try:
+                    return bool(way(name))
+                except (Refused, CallRefused):
+                    return False
+
+            return passes
+
+        return {name: passes(way) for name, way in ways.items()}
+
+    @pytest.mark.parametrize("way", ["function", "asynchronous function", "task", "transport"])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"plans": {"tenant:acme": "60/min", "staff": "60/min", "group:staff": "60/min", "authenticated": "60/min"}},
+            {"audience": ["anonymous"], "key": "ip"},
+            {"audience": ["authenticated", "staff"]},
+            {"audience": ["tenant:other", "group:others"]},
+            {"plans": {"anonymous": "2/min"}, "rate": "60/min"},
+        ],
+        ids=str,
+    )
+    def test_the_limit_of_callers_of_whom_nothing_is_known_holds(
+        self, enforce: Enforce, options: dict[str, Any], way: str
+    ) -> None:
+        enforce()
+        rule = Rule.from_options("api", {"rate": "2/min", "algorithm": "fixed_window", **options})
+        rulebook.pin(rulebook.Snapshot([rule]))
+        passes = self.callers()[way]
+        for name in self.NAMES:
+            assert [passes(name) for _ in range(5)] == [True, True, False, False, False], name
+
+    def test_a_user_has_the_plan(self, enforce: Enforce) -> None:
+        enforce()
+        rule = Rule("api", "2/min", algorithm="fixed_window", plans={"authenticated": "4/min"})
+        rulebook.pin(rulebook.Snapshot([rule]))
+        call = throttle("api", ident=lambda user: user)(lambda user: True)
+        assert [call(User(pk=7)) for _ in range(4)] == [True] * 4
+        with pytest.raises(Refused):
+            call(User(pk=7))
+
+    def test_so_has_a_text_of_the_site_s_own(self, enforce: Enforce) -> None:
+        enforce()
+        rule = Rule("api", "2/min", algorithm="fixed_window", plans={"tenant:acme": "4/min"})
+        rulebook.pin(rulebook.Snapshot([rule]))
+        call = throttle("api", ident="tenant:acme")(lambda: True)
+        assert [call() for _ in range(4)] == [True] * 4
