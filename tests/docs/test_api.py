@@ -47,10 +47,6 @@ def test_every_public_name_is_there_and_documented(module: str) -> None:
         assert getdoc(value) or not callable(value), name
 
 
-def test_the_modules_of_the_design_are_there() -> None:
-    assert {*KEPT} <= {*MODULES}
-
-
 def test_what_pages_import_is_there() -> None:
     imported = {
         (node.module, alias.name)
@@ -64,18 +60,13 @@ def test_what_pages_import_is_there() -> None:
     assert imported - listed - modules == set()
 
 
-def test_every_name_has_an_example() -> None:
-    nodes = [node for tree in PYTHON for node in ast.walk(tree)]
-    used = {getattr(node, field, "") for node in nodes for field in ("id", "attr", "name")}
-    assert {name for names in LISTED.values() for name in names} - used == set()
-
-
 def test_every_signal_is_there() -> None:
     signals = import_module("django_throttle.signals")
     assert LISTED[signals.__name__] == [name for name, value in vars(signals).items() if isinstance(value, Signal)]
 
 
 @pytest.mark.django_db
+@pytest.mark.usefixtures("redis_server")
 @pytest.mark.parametrize("code", shown("api"), ids=lambda code: code.split("\n")[0])
 def test_the_examples_run(code: str) -> None:
     names = run(code)

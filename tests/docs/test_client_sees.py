@@ -37,20 +37,9 @@ enforce = pytest.fixture(enforcer)
 pytestmark = pytest.mark.django_db(transaction=True)
 MIDDLEWARE = "django_throttle.middleware.ThrottleMiddleware"
 ADDRESS = "ip:127.0.0.1"
-# These limit no client of the site.
+#: How-to pages that limit no client of the site.
 WITHOUT = {
-    *(
-        "alerts",
-        "candidates",
-        "containers",
-        "deployment",
-        "explain",
-        "outgoing",
-        "redis",
-        "rollout",
-        "sites",
-        "testing",
-    ),
+    *("alerts", "candidates", "containers", "deployment", "explain", "outgoing", "redis", "rollout", "sites", "testing")
 }
 
 
@@ -350,6 +339,7 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
+@pytest.mark.usefixtures("redis_server")
 @pytest.mark.parametrize("page", SCENARIOS)
 def test_the_page_says_what_its_code_answers(
     page: str, enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from django_throttle.checks import settings as checked_settings
-from tests.connections.test_reconcile import LOST
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 PAGE = "".join(
@@ -49,14 +48,3 @@ def test_every_way_to_name_proxies_passes_the_checks(block: str, settings: Any) 
     settings.DJANGO_THROTTLE = eval(textwrap.dedent(block))
     assert checked_settings.check_settings(None) == []
     assert "django_throttle.W012" not in {message.id for message in checked_settings.check_deployment(None)}
-
-
-def test_each_line_of_the_table_of_policies_has_its_test() -> None:
-    table = re.findall(r"^((?:allkeys|volatile|noevic)\S+) {2,}(.+?) {2,}\S", PAGE, re.MULTILINE)
-    words = {"slow": "a sixth of the memory in a beat", "fast": "as much as the server takes"}
-    assert table == [(policy, words.get(cache, "reads each page twenty times")) for policy, cache, _ in LOST]
-
-
-def test_they_are_all_there() -> None:
-    assert len(PROXIES) == 6
-    assert [header in PAGE for header in ("CF-Connecting-IP", "unix:/run/site.sock")] == [True, True]

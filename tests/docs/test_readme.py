@@ -24,9 +24,7 @@ from django_throttle.core.key import AUDIENCES, KEY_KINDS
 from django_throttle.core.rule import OPTIONS
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
-from tests.outside import pages as outside
 from tests.pages import block, shown
-from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -200,47 +198,13 @@ class TestDoors:
         assert len(reports) == 3, "the slots came back"
 
 
-def test_the_two_commands_come_first() -> None:
-    first = README.split("```")[1]
-    assert "make demo" in first
-    assert "make test" in first
-
-
-def test_it_is_short_and_shows_pictures_that_are_there() -> None:
-    assert len(README.splitlines()) <= 150
-    pictures = re.findall(r"!\[.+\]\((.+\.png)\)", README)
-    assert len(pictures) == 2 and all((ROOT / path).is_file() for path in pictures)
-
-
-def test_adding_it_takes_a_dozen_lines() -> None:
-    """The settings, and of a view and a consumer those that are about it."""
-    lines = [line for block in (VIEW, CONSUMER) for line in block.splitlines() if "throttle" in line.lower()]
-    assert len([*SETTINGS.splitlines(), *lines]) <= 12
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(*OPTIONS, *options.EVENTS, *KEY_KINDS, *options.ALGORITHMS, *AUDIENCES),
-        *(choice for row in options.table(Rule).values() for choice in row.choices),
-    ],
-)
-def test_the_rule_reference_is_complete(name: str) -> None:
-    assert f"``{name}``" in (ROOT / "docs" / "reference" / "rules.rst").read_text(encoding="utf-8")
+def test_the_rule_reference_is_complete() -> None:
+    page = (ROOT / "docs" / "reference" / "rules.rst").read_text(encoding="utf-8")
+    choices = [choice for row in options.table(Rule).values() for choice in row.choices]
+    names = {*OPTIONS, *options.EVENTS, *KEY_KINDS, *options.ALGORITHMS, *AUDIENCES, *choices}
+    assert {name for name in names if f"``{name}``" not in page} == set()
 
 
 def test_the_example_of_the_rule_reference_is_a_rule() -> None:
     ((name, options),) = run(block("rules", '"search": {'))["DJANGO_THROTTLE"]["RULES"].items()
     assert Rule.from_options(name, options).burst == 20
-
-
-def test_of_two_blocks_for_one_file_the_second_says_that_it_is_appended() -> None:
-    anew = [(one.page, one.caption) for one in outside.BLOCKS if one.file and not one.is_appended]
-    assert len(anew) > 10
-    assert sorted(set(anew)) == sorted(anew)
-
-
-def test_a_redis_of_our_own_is_used(site: dict[str, Any], redis_server: RedisServer) -> None:
-    search(site, "203.0.113.10")
-    with redis_server.client() as client:
-        assert client.dbsize() == 1

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.core.management import CommandError, call_command, get_commands, load_command_class
+from django.core.management import BaseCommand, CommandError, call_command, get_commands, load_command_class
 
 from django_throttle.core.rule import OPTIONS
 from django_throttle.management import ShellCommand
@@ -27,48 +29,42 @@ JUNK = [
     "0001-01-01T00:00:00+14:00", "2030-13-45", "99999999999999d", "/", "/dev/null/x", "\x00.png", "\ud800.svg",
     "999999999999999/day", "1000000000000000/day",
 ]  # fmt: skip
-OVERRIDE = "throttle_override add ip 192.0.2.1 --reason x"
-CALLS = [
-    *(f"throttle_override add {kind} JUNK --block --reason x" for kind in ("user", "ip", "group", "api_key", "tenant")),
-    "throttle_override add JUNK x --block --reason x",
-    "throttle_override add ip 192.0.2.1 --block --reason JUNK",
-    *(f"{OVERRIDE} {option} JUNK" for option in ("--times", "--rate", "--limit")),
-    *(f"{OVERRIDE} --block {option} JUNK" for option in ("--rules", "--for", "--until")),
-    "throttle_override end JUNK",
-    "throttle_override list",
-    "throttle_override list --all",
-    "throttle_override JUNK",
-    "throttle_reset JUNK",
-    "throttle_reset user:1 --rules JUNK",
-    "throttle_backtest JUNK --log log",
-    "throttle_backtest rules.json --log JUNK",
-    "throttle_backtest rules.json --log log --most JUNK",
-    "throttle_backtest rules.json --log log",
-    "throttle_backtest rules.json --recorded JUNK",
-    "throttle_backtest JUNK --recorded hour",
-    "throttle_costs --by JUNK",
-    "throttle_costs --most JUNK",
-    "throttle_costs --json",
-    "throttle_overview --search JUNK --most JUNK",
-    "throttle_overview --json",
-    "throttle_explain JUNK",
-    "throttle_explain ip:192.0.2.1 --scope JUNK",
-    "throttle_explain ip:192.0.2.1 --method JUNK --json",
-    "throttle_explain ip:192.0.2.1 --event JUNK",
-    "throttle_inspect JUNK",
-    "throttle_inspect x --most JUNK",
-    "throttle_rules JUNK",
-    "throttle_rules list",
-    "throttle_rules check",
-    "throttle_rules export --output JUNK",
-    "throttle_rules import JUNK",
-    "throttle_rules candidates",
-    "throttle_rules candidates JUNK --json",
-    "throttle_rules log",
-    "throttle_rules log JUNK --json",
-    "throttle_rules log --most JUNK",
-    "refresh_connections --once --interval JUNK",
+OURS = sorted(name for name, app in get_commands().items() if app == "django_throttle")
+OVERRIDE = "throttle_override add ip 192.0.2.1 --reason x --block"
+#: Lines that work; each of their words, and each option that they could have, is replaced by junk.
+LINES = [
+    OVERRIDE,
+    *(f"throttle_override add {kind} x --reason x --block" for kind in ("user", "group", "api_key", "tenant")),
+    *("throttle_override end 1", "throttle_override list", "throttle_reset user:1", "throttle_costs"),
+    *("throttle_backtest rules.json --log log", "throttle_backtest rules.json --recorded hour", "throttle_overview"),
+    *("throttle_explain ip:192.0.2.1", "throttle_inspect", "throttle_rules list", "throttle_rules check"),
+    *("throttle_rules export", "throttle_rules import rules.json", "throttle_rules candidates", "throttle_rules log"),
+    "refresh_connections --once",
 ]
+
+
+def parser_of(command: str, words: list[str]) -> argparse.ArgumentParser:
+    """The parser of a command's line, which may have a subcommand."""
+    parser: argparse.ArgumentParser = load_command_class("django_throttle", command).create_parser("manage.py", command)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return action.choices[words[0]]  # type: ignore[no-any-return]
+    return parser
+
+
+DJANGOS = {action.dest for action in BaseCommand().create_parser("manage.py", "any")._actions}
+
+
+def junk_lines(line: str) -> Iterator[list[str]]:
+    """The line with "JUNK" in place of each of its words, and after each option that takes a value."""
+    command, *words = line.split()
+    yield [command, *words]
+    for place, word in enumerate(words):
+        if not word.startswith("--"):
+            yield [command, *words[:place], "JUNK", *words[place + 1 :]]
+    for action in parser_of(command, words)._actions if line == OVERRIDE or words[:1] != ["add"] else ():
+        if action.option_strings and action.dest not in DJANGOS and action.option_strings[-1] not in words:
+            yield [command, *words, action.option_strings[-1], *([] if action.nargs == 0 else ["JUNK"])]
 
 
 @pytest.fixture(autouse=True)
@@ -89,63 +85,54 @@ def run(*words: str) -> None:
     out.flush()
 
 
-def fails(*words: str) -> str:
+def faults(*words: str) -> list[str]:
     """What is wrong otherwise than by a line that says so."""
     try:
         run(*words)
     except CommandError:
-        return ""
+        return []
     except Exception as error:  # noqa: BLE001 - whatever it is
-        return f"{words}: {type(error).__name__}: {error}"
-    return ""
+        return [f"{words}: {type(error).__name__}: {error}"]
+    return []
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_whatever_is_typed(call: str) -> None:
-    typed = JUNK if "JUNK" in call else [""]
-    found = [fails(*(junk if word == "JUNK" else word for word in call.split())) for junk in typed]
-    assert [one for one in found if one] == []
+@pytest.mark.parametrize("line", LINES)
+def test_whatever_is_typed(line: str) -> None:
+    for words in junk_lines(line):
+        for junk in JUNK if "JUNK" in words else [""]:
+            assert faults(*(junk if word == "JUNK" else word for word in words)) == []
 
 
 VALUES: list[Any] = [*JUNK, 2**63, -(2**63), 10**400, 1e300, -1, 0, 1.5, True, None, [], {}, [[]], ["\ud800"], ["\x00"]]
 
 
-@pytest.mark.parametrize("option", [*OPTIONS, "description", "nothing"])
-def test_whatever_a_file_of_rules_holds(option: str, tmp_path: Path) -> None:
-    found = []
-    for value in VALUES:
-        (tmp_path / "rules.json").write_text(json.dumps({"api": {"rate": "5/min", option: value}}))
-        found.append(fails("throttle_rules", "import", "rules.json"))
+@pytest.mark.parametrize("option", [*OPTIONS, "description", "nothing", None])
+def test_whatever_a_file_of_rules_holds(option: str | None, tmp_path: Path) -> None:
+    files = [{"api": {"rate": "5/min", option: value}} for value in VALUES] if option else []
+    for rules in files or [{name: {"rate": "5/min"}} for name in JUNK]:
+        (tmp_path / "rules.json").write_text(json.dumps(rules))
+        assert faults("throttle_rules", "import", "rules.json") == []
         if ThrottleRule.objects.exists():
-            found += [fails("throttle_rules", *words) for words in (["list"], ["export", "--output", "out.json"])]
+            assert faults("throttle_rules", "list") == faults("throttle_rules", "export", "--output", "out.json") == []
             ThrottleRule.objects.all().delete()
-    for name in JUNK:
-        (tmp_path / "rules.json").write_text(json.dumps({name: {"rate": "5/min"}}))
-        found.append(fails("throttle_rules", "import", "rules.json"))
-    assert [one for one in found if one] == []
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xff", b"[" * 100_000, b"1" * 10_000, b'{"a":1e999}', b"null", b"{}x", b"\x00"])
 def test_whatever_the_file_is(raw: bytes, tmp_path: Path) -> None:
     (tmp_path / "rules.json").write_bytes(raw)
-    assert fails("throttle_rules", "import", "rules.json") == ""
+    assert faults("throttle_rules", "import", "rules.json") == []
 
 
 def test_no_command_is_left_out() -> None:
-    assert {*OURS} == {call.split()[0] for call in CALLS}
-
-
-OURS = sorted(name for name, app in get_commands().items() if app == "django_throttle")
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_every_command_ends_quietly(name: str) -> None:
-    assert isinstance(load_command_class("django_throttle", name), ShellCommand)
+    assert {*OURS} == {line.split()[0] for line in LINES}
+    assert all(isinstance(load_command_class("django_throttle", name), ShellCommand) for name in OURS)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", ["throttle_explain ip:192.0.2.1", "throttle_costs", "throttle_overview --json"])
-def test_a_reader_who_goes_ends_a_command_without_a_traceback(words: str, unbuffered: str, redis_url: str) -> None:
+@pytest.mark.parametrize("words", ["throttle_explain ip:192.0.2.1", "throttle_overview --json"])
+def test_a_reader_who_goes_ends_a_command_without_a_traceback(
+    servers: None, words: str, unbuffered: str, redis_url: str
+) -> None:
     """As with ``| head -1``, whether Python writes at once or as it exits."""
     own = {"DJANGO_SETTINGS_MODULE": "testproject.settings", "REDIS_URL": redis_url, "PYTHONUNBUFFERED": unbuffered}
     line = [sys.executable, "-m", "django", *words.split()]
@@ -159,20 +146,15 @@ def test_a_reader_who_goes_ends_a_command_without_a_traceback(words: str, unbuff
 
 def test_an_override_ends_in_a_year_that_has_local_times() -> None:
     with pytest.raises(CommandError, match="Until 9998 at the latest"):
-        run(*f"{OVERRIDE} --block --until 9999-12-31T23:59".split())
-    run(*f"{OVERRIDE} --block --until 9998-12-31T23:59".split())
+        run(*f"{OVERRIDE} --until 9999-12-31T23:59".split())
+    run(*f"{OVERRIDE} --until 9998-12-31T23:59".split())
     assert ThrottleOverride.objects.get().until
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        *(("throttle_rules", words) for words in ("list", "check", "export", "import rules.json")),
-        *(("throttle_override", words) for words in ("add ip 192.0.2.1 --reason x", "list", "end 5")),
-    ],
-)
-def test_options_of_django_may_follow_a_subcommand(command: str, words: str) -> None:
+@pytest.mark.parametrize("line", [line for line in LINES if line.startswith(("throttle_rules", "throttle_override"))])
+def test_options_of_django_may_follow_a_subcommand(line: str) -> None:
+    command, *words = line.split()
     parser = load_command_class("django_throttle", command).create_parser("manage.py", command)
-    found = parser.parse_args(["-v", "2", "--traceback", *words.split(), "--settings", "site.test", "--no-color"])
+    found = parser.parse_args(["-v", "2", "--traceback", *words, "--settings", "site.test", "--no-color"])
     assert (found.verbosity, found.traceback, found.settings, found.no_color) == (2, True, "site.test", True)
-    assert parser.parse_args([*words.split(), "-v", "0"]).verbosity == 0
+    assert parser.parse_args([*words, "-v", "0"]).verbosity == 0
