@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, User
 from django.core.management import BaseCommand, CommandError, call_command, get_commands, load_command_class
+from django.utils import translation
 
 from django_throttle.core.rule import OPTIONS
 from django_throttle.management import ShellCommand
@@ -142,6 +143,36 @@ def test_a_reader_who_goes_ends_a_command_without_a_traceback(
         said = process.stderr.read()
     assert process.returncode == 1, said
     assert not any(word in said for word in ("BrokenPipeError", "Traceback", "CommandError")), said
+
+
+@pytest.mark.parametrize(
+    ("line", "in_memory"),
+    [
+        ("throttle_explain ip:192.0.2.1", None),
+        ("throttle_overview", "only each process knows what it decided"),
+        ("throttle_costs", "only each process knows what its requests used"),
+        ("throttle_inspect", 'is "memory"'),
+        ("throttle_reset user:1", 'is "memory"'),
+        ("refresh_connections --once", 'is "memory"'),
+    ],
+)
+def test_a_store_that_knows_nothing_is_said_plainly(settings: Any, line: str, in_memory: str | None) -> None:
+    rules = {"RULES": {"api": {"rate": "5/min"}}, "AGENT": False}
+    settings.DJANGO_THROTTLE = {"REDIS": "redis://127.0.0.1:1/0", **rules}
+    with pytest.raises(CommandError, match="Redis does not answer"):
+        run(*line.split())
+    if line.startswith("throttle_explain"):
+        with translation.override("de"), pytest.raises(CommandError, match="nichts bekannt: es gibt keine Verbindung"):
+            run(*line.split())
+    settings.DJANGO_THROTTLE = {"REDIS": "http://localhost", **rules}
+    with pytest.raises(CommandError, match="Redis URL begins with"):
+        run(*line.split())
+    settings.DJANGO_THROTTLE = {"STORE": "memory", **rules}
+    if in_memory is None:
+        run(*line.split())
+    else:
+        with pytest.raises(CommandError, match=in_memory):
+            run(*line.split())
 
 
 def test_an_override_ends_in_a_year_that_has_local_times() -> None:

@@ -8,26 +8,6 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from tests.servers import free_port
-
-
-def test_once_fails_when_redis_does_not_answer(settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": f"redis://127.0.0.1:{free_port()}/0", "AGENT": False}
-    with pytest.raises(CommandError, match="Redis does not answer"):
-        call_command("refresh_connections", "--once", stdout=io.StringIO())
-
-
-def test_memory_needs_no_refreshing(settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"STORE": "memory", "AGENT": False}
-    with pytest.raises(CommandError, match='is "memory"'):
-        call_command("refresh_connections", "--once")
-
-
-def test_a_wrong_setting_is_said_plainly(settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": "http://localhost", "AGENT": False}
-    with pytest.raises(CommandError, match="Redis URL begins with"):
-        call_command("refresh_connections", "--once")
-
 
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon", "1e9"])
 def test_a_senseless_interval_is_refused(interval: str) -> None:

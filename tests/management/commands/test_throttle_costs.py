@@ -10,10 +10,9 @@ from django.core.management import CommandError, call_command
 
 from django_throttle.meter import MEASURES
 from django_throttle.observe.route_costs import CostFlusher, route_costs
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores import RedisStore
 from tests.inside import count_in
 from tests.observe.test_route_costs import used
-from tests.servers import free_port
 
 
 def run(*arguments: str) -> str:
@@ -57,12 +56,3 @@ def test_as_json(store: RedisStore) -> None:
     assert route["queries"] == {"mean": 2, "p50": 2, "p95": 2, "p99": 2}
     assert route["db_ms"]["mean"] == 250
     assert set(route) == {"scope", "calls", *MEASURES}
-
-
-def test_what_it_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    count_in(RedisStore(f"redis://127.0.0.1:{free_port()}/0"), monkeypatch)
-    with pytest.raises(CommandError, match="Redis does not answer"):
-        run()
-    count_in(MemoryStore(), monkeypatch)
-    with pytest.raises(CommandError, match="only each process knows what its requests used"):
-        run()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 
 from django_throttle.connections import overview
 from django_throttle.connections.open_sockets import open_sockets
@@ -55,18 +54,3 @@ def test_one_process_is_one(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     first, second = run().splitlines()
     assert first == "0 sockets open in 1 process"
     assert "has not answered (it has no sockets, or is too busy); 0 leases" in second
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"STORE": "memory"}, 'is "memory"'),
-        ({"STORE": "disk"}, "STORE is"),
-        ({"REDIS": "redis://127.0.0.1:1/0"}, "Redis does not answer"),
-    ],
-    ids=str,
-)
-def test_it_says_plainly_what_is_wrong(settings: Any, given: dict[str, str], said: str) -> None:
-    settings.DJANGO_THROTTLE = {**given, "AGENT": False}
-    with pytest.raises(CommandError, match=said):
-        run()
