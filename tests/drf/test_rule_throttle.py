@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -161,38 +159,6 @@ class TestDropIns:
         request = APIRequestFactory().get("/")
         assert View.as_view(throttle_classes=[Large])(request).status_code == 200
         assert decisions_of(request)[0].remaining == 9_999_999
-
-
-# REST framework imports the default classes while it imports its own views: only a new process shows that.
-STARTS = """
-import sys
-
-import django
-from django.conf import settings
-
-settings.configure(
-    SECRET_KEY="a key",
-    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "rest_framework", "django_throttle"],
-    REST_FRAMEWORK={"DEFAULT_THROTTLE_CLASSES": [sys.argv[1]]},
-)
-if sys.argv[1].startswith("__main__"):
-    from django_throttle.drf import RuleThrottle
-
-    class Ours(RuleThrottle):
-        pass
-
-django.setup()
-from rest_framework.views import APIView
-
-print([each.__name__ for each in APIView.throttle_classes])
-"""
-
-
-@pytest.mark.parametrize("name", ["RuleThrottle", "AnonRateThrottle", "UserRateThrottle", "ScopedRateThrottle", "Ours"])
-def test_a_process_starts_with_a_default_class_of_ours(servers: None, name: str) -> None:
-    path = f"{'__main__' if name == 'Ours' else 'django_throttle.drf'}.{name}"
-    ran = subprocess.run([sys.executable, "-c", STARTS, path], capture_output=True, text=True, check=False, timeout=60)
-    assert (ran.stdout.strip(), ran.returncode) == (f"[{name!r}]", 0), ran.stderr
 
 
 @pytest.mark.parametrize("language", ["en", "de", "fr"])

@@ -19,8 +19,7 @@ from django_throttle.identity.keys import api_key
 from django_throttle.limiter import Limiter
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.signals import throttled
-from tests.clock import FrozenClock
-from tests.consumers import DENIAL, handshake, held, opened, socket
+from tests.consumers import held, opened, socket
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
 
@@ -145,15 +144,6 @@ def test_receivers_hear_of_a_block(enforce: Enforce, override: Any) -> None:
 
 
 class TestSockets:
-    @BOTH
-    async def test_a_refused_handshake(self, enforce: Enforce, override: Any, clock: FrozenClock) -> None:
-        store = enforce(api=TWO, sockets=SOCKETS)
-        override(block(until=clock() + 60))
-        start, body = await handshake(extensions=DENIAL, client=(HERE, 1))
-        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (429, b"60")
-        assert json.loads(body["body"])["detail"] == "Access is blocked. Try again in 1 minute."
-        assert held(store) == 0
-
     @BOTH
     async def test_a_socket_that_is_open_is_closed(self, enforce: Enforce, override: Any) -> None:
         store = enforce(api=TWO, sockets=SOCKETS)

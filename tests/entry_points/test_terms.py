@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
 from django.http import HttpRequest
-from django.test import AsyncClient, Client
+from django.test import Client
 
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
@@ -86,18 +85,6 @@ def test_only_who_is_meant_is_counted(
     if who is not None:
         client.force_login(somebody(**who))
     assert admitted([client.get(where) for _ in range(4)]) == (2 if counted else 4)
-
-
-@pytest.mark.parametrize("where", ["/middleware/ok"], indirect=True)
-@AUDIENCES
-@pytest.mark.django_db(transaction=True)  # the database is asked in another thread
-def test_on_an_event_loop_too(enforce: Enforce, where: str, audience: list[str], who: Any, counted: bool) -> None:
-    enforce(api={"rate": "2/min", "audience": audience})
-    client = AsyncClient()
-    if who is not None:
-        client.force_login(somebody(**who))
-    answers = [asyncio.run(client.get(where)) for _ in range(4)]  # type: ignore[arg-type]
-    assert admitted(answers) == (2 if counted else 4)
 
 
 def somebody(group: str = "", **options: Any) -> User:

@@ -66,12 +66,6 @@ async def aview(request: HttpRequest) -> HttpResponse:
     return HttpResponse("now")
 
 
-class Method(View):
-    @deferred(payload=arguments)
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse("now")
-
-
 @deferred(payload=arguments)
 class Whole(View):
     async def get(self, request: HttpRequest) -> HttpResponse:
@@ -111,12 +105,6 @@ def operation(request: HttpRequest) -> Any:
     return "now"
 
 
-@api.get("async")
-@deferred(payload=arguments)
-async def aoperation(request: HttpRequest) -> Any:
-    return "now"
-
-
 @api.post("said")
 @deferred(payload=lambda request, said: {"name": said.name})
 def said(request: HttpRequest, said: Said) -> Any:
@@ -138,11 +126,10 @@ def shown(request: HttpRequest) -> HttpResponse:
     return HttpResponse("now")
 
 
-DOORS = ["view", "aview", "method", "whole", "rest-method", "rest", "rest-function", "ninja/sync", "ninja/async"]
+DOORS = ["view", "aview", "whole", "rest-method", "rest", "rest-function", "ninja/sync"]
 urlpatterns = [
     path("view", view),
     path("aview", aview),
-    path("method", Method.as_view()),
     path("whole", Whole.as_view()),
     path("rest-method", RestMethod.as_view()),
     path("rest", Rest.as_view()),

@@ -53,7 +53,7 @@ class MeasuredServer(Server):
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def groups(request: pytest.FixtureRequest, servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a database that has groups."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         address = str(tmp_path_factory.mktemp("measured") / "db.sqlite3")

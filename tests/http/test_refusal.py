@@ -110,62 +110,35 @@ def test_a_program_reads_a_problem() -> None:
     }
 
 
+MANY = "Too many requests "
+QUICKLY = MANY + "You have sent more requests than this site takes in such a short time. You can try again "
+BLOCKED = "Access is blocked The people who run this site have stopped requests like yours. "
 PAGES = [
-    (
-        refused(),
-        429,
-        (
-            "Too many requests You have sent more requests than this site takes in such a short time. "
-            "You can try again in 90 seconds, at 14:05 UTC. Status 429"
-        ),
-    ),
-    (
-        refused(200_000.0, window=86_400.0),
-        429,
-        (
-            "Too many requests You have sent more requests than this site takes in such a short time. "
-            "You can try again in 56 hours, at 21:37 UTC on Nov. 22, 2026. Status 429"
-        ),
-    ),
+    (refused(), 429, QUICKLY + "in 90 seconds, at 14:05 UTC."),
+    (refused(200_000.0, window=86_400.0), 429, QUICKLY + "in 56 hours, at 21:37 UTC on Nov. 22, 2026."),
     (
         refused(None, reason=Reason.TOO_COSTLY),
         429,
-        (
-            "Too many requests This request asks for more than this site gives at once. Trying again "
-            "will not help; asking for less may. Status 429"
-        ),
+        MANY
+        + "This request asks for more than this site gives at once. Trying again will not help; asking for less may.",
     ),
     (
         refused(5.0, window=None),
         429,
-        (
-            "Too many requests Too many of your requests are being answered at the same time. Wait until "
-            "the others are done. You can try again in 5 seconds. Status 429"
-        ),
+        MANY + "Too many of your requests are being answered at the same time. Wait until the others are done. "
+        "You can try again in 5 seconds.",
     ),
     (
         refused(None, reason=Reason.BLOCKED),
         429,
-        (
-            "Access is blocked The people who run this site have stopped requests like yours. If you "
-            "think that this is a mistake, please ask them. Status 429"
-        ),
+        BLOCKED + "If you think that this is a mistake, please ask them.",
     ),
-    (
-        refused(7200.0, reason=Reason.BLOCKED),
-        429,
-        (
-            "Access is blocked The people who run this site have stopped requests like yours. You can "
-            "try again in 2 hours, at 16:04 UTC. Status 429"
-        ),
-    ),
+    (refused(7200.0, reason=Reason.BLOCKED), 429, BLOCKED + "You can try again in 2 hours, at 16:04 UTC."),
     (
         refused(1.0, reason=Reason.STORE_FAILED),
         503,
-        (
-            "Please try again later We cannot take your request at the moment. This is not your "
-            "fault. You can try again in 1 second. Status 503"
-        ),
+        "Please try again later We cannot take your request at the moment. This is not your fault. "
+        "You can try again in 1 second.",
     ),
 ]
 
@@ -173,7 +146,10 @@ PAGES = [
 @pytest.mark.parametrize(("decision", "status", "said"), PAGES)
 def test_a_person_reads_when_to_come_back(decision: Decision, status: int, said: str) -> None:
     response = answered(decision)
-    assert (response.status_code, text(response)) == (status, f"{said}, reference {ident_for_logs('user:alice')}")
+    assert (response.status_code, text(response)) == (
+        status,
+        f"{said} Status {status}, reference {ident_for_logs('user:alice')}",
+    )
     assert "secret-rule" not in response.content.decode() and "alice" not in response.content.decode()
 
 

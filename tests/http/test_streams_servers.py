@@ -83,7 +83,7 @@ class Tenant:
 
 
 @pytest.fixture(scope="module", params=KINDS, ids="-".join)
-def shared(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[tuple[Server, str]]:
+def shared(request: pytest.FixtureRequest, redis_server: RedisServer, servers: None) -> Iterator[tuple[Server, str]]:
     name, kind = request.param
     with StreamsServer(name, redis_server, {"tokens": TOKENS}, []) as server:
         yield server, kind
