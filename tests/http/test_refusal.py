@@ -112,6 +112,7 @@ def test_a_program_reads_a_problem() -> None:
 
 MANY = "Too many requests "
 QUICKLY = MANY + "You have sent more requests than this site takes in such a short time. You can try again "
+SOON = "You can try again in 1 second."
 BLOCKED = "Access is blocked The people who run this site have stopped requests like yours. "
 PAGES = [
     (refused(), 429, QUICKLY + "in 90 seconds, at 14:05 UTC."),
@@ -137,8 +138,7 @@ PAGES = [
     (
         refused(1.0, reason=Reason.STORE_FAILED),
         503,
-        "Please try again later We cannot take your request at the moment. This is not your fault. "
-        "You can try again in 1 second.",
+        "Please try again later We cannot take your request at the moment. This is not your fault. " + SOON,
     ),
 ]
 
