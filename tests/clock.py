@@ -23,21 +23,34 @@ class FrozenClock(testing.FrozenClock):
 class LoopClock:
     """The time of an event loop where every wait is over at once: it passes while nobody has anything to do.
 
-    It gives threads a millisecond before each step, and does not wait for Redis.
+    It stands still while threads work for the loop, and does not wait for Redis.
     """
 
     def __init__(self, loop: Any, monkeypatch: Any, *clocks: str) -> None:
-        self.now, self._select = loop.time(), loop._selector.select
+        self.now, self.threads = loop.time(), 0
+        self._select, self._run_in_executor = loop._selector.select, loop.run_in_executor
         monkeypatch.setattr(loop, "time", self)
         monkeypatch.setattr(loop._selector, "select", self._wait)
+        monkeypatch.setattr(loop, "run_in_executor", self._run)
         for clock in clocks:
             monkeypatch.setattr(clock, self)
 
     def __call__(self) -> float:
         return self.now
 
+    def _run(self, *args: Any) -> Any:
+        future = self._run_in_executor(*args)
+        self.threads += 1
+        future.add_done_callback(self._ran)
+        return future
+
+    def _ran(self, future: Any) -> None:
+        self.threads -= 1
+
     def _wait(self, timeout: float | None) -> Any:
-        events = self._select(min(timeout, 0.001) if timeout else timeout)
-        if timeout and not events:
+        if not timeout:
+            return self._select(timeout)
+        events = self._select(0.05 if self.threads else 0)
+        if not (events or self.threads):
             self.now += timeout + 0.000_001  # no timer is early
         return events

@@ -14,7 +14,6 @@ from channels.generic.websocket import (
 )
 from channels.testing import WebsocketCommunicator
 
-from django_throttle import limiter
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from tests.doors import Store
 
@@ -40,16 +39,12 @@ class SyncEcho(ThrottledConsumerMixin, WebsocketConsumer):
 
 class AsyncJsonEcho(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
     throttle_scope = "chat"
-
-    async def receive_json(self, content: Any, **_: Any) -> None:
-        await self.send_json(content)
+    receive_json = AsyncJsonWebsocketConsumer.send_json
 
 
 class SyncJsonEcho(ThrottledConsumerMixin, JsonWebsocketConsumer):
     throttle_scope = "chat"
-
-    def receive_json(self, content: Any, **_: Any) -> None:
-        self.send_json(content)
+    receive_json = JsonWebsocketConsumer.send_json
 
 
 class PlainEcho(AsyncWebsocketConsumer):
@@ -107,10 +102,3 @@ async def handshake(app: Any = KINDS["async"], **scope: Any) -> list[dict[str, A
 
 def held(store: Store) -> int:
     return len(store.leases)
-
-
-async def count_in_redis(store: Store) -> int:
-    """How many connections Redis holds, by what a peek says of the rule "sockets"."""
-    decision = limiter.Limiter([next(iter((await limiter.rulebook.acurrent()).rules))], store).peek("everyone")
-    assert decision.limit is not None and decision.remaining is not None
-    return decision.limit - decision.remaining
