@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -143,7 +144,10 @@ def stop_for(store: AnyStore) -> None:
 
 
 def stop() -> None:
-    """End the agents of all stores, and release what this process holds."""
+    """Send what this process has counted, give back what it holds, and end its background threads.
+
+    For worker processes that end without Python's own exit, as those of RQ do. A later call starts all of it again.
+    """
     with _stopping:
         with _lock:
             ended = list(_services.values())
@@ -192,9 +196,16 @@ def _begin(store: AnyStore, rules: bool) -> None:
     if service.watches:
         watched.add(id(store))
     shutdown.watch()
+    if (celery := sys.modules.get("celery.signals")) is not None:  # whose children end by os._exit
+        celery.worker_process_shutdown.connect(_stop_child, weak=False, dispatch_uid="django_throttle.agent")
     if _finalizer is None:
         # Forked children of multiprocessing, as granian's workers are, end without what atexit has.
         _finalizer = Finalize(None, stop, exitpriority=0)
+
+
+def _stop_child(**_: object) -> None:
+    """A child of Celery ends, or is replaced as --max-tasks-per-child says."""
+    stop()
 
 
 @receiver(setting_changed, dispatch_uid="django_throttle.agent")

@@ -30,12 +30,16 @@ watched: Final[set[int]] = set()
 def ensure(store: Store, *, rules: bool = False) -> None:
     """Start what serves this store in the background, and watches its ``rules``, unless it runs already."""
     if rules or id(store) not in services:  # on the hot path
-        _agent().ensure(store, rules=rules)
+        load_agent().ensure(store, rules=rules)
 
 
 @cache
-def _agent() -> Any:
-    """By its name, as it lies above whatever needs it to run."""
+def load_agent() -> Any:
+    """Import the agent: with the app, or with the first Limiter, so that no call does.
+
+    A child that is forked while another thread imports inherits the lock of that module, and waits for it without end.
+    By its name, as it lies above whatever needs it to run.
+    """
     return import_module("django_throttle.agent")
 
 

@@ -14,14 +14,17 @@ class ThrottleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_throttle import checks, meter  # noqa: F401  (checks register themselves)
+        from django_throttle import agent_thread, checks, meter  # noqa: F401  (checks register themselves)
         from django_throttle.history import edits, ended, from_settings
         from django_throttle.lifecycle import shutdown
         from django_throttle.rulebook import in_force
+        from django_throttle.stores.addresses import load_cache_backend
 
         in_force.connect()
         edits.connect()
         from_settings.connect()
         ended.connect()
+        agent_thread.load_agent()
+        load_cache_backend()
         meter.install()
         shutdown.watch()

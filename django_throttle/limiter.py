@@ -52,6 +52,7 @@ class Limiter:
     def __init__(self, rules: Iterable[Rule], store: Store) -> None:
         self.rules = tuple(rules)
         self.store = store
+        agent_thread.load_agent()
         self._set = rule_set(tuple(part for rule in self.rules if rule.enabled for part in rule.parts))
         # A share of the limit takes knowing how many processes there are, and so saying that this one lives.
         self._shares = (

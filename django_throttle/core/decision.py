@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -179,17 +178,18 @@ class Decision:
         """The same decision as it reads ``seconds`` from when it was made, as long as nothing else happens."""
         decision: Decision = _unmade(type(self))
         values = decision.__dict__
-        values.update(self._lasting)
+        values.update(self.__dict__.get("_lasting") or self._keep_lasting())
         values["_make"] = self._later, (seconds,)
         return decision
 
-    @cached_property
-    def _lasting(self) -> dict[str, Any]:
-        """The fields that stay the same however late it is.
+    def _keep_lasting(self) -> dict[str, Any]:
+        """Keep and return the fields that stay the same however late it is.
 
-        By their names: other threads that read this decision add to its ``__dict__`` meanwhile.
+        By their names, as other threads that read this decision add to its ``__dict__`` meanwhile. Without the lock of
+        ``cached_property`` in Python 3.11, which a forked child could inherit.
         """
-        return {name: getattr(self, name) for name in LASTING}
+        lasting = self.__dict__["_lasting"] = {name: getattr(self, name) for name in LASTING}
+        return lasting
 
     def _later(self, seconds: float) -> Decision:
         return self._replace(
@@ -202,7 +202,7 @@ class Decision:
     def receipt(self) -> Refund | None:
         return None if self.paid is None else self.paid.receipt
 
-    @cached_property
+    @property
     def is_ordinary(self) -> bool:
         """True where every rule allows it, at once, and there is nothing to report but to hooks."""
         plain = self.allowed and not self.degraded and not self.crossed and not self.delay

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from http import HTTPStatus
 from os import SEEK_END
 from threading import get_ident
@@ -15,6 +15,7 @@ from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core.handlers.wsgi import LimitedStream
 from django.http import HttpRequest
 from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver
+from django.utils.functional import cached_property
 from django.utils.translation import get_language
 
 from django_throttle.call_facts import Facts, Who

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from pathlib import Path
@@ -16,6 +17,7 @@ from redis import connection as redis_connection
 from redis.connection import to_bool
 from redis.sentinel import SentinelConnectionPool
 
+from django_throttle.conf import Conf
 from django_throttle.core.options import did_you_mean
 from django_throttle.exceptions import InvalidSetting
 
@@ -258,14 +260,29 @@ def _path(path: str, kind: str) -> tuple[str, str]:
     return service, database
 
 
-def _alias_address(alias: str) -> Address:
-    from django.conf import settings
+def _cache_client(alias: str) -> Any:
+    """Return the client of a CACHES alias; Django's own backend keeps it out of sight."""
     from django.core.cache import caches  # a URL needs no Django settings
 
+    cache: Any = caches[alias]
+    return cache.client if hasattr(cache, "client") else cache._cache
+
+
+def load_cache_backend() -> None:
+    """Import what the CACHES alias in settings needs, see ``agent_thread.load_agent``. Connect to nothing."""
+    from django.conf import settings
+
+    with suppress(Exception):  # the first call raises it, and the checks name it
+        alias = {"REDIS": Conf().REDIS, **settings.DJANGO_THROTTLE}["REDIS"]
+        if "://" not in alias:
+            _cache_client(alias)
+
+
+def _alias_address(alias: str) -> Address:
+    from django.conf import settings
+
     try:
-        cache: Any = caches[alias]
-        # Django's own backend keeps its client out of sight.
-        pool = (cache.client if hasattr(cache, "client") else cache._cache).get_client(write=True).connection_pool
+        pool = _cache_client(alias).get_client(write=True).connection_pool
     except Exception as error:  # whatever a backend, a pool or a client of the site's own may raise
         raise InvalidSetting(
             f"CACHES has no alias {alias!r} that django-redis, or Django's own Redis backend, serves with plain clients"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - else the first connection does, see ``agent_thread.load_agent``
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -15,10 +16,12 @@ from redis import ConnectionPool
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
+from redis.utils import get_lib_version
 
 from django_throttle.lifecycle import in_child
 from django_throttle.stores.timeouts import Deadline, DeadlineSocket
 
+get_lib_version()  # which imports parts of importlib.metadata, as the first connection would
 # Bytes; longer than the reply to any decision. Making room for more would take longer than reading.
 DECISION: Final = 1024
 # What a whole reply of so many bytes begins with: how long its text is.

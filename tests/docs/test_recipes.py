@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -199,7 +200,7 @@ def test_only_keys_that_were_handed_out_have_budgets(enforce: Enforce, shop: Any
 class TestTasks:
     """Their worker is played by tests/outside."""
 
-    QUEUE, MAILS, TRY, BUCKET, REMINDERS = shown("tasks")
+    QUEUE, MAILS, TRY, BUCKET, REMINDERS, JOB = shown("tasks")
 
     def options(self, code: str) -> Any:
         return run(code, INSTALLED_APPS=[])["DJANGO_THROTTLE"]["RULES"]["mails"]
@@ -220,6 +221,11 @@ class TestTasks:
         with pytest.raises(Refused):
             remind(1)
         remind(2)
+
+    def test_a_job_ends_the_background_threads(self, capsys: pytest.CaptureFixture[str]) -> None:
+        run(self.JOB)["job"](1)
+        assert capsys.readouterr().out == "a report for user 1\n"
+        assert not [thread for thread in threading.enumerate() if thread.name == "django_throttle agent"]
 
 
 def test_sites_on_one_redis_count_apart_unless_they_have_one_prefix(redis_url: str, settings: Any) -> None:

@@ -1,0 +1,157 @@
+"""Child processes, however they were started and however they end: what they held comes back, what they did is told."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+from django.conf import settings
+
+from django_throttle import agent
+from django_throttle.call_facts import Facts
+from django_throttle.conf import conf
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter, decide
+from django_throttle.stores import get_store
+from tests.callers import SameByEveryKey
+from tests.crew import SPAWN
+from tests.recording.calls import recorded
+from tests.servers import slack, wait_until
+
+METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+RULES: dict[str, Any] = {
+    "bought": {"rate": "1000/h", "algorithm": "fixed_window", "prepaid": True, "events": ["task"], "key": "user"},
+    "runs": {"rate": "1000/h", "algorithm": "fixed_window", "events": ["task"], "key": "user"},
+}
+BOUGHT = Rule("bought", **{name: value for name, value in RULES["bought"].items() if name != "prepaid"}, prepaid=True)
+CALLS = 40
+
+
+def set_up(url: str) -> None:
+    django.setup()
+    settings.DJANGO_THROTTLE = {"REDIS": url, "RULES": RULES, "DATABASE_RULES": False, "DEADLINE": 10.0}
+    conf.cache_clear()
+
+
+def work(url: str) -> int:
+    """A job: returns how many of its calls passed."""
+    set_up(url)
+    facts = [Facts("job", ("task",), SameByEveryKey()) for _ in range(CALLS)]  # type: ignore[arg-type]
+    return sum(decide(one).allowed for one in facts)
+
+
+def work_and_end(url: str) -> int:
+    """A job that tells what it did, as its worker ends without what a process does at its end."""
+    passed = work(url)
+    agent.stop()
+    return passed
+
+
+def work_and_vanish(url: str) -> None:
+    work_and_end(url)
+    os._exit(0)
+
+
+def run_children(method: str, target: Callable[[str], object], url: str) -> None:
+    """Run two, one after the other, from a process that has no other threads."""
+    for _ in range(2):
+        child = multiprocessing.get_context(method).Process(target=target, args=(url,))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+
+
+def run_pool(method: str, url: str) -> None:
+    """Run two jobs in one worker, which is terminated."""
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.map(work_and_end, [url] * 2) == [CALLS] * 2
+
+
+def run(target: Callable[..., None], *args: Any) -> None:
+    parent = SPAWN.Process(target=target, args=args)
+    parent.start()
+    parent.join(slack(60))
+    assert parent.exitcode == 0
+
+
+def check_nothing_is_lost(jobs: int = 2) -> None:
+    store = get_store()
+    assert Limiter([BOUGHT], store).peek("user:1", cost=0).remaining == 1000 - jobs * CALLS
+    assert store.transport.client.zcard("dt:{p}:live") == 0, "no ended child counts as living"
+    assert recorded(store, "runs").allowed == recorded(store, "bought").allowed == jobs * CALLS
+
+
+@pytest.fixture
+def url(redis_url: str, settings: Any) -> str:
+    settings.DJANGO_THROTTLE = {
+        "REDIS": redis_url,
+        "RULES": RULES,
+        "DATABASE_RULES": False,
+        "AGENT": False,
+        "DEADLINE": 10.0,
+    }
+    return redis_url
+
+
+@METHODS
+def test_one_that_ends_by_itself(method: str, url: str) -> None:
+    run(run_children, method, work, url)
+    check_nothing_is_lost()
+
+
+@METHODS
+def test_one_that_vanishes_once_it_has_told(method: str, url: str) -> None:
+    """As a worker of RQ does after each job."""
+    run(run_children, method, work_and_vanish, url)
+    check_nothing_is_lost()
+
+
+@METHODS
+def test_one_that_is_terminated_between_its_jobs(method: str, url: str) -> None:
+    """As a pool's workers are at the end of its block."""
+    run(run_pool, method, url)
+    check_nothing_is_lost()
+
+
+CELERY = """
+import os
+from celery import Celery
+from tests.test_children import work
+
+app = Celery("jobs", broker=os.environ["JOBS"], set_as_current=False)
+app.conf.broker_connection_retry_on_startup = True
+
+@app.task(name="job")
+def job():
+    assert work(os.environ["COUNTS"]) == 40
+    with open(os.environ["RAN"], "a") as file:
+        file.write("x")
+"""
+
+
+def test_children_of_celery_that_are_replaced(url: str, tmp_path: Path) -> None:
+    """By ``--max-tasks-per-child``: they end by os._exit."""
+    (tmp_path / "jobs.py").write_text(CELERY, encoding="utf-8")
+    ran = tmp_path / "ran"
+    ran.touch()
+    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1])])
+    jobs = url.rpartition("/")[0] + "/1"
+    env = {**os.environ, "PYTHONPATH": paths, "JOBS": jobs, "COUNTS": url, "RAN": str(ran)}
+    send = "from jobs import job; [job.delay() for _ in range(6)]"
+    subprocess.run([sys.executable, "-c", send], env=env, check=True, timeout=slack(60))
+    arguments = "celery -A jobs worker -c 1 --max-tasks-per-child 2 --without-mingle --without-gossip -l warning"
+    worker = subprocess.Popen([sys.executable, "-m", *arguments.split()], env=env)
+    try:
+        wait_until(lambda: ran.read_text() == "x" * 6, timeout=slack(60))
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(slack(60))
+    check_nothing_is_lost(jobs=6)
