@@ -46,14 +46,6 @@ def test_a_drift_is_followed_and_is_no_step() -> None:
     assert time.offset == 10 * SECOND + STEP_US // 2 - micros(0.1)
 
 
-def test_a_copy_learns_by_itself() -> None:
-    time = known(10 * SECOND)
-    copy = time.copy()
-    assert copy.offset == time.offset
-    copy.learn(99 * SECOND, 1.0, 1.2)
-    assert copy.offset != time.offset
-
-
 def test_bounds_are_unknown_until_the_time_is_and_hold_it_then() -> None:
     calendar, now = Calendar(), 1_750_000_000 * SECOND
     assert (calendar.plan(MONTHLY).start, calendar.plan(MONTHLY).middle, calendar.plan(MONTHLY).finish) == (0, 0, 0)

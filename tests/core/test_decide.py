@@ -16,13 +16,9 @@ from django_throttle.core.commands import (
     Command,
     Decide,
     DecideLocally,
-    Release,
-    Reset,
-    SendControl,
     charge,
     refund_for_status,
 )
-from django_throttle.core.control_messages import RESET, ControlMessage
 from django_throttle.core.decide import after_refunds, decide_charges, refund_charges, release_lease, reset_charges
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
@@ -100,21 +96,6 @@ def test_only_a_call_that_counts_holds_a_lease(drive: Drive) -> None:
     assert [command.commit for command in store.asked if isinstance(command, Decide)] == [False, True]
 
 
-@pytest.mark.parametrize("told", [None, down()], ids=["told", "not told"])
-def test_whoever_is_connected_hears_of_a_reset(drive: Drive, told: StoreError | None) -> None:
-    asked = charges(rule("a"))
-    store = ScriptedStore(1, told)
-    assert drive(reset_charges(asked), store) == 1
-    assert store.asked == [Reset(asked), SendControl((ControlMessage(RESET, ident="user:1"),))]
-
-
-def test_release_is_one_command(drive: Drive) -> None:
-    store = ScriptedStore(None, down())
-    assert drive(release_lease(LEASE), store) is None
-    assert drive(release_lease(LEASE), store) is None, "the store's bookkeeping repeats what it could not send"
-    assert store.asked == [Release(LEASE.id, LEASE.holds)] * 2
-
-
 def test_a_reset_does_not_hide_that_the_store_is_away(drive: Drive) -> None:
     with pytest.raises(StoreError):
         drive(reset_charges(charges(rule("a"))), ScriptedStore(down()))
@@ -177,21 +158,6 @@ def test_only_a_store_error_is_an_answer(drive: Drive) -> None:
 def after_status(decision: Decision, status: int) -> Decision:
     back = refund_for_status(decision.receipt, status) if decision.receipt else None
     return after_refunds(decision, [back] if back else [])
-
-
-def test_an_answer_that_counts_changes_nothing() -> None:
-    decision = Limiter([Rule("login", "5/min", count_on=(401,))], MemoryStore(FrozenClock())).acquire("ip:1")
-    assert after_status(decision, 401) is decision
-    assert after_status(Decision(), 200) == Decision()
-
-
-def test_a_queue_that_lacks_a_part_of_a_unit_is_not_full_yet() -> None:
-    rule = Rule("login", "1/7s", algorithm="leaky_bucket", burst=2, action="delay", max_delay=1, count_on=(401,))
-    limiter = Limiter([rule], MemoryStore(clock := FrozenClock()))
-    limiter.acquire("ip:1")
-    clock.tick(6.125)
-    (outcome,) = after_status(limiter.acquire("ip:1"), 200).outcomes
-    assert (outcome.remaining, outcome.reset_after) == (1, 0.875)
 
 
 @pytest.mark.parametrize("used", [4, 9])

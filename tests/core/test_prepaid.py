@@ -452,16 +452,6 @@ def test_what_was_asked_of_a_store_that_failed_is_not_waited_for_later(process: 
     assert budget.pause(process.now) <= 3 / ASKED_A_SECOND
 
 
-def test_of_two_rules_one_that_refuses_leaves_the_other_as_it_was(process: Process, store: MemoryStore) -> None:
-    other = Rule("other", "5/h", algorithm="fixed_window", prepaid=True)
-    budgets = [process.of(HOT), PrepaidBudget(other, IDENT, process.now)]
-    claim = Claim((Charge(HOT, IDENT, 1), Charge(other, IDENT, 6)))
-    process.ask(Buying(claim, claim.take(budgets, process.now), process.now))
-    assert process.hear().is_refused and list(claim.refused) == [1]
-    assert used(store) == 0
-    assert claim.decision.rule == "other"
-
-
 class Played(NamedTuple):
     """What processes of unequal demand did together; ``fair`` are the shares of their calls that passed."""
 

@@ -121,15 +121,6 @@ class TestFirstTold:
         (crossing,) = call(rule, store, 8).crossed
         assert crossing.once_key.lasts == 15 * 86_400_000_000  # from the 16th of November
 
-    def test_a_bucket_that_is_refilled_at_once_has_windows_too(self, store: MemoryStore, clock: FrozenClock) -> None:
-        rule = Rule("quota", "10/min", algorithm="token_bucket", refill="interval", warn_at=(1.0,))
-        clock.to(50)
-        assert told(rule, store, 3) == []
-        clock.to(100)
-        assert told(rule, store, 7) == [1.0]
-        clock.to(110)
-        assert told(rule, store, 10) == [1.0], "refilled a minute after its first use"
-
     @pytest.mark.parametrize("algorithm", ["sliding_window", "gcra", "sliding_log"])
     def test_once_in_any_window_where_use_goes_up_and_down(
         self, algorithm: str, store: MemoryStore, clock: FrozenClock

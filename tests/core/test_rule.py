@@ -229,13 +229,6 @@ def test_defaults() -> None:
     assert (rule.is_concurrency, cap.is_concurrency, cap.events) == (False, True, ("connection",))
 
 
-def test_only_a_rule_that_asks_for_nothing_more_is_plain() -> None:
-    assert Rule("api", "10/min", warn_at=[0.8], enforce_at=2, count_on=[401], cost=3).is_plain
-    options = {"methods": ["GET"], "audience": ["staff"], "cost": "shop.limits.price", "plans": {"staff": "20/min"}}
-    for more in ({name: value} for name, value in options.items()):
-        assert not Rule("api", "10/min", **more).is_plain
-
-
 @pytest.mark.parametrize(
     "rule",
     [

@@ -98,14 +98,6 @@ def test_what_another_rule_refuses_is_attempted_all_the_same(store: Store, clock
     assert limiter.peek("user:1").outcomes[-1].factor > 0.5
 
 
-def test_of_two_dampers_the_stricter_holds(store: Store, clock: FrozenClock) -> None:
-    wide = Rule("wide", "200/s", algorithm="damper")
-    limiter = Limiter([wide, DAMPER], store)
-    flood(limiter, clock, 24, 150)
-    settled = flood(limiter, clock, 12, 150)
-    assert sum(decision.allowed for decision in settled) == pytest.approx(1200, rel=0.06)
-
-
 @pytest.mark.parametrize("prefix", ["", "a"])
 def test_a_reset_reaches_every_process(prefix: str, redis_url: str, clock: FrozenClock) -> None:
     here, there = (RedisStore(redis_url, clock=clock, deadline=5.0) for _ in range(2))

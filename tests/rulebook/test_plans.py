@@ -237,17 +237,6 @@ def test_explain_asks_the_function_about_a_user_and_says_where_it_cannot(
 
 @pytest.mark.django_db
 @BOTH
-def test_what_nobody_can_tell_of_a_caller_is_said(enforce: Enforce) -> None:
-    rule = {"rate": "3/min", "key": "session", "plans": {"group:premium": "10/min"}}
-    store = enforce(api=rule, own={"rate": "3/min", "plans": {f"{HERE}tier:pro": "10/min"}})
-    told = explain(store, rulebook.current(), Call("search"), KnownCaller("session:a"))
-    assert [one.counting.assumed for one in told.rules] == ["if the caller has no plan by group:premium"]
-    told = explain(store, rulebook.current(), Call("search"), KnownCaller("ip:192.0.2.1"))
-    assert [one.counting.assumed for one in told.rules] == [f"if the caller has no plan by {HERE}tier:pro"]
-
-
-@pytest.mark.django_db
-@BOTH
 def test_a_user_whom_a_function_names_has_the_plan_without_a_request(enforce: Enforce) -> None:
     enforce(mails={"rate": "1/min", "key": "user", "plans": {"group:premium": "3/min"}})
     anna, bob = (User.objects.create(username=name) for name in ("anna", "bob"))

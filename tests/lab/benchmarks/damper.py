@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from redis import Redis
 
-from tests.damper.load import Load, Phase, play
+from tests.lab.benchmarks.damper_load import Load, Phase, play
 from tests.lab.benchmarks.player import redis_commands
 from tests.lab.benchmarks.table import Row
 

@@ -1,7 +1,7 @@
 """Real processes that attempt at a given rate under one damper rule, and what passed of it.
 
-A worker is started as ``python -m tests.damper.load '{"url": …}'``, says that it is ready, is told on which moment of
-the monotonic clock to begin, and says at its end, as JSON, how much it attempted and how much passed in each tenth of a
+A worker is started as ``python -m tests.lab.benchmarks.damper_load '{"url": …}'``, says that it is ready, is told on
+which moment of the monotonic clock to begin, and says at its end, as JSON, how much it attempted and how much passed in each tenth of a
 second.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BIN = 0.1
 TICK = 0.005
 PATIENCE = 60
@@ -74,7 +74,7 @@ def play(url: str, limit: int, rates: Sequence[float], phases: Sequence[Phase], 
     for share in rates:
         given = [(phase.seconds, phase.rate * share) for phase in phases]
         what = {"url": url, "limit": limit, "phases": given, "settings": settings}
-        command = [sys.executable, "-m", "tests.damper.load", json.dumps(what)]
+        command = [sys.executable, "-m", "tests.lab.benchmarks.damper_load", json.dumps(what)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         workers.append(subprocess.Popen(command, **pipes, cwd=ROOT, text=True))
     try:
