@@ -1,8 +1,8 @@
-"""Real processes that attempt at a given rate under one damper rule, and what passed of it.
+"""Real processes that attempt at a rate under one damper rule, and the calls of theirs that passed.
 
-A worker is started as ``python -m tests.lab.benchmarks.damper_load '{"url": …}'``, says that it is ready, is told on
-which moment of the monotonic clock to begin, and says at its end, as JSON, how much it attempted and how much passed in each tenth of a
-second.
+A worker is started as ``python -m tests.lab.benchmarks.damper_load '{"url": …}'``. It says that it is ready, reads the
+moment of the monotonic clock at which to begin, and prints as JSON how much it attempted and how much passed in each
+tenth of a second.
 """
 
 from __future__ import annotations
