@@ -85,4 +85,4 @@ def test_so_does_one_that_is_asked_to_end(redis_url: str) -> None:
         assert process.stdout and process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(slack(20)) == 0
-    wait_until(lambda: counted(redis_url) == 10, timeout=slack(1))
+    wait_until(lambda: counted(redis_url) == 10)
