@@ -13,7 +13,6 @@ from django.test import RequestFactory
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
-from django_throttle.decorators import throttle
 from django_throttle.http import finalize
 from django_throttle.http.finalize import finish_failed, status_of, status_of_error
 from django_throttle.http.request_state import REQUEST_EVENTS, state_of
@@ -23,7 +22,6 @@ from django_throttle.stores import get_store
 from django_throttle.stores.base import run
 from tests.doors import Enforce
 from tests.entry_points import site
-from tests.http.conftest import Ask
 
 SLOTS: dict[str, Any] = {"limit": 2, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 RATE: dict[str, Any] = {"rate": "5/min", "algorithm": "fixed_window", "key": "everyone"}
@@ -51,13 +49,6 @@ def finish(request: HttpRequest, response: Any) -> Any:
 
 
 class TestFinish:
-    def test_only_the_first_door_attends(self, enforce: Enforce) -> None:
-        enforce()
-        request = visit()
-        assert not state_of(request).become_finisher(HttpWho(request))
-        finish(request, HttpResponse())
-        assert state_of(request).become_finisher(HttpWho(request))  # a view that is called by itself, a second time
-
     def test_a_request_is_collected_at_once(self, enforce: Enforce) -> None:
         enforce(api=RATE, slots=SLOTS)
         request = visit()
@@ -106,17 +97,3 @@ def test_the_status_of_an_error() -> None:
         status_of_error(error) for error in (Teapot(), Odd(), ValueError(), SystemExit(), asyncio.CancelledError())
     ]
     assert found == [418, 500, 500, None, None]
-
-
-@pytest.mark.parametrize("door", ["/middleware/refused", "/async-middleware/refused", "/drf/refused"])
-def test_refused_inside_a_view_is_a_429(enforce: Enforce, client: Ask, settings: Any, door: str) -> None:
-    settings.MIDDLEWARE = site.MIDDLEWARE
-    enforce(mail={"rate": "1/min", "scopes": ["nowhere"]})
-    send = throttle("mail", ident="everyone")(lambda: HttpResponse("sent"))
-    site.DOINGS["refused"] = lambda request: send()
-    try:
-        answers = [client(door) for _ in range(2)]
-    finally:
-        del site.DOINGS["refused"]
-    assert [answer.status_code for answer in answers] == [200, 429]
-    assert int(answers[1]["Retry-After"]) >= 1

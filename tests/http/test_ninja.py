@@ -10,7 +10,7 @@ import pytest
 from django.http import HttpRequest
 from django.test import AsyncClient, Client
 from django.urls import path
-from ninja import File, Header, NinjaAPI, Path, Query, Schema, UploadedFile
+from ninja import Header, NinjaAPI, Path, Query, Schema
 
 from django_throttle.decorators import throttle
 from tests.doors import Enforce, enforcer
@@ -37,12 +37,6 @@ api = NinjaAPI(urls_namespace="quoted")
 @throttle("api")
 def order(request: HttpRequest, number: Number, order: Order, tags: Query[list[str]], x_shop: Header[str]) -> Any:
     return {"name": f"{number} {order.name} {' '.join(tags)} {x_shop}", "pieces": order.pieces}
-
-
-@api.post("upload")
-@throttle("api")
-def upload(request: HttpRequest, file: File[UploadedFile]) -> Any:
-    return {"size": file.size}
 
 
 @api.get("find/{word}")
@@ -72,16 +66,6 @@ def test_quoted_types_are_what_they_name(enforce: Enforce) -> None:
     answer = ask(**{"X-Shop": "corner"})
     assert (answer.status_code, answer.json()) == (200, {"name": "7 cake a b corner", "pieces": [{"number": 3}]})
     assert ask(**{"X-Shop": "corner"}).status_code == 429
-
-
-def test_a_file_is_a_file(enforce: Enforce, tmp_path: Any) -> None:
-    enforce(api={"rate": "1/min"})
-    (tmp_path / "file").write_bytes(b"12345")
-    answers = []
-    for _ in range(2):
-        with (tmp_path / "file").open("rb") as file:
-            answers.append(Client().post("/upload", {"file": file}))
-    assert ([answer.status_code for answer in answers], answers[0].json()) == ([200, 429], {"size": 5})
 
 
 async def test_in_an_asynchronous_operation_under_two_rules(enforce: Enforce) -> None:

@@ -119,14 +119,6 @@ class TestNinja:
         assert int(answers[2]["Retry-After"]) >= 1
         assert answers[2]["Content-Type"] == "application/problem+json"
 
-    @pytest.mark.django_db
-    def test_a_synchronous_one(self, enforce: Enforce, api: Any, settings: Any) -> None:
-        settings.PASSWORD_HASHERS = QUICK
-        enforce(logins={"rate": "2/min", "key": "everyone", "count_on": [401]})
-        User.objects.create_user("anna", password="right")
-        asked = [Client().post(f"/login?name=anna&password={word}") for word in ("right", "x", "right", "y", "right")]
-        assert [answer.status_code for answer in asked] == [200, 401, 200, 401, 429]
-
 
 @pytest.mark.django_db
 def test_two_reports_at_once_for_each_user(enforce: Enforce, settings: Any) -> None:

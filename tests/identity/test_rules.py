@@ -29,12 +29,6 @@ def test_they_are_offered_in_words() -> None:
     assert dict(key_choices("session+ip"))["session+ip"] == "Each combination of session and address"
 
 
-def test_without_tenants_there_is_nothing_to_choose_of_them(settings: Any) -> None:
-    settings.DJANGO_THROTTLE = CALM
-    assert not [key for key, _ in key_choices() if "tenant" in key]
-    assert "tenant" in dict(key_choices("tenant")), "what a rule has is shown all the same"
-
-
 @pytest.mark.django_db
 class TestRows:
     @pytest.mark.usefixtures("tenants")
