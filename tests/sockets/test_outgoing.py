@@ -163,12 +163,6 @@ class TestLoss:
             assert loop_clock() - began == pytest.approx(2.5, abs=0.1)
             assert line.frames == [*"abcdef"]
 
-    async def test_bytes(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "10/min", "unit": "bytes"})
-        async with Line() as line:
-            await say(line, "abcde", "lost it", "fghij")
-            assert shown(line) == ["abcde", 1, "fghij"]
-
 
 class TestCoalescing:
     async def test_the_newest_of_a_kind_is_sent_when_there_is_room(self, enforce: Enforce) -> None:

@@ -12,9 +12,8 @@ import pytest
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import open_sockets
 from tests.consumers import TWO_FRAMES, TWO_SOCKETS, AsyncEcho, PlainEcho, held, opened, socket
-from tests.doors import Enforce, enforcer
+from tests.doors import Enforce
 
-enforce = pytest.fixture(enforcer)
 CONNECT: dict[str, Any] = {"type": "websocket.connect"}
 
 
