@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -27,9 +27,10 @@ CLOCKS = [
 
 
 @pytest.fixture
-async def loop_clock(monkeypatch: pytest.MonkeyPatch) -> LoopClock:
+async def loop_clock() -> AsyncIterator[LoopClock]:
     """The waits of sockets are over at once; the clock of the store stands still meanwhile."""
-    return LoopClock(asyncio.get_running_loop(), monkeypatch, *CLOCKS)
+    with pytest.MonkeyPatch.context() as patch:  # until the loop ends, which waits for its threads by the true time
+        yield LoopClock(asyncio.get_running_loop(), patch, *CLOCKS)
 
 
 @pytest.fixture
