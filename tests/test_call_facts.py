@@ -86,6 +86,14 @@ class TestWhatCounts:
         assert "throttle_cost raised this" in record.message
         assert record.exc_info[0] is ValueError
 
+    @pytest.mark.filterwarnings("error::RuntimeWarning")
+    def test_a_function_that_would_have_to_be_awaited(self, caplog: Any) -> None:
+        async def throttle_cost(frame: Any) -> int:
+            return 1
+
+        assert cost_of(throttle_cost, FRAME) == 1  # type: ignore[arg-type]  # that is the point
+        assert "must not be async" in caplog.text
+
 
 @pytest.mark.parametrize("rule", [OWN, SHARED], ids=["own", "shared"])
 @pytest.mark.parametrize("junk", JUNK, ids=repr)

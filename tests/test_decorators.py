@@ -115,6 +115,8 @@ class TestWhatItGoesAround:
         assert following() == "a"
         with pytest.raises(StopIteration):
             following()
+        with pytest.raises(StopIteration):
+            throttle("api")(lambda request: next(rest))(RequestFactory().get("/"))
 
     def test_a_method_of_anything_else(self, enforce: Enforce) -> None:
         """One that is given a request is no view for it: what it returns is nobody's response."""

@@ -73,6 +73,14 @@ async def astreamed(request: Any) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
+def broken(request: HttpRequest) -> StreamingHttpResponse:
+    def parts() -> Iterator[bytes]:
+        yield b"part" * ask(request)
+        raise RuntimeError("the site's")
+
+    return StreamingHttpResponse(parts())
+
+
 def computed(request: Any) -> StreamingHttpResponse:
     def parts() -> Iterator[bytes]:
         until = time.thread_time() + 0.05
@@ -113,6 +121,7 @@ urlpatterns = [
     path("awaited", awaited, name="awaited"),
     path("streamed", streamed, name="streamed"),
     path("computed", computed, name="computed"),
+    path("broken", broken, name="broken"),
     path("astreamed", astreamed, name="astreamed"),
     path("failing", failing, name="failing"),
     path("decorated", decorators.throttle("api")(plain), name="decorated"),
@@ -196,6 +205,13 @@ def test_what_a_stream_computes_is_its_time_on_the_processor(settings: Any, site
     body = b"".join(Client().get("/computed"))  # type: ignore[arg-type]
     assert body == b"done"
     assert meters[0].cpu_ms >= 50
+
+
+def test_a_stream_that_fails_is_recorded_with_what_it_has_used(settings: Any, site: RouteCosts) -> None:
+    settings.MIDDLEWARE = [MIDDLEWARE]
+    with pytest.raises(RuntimeError, match="the site's"):
+        b"".join(Client().get("/broken"))  # type: ignore[arg-type]
+    assert [(cost.scope, cost.spreads["queries"].mean) for cost in dearest(site.look())] == [("broken", 3)]
 
 
 def test_what_outer_middleware_uses_counts_too(settings: Any, site: RouteCosts) -> None:

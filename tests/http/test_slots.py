@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any
 
 import pytest
-from django.http import FileResponse, HttpRequest, HttpResponse
+from django.core.handlers.asgi import ASGIRequest
+from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import Client
 from django.utils.http import http_date
 
@@ -74,6 +76,33 @@ def test_a_response_that_streams_holds_its_slot_until_it_is_closed(
         close(response)
         assert free() == 1
         assert client(address.format("ok")).status_code == 200
+
+
+def failing() -> Iterator[bytes]:
+    yield b"part"
+    raise ZeroDivisionError
+
+
+async def afailing() -> AsyncIterator[bytes]:
+    yield b"part"
+    raise ZeroDivisionError
+
+
+@REDIS
+@pytest.mark.parametrize("address", ["/middleware/broken", "/decorated/broken", "/async-drf/broken"])
+def test_a_stream_that_fails_gives_its_slot_back(
+    enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch, client: Ask, address: str
+) -> None:
+    def broken(request: HttpRequest) -> StreamingHttpResponse:
+        return StreamingHttpResponse(afailing() if isinstance(request, ASGIRequest) else failing())
+
+    settings.MIDDLEWARE = site.MIDDLEWARE if "middleware" in address else []
+    monkeypatch.setitem(site.DOINGS, "broken", broken)
+    enforce(api=ONE)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            client(address)
+        assert free() == 1
 
 
 def dropped(get_response: Any) -> Any:
