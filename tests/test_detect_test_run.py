@@ -72,6 +72,7 @@ def run(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
     return subprocess.run(command, check=False, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(("module", "is_one"), [("django", True), ("server", False)])
 def test_of_the_modules_that_python_runs_only_django_is_one(tmp_path: Path, module: str, is_one: bool) -> None:
     """``python -m gunicorn test`` serves a module of that name."""
@@ -106,6 +107,7 @@ limiter = Limiter([Rule("mail", "5/min")], get_store())
 """
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(("when", "store"), [("early", "MemoryStore"), ("late", "RedisStore")])
 def test_what_was_got_before_the_environment_is_set_up_stays(tmp_path: Path, when: str, store: str) -> None:
     """As the documentation says of runners of one's own."""

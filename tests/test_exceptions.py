@@ -88,6 +88,7 @@ except ModuleNotFoundError as error:
 PUBLISH = "from django_throttle.channels import *; throttled_group_send_sync('room', {}, publisher='user:1')"
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(
     ("extra", "package", "use"),
     [

@@ -113,6 +113,7 @@ def test_the_sentence_speaks_of_what_is_asked_or_of_what_its_rule_counts(
     assert told(store, call=call).sentence.startswith(began)
 
 
+@pytest.mark.usefixtures("redis_server")
 def test_a_store_that_does_not_answer_knows_nothing(enforce: Enforce) -> None:
     enforce(api={"rate": "1/min"})
     with pytest.raises(StoreError):

@@ -86,6 +86,7 @@ def test_a_rule_that_makes_no_sense_is_refused(throttle_rules: Put) -> None:
         throttle_rules({"one": {"rat": "1/s"}})
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("code", [UNTOUCHED, UNCONFIGURED], ids=["untouched", "unconfigured"])
 def test_without_django_s_settings(code: str, tmp_path: Path) -> None:
     """In a pytest of its own, without pytest-django."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import unittest
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -199,11 +198,6 @@ class TestStore:
             clock.tick(1)
             assert passed(5) == 2
 
-    def test_a_clock_of_ones_own(self) -> None:
-        mine = FrozenClock(1_000_000)
-        with override_rules(ONE, clock=mine) as clock:
-            assert clock is mine is get_store().clock
-
     def test_a_store_of_ones_own(self, redis_url: str) -> None:
         store = RedisStore(redis_url, deadline=5.0)
         for left in (2, 0):
@@ -233,11 +227,6 @@ class TestDecorated:
     @override_rules(ONE)
     async def test_an_asynchronous_one(self) -> None:
         assert [(await adecide(FACTS)).allowed for _ in range(3)] == [True, True, False]
-
-    @override_rules(OTHER)
-    @override_rules(ONE, merge=True)
-    async def test_two(self) -> None:
-        assert names() == ["one", "other"]
 
     @override_rules(ONE)
     @pytest.mark.parametrize("number", [1, 2])
@@ -320,12 +309,8 @@ def test_a_test_case(make: Callable[[], type[unittest.TestCase]], tests: int, er
 class TestUseUp:
     @override_rules([Rule("search", "10000/hour", key="user")])
     def test_ten_thousand_calls_at_once(self) -> None:
-        began = time.perf_counter()
         use_up("search", "user:somebody", leaving=2)
         assert [decide(FACTS).allowed for _ in range(3)] == [True, True, False]
-        milliseconds = (time.perf_counter() - began) * 1000
-        print(f"a rule of 10,000/hour, tested in {milliseconds:.1f} ms")
-        assert milliseconds < 500
 
     @override_rules([Rule("search", "10/hour")])
     def test_what_is_left_already_stays(self) -> None:
@@ -513,16 +498,6 @@ def test_a_store_that_fails_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> No
     limiter = Limiter([Rule("api", "1/min", on_store_failure="deny")], store)
     with pytest.raises(AssertionError, match="by rule 'api' as the store failed"):
         assert_throttled(lambda: limiter.acquire("user:1"))
-
-
-@override_rules({"api": {"rate": "10000/hour", "key": "ip"}})
-def test_a_rule_of_ten_thousand_an_hour_takes_milliseconds(client: Client) -> None:
-    began = time.perf_counter()
-    use_up("api", "ip:127.0.0.1", leaving=2)
-    assert_throttled(lambda: client.get("/page"), after=2, rule="api")
-    milliseconds = (time.perf_counter() - began) * 1000
-    print(f"10,000/hour at a view: {milliseconds:.0f} ms")
-    assert milliseconds < 1000
 
 
 def test_it_leaves_no_receiver_behind() -> None:

@@ -319,7 +319,7 @@ def test_from_a_complaint_to_a_limit_that_is_changed_in_safe_steps(page: Page, d
     reference = next(frame["reference"] for frame in frames if frame["type"] == "error")
 
     page.goto(f"{RULES}explain/?ident={reference}")
-    until(page, lambda: page.locator("#explain-recent").count() > 0)
+    until(page, lambda: "api" in page.locator("#explain-recent").inner_text())
     page.goto(RULES)
     page.get_by_role("link", name="Why is this caller refused?").click()
     ask(page, reference)

@@ -21,7 +21,7 @@ Demo = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def demo() -> Iterator[Demo]:
+def demo(servers: None) -> Iterator[Demo]:
     """Start the demo with these arguments and this change of environment."""
     started: list[subprocess.Popen[str]] = []
 
@@ -174,7 +174,9 @@ def test_another_may_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         find_redis()
 
 
-def test_a_stubborn_server_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_stubborn_server_is_killed_with_its_children(
+    servers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(services, "PATIENCE", 0.2)
     stubborn = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.fork(); print(os.getpid(), flush=True)"
     with Services(tmp_path) as running:
@@ -184,7 +186,7 @@ def test_a_stubborn_server_is_killed_with_its_children(monkeypatch: pytest.Monke
     wait_until(lambda: not any(map(runs, pids)), timeout=slack(2))
 
 
-def test_a_server_that_ends_at_once_is_said_with_its_last_words(tmp_path: Path) -> None:
+def test_a_server_that_ends_at_once_is_said_with_its_last_words(servers: None, tmp_path: Path) -> None:
     with Services(tmp_path) as running:
         running.start("broken", sys.executable, "-c", "raise SystemExit('no luck today')")
         with pytest.raises(NotRunning, match="no luck today"):

@@ -6,60 +6,24 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from testproject.prepare import LOGIN, PASSWORD
-from testproject.services import Services, start_site
+from testproject.prepare import LOGIN
+from testproject.services import Services
+from tests.browser import log_in, new_context
 from tests.pages import DOCS
-from tests.servers import free_port, slack
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-@pytest.fixture(scope="module")
-def services(need_binary: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    """What make demo runs, with a Redis of its own."""
-    need_binary("redis-server")
-    with pytest.MonkeyPatch.context() as patch, Services(tmp_path_factory.mktemp("site")) as services:
-        patch.delenv("REDIS_URL", raising=False)
-        services.environment["DEADLINE"] = "1"  # where a machine stands still, no rule's failure policy is to decide
-        yield services
-
-
-@pytest.fixture(scope="module")
-def site(services: Services) -> str:
-    """Where the demo site is."""
-    port = free_port()
-    start_site(services, port)
-    return f"http://127.0.0.1:{port}"
-
-
-@pytest.fixture(scope="module")
-def browser(need_binary: Callable[[str], str]) -> Iterator[Browser]:
-    chromium = need_binary("chromium")
-    expect.set_options(timeout=slack(10) * 1000)
-    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=chromium, args=FLAGS) as browser:
-        yield browser
+from tests.servers import slack
 
 
 @pytest.fixture
-def context(browser: Browser, site: str) -> Iterator[BrowserContext]:
+def context(browser: Browser, demo_site: str) -> Iterator[BrowserContext]:
     """A visitor's window; nothing may be written to its console, nothing may come from elsewhere."""
-    context = browser.new_context(base_url=site, viewport={"width": 1200, "height": 900})
-    context.set_default_timeout(slack(10) * 1000)
+    site = f"http://{demo_site}"
+    context = new_context(browser, demo_site, viewport={"width": 1200, "height": 900})
     complaints: list[str] = []
     context.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
     context.on("weberror", lambda error: complaints.append(str(error.error)))
@@ -92,18 +56,6 @@ def wait_for(page: Page, condition: str, seconds: float) -> float:
     return time.monotonic() - started
 
 
-def answers(page: Page) -> dict[str, float]:
-    """How many requests and messages have been counted as allowed or refused, and when that was read."""
-    return page.evaluate(
-        """() => {
-          const count = (lane, verdict) =>
-            Number(document.querySelector(`fieldset[data-lane=${lane}] [data-count=${verdict}]`).textContent);
-          const all = (lane) => count(lane, "allowed") + count(lane, "refused");
-          return { seconds: performance.now() / 1000, http: all("http"), message: all("message") };
-        }"""
-    )  # type: ignore[no-any-return]
-
-
 def seen(selector: str) -> str:
     return f"Number(document.querySelector('{selector}').textContent)"
 
@@ -113,16 +65,6 @@ def heights(page: Page, layer: str) -> list[float]:
     d = page.locator(f"#chart .{layer} .line").last.get_attribute("d") or ""
     bottom = float(page.locator("#chart .grid line").first.get_attribute("y1") or 0)
     return [bottom - float(y) for y in re.findall(r",([\d.]+)", d)]
-
-
-def log_in(context: BrowserContext) -> Page:
-    admin = context.new_page()
-    admin.goto("/admin/login/?next=/admin/")
-    admin.fill("[name=username]", LOGIN)
-    admin.fill("[name=password]", PASSWORD)
-    admin.click("[type=submit]")
-    expect(admin.locator("#site-name")).to_be_visible()
-    return admin
 
 
 def test_the_chart_shows_what_is_allowed_and_what_is_refused(page: Page) -> None:
@@ -157,7 +99,8 @@ def test_a_report_over_the_rate_is_made_later(context: BrowserContext, page: Pag
 
 
 def test_an_edit_in_the_admin_changes_the_chart_within_a_second(context: BrowserContext, page: Page) -> None:
-    admin = log_in(context)
+    admin = context.new_page()
+    log_in(admin)
     expect(page.locator("#account")).to_have_text(f"signed in as {LOGIN}")
     pace(page, "http", 30)
     wait_for(page, f"{seen('#allowed')} < 13 && {seen('#allowed')} > 7 && {seen('#refused')} > 12", 15)
@@ -192,35 +135,12 @@ def test_messages_and_requests_draw_on_one_budget(page: Page) -> None:
     expect(page.locator("#here")).to_have_text("1")
 
 
-def test_both_lanes_count_what_they_send_for_as_long_as_it_lasts(page: Page) -> None:
-    """Most refused messages get no answer of their own: at 25 a second nobody may run out of patience."""
-    for lane in ("http", "message"):
-        pace(page, lane, 25)
-    wait_for(page, f"{seen('fieldset[data-lane=message] [data-count=refused]')} > 0", 10)
-    page.wait_for_timeout(1500)
-    early = late = answers(page)
-    rates: dict[str, float] = {}
-    # Messages refused in silence are counted some at a time: how many of them a span has depends on its ends.
-    for number in range(12):
-        page.wait_for_timeout(2500)
-        before, late = late, answers(page)
-        for lane in ("http", "message"):
-            assert late[lane] > before[lane], f"the {lane} lane has stopped"
-        took = late["seconds"] - early["seconds"]
-        rates = {lane: (late[lane] - early[lane]) / took for lane in ("http", "message")}
-        if number and all(22.5 <= rate <= 27.5 for rate in rates.values()):
-            break
-    print(f"of 25 a second for {took:.0f} s: {rates['http']:.1f} requests and {rates['message']:.1f} messages counted")
-    assert 22.5 <= rates["http"] <= 27.5
-    assert 22.5 <= rates["message"] <= 27.5
-
-
-def test_a_redis_that_hangs_is_said_and_nothing_is_made_up(page: Page, services: Services) -> None:
+def test_a_redis_that_hangs_is_said_and_nothing_is_made_up(page: Page, demo_services: Services) -> None:
     for count in ("1", "2"):
         page.click("[data-sockets=open]")
         expect(page.locator("#here")).to_have_text(count)
     expect(page.locator("#held")).to_have_text("2")
-    redis = services.running["redis"]
+    redis = demo_services.running["redis"]
     redis.send_signal(signal.SIGSTOP)
     try:
         expect(page.locator("#trouble")).to_contain_text("Redis does not answer")
@@ -256,16 +176,13 @@ def test_a_socket_past_the_cap_is_refused_and_closing_frees_its_slot(page: Page)
 
 
 def test_a_refused_order_shows_how_long_to_wait(context: BrowserContext, page: Page) -> None:
-    log_in(context)  # so that the order needs its CSRF token
+    log_in(context.new_page())  # so that the order needs its CSRF token
     expect(page.locator("#ident")).to_have_text(re.compile("user:"))
     page.click("[data-lane=order] [data-burst='6']")
     expect(page.locator("[data-rule=orders] [data-count=allowed]")).to_have_text("5")
     expect(page.locator("[data-rule=orders] [data-count=refused]")).to_have_text("1")
     countdown = page.locator("[data-rule=orders] [data-show=retry]")
     expect(countdown).to_have_text(re.compile(r"in \d+\.\d s"))
-    first = float(countdown.inner_text().split()[1])
-    page.wait_for_timeout(600)
-    assert float(countdown.inner_text().split()[1]) < first
     expect(countdown).to_have_text("now", timeout=slack(13) * 1000)
 
 
