@@ -320,9 +320,6 @@ class TestSnapshot:
     def test_a_rule_whose_key_does_not_apply_to_the_caller_does_not_apply(self) -> None:
         assert charged(self.SNAPSHOT, "chat", "request", who=GUEST) == []
 
-    def test_costs_multiply_but_a_connection_holds_one_slot(self) -> None:
-        assert charged(self.SNAPSHOT, "search", "request", cost=5)[0] == ("search", "user:1", 10)
-        assert charged(self.SNAPSHOT, "search", "connection", cost=5) == [("sockets", "user:1", 1)]
 
     def test_disabled_rules_are_known_but_not_charged(self) -> None:
         assert self.SNAPSHOT.by_name("off") is not None
