@@ -30,7 +30,6 @@ def nothing_declared() -> Iterator[None]:
 
 
 def test_djangos_test_environment_is_one() -> None:
-    """pytest-django has set it up for this test."""
     assert detect_test_run.counts_in_memory()
 
 
@@ -75,7 +74,6 @@ def run(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(("module", "is_one"), [("django", True), ("server", False)])
 def test_of_the_modules_that_python_runs_only_django_is_one(tmp_path: Path, module: str, is_one: bool) -> None:
-    """``python -m gunicorn test`` serves a module of that name."""
     (tmp_path / "server").mkdir()
     (tmp_path / "server" / "__main__.py").write_text("import said\n")
     (tmp_path / "said.py").write_text(
@@ -110,7 +108,6 @@ limiter = Limiter([Rule("mail", "5/min")], get_store())
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(("when", "store"), [("early", "MemoryStore"), ("late", "RedisStore")])
 def test_what_was_got_before_the_environment_is_set_up_stays(tmp_path: Path, when: str, store: str) -> None:
-    """As the documentation says of runners of one's own."""
     (tmp_path / "site_limits").mkdir()
     (tmp_path / "site_limits" / "__init__.py").touch()
     (tmp_path / "site_limits" / "models.py").write_text(LIMITS)

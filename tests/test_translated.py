@@ -50,13 +50,11 @@ def in_every_language(text: object) -> dict[str, str]:
 
 
 def test_one_description_is_said_in_the_language_of_each_reader() -> None:
-    """It is made once, and read in one language after the other."""
     assert in_every_language(describe(PLANNED)) == SAID
 
 
 @pytest.mark.parametrize("key", ["user", "ip", "tenant", "user+ip", "shop.limits.region"])
 def test_whom_a_rule_counts_is_the_subject_of_its_sentence_in_german(key: str) -> None:
-    """So that it stands there as a description has it: "sie zählt jeder Benutzer" would want another case."""
     with translation.override("de"):
         said = translated(KnownCaller("session:1").why_not(key))
         assert said.startswith(f"bei ihr hat {translated(who(key))} ein eigenes Budget, session:1 aber nicht:")
@@ -157,7 +155,6 @@ def test_labels_sentences_and_overrides() -> None:
 
 @pytest.mark.django_db
 def test_what_machines_read_is_english_in_every_language(caplog: pytest.LogCaptureFixture) -> None:
-    """Rows of the history, JSON and log lines of an edit that is made by somebody who reads German."""
     with translation.override("de"), caplog.at_level(logging.DEBUG):
         row = ThrottleRule.of(PLANNED)
         row.save()

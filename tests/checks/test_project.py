@@ -119,6 +119,9 @@ def test_a_rule_of_everything_where_only_requests_come_is_found(
         "no consumer that this check could find has the mixin; it does not limit requests while they are being answered"
     )
     assert '"inflight"' in message.hint
+    setattr(settings, name, [] if name == "MIDDLEWARE" else {})
+    assert warned(key="ip") == [], "no entry point sees requests"
+    setattr(settings, name, value)
     for meant in ({"events": ["connection"]}, {"events": ["inflight"]}, {"at_limit": "evict_oldest"}):
         assert warned(key="ip", **meant) == []
 
@@ -138,10 +141,6 @@ def test_a_throttle_of_one_view_sees_requests(warned: Warn, settings: Any, no_so
 
 def test_it_is_meant_for_sockets_where_there_are_some(warned: Warn, settings: Any) -> None:
     settings.MIDDLEWARE = MIDDLEWARE["MIDDLEWARE"]
-    assert warned(key="ip") == []
-
-
-def test_where_no_door_sees_requests_nothing_is_said(warned: Warn, no_sockets: None) -> None:
     assert warned(key="ip") == []
 
 
@@ -276,7 +275,6 @@ class TestDelays:
 
 
 def test_they_are_loaded_as_the_server_would(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``manage.py`` has no reason to import an application's consumers by itself."""
     loaded: list[str] = []
     settings.ASGI_APPLICATION = "site.asgi.application"
     monkeypatch.setattr(project, "import_string", loaded.append)
@@ -420,11 +418,9 @@ class TestDeferredCalls:
         assert message.id == "django_throttle.W048"
         assert message.msg == "a view names a task for calls over rule 'reports', but its action is 'reject'"
 
-    def test_where_no_view_defers_none_is_needed(self) -> None:
+    def test_where_no_view_defers_or_nothing_is_served_none_is_needed(self, settings: Any) -> None:
         deferrals.clear()
         assert project.check_status_pages(None) == []
-
-    def test_a_site_without_urls_has_none(self, settings: Any) -> None:
         settings.ROOT_URLCONF = None
         assert project.check_status_pages(None) == []
 

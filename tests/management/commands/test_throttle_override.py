@@ -115,7 +115,6 @@ def test_what_is_wrong_is_said_with_the_label_of_the_field() -> None:
 
 
 def test_it_says_what_precedes_it() -> None:
-    """Among overrides of one subject: block, replace, multiply, exempt."""
     add(f"{IP} --rate 5/min --rules api --until 2100-01-31T18:00")
     add(f"{IP} --block --rules mail --endless")
     api, mail = ThrottleOverride.objects.order_by("pk")
@@ -135,7 +134,6 @@ def test_it_says_what_precedes_it() -> None:
     "line", [f"{IP} --block", "ip 192.0.2.8 --exempt", f"{IP} --exempt --rules mail", f"{IP} --times 3"]
 )
 def test_what_precedes_nothing_is_not_said(line: str) -> None:
-    """Stronger, for another subject, or for another rule; and of two alike the later one holds."""
     add(f"{IP} --times 2 --rules api")
     ended = ThrottleOverride.objects.create(kind="ip", value="192.0.2.7", effect="block", reason="x")
     run("end", str(ended.pk))
@@ -143,7 +141,6 @@ def test_what_precedes_nothing_is_not_said(line: str) -> None:
 
 
 def test_a_group_in_other_letters_is_another() -> None:
-    """Whatever the database takes for equal: MariaDB looks past capitals and accents."""
     Group.objects.create(name="support")
     assert "There is no group" not in add("group support --block")
     for name in ("Support", "súpport"):

@@ -65,7 +65,6 @@ class TestCheck:
         assert run("check") == "1 rule, nothing wrong\n"
 
     def test_all_bad_rules_are_named_in_the_language_in_force(self, settings: Any) -> None:
-        """Django's checks are English and know no rows: they come after."""
         settings.DJANGO_THROTTLE = {"RULES": {"bad": {"rate": "often"}}}
         ThrottleRule.objects.create(name="api", rate="5/s", key="os.abort")
         said = io.StringIO()
