@@ -298,6 +298,14 @@ def nobody(scope: Any) -> Any:
 class TestDampers:
     SMOOTH = {"rate": "5/s", "events": ["message"], "key": "ip", "algorithm": "damper"}
 
+    async def test_beside_a_rule_that_refuses(self, enforce: Enforce) -> None:
+        store = enforce(smooth=self.SMOOTH, shared={**SHARED, "rate": "3/h"})
+        async with Line() as line:
+            line.send(*["x"] * 5)
+            await line.error()
+            assert len(texts(line)) == 3
+        assert [state[-1] for state, _ in counters(store).values()] == [3]
+
     async def test_what_one_suppresses_costs_nobody_anything(self, enforce: Enforce, monkeypatch: Any) -> None:
         store = enforce(own=OWN, shared=SHARED, smooth=self.SMOOTH)
         suppressed = Outcome("smooth", IDENT, False, 5, 0, 0.5, 0.5, Reason.SUPPRESSED, window=1.0)
