@@ -320,7 +320,6 @@ class TestSnapshot:
     def test_a_rule_whose_key_does_not_apply_to_the_caller_does_not_apply(self) -> None:
         assert charged(self.SNAPSHOT, "chat", "request", who=GUEST) == []
 
-
     def test_disabled_rules_are_known_but_not_charged(self) -> None:
         assert self.SNAPSHOT.by_name("off") is not None
         assert "off" not in [name for name, *_ in charged(self.SNAPSHOT, "x", "request")]
