@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from reprlib import Repr
 from typing import Any, Final, Protocol
 
@@ -90,6 +91,28 @@ class Facts:
         found = copy(self)
         vars(found).update(changes)
         return found
+
+
+def own_function(value: Any) -> Any:
+    """Return what an instance has under a name; of a function without a place for the instance, the function itself.
+
+    ``throttle_cost = lambda request: …`` in a class becomes a method, which would be called with one argument too many.
+    """
+    function = getattr(value, "__func__", None)
+    return value if function is None or _takes_instance(function) else function
+
+
+@lru_cache(maxsize=512)
+def _takes_instance(function: Any) -> bool:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return True
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return True
+    positional = [parameter for parameter in parameters if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD]
+    required = [parameter for parameter in positional if parameter.default is parameter.empty]
+    return len(required) > 1 or bool(positional and positional[0].name == "self")
 
 
 logger = logging.getLogger("django_throttle")

@@ -6,16 +6,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.apps import apps
+from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
+from django_throttle.call_facts import Facts, cost_of
 from django_throttle.core import Decision
 from django_throttle.exceptions import Refused
-from django_throttle.http.request_state import RequestFacts, RequestState, place_of, state_of
+from django_throttle.http.request_state import RequestFacts, RequestState, place_of, state_of, view_cost
 from django_throttle.http.serve import at_once, refusal_by_rules, refusal_of_error, serve
 from django_throttle.identity import HttpWho
 
@@ -73,8 +74,14 @@ def _state_elsewhere(request: HttpRequest) -> RequestState | None:
 
 
 def _facts(request: HttpRequest, who: HttpWho, state: RequestState) -> Facts:
+    """The facts of a request; functions of the site find the match on it, which Django sets later."""
     place = state.place = place_of(request)
-    return RequestFacts(request, state, place.scope, who)
+    if request.resolver_match is None:
+        request.resolver_match = place.match
+    cost = 1 if place.match is None else view_cost(place.match.func)
+    if cost != 1:
+        cost = cost_of(cost, request, what="request", lets=(SynchronousOnlyOperation,))
+    return RequestFacts(request, state, place.scope, who, cost)
 
 
 def _decide(request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Decision]:
@@ -83,7 +90,10 @@ def _decide(request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Fa
 
 
 async def _adecide(request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Decision]:
-    facts = _facts(request, who, state)
+    try:
+        facts = _facts(request, who, state)
+    except SynchronousOnlyOperation:
+        facts = await sync_to_async(_facts)(request, who, state)
     if (rulebook.present() or await rulebook.acurrent()).asks_user(facts):
         await who.aload()
     return facts, await limiter.adecide(facts)

@@ -311,11 +311,15 @@ NameAndIdent = tuple[str, str]  # a rule's name, an ident
 
 @dataclass(frozen=True, slots=True)
 class EarlierCharges:
-    """What each rule was charged under each ident, and by what it can go back; False when nothing was."""
+    """What each rule was charged under each ident, and by what it can go back; False when nothing was.
+
+    ``elsewhere`` is the part of it that was charged for a scope that has turned out not to be the call's.
+    """
 
     costs: Mapping[NameAndIdent, int] = field(default_factory=dict)
     paid: tuple[Paid, ...] = ()
     leases: tuple[Lease, ...] = ()
+    elsewhere: frozenset[NameAndIdent] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.costs)
@@ -324,12 +328,13 @@ class EarlierCharges:
         return any(name == rule for name, _ in self.costs)
 
     def mistaken(self, outcomes: Iterable[Outcome]) -> frozenset[NameAndIdent]:
-        """Those that were charged under another ident than the one by which the same rule has decided now."""
+        """Return what was charged elsewhere, or under another ident than that of the same rule now."""
         known: dict[str, set[str]] = {}
         for outcome in outcomes:
             if not (outcome.shadow and outcome.reason is Reason.BLOCKED):  # its ident is an override's subject
                 known.setdefault(outcome.rule, set()).add(outcome.ident)
-        return frozenset(pair for pair in self.costs if pair[0] in known and pair[1] not in known[pair[0]])
+        others = frozenset(pair for pair in self.costs if pair[0] in known and pair[1] not in known[pair[0]])
+        return others | self.elsewhere
 
 
 NO_CHARGES = EarlierCharges()

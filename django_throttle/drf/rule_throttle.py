@@ -16,8 +16,8 @@ from rest_framework import throttling
 from rest_framework.exceptions import APIException, Throttled
 from rest_framework.request import Request
 
-from django_throttle import limiter
-from django_throttle.call_facts import Who, cost_of
+from django_throttle import limiter, rulebook
+from django_throttle.call_facts import Who, cost_of, own_function
 from django_throttle.core import Decision
 from django_throttle.event_loop import is_on_event_loop, spawn
 from django_throttle.exceptions import Refused
@@ -32,7 +32,15 @@ from django_throttle.http.finalize import (
 )
 from django_throttle.http.problem_details import detail, is_too_large
 from django_throttle.http.refusal import retry_seconds
-from django_throttle.http.request_state import RequestFacts, RequestState, django_request, route_of, state_of
+from django_throttle.http.request_state import (
+    RequestFacts,
+    RequestState,
+    carried,
+    django_request,
+    route_of,
+    scope_text,
+    state_of,
+)
 from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.http.serve import meter_input
 from django_throttle.identity import HttpWho
@@ -196,10 +204,13 @@ class RuleThrottle(DecidedThrottle):
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        inner, who, cost = django_request(request), HttpWho(request), getattr(view, "throttle_cost", 1)
-        cost = 1 if cost == 1 else cost_of(cost, request, what="request")
-        state = state_of(inner)
-        facts = RequestFacts(inner, state, scope_of_view(inner, view), who, cost)
+        inner, who = django_request(request), HttpWho(request)
+        cost = carried(view, inner, "throttle_cost")
+        cost = 1 if cost is None or cost == 1 else cost_of(own_function(cost), request, what="request")
+        state, scope = state_of(inner), scope_of_view(inner, view)
+        if state.has_charged and state.place.scope and state.place.scope != scope:
+            state.correct_scope({rule.name for rule in rulebook.current().covering(scope)})
+        facts = RequestFacts(inner, state, scope, who, cost)
         decision = limiter.decide(facts)
         state.note(decision, facts, who)
         if state.byte_facts:
@@ -210,7 +221,7 @@ class RuleThrottle(DecidedThrottle):
 
 def scope_of_view(request: HttpRequest, view: APIView) -> str:
     """The view's ``throttle_scope``, else its route's name, else its route."""
-    if scope := getattr(view, "throttle_scope", None):
-        return str(scope)
+    if scope := scope_text(carried(view, request, "throttle_scope")):
+        return scope
     match = request.resolver_match  # None when called directly; one that a site made by hand may have no route
     return type(view).__name__ if match is None or getattr(match, "route", None) is None else route_of(match)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from os import SEEK_END
 from threading import get_ident
 from time import perf_counter, thread_time
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core.handlers.wsgi import LimitedStream
 from django.http import HttpRequest
 from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver
-from django.utils.functional import cached_property
+from django.utils.functional import Promise, cached_property
 from django.utils.translation import get_language
 
-from django_throttle.call_facts import Facts, Who
+from django_throttle.call_facts import Facts, Who, own_function
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.commands import (
@@ -89,11 +89,52 @@ def route_of(match: ResolverMatch) -> str:
 
 
 def view_scope(view: Any) -> str | None:
-    """The ``throttle_scope`` of a view: as_view()'s, its class's (Django's or REST framework's), or the function's."""
+    """Return the ``throttle_scope`` of a view; None where it has none, or only an instance would tell."""
+    return scope_text(view_attribute(view, "throttle_scope"))
+
+
+def scope_text(value: Any) -> str | None:
+    return str(value) if isinstance(value, (str, Promise)) and value else None
+
+
+def view_attribute(view: Any, name: str) -> Any:
+    """Return what a view carries under a name: as_view() was given it, or the function has it, or the class.
+
+    None where it carries nothing. A decorator that sets an attribute sets it on the function.
+    """
+    while isinstance(view, partial) and name not in vars(view):
+        view = view.func
     given = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", None) or {}
-    whose = getattr(view, "view_class", None) or getattr(view, "cls", None) or view
-    scope = given.get("throttle_scope") or getattr(whose, "throttle_scope", None)
-    return scope if isinstance(scope, str) and scope else None
+    if name in given:
+        return given[name]
+    if name in getattr(view, "__dict__", ()):
+        return vars(view)[name]
+    return getattr(getattr(view, "view_class", None) or getattr(view, "cls", None) or view, name, None)
+
+
+def carried(view: Any, request: HttpRequest, name: str) -> Any:
+    """Return what a view of REST framework carries under a name while it answers: its own attribute comes first."""
+    if name in vars(view):
+        return vars(view)[name]
+    function = getattr(request.resolver_match, "func", None)
+    if getattr(function, "cls", None) is type(view) and name in vars(function):
+        return vars(function)[name]
+    return getattr(view, name, None)
+
+
+@lru_cache(maxsize=4096)
+def view_cost(view: Any) -> Any:
+    """Return the ``throttle_cost`` of a view for a request that has not come to it: a number, or a function.
+
+    1 for a function of a view of REST framework, which gets REST framework's request: its throttle class asks it.
+    """
+    kind: Any = getattr(view, "view_class", None)
+    cost = view_attribute(view, "throttle_cost")
+    if cost is None or isinstance(cost, property) or (callable(cost) and hasattr(view, "cls")):
+        return 1
+    if isinstance(cost, FunctionType) and cost is getattr(kind, "throttle_cost", None):
+        return own_function(kind(**view.view_initkwargs).throttle_cost)  # as each instance has it
+    return cost
 
 
 # The events of a request: it is counted, and it is in flight until it has been answered.
@@ -114,7 +155,8 @@ class RequestState:
     answer has called for; it is a refusal where ``is_refused``. Where a door ``has_reserved`` costs, ``unsettled`` is
     what counts of it, once there is an answer; ``facts`` are those of the door. ``route`` is what Django has matched,
     and the method. ``ended`` is when the answer was made, on the clocks of the meter. ``turns`` are the decisions by
-    which rules may have reserved a moment for later.
+    which rules may have reserved a moment for later. ``elsewhere`` is what the middleware charged, by rule and ident,
+    for a scope that has turned out not to be the view's.
     """
 
     # A request has values of its own only for what happens to it: most are charged once, and owe nothing.
@@ -137,6 +179,7 @@ class RequestState:
     rule_has_refused: bool = False
     is_refused: bool = False
     turns: Mapping[str, Decision] = EMPTY
+    elsewhere: frozenset[tuple[str, str]] = frozenset()
     has_charged: bool = False
     _spending: Spending | None = None
     _paid: tuple[Paid, ...] = ()
@@ -187,6 +230,7 @@ class RequestState:
         """
         if self.has_charged:
             self.forget(self.earlier.mistaken(decision.outcomes))
+            self.elsewhere = frozenset()
         self.decisions += (decision,)
         if who is not None:
             self.callers += (who,)
@@ -208,7 +252,7 @@ class RequestState:
         if not self.has_charged:
             return NO_CHARGES
         leases = tuple(slot.lease for slot in self.slots if slot.lease is not None)
-        return EarlierCharges(self.costs, self.paid, leases)
+        return EarlierCharges(self.costs, self.paid, leases, self.elsewhere)
 
     def _note_owed(self, decision: Decision, facts: Facts | None, answered: Any) -> None:
         """Note what may be owed for a call that has passed."""
@@ -304,6 +348,22 @@ class RequestState:
             self.has_reserved = True
             self.counts_some = self.counts_some or rules.counts_some
             self.facts = facts or self.facts
+
+    def correct_scope(self, covered: Collection[str]) -> None:
+        """Have what was charged by rules that do not cover the view's scope go back with the next decision.
+
+        ``covered`` are the names of those that do. No header field tells of the others.
+        """
+        self.elsewhere = frozenset(pair for pair in self.costs if pair[0] not in covered)
+        if self.elsewhere:
+            self.decisions = tuple(
+                [
+                    decision._replace(
+                        outcomes=tuple([o for o in decision.outcomes if (o.rule, o.ident) not in self.elsewhere])
+                    )
+                    for decision in self.decisions
+                ]
+            )
 
     def forget(self, pairs: Collection[tuple[str, str]]) -> None:
         """Drop charges that have been refunded."""

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
+from django_throttle.call_facts import own_function
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.options import did_you_mean
@@ -234,7 +235,7 @@ def consumer_settings(consumer: Any, mixin: type) -> SocketSettings:
         return known[1]
     both = zip(OPTIONS, says, _attributes(mixin), strict=True)
     changed = {name: said for name, said, unchanged in both if name in own or said is not unchanged}
-    given = {OPTIONS[name]: getattr(consumer, name) for name in changed}
+    given = {OPTIONS[name]: own_function(getattr(consumer, name)) for name in changed}
     given["scope"] = given.get("scope") or kind.__name__
     settings = SocketSettings(**given)
     settings.check()

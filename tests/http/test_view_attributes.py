@@ -1,0 +1,248 @@
+"""Every way in which Django and REST framework let a view carry an attribute is read alike at every entry point."""
+
+from __future__ import annotations
+
+from functools import partial, wraps
+from typing import Any, ClassVar
+
+import pytest
+from asgiref.sync import sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import include, path
+from django.views import View
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework.decorators import action, api_view, throttle_classes
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from django_throttle.channels import ThrottledConsumerMixin
+from django_throttle.checks.project import site_scopes
+from django_throttle.drf import RuleThrottle
+from tests.consumers import opened
+from tests.doors import Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+SCOPE = "limited"
+
+
+class Page(View):
+    throttle_scope: str | None = None
+    throttle_cost: Any = 1
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class Rest(APIView):
+    throttle_classes: ClassVar[Any] = [RuleThrottle]
+    throttle_scope: str | None = None
+    throttle_cost: Any = 1
+
+    def get(self, request: Any) -> Response:
+        return Response()
+
+
+def mark(view: Any, **attributes: Any) -> Any:
+    """Stand for a decorator of a site's own that sets attributes on a view."""
+
+    @wraps(view)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        return view(*args, **kwargs)
+
+    vars(marked).update(attributes)
+    return marked
+
+
+def page(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+def function(**attributes: Any) -> Any:
+    """Return a view of REST framework that is a function."""
+
+    @api_view(["GET"])
+    @throttle_classes([RuleThrottle])
+    def view(request: Any) -> Response:
+        return Response()
+
+    vars(view).update(attributes)
+    return view
+
+
+class Property(Rest):
+    @property
+    def throttle_scope(self) -> str:  # type: ignore[override]
+        return SCOPE
+
+
+class InGetThrottles(Rest):
+    def get_throttles(self) -> Any:
+        self.throttle_scope = SCOPE
+        return super().get_throttles()
+
+
+class InInitial(Rest):
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        self.throttle_scope = SCOPE
+        super().initial(request, *args, **kwargs)
+
+
+class Actions(ViewSet):
+    throttle_classes: ClassVar[Any] = [RuleThrottle]
+    throttle_scope = "other"
+
+    @action(detail=False, throttle_scope=SCOPE)
+    def go(self, request: Any) -> Response:
+        return Response()
+
+
+router = SimpleRouter()
+router.register("actions", Actions, basename="actions")
+SCOPES: dict[str, Any] = {
+    "class": type("Class", (Page,), {"throttle_scope": SCOPE}).as_view(),
+    "as_view": Page.as_view(throttle_scope=SCOPE),
+    "function": mark(page, throttle_scope=SCOPE),
+    "partial": partial(mark(page, throttle_scope=SCOPE)),
+    "marked class": mark(Page.as_view(), throttle_scope=SCOPE),
+    "exempt": csrf_exempt(type("Exempt", (Page,), {"throttle_scope": SCOPE}).as_view()),
+    "rest class": type("RestClass", (Rest,), {"throttle_scope": SCOPE}).as_view(),
+    "rest as_view": Rest.as_view(throttle_scope=SCOPE),
+    "rest marked": mark(Rest.as_view(), throttle_scope=SCOPE),
+    "rest function": function(throttle_scope=SCOPE),
+    "property": Property.as_view(),
+    "get_throttles": InGetThrottles.as_view(),
+    "initial": InInitial.as_view(),
+}
+COSTS: dict[str, Any] = {
+    "number": 3,
+    "lambda": lambda request: len(request.GET["three"]),
+    "of its own request": lambda request: len(getattr(request, "query_params", request.GET)["three"]),
+    "method": lambda self, request: len(request.GET["three"]) if isinstance(self, View) else 0,
+    "named self": lambda self, request=None: len(request.GET["three"]),
+    "with a default": lambda request, times=1: len(request.GET["three"]) * times,
+    "static": staticmethod(lambda request: len(request.GET["three"])),
+    "class method": classmethod(lambda kind, request: len(request.GET["three"])),
+    "partial": partial(lambda times, request: len(request.GET["three"]) * times, 1),
+    "property": property(lambda self: 3),
+}
+urlpatterns = [
+    *[path(f"scope/{name}", view, name=name) for name, view in SCOPES.items()],
+    path("scope/", include(router.urls)),
+    *[path(f"cost/rest/{name}", type("C", (Rest,), {"throttle_cost": cost}).as_view()) for name, cost in COSTS.items()],
+    *[path(f"cost/page/{name}", type("C", (Page,), {"throttle_cost": cost}).as_view()) for name, cost in COSTS.items()],
+    path("cost/rest/as_view", Rest.as_view(throttle_cost=COSTS["lambda"])),
+    path("cost/page/as_view", Page.as_view(throttle_cost=COSTS["lambda"])),
+    path("cost/rest/function", function(throttle_cost=COSTS["lambda"])),
+    path("cost/page/function", mark(page, throttle_cost=COSTS["lambda"])),
+]
+MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+
+
+@pytest.fixture(autouse=True)
+def here(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = []
+
+
+def left(answer: HttpResponse) -> dict[str, int]:
+    """Return what is left of each rule that the header fields tell of."""
+    assert answer.status_code == 200, answer.content
+    items = answer.get("RateLimit", "").split(", ")
+    return {item.split(";")[0].strip('"'): int(item.split("r=")[1].split(";")[0]) for item in items if item}
+
+
+@pytest.mark.parametrize("name", [*SCOPES, "actions/go/"])
+@pytest.mark.parametrize("entry", ["middleware", "throttle class", "both"])
+def test_a_scope_is_charged_once_and_no_other(enforce: Enforce, settings: Any, name: str, entry: str) -> None:
+    is_rest = issubclass(getattr(SCOPES.get(name), "cls", APIView if "/" in name else View), APIView)
+    is_late = name in ("property", "get_throttles", "initial")  # only the view knows it
+    if (entry != "middleware" and not is_rest) or (entry == "middleware" and (is_rest or is_late)):
+        pytest.skip("the entry point is not asked here")
+    if entry != "throttle class":
+        settings.MIDDLEWARE = MIDDLEWARE
+    rule = {"rate": "9/min", "algorithm": "fixed_window"}
+    enforce(mine=rule | {"scopes": [SCOPE]}, route=rule | {"scopes": [name]}, other=rule | {"scopes": ["other"]})
+    assert left(Client().get(f"/scope/{name}")) == {"mine": 8}
+    assert left(Client().get(f"/scope/{name}")) == {"mine": 7}
+
+
+def test_what_the_middleware_charged_for_another_scope_goes_back(enforce: Enforce, settings: Any) -> None:
+    settings.MIDDLEWARE = MIDDLEWARE
+    held = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"], "scopes": ["get_throttles"]}
+    enforce(route={"rate": "1/min", "scopes": ["get_throttles"], "algorithm": "fixed_window"}, held=held)
+    assert [Client().get("/scope/get_throttles").status_code for _ in range(4)] == [200] * 4
+
+
+@pytest.mark.parametrize("name", [name for name in SCOPES if name not in ("property", "get_throttles", "initial")])
+def test_the_checks_find_it_too(name: str) -> None:
+    assert SCOPE in set(site_scopes())
+
+
+@pytest.mark.parametrize("name", [*COSTS, "as_view", "function"])
+@pytest.mark.parametrize(("where", "middleware"), [("rest", False), ("rest", True), ("page", True)])
+def test_a_cost(
+    enforce: Enforce, settings: Any, where: str, middleware: bool, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if (where, name) == ("page", "property"):
+        pytest.skip("only an instance would tell")
+    settings.MIDDLEWARE = MIDDLEWARE if middleware else []
+    enforce(mine={"rate": "9/min", "algorithm": "fixed_window"})
+    assert left(Client().get(f"/cost/{where}/{name}?three=abc")) == {"mine": 6}
+    assert not [record for record in caplog.records if record.name == "django_throttle"]
+
+
+async def test_a_cost_on_an_event_loop(enforce: Enforce, settings: Any) -> None:
+    settings.MIDDLEWARE = MIDDLEWARE
+    enforce(mine={"rate": "9/min", "algorithm": "fixed_window"})
+    assert left(await AsyncClient().get("/cost/page/lambda?three=abc")) == {"mine": 6}
+
+
+class Lines(ThrottledConsumerMixin, AsyncWebsocketConsumer):
+    throttle_cost = lambda message: len(message["text"])  # type: ignore[assignment,misc] # noqa: E731
+    throttle_error_payload = lambda decision: {"refused": decision.rule}  # type: ignore[assignment,misc] # noqa: E731
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        await self.send(f"got {text_data}")
+
+
+async def test_a_consumer_s_hooks(enforce: Enforce) -> None:
+    enforce(mine={"rate": "5/min", "events": ["message"], "algorithm": "fixed_window", "key": "connection"})
+    socket = await opened(Lines.as_asgi())
+    await socket.send_to(text_data="abc")
+    assert await socket.receive_from() == "got abc"
+    await socket.send_to(text_data="abc")
+    assert await socket.receive_json_from() == {"refused": "mine"}
+    await socket.disconnect()
+
+
+def by_match(request: HttpRequest) -> str:
+    assert request.resolver_match is not None
+    return str(request.resolver_match.url_name)
+
+
+@pytest.mark.parametrize("option", ["key", "cost", "plans"])
+@pytest.mark.parametrize("server", ["wsgi", "asgi"])
+async def test_functions_find_the_match_in_the_middleware(
+    enforce: Enforce, settings: Any, option: str, server: str
+) -> None:
+    settings.MIDDLEWARE = MIDDLEWARE
+    path = f"{__name__}.by_match"
+    options = {
+        "key": {"key": path},
+        "cost": {"cost": f"{__name__}.cost_by_match"},
+        "plans": {"plans": {f"{path}:class": "3/min"}},
+    }
+    enforce(mine={"rate": "3/min" if option != "plans" else "1/min", "algorithm": "fixed_window", **options[option]})
+    client = Client(raise_request_exception=False)
+    for expected in (200, 429) if option == "cost" else (200, 200, 200, 429):
+        where = "/scope/class"
+        answer = await AsyncClient().get(where) if server == "asgi" else await sync_to_async(client.get)(where)
+        assert answer.status_code == expected
+
+
+def cost_by_match(request: HttpRequest) -> int:
+    return 2 if by_match(request) == "class" else 1
