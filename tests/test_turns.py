@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -51,6 +52,13 @@ def test_what_is_refused_or_only_recorded_has_none(options: Any) -> None:
     outcome = Outcome("queue", "user:1", options.get("allowed", True), 1, 0, 0.0, 9.0, put_off=1.0)
     decision = Decision(options.get("allowed", True), outcomes=(outcome,))
     assert turn_of(decision, outcome._replace(shadow="shadow" in options)) is None
+
+
+def test_the_moment_is_as_django_has_them(settings: Any) -> None:
+    turn = turns.Turn("queue", "user:1", NOW)
+    assert turn.moment == turn.run_after == datetime.fromtimestamp(NOW, UTC)
+    settings.USE_TZ = False
+    assert turn.run_after.tzinfo is None
 
 
 def test_a_position_is_that_of_the_slowest_rate() -> None:

@@ -162,6 +162,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "measure is a function of a request",
     ),
     ({**CAP, "events": ["inflight"], "at_limit": "evict_oldest"}, "add the event connection"),
+    ({"unit": "rows", "cost": 2}, "what is measured is the cost"),
+    ({"rate": f"{MAX_LIMIT}/min", "algorithm": "gcra"}, "2,000,000,000,000 can, and a fixed or sliding"),
     ({**DAMPER, "action": "delay"}, "can delay"),
     ({**DAMPER, "on_store_failure": "deny"}, "not deny"),
 ]
