@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from inspect import signature
+from time import monotonic
 from typing import Any, Final
 
 from django.apps import apps
@@ -433,13 +434,24 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
         return  # another check says so
     if store is None or not store.is_remote:
         return
+    times = [monotonic()]
     try:
-        replication, memory = store.transport.server_state("replication"), store.transport.server_state("memory")
+        replication = store.transport.server_state("replication")
+        times.append(monotonic())
+        memory = store.transport.server_state("memory")
+        times.append(monotonic())
     except Exception as error:  # noqa: BLE001 - whatever Redis or the way to it has to complain of
         if cause_of(error) is Cause.CONFIG and not isinstance(error, NoPermissionError):
             hint = "Correct REDIS: until then the rules' failure policies decide every call."
             yield warning("W039", f"REDIS: the server refuses every call: {error}", hint)
         return
+    connecting, deadline = (times[1] - times[0]) - (times[2] - times[1]), store.transport.seconds
+    if connecting > deadline:
+        message = (
+            f"connecting to Redis takes {connecting * 1000:.0f} ms, longer than DEADLINE ({deadline * 1000:.0f} ms): "
+            "the first calls of each process are decided without it"
+        )
+        yield warning("W086", message, "Raise DEADLINE, or see what holds connections up: distance, TLS, credentials.")
     if store.transport.has_sentinels and "min_slaves_good_slaves" not in replication:
         message = (
             "a Redis primary that a network failure cuts off together with some processes goes on counting for them: "

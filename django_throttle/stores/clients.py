@@ -27,9 +27,9 @@ from redis.sentinel import MasterNotFoundError
 from django_throttle.stores import addresses
 from django_throttle.stores.addresses import Address, Host
 from django_throttle.stores.base import adrive, drive
-from django_throttle.stores.loop_connections import LoopClient
+from django_throttle.stores.loop_connections import LoopClient, connect_seconds
 from django_throttle.stores.sync_pool import Pool, pack, text
-from django_throttle.stores.timeouts import Certificates, with_deadline
+from django_throttle.stores.timeouts import Certificates, bounded, with_deadline
 
 MAINTENANCE: Final = "maint_notifications_config"
 # Some replies are maps in RESP3 and arrays in RESP2: ask for arrays.
@@ -73,6 +73,8 @@ def sync_client(settings: dict[str, Any], seconds: float, max_connections: int) 
         name: settings[name] for name in settings if name not in addresses.REPLACED and name not in addresses.ADDED
     }
     given.update(_limits(seconds, Retry(NoBackoff(), 0), sync_connection.AbstractConnection))
+    if provider := given.get("credential_provider"):
+        given["credential_provider"] = bounded(provider)
     given = _fitting(given, connection)
     given["connection_class"] = with_deadline(connection)
     return Redis(connection_pool=BlockingConnectionPool(max_connections, seconds / 2, **given))
@@ -90,7 +92,11 @@ def loop_client(
     """
     given = {name: settings[name] for name in settings if name in _SHARED}
     given.update(_limits(seconds, AsyncRetry(NoBackoff(), 0), async_connection.AbstractConnection))
-    given.update(RESP2, socket_timeout=None, socket_connect_timeout=seconds + CLOSING)
+    given.update(
+        RESP2, socket_timeout=None, socket_connect_timeout=CLOSING + connect_seconds(seconds, is_watched=False)
+    )
+    if provider := given.get("credential_provider"):
+        given["credential_provider"] = bounded(provider)
     sync_class = settings.get("connection_class", sync_connection.Connection)
     twin: type[Any] = next(twin for base, twin in _ASYNC_CLASSES if issubclass(sync_class, base))
     given = _fitting({name: given[name] for name in given if name != "connection_class"}, twin)
@@ -103,7 +109,7 @@ def loop_client(
             connection.host, connection.port = await find()
         return connection
 
-    return LoopClient(made, is_former)
+    return LoopClient(made, seconds, is_former)
 
 
 def _reading_once(connection_class: type[Any]) -> type[Any]:
@@ -290,8 +296,8 @@ def loop_clients(address: Address, seconds: float, known: KnownPrimary) -> list[
     """The running loop's client of the server, or of the primary; then its clients of the Sentinels."""
     if not address.service:
         return [loop_client(address.settings, seconds)]
-    share, settings = _sentinels(address, seconds)
-    asked = [loop_client(one, share) for one in settings]
+    share, settings = _sentinels(address, connect_seconds(seconds, is_watched=True))
+    asked = [loop_client(one, seconds) for one in settings]
     primary = PrimarySearch(asked, address.service, known)
 
     async def find() -> Host:

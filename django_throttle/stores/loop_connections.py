@@ -7,6 +7,7 @@ for it as it is read, without a task.
 from __future__ import annotations
 
 import asyncio
+import logging
 import select
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,14 +19,30 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, RedisError
 
 from django_throttle.event_loop import spawn
+from django_throttle.log_throttling import LogThrottle
 from django_throttle.stores.failures import LoopBlocked
 from django_throttle.stores.sync_pool import IDLE_SECONDS, WHOLE, is_demotion
 from django_throttle.stores.timeouts import GRACE, LATE, LoopDeadline
 
 CLOSING_SECONDS: Final = 1.0
+CONNECT_SECONDS: Final = 2.0  # that making a connection may take, at least
+WATCHED_CONNECT_SECONDS: Final = 0.5  # to a primary that Sentinels watch: another may take over meanwhile
+SLOW: Final = (
+    "connecting to Redis took %.0f ms, longer than DEADLINE (%.0f ms): calls meanwhile were decided without it; raise "
+    "DEADLINE, or see what holds connections up"
+)
 READ_BYTES: Final = 65_536  # at once
 LOST: Final = "Connection closed by server."  # as redis-py says it
 TOO_LATE: Final = "deadline passed"
+
+logger = logging.getLogger("django_throttle")
+_log_throttle: Final = LogThrottle()
+
+
+def connect_seconds(deadline: float, *, is_watched: bool) -> float:
+    """Return how long making a connection may take, in the background of calls with this deadline."""
+    return max(WATCHED_CONNECT_SECONDS if is_watched else CONNECT_SECONDS, deadline)
+
 
 # Called with the replies, errors in their places, or with the error of all of them. Must not raise.
 Done = Callable[[list[Any] | Exception], object]
@@ -86,10 +103,11 @@ class LoopConnection(asyncio.BufferedProtocol):
     """A connection that is made: ``connection`` is redis-py's, whose socket this takes over.
 
     Whoever waits longer than a deadline is told so. Nothing is sent on the connection after that, and it is closed once
-    nobody waits any more: a reply that is still to come is nobody else's.
+    nobody waits any more: a reply that is still to come is nobody else's. A connection that has answered nothing yet is
+    kept for ``patience`` seconds, as connecting left its first callers little time.
     """
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, patience: float = 0.0) -> None:
         self.host = getattr(connection, "host", None), getattr(connection, "port", None)
         self.is_usable = True
         self._loop = asyncio.get_running_loop()
@@ -103,6 +121,7 @@ class LoopConnection(asyncio.BufferedProtocol):
         self._waiting: deque[Request] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._used = self._loop.time()
+        self._kept_until = self._used + patience
         self._transport.set_protocol(self)
 
     def post(self, requests: Sequence[Request], until: float) -> None:
@@ -169,6 +188,7 @@ class LoopConnection(asyncio.BufferedProtocol):
         if isinstance(reply, Exception) and is_demotion(reply):
             self.is_usable = False  # on a replica whoever connects anew finds the primary
         if len(first.replies) == first.count:
+            self._kept_until = 0.0
             self._waiting.popleft()
             first.end(first.replies)
         if not self.is_usable:
@@ -196,7 +216,7 @@ class LoopConnection(asyncio.BufferedProtocol):
             if now > one.until + LATE and not one.is_late:
                 one.is_late, one.until = True, now + GRACE
                 continue
-            self.is_usable = False
+            self.is_usable = self.is_usable and now < self._kept_until
             one.end(
                 LoopBlocked("the event loop was busy with something else") if one.is_late else TimeoutError(TOO_LATE)
             )
@@ -209,13 +229,19 @@ class LoopConnection(asyncio.BufferedProtocol):
 class LoopClient:
     """One server as an event loop asks it, over one connection at a time; ``make`` gives one of redis-py's.
 
-    ``is_former`` says whether another server has taken over from this one.
+    ``deadline`` is how long a call may take, in seconds. Making a connection may take longer: whoever gives up leaves
+    it to later calls. ``is_former`` says whether another server has taken over from this one.
     """
 
     def __init__(
-        self, make: Callable[[], Awaitable[Any]], is_former: Callable[[object, object], bool] | None = None
+        self,
+        make: Callable[[], Awaitable[Any]],
+        deadline: float,
+        is_former: Callable[[object, object], bool] | None = None,
     ) -> None:
         self._make, self._is_former = make, is_former
+        self._deadline = deadline
+        self._connect_seconds = connect_seconds(deadline, is_watched=is_former is not None)
         self._connection: LoopConnection | None = None
         self._connecting: asyncio.Task[LoopConnection] | None = None
         self._open: set[LoopConnection] = set()
@@ -230,16 +256,11 @@ class LoopClient:
 
     async def ask(self, packed: bytes, count: int, until: float) -> list[Any]:
         """The replies to commands, errors in their places, by a moment of the loop's clock; raises other errors."""
-        loop, connection = asyncio.get_running_loop(), self._fresh()
-        while connection is None:
-            is_first = self._connecting is None
-            try:
-                async with LoopDeadline(until):
-                    connection = await self._connect(until)
-            except TimeoutError:
-                if is_first or loop.time() >= until:  # else it was the time of another
-                    raise
-        answered: asyncio.Future[list[Any]] = loop.create_future()
+        connection = self._fresh()
+        if connection is None:
+            async with LoopDeadline(until):
+                connection = await self._connect()
+        answered: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         connection.post((Request(packed, count, until, partial(answer, answered)),), until)
         return await answered
 
@@ -260,17 +281,18 @@ class LoopClient:
             return None
         return connection
 
-    async def _connect(self, until: float) -> LoopConnection:
-        """All who need one wait for the same, which has the time of the first."""
+    async def _connect(self) -> LoopConnection:
+        """Wait for the one connection that all callers who need one wait for."""
         if self._connecting is None:
-            self._connecting = spawn(self._connected(until))
+            self._connecting = spawn(self._connected())
             self._connecting.add_done_callback(_heed)
         return await asyncio.shield(self._connecting)
 
-    async def _connected(self, until: float) -> LoopConnection:
-        made = None
+    async def _connected(self) -> LoopConnection:
+        made, loop = None, asyncio.get_running_loop()
+        began = loop.time()
         try:
-            async with LoopDeadline(until):
+            async with LoopDeadline(began + self._connect_seconds):
                 made = await self._make()
                 await made.connect()
         except BaseException:
@@ -280,7 +302,9 @@ class LoopClient:
             raise
         finally:
             self._connecting = None
-        connection = self._connection = LoopConnection(made)
+        if (took := loop.time() - began) > self._deadline and _log_throttle.due():
+            logger.warning(SLOW, took * 1000, self._deadline * 1000)
+        connection = self._connection = LoopConnection(made, self._connect_seconds)
         self._open.add(connection)
         connection.closed.add_done_callback(lambda _: self._open.discard(connection))
         return connection

@@ -17,10 +17,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any, Final
 
 from redis.connection import AbstractConnection
+from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from django_throttle.lifecycle import in_child
 from django_throttle.stores.failures import LoopBlocked
 
 # With this share of the deadline left, a socket timeout of the whole deadline is precise enough.
@@ -193,6 +198,70 @@ class Certificates:
             context = ThreadPoolExecutor(1).submit(read)
             self._contexts = {state: context}
         return context
+
+
+MAX_CREDENTIALS_AGE: Final = 10.0  # seconds that credentials wait for a connection, after a caller has given up
+
+
+class BoundedCredentials(CredentialProvider):
+    """Credentials of a site's ``provider``, which may ask another service: no longer than a call may wait.
+
+    A thread asks it. When a caller gives up, the next connection has what comes of it.
+    """
+
+    def __init__(self, provider: CredentialProvider) -> None:
+        self._provider = provider
+        self._renew()
+        in_child(self, type(self)._renew)
+
+    def _renew(self) -> None:
+        self._lock = Lock()
+        self._pending: tuple[Future[Any], float] | None = None  # and when it was asked, in monotonic seconds
+
+    def get_credentials(self) -> Any:
+        """Return the credentials within the deadline around this call. Raise redis-py's errors where there are none."""
+        future = self._ask()
+        try:
+            return self._take(future, future.result(_to_write(MAX_CREDENTIALS_AGE)))
+        except TimeoutError:
+            raise RedisTimeoutError("the credential provider took longer than DEADLINE") from None
+
+    async def get_credentials_async(self) -> Any:
+        """Return them without blocking the event loop."""
+        if type(self._provider).get_credentials_async is not CredentialProvider.get_credentials_async:
+            return await self._provider.get_credentials_async()
+        future = self._ask()
+        return self._take(future, await asyncio.shield(asyncio.wrap_future(future)))
+
+    def _ask(self) -> Future[Any]:
+        with self._lock:
+            now, pending = time.monotonic(), self._pending
+            is_old = pending is not None and pending[0].done() and now - pending[1] > MAX_CREDENTIALS_AGE
+            if pending is None or is_old or (pending[0].done() and pending[0].exception()):
+                pending = self._pending = Future(), now
+                Thread(target=self._answer, args=(pending[0],), name="django_throttle.credentials", daemon=True).start()
+            return pending[0]
+
+    def _answer(self, future: Future[Any]) -> None:
+        try:
+            future.set_result(self._provider.get_credentials())
+        except Exception as error:  # noqa: BLE001 - the site's own code: a store that cannot be reached
+            future.set_exception(
+                RedisConnectionError(f"the credential provider raised {type(error).__name__}: {error}")
+            )
+
+    def _take(self, future: Future[Any], credentials: Any) -> Any:
+        """Return the credentials, which no other connection gets."""
+        with self._lock:
+            if self._pending is not None and self._pending[0] is future:
+                self._pending = None
+        return credentials
+
+
+def bounded(provider: CredentialProvider) -> CredentialProvider:
+    """Return the provider with a limit on the time that it takes, unless it keeps its credentials by itself."""
+    keeps = isinstance(provider, (UsernamePasswordCredentialProvider, BoundedCredentials))
+    return provider if keeps or hasattr(provider, "on_next") else BoundedCredentials(provider)
 
 
 def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:

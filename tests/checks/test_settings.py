@@ -27,6 +27,7 @@ from django_throttle.drf import UserRateThrottle
 from django_throttle.models import ThrottleRule
 from django_throttle.stores import RedisStore, pin
 from tests.fleet import Sentinels
+from tests.proxy import Proxy
 from tests.servers import RedisServer, free_port
 
 LOCMEM = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
@@ -476,6 +477,15 @@ def test_w039_what_the_server_refuses(place: str, said: str) -> None:
 
 
 @pytest.mark.usefixtures("redis_server")
+@pytest.mark.usefixtures("production")
+def test_w086_connecting_takes_longer_than_a_decision_may(redis_server: RedisServer) -> None:
+    with Proxy(redis_server.port, "delay", 0.15) as proxy:
+        pin(RedisStore(f"{proxy.url}?client_name=far", deadline=0.25))
+        (found,) = checked_settings.check_server(None)
+    assert found.id == "django_throttle.W086"
+    assert "longer than DEADLINE (250 ms)" in found.msg
+
+
 @pytest.mark.usefixtures("production")
 def test_nothing_is_said_of_a_server_that_does_not_answer(settings: Any) -> None:
     assert server_numbers(f"redis://127.0.0.1:{free_port()}/0") == []
