@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial, wraps
 from types import FunctionType
 from typing import Any, Final, TypeVar
@@ -11,6 +14,7 @@ from typing import Any, Final, TypeVar
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.utils.decorators import method_decorator
 from django.views import View
 
@@ -20,7 +24,7 @@ from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import release_lease
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.http.deferred import DEFERRAL, Deferral, Payload, deferral
-from django_throttle.http.request_state import RequestFacts, RequestState, django_request, state_of
+from django_throttle.http.request_state import RequestFacts, RequestState, django_request, method_of, state_of
 from django_throttle.http.serve import at_once, serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
 from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user
@@ -33,6 +37,10 @@ __all__ = ["throttle"]
 
 # What tasks have (Celery, Django, Dramatiq), and a wrapper around one would hide.
 TASK_METHODS: Final = ("delay", "enqueue", "send_with_options")
+# What a view may answer beside a response: frameworks make one of it.
+CONTENT: Final = (HttpResponseBase, Mapping, list, tuple, str, bytes)
+# Functions that @throttle has no way to know the caller of: rule and name, and where they may have a request.
+unidentified: Final[dict[tuple[str, str], str]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 Ident = str | Callable[..., Any] | None
 Cost = int | Callable[..., int]
@@ -74,6 +82,8 @@ def throttle(
                     later.below(getattr(function, name))
                 function = method_decorator(decorate, name=name)(function)
             return function
+        if ident is None and (where := _lacks_request(function)) is not None:
+            unidentified[rule, getattr(function, "__qualname__", "")] = where
         awaits = _is_awaited(function)
         deferred = None if later is None else later.below(function)
 
@@ -148,7 +158,8 @@ class _Call:
             rest = self._args[isinstance(self._args[0], View) + 1 :]
             instead = self._later.answered(who, rest, self._kwargs)
         decide = self._adecide if awaits else self._decide
-        answered = serve(django_request(self.subject), who, decide, lambda _: go(), instead, awaits=awaits)
+        answer = partial(_aview if awaits else _view, self.rule, self._function, go)
+        answered = serve(django_request(self.subject), who, decide, answer, instead, awaits=awaits)
         return answered if awaits else at_once(answered)
 
     def _decide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Any]:
@@ -166,7 +177,8 @@ class _Call:
         ident, is_claimed, user = self._ident_of_call(caller)
         who = caller or IdentWho(ident or NO_TEXT, account=user)
         if self.subject is None:
-            return Facts(self.rule, (), who, price, rule=self.rule, ident=ident, is_claimed=is_claimed)
+            method = method_of(django_request(caller.subject)) if isinstance(caller, HttpWho) else ""
+            return Facts(self.rule, (), who, price, rule=self.rule, ident=ident, is_claimed=is_claimed, method=method)
         request = django_request(self.subject)
         facts = RequestFacts(request, state_of(request), self.rule, who, price, ())
         facts.rule, facts.ident = self.rule, ident
@@ -188,7 +200,8 @@ class _Call:
             user = value if is_user(value) else None
             return given_ident("ident", value, caller), caller is None and user is None, user
         if self.ident is None and self.subject is None:
-            raise InvalidIdent("a callable that gets no request needs ident=, a text or a function of its arguments")
+            where = _place_of_request(self._function, self._args, self._kwargs)
+            raise InvalidIdent(_without_ident(self.rule, self._function, where))
         return (BY_KEY if self.ident is None else shortened(self.ident)), False, None
 
     def _caller_in_arguments(self) -> Caller | None:
@@ -199,6 +212,94 @@ class _Call:
             if isinstance(getattr(found, "scope", None), dict):
                 return ScopeWho(found.scope)
         return None
+
+
+def _view(rule: str, function: Any, go: Callable[[], Any], request: HttpRequest) -> Any:
+    return _checked_answer(rule, function, go())
+
+
+async def _aview(rule: str, function: Any, go: Callable[[], Any], request: HttpRequest) -> Any:
+    return _checked_answer(rule, function, await go())
+
+
+def _checked_answer(rule: str, function: Any, answer: Any) -> Any:
+    """Return what a view has answered. Raise TypeError for what no view answers.
+
+    A refusal would be a response in place of a value, and true. Django Ninja makes a response of any value.
+    """
+    if isinstance(answer, CONTENT) or hasattr(answer, "status_code") or inspect.isawaitable(answer) or _is_in_ninja():
+        return answer
+    name = getattr(function, "__qualname__", type(function).__name__)
+    raise TypeError(
+        f"{name} returns {answer!r:.80}, so it is no view, and a refusal, which is a response, would be taken for its "
+        f'answer: in place of @throttle ask in it, if not allows("{rule}", request), of django_throttle.limiter'
+    )
+
+
+def _is_in_ninja() -> bool:
+    frame = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("ninja."):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _place_of_request(function: Any, args: Any, kwargs: Any) -> str | None:
+    """Return where a call has a request: "request", or "self.request"; None where it has none."""
+    with suppress(TypeError, ValueError):
+        arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+        for name, value in arguments.items():
+            if isinstance(django_request(value), HttpRequest):
+                return name
+            if isinstance(django_request(getattr(value, "request", None)), HttpRequest):
+                return f"{name}.request"
+    return None
+
+
+def _without_ident(rule: str, function: Any, where: str | None) -> str:
+    """Return what to write in place of a decorator that has no way to know the caller."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    fault = f'@throttle("{rule}") around {name}: a callable that gets no request'
+    fault = f"{fault} needs ident=, a text or a function of its arguments"
+    if where is None:
+        return fault
+    hint = f'ask in the function, if not allows("{rule}", {where}), of django_throttle.limiter'
+    return f"{fault}. It has a request in {where}: {hint}, or write ident=lambda {_parameters(function)}: {where}.user"
+
+
+def _parameters(function: Any) -> str:
+    """Return the parameters of a function as they are written, without annotations."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return "*args, **kwargs"
+    plain = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    return str(inspect.Signature(plain))[1:-1]
+
+
+# What looks like the request of a view, as its parameter is called.
+REQUESTS: Final = re.compile("_?re?q")
+
+
+def _lacks_request(function: Any) -> str | None:
+    """Return where a function that is no view may have a request, by its parameters; None for what may be a view."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+    names = list(parameters)
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters.values()):
+        return None
+    is_method = names[:1] == ["self"]
+    first = names[is_method:][:1]
+    if (first and REQUESTS.match(first[0])) or getattr(function, "__name__", "") in View.http_method_names:
+        return None
+    if named := list(filter(REQUESTS.match, names)):
+        return named[0]
+    if is_method:
+        return "self.request"
+    return None if names else ""
 
 
 def _call_unless_refused(facts: Step, go: Step) -> Steps[Any]:

@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent_thread, rulebook
-from django_throttle.call_facts import Facts
+from django_throttle.call_facts import Facts, Who
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease, Rule, overrides
 from django_throttle.core.commands import SOCKET_LEASE, Charge, Charges, Decide, check_cost, rule_set
@@ -33,7 +33,11 @@ from django_throttle.core.decide import (
     reset_charges,
 )
 from django_throttle.core.key import check_ident
+from django_throttle.core.options import did_you_mean
+from django_throttle.event_loop import is_on_event_loop
 from django_throttle.exceptions import InvalidRule, Refused, RepeatCommand, StoreError
+from django_throttle.identity import HttpWho, who_of
+from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.observe import reports
 from django_throttle.prepaid import decide_prepaid, peek_prepaid
 from django_throttle.stores import get_store
@@ -141,6 +145,66 @@ class Limiter:
         if self._shares and id(self.store) not in agent_thread.services:
             agent_thread.ensure(self.store)
         return self._set.charges((ident,) * len(self._set.rules), cost)
+
+
+class Verdict(Decision):
+    """A decision that is true where the call is allowed, so that ``if not allows(…)`` does what it says."""
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+def allows(rule: str, caller: Any, *, cost: int = 1, raises: bool = False) -> Verdict:
+    """Charge one call to the rule of that name, whatever its scopes and events, and say whether it may pass.
+
+    ``caller`` is an ident such as "ip:203.0.113.9" or "account:anna", a user, a request, a consumer or its scope. An
+    ident counts as it is, a user as that user, and of anything else the rule's key is counted. The answer is true
+    where the call is allowed, and has what a decision has. Cost 0 charges nothing.
+
+    Raises Refused for a refused call if ``raises``. Raises InvalidRule for a rule that nobody has made, and for one
+    that counts no calls; InvalidCost and TypeError for what is no cost and no caller; RuntimeError on an event loop.
+    """
+    if is_on_event_loop():
+        raise RuntimeError("allows() would block the event loop, and nothing was charged: await aallows() instead")
+    return _verdict(decide(_question(rulebook.present() or rulebook.current(), rule, caller, cost)), raises)
+
+
+async def aallows(rule: str, caller: Any, *, cost: int = 1, raises: bool = False) -> Verdict:
+    """The same without blocking the event loop."""
+    facts = _question(rulebook.present() or await rulebook.acurrent(), rule, caller, cost)
+    if isinstance(facts.who, HttpWho):
+        await facts.who.aload()
+    return _verdict(await adecide(facts), raises)
+
+
+def _question(snapshot: rulebook.Snapshot, name: str, caller: Any, cost: int) -> Facts:
+    check_cost(cost)
+    rule = snapshot.by_name(name)
+    if rule is None:
+        raise InvalidRule(f"there is no rule {name!r}{did_you_mean(name, [known.name for known in snapshot.rules])}")
+    if rule.is_concurrency or rule.unit != "calls":
+        counts = "what is held at once" if rule.is_concurrency else rule.unit
+        raise InvalidRule(
+            f"rule {name!r} counts {counts}, which only the call itself can tell: use @throttle({name!r})"
+        )
+    is_named = isinstance(caller, str) or is_user(caller)
+    if rule.methods and (is_named or not isinstance(who_of(caller, "caller"), HttpWho)):
+        raise InvalidRule(f"rule {name!r} is for requests of some methods, so the caller is the request")
+    if is_named:
+        ident = given_ident("caller", caller, None)
+        who: Who = IdentWho(ident or NO_TEXT, account=caller if is_user(caller) else None)
+        return Facts(name, (), who, cost, rule=name, ident=ident, is_claimed=isinstance(caller, str))
+    who = who_of(caller, "caller")
+    method = str(who.subject.method or "").upper() if isinstance(who, HttpWho) else ""
+    return Facts(name, (), who, cost, rule=name, method=method)
+
+
+def _verdict(decision: Decision, raises: bool) -> Verdict:
+    if raises:
+        admitted(decision)
+    verdict: Verdict = object.__new__(Verdict)
+    verdict.__dict__.update(decision.__dict__, allowed=decision.allowed)
+    return verdict
 
 
 def admitted(decision: Decision) -> Decision:

@@ -28,6 +28,7 @@ from django_throttle.checks.settings import (
     warning,
 )
 from django_throttle.core import Rate, Rule
+from django_throttle.decorators import unidentified
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
 from django_throttle.http.request_state import NO_ROUTE, view_scope
@@ -282,6 +283,22 @@ def check_status_pages(given: Given) -> Iterator[CheckMessage]:
                 f"views defer calls (rules {rules}), but their status page has no address, so each such call is an "
                 'error; add path("later/", include("django_throttle.urls")) to urlpatterns',
             )
+
+
+@settings_check()
+def check_decorated_functions(given: Given) -> Iterator[CheckMessage]:
+    """Functions under ``@throttle`` that get no request, and no ``ident``, so that each call is an error."""
+    _ = list(_views())  # which imports the views
+    for (rule, name), where in sorted(unidentified.items()):
+        message = (
+            f"@throttle({rule!r}) is around {name}, which gets no request as its first argument, and has no ident="
+        )
+        caller = where or '"account:…"'
+        hint = (
+            f"In place of the decorator, ask in the function: if not allows({rule!r}, {caller}), of "
+            "django_throttle.limiter; or write ident=, a text or a function of its arguments."
+        )
+        yield warning("W049", message, hint)
 
 
 @settings_check()

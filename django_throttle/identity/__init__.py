@@ -27,7 +27,7 @@ def client_address(request_or_scope: Any) -> str | None:
     return None if address is None else str(address)
 
 
-def who_of(caller: Any) -> Who:
+def who_of(caller: Any, what: str = "publisher") -> Who:
     """The caller that a consumer, its scope, a request, a Who or an ident is.
 
     Raises InvalidIdent or TypeError for anything else.
@@ -42,5 +42,5 @@ def who_of(caller: Any) -> Who:
         return caller  # type: ignore[no-any-return]
     if isinstance(getattr(caller, "scope", None), Mapping):
         return ScopeWho(caller.scope)
-    fault = f"publisher is a consumer, its scope, a request or an ident such as 'user:42', not {type(caller).__name__}"
+    fault = f"{what} is a consumer, its scope, a request or an ident such as 'user:42', not {type(caller).__name__}"
     raise TypeError(fault)
