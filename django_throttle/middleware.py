@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -63,8 +64,18 @@ class ThrottleMiddleware:
         return state and refusal_by_rules(request, state, *await _adecide(request, HttpWho(request), state))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
-        """A refusal of what a view has called is a refusal of the request."""
-        return refusal_of_error(request, error) if isinstance(error, Refused) else None
+        """A refusal of what a view has called is a refusal of the request: the innermost handler answers it."""
+        if not isinstance(error, Refused):
+            return None
+        answer: HttpResponseBase | None = None
+        if "rest_framework.views" in sys.modules and request.resolver_match is not None:
+            from django_throttle.drf.rule_throttle import answer_of_view  # as REST framework is optional
+
+            answer = answer_of_view(request, error)
+        if answer is None:
+            return refusal_of_error(request, error)
+        state_of(request).note(error.decision)
+        return answer
 
 
 def _state_elsewhere(request: HttpRequest) -> RequestState | None:

@@ -98,18 +98,23 @@ def _raises_as_usual(view: type[Any]) -> bool:
 def finish_in_view(view: Any, request: HttpRequest, who: Who, state: RequestState) -> None:
     """Have the view finish its request, also where it raises; not where another door does.
 
+    The view itself answers a refusal of something that it has called, by the site's EXCEPTION_HANDLER.
     An asynchronous view makes its response on the event loop without awaiting, so what it owes is settled as soon as
     its method has returned.
     """
     if "throttle" not in request.__dict__:
         request.__dict__["throttle"] = RequestThrottle(state)
-    if not hasattr(view, "finalize_response") or not state.become_finisher(who):
+    if not hasattr(view, "finalize_response"):
+        return
+    finishes = state.become_finisher(who)
+    if getattr(view.handle_exception, "func", None) is not _handle_refusal:
+        view.handle_exception = partial(_handle_refusal, request, view.handle_exception, finishes)
+    if not finishes:
         return
     kind: Any = type(view)
     if _is_async(kind):
         _finish_in_method(view, str(request.method).lower(), request)
     view.finalize_response = partial(_finish_response, request, state, view.finalize_response)
-    view.handle_exception = partial(_handle_refusal, request, view.handle_exception)
 
 
 def _finish_response(request: HttpRequest, state: RequestState, finalized: Any, *args: Any, **kwargs: Any) -> Any:
@@ -128,7 +133,7 @@ def _finish_response(request: HttpRequest, state: RequestState, finalized: Any, 
     return response
 
 
-def _handle_refusal(request: HttpRequest, handled: Any, error: Exception) -> Any:
+def _handle_refusal(request: HttpRequest, handled: Any, finishes: bool, error: Exception) -> Any:
     """The response to an error; of a refusal that the view itself did not catch, a refusal of the request."""
     try:
         if isinstance(error, Refused):
@@ -136,8 +141,29 @@ def _handle_refusal(request: HttpRequest, handled: Any, error: Exception) -> Any
             error = exception_of(error.decision)
         return handled(error)
     except BaseException as raised:
-        _finish_failed(request, raised)
+        if finishes:
+            _finish_failed(request, raised)
         raise
+
+
+def answer_of_view(request: HttpRequest, error: Refused) -> Any:
+    """Return the response that the view of REST framework which this request came to makes of a refusal.
+
+    The view has let it pass, as it knows nothing of it. None for any other view.
+    """
+    match: Any = request.resolver_match
+    kind: Any = getattr(match.func, "cls", None)
+    if not hasattr(kind, "get_exception_handler"):
+        return None
+    view = kind(**match.func.initkwargs)
+    if (actions := getattr(match.func, "actions", None)) is not None:
+        view.action_map = actions
+    view.setup(request, *match.args, **match.kwargs)
+    view.args, view.kwargs = match.args, match.kwargs
+    view.request = view.initialize_request(request, *match.args, **match.kwargs)
+    view.headers = view.default_response_headers
+    response = view.handle_exception(exception_of(error.decision))
+    return view.finalize_response(view.request, response, *match.args, **match.kwargs)
 
 
 def _finish_failed(request: HttpRequest, error: BaseException) -> None:

@@ -1,0 +1,130 @@
+"""A refusal out of a view of REST framework is answered by the site's EXCEPTION_HANDLER, whatever stands before it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from adrf.views import APIView as AsyncAPIView
+from django.http import HttpRequest
+from django.test import AsyncClient, Client
+from django.urls import path
+from rest_framework.decorators import api_view
+from rest_framework.response import Response
+from rest_framework.views import APIView, exception_handler
+from rest_framework.viewsets import GenericViewSet
+
+from django_throttle.decorators import throttle
+from django_throttle.drf import RuleThrottle, UserRateThrottle
+from django_throttle.limiter import allows
+from tests.doors import Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+
+
+def in_envelope(error: Exception, context: Any) -> Any:
+    response = exception_handler(error, context)
+    if response is not None:
+        response.data = {"error": response.data}
+    return response
+
+
+@throttle("mail", ident="everyone")
+def send() -> None: ...
+
+
+class Free(UserRateThrottle):
+    rate = "999/min"
+
+
+class View(APIView):
+    throttle_classes: ClassVar[Any] = [RuleThrottle]
+
+    def get_exception_handler(self) -> Any:
+        return in_envelope
+
+    def get(self, request: Any) -> Response:
+        send()
+        return Response({})
+
+
+class AsyncView(AsyncAPIView):
+    throttle_classes: ClassVar[Any] = [RuleThrottle]
+
+    def get_exception_handler(self) -> Any:
+        return in_envelope
+
+    async def get(self, request: Any) -> Response:
+        await throttle("mail", ident="everyone")(_asend)()
+        return Response({})
+
+
+async def _asend() -> None: ...
+
+
+class Asking(View):
+    def get(self, request: Any) -> Response:
+        allows("mail", "everyone", raises=True)
+        return Response({})
+
+
+urlpatterns = [
+    path("rules", View.as_view()),
+    path("drop-in", type("DropIn", (View,), {"throttle_classes": [Free]}).as_view()),
+    path("both", type("Both", (View,), {"throttle_classes": [Free, RuleThrottle]}).as_view()),
+    path("asking", Asking.as_view()),
+    path("plain", type("Plain", (View,), {"throttle_classes": []}).as_view()),
+    path("actions", type("Actions", (View, GenericViewSet), {"throttle_classes": []}).as_view({"get": "get"})),
+    path("function", api_view(["GET"])(lambda request: View.get(None, request))),
+    path("async", AsyncView.as_view()),
+]
+
+
+@pytest.mark.parametrize("middleware", [[], MIDDLEWARE], ids=["no middleware", "middleware"])
+@pytest.mark.parametrize("name", ["rules", "drop-in", "both", "asking"])
+def test_a_refusal_keeps_its_envelope(enforce: Enforce, settings: Any, name: str, middleware: list[str]) -> None:
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, middleware
+    enforce(mail={"rate": "1/min", "scopes": ["mail"]}, all={"rate": "2/min", "algorithm": "fixed_window"})
+    first, second, third = (Client().get(f"/{name}") for _ in range(3))
+    assert (first.status_code, second.status_code, third.status_code) == (200, 429, 429)
+    for answer in (second, third):
+        assert set(answer.json()) == {"error"}
+        assert 0 < int(answer["Retry-After"]) <= 132
+
+
+@pytest.mark.parametrize("name", ["plain", "actions"])
+def test_so_does_one_of_a_view_that_the_middleware_alone_limits(enforce: Enforce, settings: Any, name: str) -> None:
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, MIDDLEWARE
+    enforce(mail={"rate": "1/min", "scopes": ["mail"]}, all={"rate": "9/min", "algorithm": "fixed_window"})
+    first, second = (Client().get(f"/{name}", headers={"Accept": "application/json"}) for _ in range(2))
+    assert (first.status_code, second.status_code) == (200, 429)
+    assert set(second.json()) == {"error"} and "Retry-After" in second and '"all"' in second["RateLimit"]
+
+
+def test_so_does_one_of_a_function(enforce: Enforce, settings: Any) -> None:
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, MIDDLEWARE
+    enforce(mail={"rate": "1/min", "scopes": ["mail"]})
+    assert [Client().get("/function").status_code for _ in range(2)] == [200, 429]
+    assert "detail" in Client().get("/function").json()
+
+
+@pytest.mark.parametrize("middleware", [[], MIDDLEWARE], ids=["no middleware", "middleware"])
+async def test_so_it_does_on_an_event_loop(enforce: Enforce, settings: Any, middleware: list[str]) -> None:
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, middleware
+    enforce(mail={"rate": "1/min", "scopes": ["mail"]})
+    answers = [await AsyncClient().get("/async") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert set(answers[1].json()) == {"error"}
+
+
+def test_what_the_handler_does_not_answer_goes_on(enforce: Enforce, settings: Any) -> None:
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, MIDDLEWARE
+    enforce(all={"rate": "9/min"})
+
+    def fail(self: Any, request: HttpRequest) -> Response:
+        raise ZeroDivisionError
+
+    view = type("Failing", (View,), {"get": fail})
+    with pytest.raises(ZeroDivisionError):
+        view.as_view()(Client().get("/rules").wsgi_request)
