@@ -328,6 +328,8 @@ def _check_decoration(function: Any, cost: Any, ident: Any, is_deferred: bool) -
         raise TypeError(f"put @throttle below @{type(function).__name__}, next to the function")
     if any(callable(getattr(function, name, None)) for name in TASK_METHODS):
         raise TypeError("put @throttle below the decorator that makes a task (@shared_task), next to the function")
+    if hasattr(function, "_ninja_operation"):
+        raise TypeError("put @throttle below Django Ninja's decorator (@api.get), which has taken the function already")
     if isinstance(function, type):
         _check_class(function, is_deferred)
     if not callable(function):

@@ -11,6 +11,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
+from ninja import NinjaAPI
 
 from django_throttle import rulebook
 from django_throttle.checks import project
@@ -18,6 +19,7 @@ from django_throttle.core import Override, Rule
 from django_throttle.decorators import throttle, unidentified
 from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, Refused
 from django_throttle.limiter import aallows, allows
+from django_throttle.log_throttling import LogThrottle
 from tests.doors import BOTH, Enforce, enforcer
 
 enforce = pytest.fixture(enforcer)
@@ -166,8 +168,26 @@ class TestMethods:
         with pytest.raises(InvalidRule, match="the caller is the request"):
             allows("api", caller)
 
+    def test_without_one_the_log_says_that_it_limits_nothing(
+        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(LogThrottle, "due", lambda *_: True)
+        enforce(api=TWICE | {"methods": ["POST"]})
+        send = throttle("api", ident="everyone")(lambda: True)
+        assert [send() for _ in range(4)] == [True] * 4
+        assert "rule 'api' is for requests of some methods" in caplog.text
+
 
 class TestDecoratorsThatAreNoQuestion:
+    def test_above_an_operation_of_ninja_it_would_limit_nothing(self) -> None:
+        api = NinjaAPI(urls_namespace="questions")
+
+        def operation(request: HttpRequest) -> Any:
+            return {}
+
+        with pytest.raises(TypeError, match="below Django Ninja's decorator"):
+            throttle("api")(api.get("x")(operation))
+
     @pytest.mark.parametrize("answer", [True, False, None, 1, User(pk=1)], ids=repr)
     @pytest.mark.parametrize("is_async", [False, True])
     def test_a_function_that_is_no_view_says_so_at_once(self, enforce: Enforce, answer: Any, is_async: bool) -> None:

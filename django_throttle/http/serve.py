@@ -69,11 +69,10 @@ class _Metered:
     def readline(self, size: int | None = -1) -> bytes:
         if size is not None and size >= 0:
             return self._charged(self._stream.readline(size))
-        line = part = self.readline(READ_BYTES)
-        while part and not part.endswith(b"\n"):
-            part = self.readline(READ_BYTES)
-            line += part
-        return line
+        parts = [self.readline(READ_BYTES)]
+        while parts[-1] and not parts[-1].endswith(b"\n"):
+            parts.append(self.readline(READ_BYTES))
+        return b"".join(parts)
 
     def readlines(self, hint: int | None = -1) -> list[bytes]:
         return list(self)

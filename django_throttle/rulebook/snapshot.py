@@ -111,6 +111,9 @@ def applies_to(rule: Rule, facts: Facts) -> bool:
     An ident that a client may have made up proves nothing about the caller, and so is no way out of an audience.
     """
     if rule.methods and not takes_method(rule, facts.method):
+        if facts.rule and not facts.method and _log_throttle.due("methods", rule.name):
+            line = "rule %r is for requests of some methods: calls that name it and have no request are not limited"
+            logger.warning(line, rule.name)
         return False
     return not rule.audience or facts.is_claimed or any(map(facts.who.is_, rule.audience))
 
