@@ -16,13 +16,12 @@ from functools import lru_cache, partial, wraps
 from importlib import import_module
 from typing import Any, Final, TypeVar
 
-from django.utils import timezone
-
 from django_throttle import limiter
 from django_throttle.core import Decision
 from django_throttle.core.decide import refund_charges
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
+from django_throttle.shared_clock import shared_now
 from django_throttle.site_queues import limited_tasks, task_class, tasks_module
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, arun, run
@@ -138,7 +137,7 @@ def _publish_again(task: Any, decision: Decision, turn: Turn | None, times: int)
     from celery.exceptions import Reject
 
     request = task.request
-    eta = turn.moment if turn else timezone.now() + timedelta(seconds=decision.retry_after or 0.0)
+    eta = turn.moment if turn else shared_now() + timedelta(seconds=decision.retry_after or 0.0)
     headers = {**(request.headers or {}), HEADER: [times, request.retries if turn else None]}
     again = task.signature_from_request(request, eta=eta, retries=request.retries, headers=headers)
     try:
@@ -224,7 +223,7 @@ def _put_off(found: Any, decision: Decision) -> Refused:
 
     def put_off(_: BaseException) -> None:
         row.status, row.started_at = "READY", None
-        row.run_after = timezone.now() + timedelta(seconds=decision.retry_after or 0.0)
+        row.run_after = shared_now() + timedelta(seconds=decision.retry_after or 0.0)
         row.save(update_fields=["status", "started_at", "run_after"])
 
     row.set_failed = import_module("django_tasks_db.utils").retry()(put_off)

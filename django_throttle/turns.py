@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import ceil
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from django.conf import settings
 from django.utils import timezone
@@ -15,9 +15,8 @@ from django_throttle.core.commands import Refund, refund_for_idents
 from django_throttle.core.decision import Outcome, put_off
 from django_throttle.core.rule import Rule
 from django_throttle.rulebook.snapshot import wall_clock
-
-# Seconds by which the clocks of Redis and of this process may differ before this process goes by its own.
-TRUSTED: Final = 1.0
+from django_throttle.shared_clock import TRUSTED, shared_clock
+from django_throttle.stores import get_store
 
 
 class Turn(NamedTuple):
@@ -61,10 +60,19 @@ def turn_of(decision: Decision, outcome: Outcome) -> Turn | None:
 def _turn(rule: str, ident: str, told: float, wait: float, decision: Decision) -> Turn:
     """By the clock of the store, so that the moments of all processes are in the order in which they were reserved.
 
-    ``told`` is what it said, in microseconds.
+    ``told`` is what it said, in microseconds; what was decided without it is by the clock that all share.
     """
     now, at = wall_clock(), told / 1_000_000
+    if abs(at - now) >= TRUSTED and told and _is_by_store(decision):
+        shared_clock.learn(at)
+        now = at
     return Turn(rule, ident, (at if abs(at - now) < TRUSTED else now) + wait, decision)
+
+
+def _is_by_store(decision: Decision) -> bool:
+    """Return True where Redis has decided, by its own clock."""
+    store = get_store()
+    return store.is_remote and store.clock is None and not decision.degraded
 
 
 def last_turn(decision: Decision, rule: str | None = None) -> Turn | None:

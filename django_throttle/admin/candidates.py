@@ -11,7 +11,6 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
@@ -22,6 +21,7 @@ from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleCandidate, ThrottleRule
 from django_throttle.recording.read import compared
+from django_throttle.shared_clock import shared_now
 from django_throttle.stores import get_store
 from django_throttle.translated import joined, ngettext, translated, written
 
@@ -94,7 +94,7 @@ class ThrottleCandidateAdmin(ListAdmin):
 
     @admin.display(description=gettext_lazy("the last hour"))
     def comparison(self, row: ThrottleCandidate) -> SafeString | str:
-        now = timezone.now()
+        now = shared_now()
         try:
             found = compared(get_store(), row.name, row.since, now)
         except (StoreError, InvalidSetting) as error:

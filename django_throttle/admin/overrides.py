@@ -15,7 +15,6 @@ from django.db.models import Q, QuerySet, Value
 from django.db.models.functions import Concat
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse
-from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.formats import localize
 from django.utils.html import format_html
@@ -33,6 +32,7 @@ from django_throttle.models.override import LAST_YEAR, OverrideQuerySet, misspel
 from django_throttle.models.subjects import names_of_users, networks_around, values_of_users
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import Overrides
+from django_throttle.shared_clock import shared_now
 from django_throttle.translated import local, translated
 
 UNTIL_BELOW: Final = ""
@@ -96,7 +96,7 @@ class OverrideForm(RowForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        lasting, now = cleaned.get("lasting", UNTIL_BELOW), timezone.now()
+        lasting, now = cleaned.get("lasting", UNTIL_BELOW), shared_now()
         if "until" in self.changed_data and cleaned.get("until"):
             if cleaned["until"] <= now:
                 self.add_error("until", gettext("This moment has passed."))
@@ -204,7 +204,7 @@ class ThrottleOverrideAdmin(ListAdmin):
     @admin.action(description=gettext_lazy("End now"), permissions=["change"])
     def end_now(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """End those in force; they stay in the list, as expired."""
-        now = timezone.now()
+        now = shared_now()
         ends = {row: now for row in queryset if row.lasts(now)}
         said = ngettext("{count} override ended.", "{count} overrides ended.", len(ends))
         self._set_ends(request, ends, "Ended by hand.", said)
@@ -212,7 +212,7 @@ class ThrottleOverrideAdmin(ListAdmin):
     @admin.action(description=gettext_lazy("Extend by 2 hours"), permissions=["change"])
     def extend(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """Extend from their end, or from now where it has passed; those without an end stay as they are."""
-        now = timezone.now()
+        now = shared_now()
         ends = {row: max(row.until, now) + EXTENSION for row in queryset if row.until is not None}
         said = ngettext("{count} override extended.", "{count} overrides extended.", len(ends))
         self._set_ends(request, ends, "Extended by 2 hours.", said)

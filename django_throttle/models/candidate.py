@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
+from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 
@@ -17,6 +18,8 @@ from django_throttle.core.overrides import Candidate, candidate_name
 from django_throttle.history.edits import state
 from django_throttle.models.fields import MomentColumn, NumberColumn, TextColumn
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow, ThrottleRule
+from django_throttle.shared_clock import shared_now
+from django_throttle.stores import get_store
 
 HOUR: Final = timedelta(hours=1)
 
@@ -120,9 +123,11 @@ class ThrottleCandidate(CheckedRow):
     @classmethod
     def promote_due(cls, using: str) -> None:
         """Promote those whose time has come. An invalid one stays, and its time goes."""
+        # By a clock that all hosts share: Redis', else the database's.
+        now = shared_now() if get_store().is_remote else Now()
         with transaction.atomic(using=using), history.editing("its start time", "schedule"):
             rows: Any = cls._base_manager.using(using).select_for_update()
-            for one in rows.filter(starts_at__lte=timezone.now()):
+            for one in rows.filter(starts_at__lte=now):
                 try:
                     one.promote()
                 except ValidationError:

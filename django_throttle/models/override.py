@@ -12,7 +12,6 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from django.urls import get_resolver
-from django.utils import timezone
 from django.utils.text import format_lazy
 from django.utils.translation import gettext, gettext_lazy
 
@@ -48,6 +47,7 @@ from django_throttle.models.fields import (
 )
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
 from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, nearest, subject_of, tidy_subject
+from django_throttle.shared_clock import shared_now
 from django_throttle.translated import ngettext, to_the_second, translated
 
 LABELS: Final = {
@@ -107,11 +107,11 @@ class OverrideQuerySet(AnnouncedQuerySet["ThrottleOverride"]):
 
     def in_force(self, now: datetime | None = None) -> OverrideQuerySet:
         """Those that have not ended."""
-        return self.filter(Q(until__isnull=True) | Q(until__gt=now or timezone.now()))
+        return self.filter(Q(until__isnull=True) | Q(until__gt=now or shared_now()))
 
     def expired(self, now: datetime | None = None) -> OverrideQuerySet:
         """Those that have ended: they stay to be read, or extended."""
-        return self.filter(until__lte=now or timezone.now())
+        return self.filter(until__lte=now or shared_now())
 
 
 class ThrottleOverride(CheckedRow):
@@ -246,7 +246,7 @@ class ThrottleOverride(CheckedRow):
 
     def lasts(self, now: datetime | None = None) -> bool:
         """True until it ends."""
-        return self.until is None or self.until > (now or timezone.now())
+        return self.until is None or self.until > (now or shared_now())
 
     def end_in_words(self) -> str:
         if self.until is None:

@@ -105,6 +105,10 @@ class Overview:
             if one.state in _ODD:
                 odd = gettext_lazy(_ODD[one.state], pid=one.pid, host=one.host)
                 said = gettext_lazy("{said}; {odd}", said=said, odd=odd)
+        for host, seconds in sorted({one.host: one.clock for one in self.processes if one.clock}.items()):
+            pattern = _SLOW_CLOCK if seconds > 0 else _FAST_CLOCK
+            odd = gettext_lazy(pattern, host=host, seconds=abs(seconds))
+            said = gettext_lazy("{said}; {odd}", said=said, odd=odd)
         return said
 
     @property
@@ -168,6 +172,8 @@ _ODD: Final = {
     "silent": gettext_noop("process {pid} on {host} is silent: it has stopped or died"),
     "lags": gettext_noop("process {pid} on {host} has other rules in force"),
 }
+_SLOW_CLOCK: Final = gettext_noop("the clock of {host} is {seconds:.1f} s behind Redis'")
+_FAST_CLOCK: Final = gettext_noop("the clock of {host} is {seconds:.1f} s ahead of Redis'")
 
 
 def rule_names(search: str = "") -> list[str]:

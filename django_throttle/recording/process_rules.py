@@ -15,6 +15,7 @@ from django_throttle.connections import process_identity
 from django_throttle.connections.process_identity import number
 from django_throttle.recording import places
 from django_throttle.recording.cells import MINUTE, Cell, add
+from django_throttle.shared_clock import shared_clock
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.sync_pool import text
 from django_throttle.translated import written
@@ -46,7 +47,8 @@ class ProcessRules(NamedTuple):
     """A process and its rules; ``since`` and ``told`` are Unix time, ``state`` "live", "lags" or "silent".
 
     ``after`` is how many seconds after their edit it had them, None where that is not known. ``recent`` is what all its
-    rules decided in the last five minutes.
+    rules decided in the last five minutes. ``clock`` is by how many seconds Redis' clock is ahead of the host's, 0.0
+    within a second.
     """
 
     uid: str
@@ -60,6 +62,7 @@ class ProcessRules(NamedTuple):
     open_breakers: int = 0
     dampers: tuple[Damped, ...] = ()
     recent: Mapping[int, int] = NOTHING
+    clock: float = 0.0
 
     @property
     def since_at(self) -> datetime:
@@ -91,7 +94,8 @@ class RulesReporter:
             "version": snapshot.version if snapshot else "",
             "since": since,
             "after": after,
-            "told": timezone.now().timestamp(),
+            "told": shared_clock.now(),
+            "clock": round(shared_clock.offset, 1),
             "open_breakers": self.store.open_breakers,
             "dampers": own_damped(self.store),
             "recent": recent_of(self._recent),
@@ -111,7 +115,7 @@ def process_rules(store: AnyStore) -> list[ProcessRules]:
     if not store.is_remote:
         return []
     reply = store.call("read_cells", [store.process_key("rec:processes")], [])
-    now = timezone.now().timestamp()
+    now = shared_clock.now()
     read = [(text(uid), process_identity.read(text(told))) for uid, told in zip(reply[::2], reply[1::2], strict=True)]
     known = [_process(uid, told, now) for uid, told in read]
     recent = [one for one in known if one is not None and now - one.told < FORGOTTEN_SECONDS and one.version]
@@ -135,8 +139,13 @@ def _process(uid: str, told: dict[str, Any], now: float) -> ProcessRules | None:
     except (KeyError, TypeError, ValueError):
         return None
     state = "silent" if now - at > SILENT_SECONDS else "live"
-    return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, after, number(told, "open_breakers"),
-                        _dampers(told.get("dampers")), _recent(told.get("recent")))  # fmt: skip
+    breakers, dampers = number(told, "open_breakers"), _dampers(told.get("dampers"))
+    recent, clock = _recent(told.get("recent")), _seconds(told.get("clock"))
+    return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, after, breakers, dampers, recent, clock)
+
+
+def _seconds(told: Any) -> float:
+    return float(told) if isinstance(told, int | float) else 0.0
 
 
 def recent_of(cells: Mapping[tuple[str, int], Cell]) -> Cell:

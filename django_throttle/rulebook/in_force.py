@@ -22,7 +22,6 @@ from django.core.signals import setting_changed
 from django.db import Error, transaction
 from django.db.models.signals import post_delete, post_save
 from django.dispatch import receiver
-from django.utils import timezone
 
 from django_throttle import detect_test_run
 from django_throttle.conf import conf
@@ -31,6 +30,7 @@ from django_throttle.exceptions import StoreError
 from django_throttle.rulebook import carry_over, sources
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.rulebook.sources import NO_RULES, Reader, Reading, SourceRules
+from django_throttle.shared_clock import shared_clock
 from django_throttle.signals import overrides_ended, rules_changed
 from django_throttle.stores import AnyStore, get_store
 
@@ -50,10 +50,12 @@ def fetch(store: AnyStore) -> str | None:
         return None
     mine = _unsent
     try:
-        version = store.rules_version(mine or f"-{secrets.token_hex(8)}", publish=mine is not None)
+        version, now = store.rules_version(mine or f"-{secrets.token_hex(8)}", publish=mine is not None)
     except StoreError as error:
         logger.debug("the version of the rules cannot be read from Redis: %s", error)
         return None
+    if store.clock is None:
+        shared_clock.learn(now)
     with _book.lock:
         if _unsent == mine:  # else another edit was committed meanwhile
             _unsent = None
@@ -113,7 +115,7 @@ def end_overrides() -> None:
             book.judged_at = old.overrides.now()
             return
         if book.pinned is None:
-            book.snapshot, book.put_at = new, PutInForce(timezone.now().timestamp(), None)
+            book.snapshot, book.put_at = new, PutInForce(shared_clock.now(), None)
         else:
             book.pinned = new
         book.ended += ended
@@ -248,7 +250,7 @@ def changed() -> None:
     global _unsent
     try:
         with _book.lock:
-            _unsent = f"{timezone.now().timestamp():.3f}-{secrets.token_hex(8)}"
+            _unsent = f"{shared_clock.now():.3f}-{secrets.token_hex(8)}"
         # Publish first, then read: what another process commits after our reading, it publishes after our version,
         # so this process learns of it.
         refresh(fetch(get_store()))
@@ -322,7 +324,7 @@ def _without_database() -> Snapshot:
     with _book.lock:
         if _book.snapshot is None:
             _book.snapshot, _book.confirmed_at = snapshot, monotonic()
-            _book.put_at = PutInForce(timezone.now().timestamp(), None)
+            _book.put_at = PutInForce(shared_clock.now(), None)
             _report(_book, reading)
             logger.warning(LATE, conf().DEADLINE)
         return _book.snapshot
@@ -343,7 +345,7 @@ def _install(book: _Book, reading: Reading, new: Snapshot, seen: str | None) -> 
         book.seen = seen or book.seen
     # Equal rules stay the same object, so that what is derived from it stays valid.
     if book.snapshot is None or (reading.failure is None and book.snapshot.version != new.version):
-        book.snapshot, book.put_at = new, PutInForce(timezone.now().timestamp(), after)
+        book.snapshot, book.put_at = new, PutInForce(shared_clock.now(), after)
 
 
 def _since_edit(book: _Book, seen: str | None) -> float | None:
@@ -351,7 +353,7 @@ def _since_edit(book: _Book, seen: str | None) -> float | None:
     if book.snapshot is None or book.seen is None or seen is None or seen == book.seen:
         return None
     edited = seen.partition("-")[0]
-    return max(0.0, timezone.now().timestamp() - float(edited)) if edited.replace(".", "", 1).isdecimal() else None
+    return max(0.0, shared_clock.now() - float(edited)) if edited.replace(".", "", 1).isdecimal() else None
 
 
 def _made(reading: Reading) -> Snapshot:

@@ -22,7 +22,6 @@ from operator import attrgetter, is_not
 from typing import Any, Final, NamedTuple
 
 from django.core.exceptions import SynchronousOnlyOperation
-from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from django_throttle.call_facts import BY_KEY, Facts, Who, cost_of, with_plan
@@ -45,6 +44,7 @@ from django_throttle.core.overrides import (
 from django_throttle.identity.caller import NO_TEXT, IdentWho
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.measured import reserve_of
+from django_throttle.shared_clock import shared_clock
 
 SPECIAL: Final = re.compile(r"[*?\[\]]")
 
@@ -174,8 +174,8 @@ MAX_REMEMBERED: Final = 4096
 
 
 def wall_clock() -> float:
-    """The present moment in epoch seconds, with which the end of an override is compared."""
-    return timezone.now().timestamp()
+    """Return the moment in epoch seconds with which the end of an override is compared: it holds for everybody."""
+    return shared_clock.now()
 
 
 class Overrides:

@@ -91,10 +91,14 @@ class RedisContext:
         except Exception as error:
             raise StoreError(cause_of(error), str(error)) from error
 
-    def rules_version(self, given: str, *, publish: bool) -> str:
-        """The version of the rules: ``given`` where it is to ``publish``, or where there is none. Raises StoreError."""
+    def rules_version(self, given: str, *, publish: bool) -> tuple[str, float]:
+        """Return the version of the rules, and the time of Redis in epoch seconds. Raise StoreError.
+
+        The version is ``given`` where it is to ``publish``, or where there is none.
+        """
         name = "publish_rules" if publish else "rules_version"
-        return text(self.call(name, [self.process_key("rules")], [given, RULES_TTL_MS]))
+        version, seconds, micros = self.call(name, [self.process_key("rules")], [given, RULES_TTL_MS])
+        return text(version), seconds + micros / 1_000_000
 
     @property
     def open_breakers(self) -> int:

@@ -363,7 +363,7 @@ class TestPoll:
         other = RedisStore(redis_url, deadline=5.0)
 
         def version() -> object:
-            return other.call("rules_version", [other.process_key("rules")], ["first", 60_000])
+            return other.rules_version("first", publish=False)[0]
 
         def unheard(*_: object) -> None:
             raise StoreError(Cause.UNAVAILABLE)

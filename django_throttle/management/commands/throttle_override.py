@@ -21,6 +21,7 @@ from django_throttle.management import ShellCommand, printable, shell_user, subc
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import sources
+from django_throttle.shared_clock import shared_now
 from django_throttle.translated import gettext, with_label
 
 USUAL: Final = "2h"
@@ -107,7 +108,7 @@ class Command(ShellCommand):
         rows = {row.pk: row for row in found.filter(pk__in=options["numbers"])}
         if missing := [str(number) for number in options["numbers"] if number not in rows]:
             raise CommandError(gettext("nothing was ended: {numbers} is not in force", numbers=", ".join(missing)))
-        found.filter(pk__in=rows).update(until=timezone.now())
+        found.filter(pk__in=rows).update(until=shared_now())
         for row in rows.values():
             self.stdout.write(gettext("ended: {line}", line=_line(row)))
 
@@ -130,7 +131,7 @@ def _effect(options: dict[str, Any]) -> dict[str, Any]:
 def _until(options: dict[str, Any]) -> datetime | None:
     if options["endless"]:
         return None
-    now = timezone.now()
+    now = shared_now()
     if options["until"] is None:
         return now + timedelta(seconds=_seconds(options["lasting"]))
     try:

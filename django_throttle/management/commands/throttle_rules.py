@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, IntegrityError, transaction
-from django.utils import timezone
 
 from django_throttle import history
 from django_throttle.conf import conf
@@ -27,6 +26,7 @@ from django_throttle.recording.read import compared
 from django_throttle.rulebook import file, sources
 from django_throttle.rulebook.file import Diff, compare
 from django_throttle.rulebook.sources import Reading
+from django_throttle.shared_clock import shared_now
 from django_throttle.translated import gettext, ngettext, translated
 
 MOST_LINES: Final = 50
@@ -140,7 +140,7 @@ class Command(ShellCommand):
     def candidates(self, options: dict[str, Any]) -> None:
         """What the admin's page of each candidate says."""
         store = remote_store(ELSEWHERE)
-        now, rows = timezone.now(), ThrottleCandidate.objects.using(sources.alias())
+        now, rows = shared_now(), ThrottleCandidate.objects.using(sources.alias())
         if options["name"] is not None:
             rows = rows.filter(name=options["name"]) if is_text(options["name"]) else rows.none()
         found = [(row, compared(store, row.name, row.since, now)) for row in rows]

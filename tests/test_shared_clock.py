@@ -1,0 +1,127 @@
+"""What is decided for everybody does not follow the clock of one host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from django_throttle import rulebook, shared_clock
+from django_throttle.call_facts import Facts
+from django_throttle.core import Override
+from django_throttle.limiter import decide
+from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.recording.overview import overview
+from django_throttle.recording.process_rules import RulesReporter
+from django_throttle.rulebook import in_force, sources
+from django_throttle.rulebook.snapshot import Overrides
+from django_throttle.shared_clock import SharedClock
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.turns import turn_under
+from tests.callers import Caller, SameByEveryKey
+from tests.inside import count_in
+from tests.sockets.guarded import Live, live_enforcer
+
+enforce = pytest.fixture(live_enforcer)
+real_now = timezone.now
+OFF = pytest.mark.parametrize("off", [-300.0, 300.0], ids=["slow", "fast"])
+QUEUE = {"rate": "1/s", "algorithm": "leaky_bucket", "action": "defer", "max_queue": 100, "events": ["task"]}
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Makes this process that of a host whose clock is so many seconds off; it knows nothing of the store's yet."""
+
+    def be(off: float) -> None:
+        monkeypatch.setattr(timezone, "now", lambda: real_now() + timedelta(seconds=off))
+        clock = shared_clock.shared_clock
+        clock.offset, clock._log_throttle = 0.0, SharedClock()._log_throttle
+
+    yield be  # type: ignore[misc]
+    shared_clock.shared_clock.offset = 0.0
+
+
+@OFF
+def test_turns_are_in_the_order_of_the_calls(enforce: Live, host: Callable[[float], None], off: float) -> None:
+    """And at the rate of the rule, whichever host reserves them."""
+    enforce(queue={**QUEUE, "key": "user"})
+    moments = []
+    for number in range(8):
+        host(off if number % 2 else 0.0)
+        turn = turn_under(decide(Facts("work", ("task",), SameByEveryKey())), "queue")  # type: ignore[arg-type]
+        if turn is not None:
+            moments.append(turn.at)
+            assert turn.wait == pytest.approx(len(moments), abs=2.0)
+    assert [after - before for before, after in pairwise(moments)] == pytest.approx([1] * 6, abs=0.5)
+    assert moments[0] == pytest.approx(real_now().timestamp() + 1, abs=2.0)
+
+
+@OFF
+def test_an_override_ends_at_its_moment(enforce: Live, host: Callable[[float], None], off: float) -> None:
+    store = enforce(api={"rate": "5/min"})
+    host(off)
+    assert in_force.fetch(store)
+    now = real_now().timestamp()
+    overrides = Overrides([Override(subject="user:1", effect="block", until=now + more) for more in (60, -60)])
+    (lasting,) = overrides.of(Caller(user="user:1"))  # type: ignore[arg-type]
+    assert lasting.until == now + 60
+
+
+@pytest.mark.django_db
+@OFF
+@pytest.mark.parametrize("store", ["redis", "memory"])
+def test_a_candidate_is_promoted_at_its_moment(
+    store: str, enforce: Live, host: Callable[[float], None], off: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis: RedisStore = enforce()
+    if store == "memory":
+        count_in(MemoryStore(), monkeypatch)
+    for name, more in (("due", -60), ("later", 60)):
+        ThrottleRule.objects.create(name=name, rate="5/min")
+        candidate = ThrottleCandidate.of(ThrottleRule(name=name, rate="9/min"), name, "anna")
+        candidate.starts_at = real_now() + timedelta(seconds=more)
+        candidate.save()
+    host(off)
+    if store == "redis":
+        assert in_force.fetch(redis)
+    sources.promote_due()
+    assert [each.name for each in ThrottleCandidate.objects.all()] == ["later"]
+    rulebook.refresh()
+
+
+@OFF
+def test_a_process_logs_it_once(
+    enforce: Live, host: Callable[[float], None], off: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = enforce()
+    host(off)
+    with caplog.at_level(logging.WARNING, logger="django_throttle"):
+        for _ in range(3):
+            in_force.fetch(store)
+    (line,) = [record.message for record in caplog.records if "the clock of this host" in record.message]
+    assert ("300.0 s behind Redis'" in line) is (off < 0)
+
+
+def test_clocks_that_agree_are_left_alone(enforce: Live, host: Callable[[float], None]) -> None:
+    store: Any = enforce()
+    host(0.4)
+    in_force.fetch(store)
+    assert shared_clock.shared_clock.offset == 0.0
+
+
+@OFF
+def test_the_overview_names_the_host(enforce: Live, host: Callable[[float], None], off: float) -> None:
+    store = enforce(api={"rate": "5/min"})
+    rulebook.refresh()
+    host(off)
+    in_force.fetch(store)
+    RulesReporter(store, "uid")()
+    host(0.0)
+    found = overview(store, ["api"])
+    assert f"300.0 s {'behind' if off < 0 else 'ahead of'} Redis'" in found.in_words
+    assert [process.state for process in found.processes] == ["live"]
