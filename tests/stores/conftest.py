@@ -100,3 +100,15 @@ def different_nodes(store: RedisStore, cluster: RedisCluster, count: int) -> lis
     """Idents of which no two are on one node."""
     found = {cluster.owner(store.key("rule", ident)).port: ident for ident in map("user:{}".format, range(40))}
     return list(found.values())[:count]
+
+
+def put_foreign(client: Redis, key: str, value: Any) -> None:
+    """Put a value there that is not ours: text, a hash or a list."""
+    client.delete(key)
+    match value:
+        case str():
+            client.set(key, value, ex=60)
+        case dict():
+            client.hset(key, mapping=value)
+        case list():
+            client.rpush(key, *value)

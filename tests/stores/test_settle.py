@@ -1,4 +1,4 @@
-"""What corrects a charge when the call is over: exactly what was measured, once, and debt where that is too much."""
+"""Settlements that the table of cases cannot show: several charges, parallel calls, means, and a store that fails."""
 
 from __future__ import annotations
 
@@ -13,30 +13,15 @@ from hypothesis import strategies as st
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Refund, Settle, charge, settlement
 from django_throttle.core.decide import decide_charges, settle_charges
-from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import run
 from tests.bounds import measured_most
+from tests.cases import MEASURED_BUCKETS, MEASURED_WINDOWS, said
 from tests.clock import FrozenClock
 from tests.servers import RedisServer, wait_until
 
-WINDOWS: list[dict[str, Any]] = [
-    {"algorithm": "fixed_window"},
-    {"algorithm": "fixed_window", "timezone": "Europe/Berlin", "rate": "100/h"},
-    {"algorithm": "sliding_log"},
-    {"algorithm": "sliding_window"},
-    {"algorithm": "sliding_window", "resolution": 4, "strict": True},
-]
-BUCKETS: list[dict[str, Any]] = [
-    {"algorithm": "gcra"},
-    {"algorithm": "token_bucket", "rate": "70/min", "burst": 100},
-    {"algorithm": "leaky_bucket"},
-]
-MEASURED: dict[str, Any] = {"rate": "100/min", "unit": "rows", "reserve": 10}
-KINDS = [Rule.from_options(f"kind {number}", {**MEASURED, **kind}) for number, kind in enumerate(WINDOWS + BUCKETS)]
-BUCKET_KINDS = KINDS[len(WINDOWS) :]
-each_kind = pytest.mark.parametrize("rule", KINDS, ids=lambda rule: f"{rule.algorithm}-{rule.name[-1]}")
-each_bucket = pytest.mark.parametrize("rule", BUCKET_KINDS, ids=lambda rule: rule.algorithm)
+KINDS = [*MEASURED_WINDOWS, *MEASURED_BUCKETS]
+each_kind = pytest.mark.parametrize("rule", KINDS, ids=said)
 
 
 def take(store: Any, rule: Rule, cost: int = 10, *, commit: bool = True) -> Decision:
@@ -62,69 +47,11 @@ def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Any:
 
 
 @each_kind
-@pytest.mark.parametrize("used", [0, 3, 10, 11, 60, 100])
-def test_what_was_used_is_charged_in_the_end(rule: Rule, used: int, store: Any) -> None:
-    decision = take(store, rule)
-    assert decision.remaining == 90
-    correct(store, decision, used)
-    assert left(store, rule) == 100 - used
-
-
-@each_kind
-def test_a_second_time_changes_nothing(rule: Rule, store: Any) -> None:
-    for used in (4, 30):
-        settle = correct(store, take(store, rule), used)
-        before = left(store, rule)
-        run(settle_charges(settle), store)
-        assert left(store, rule) == before
-
-
-@each_kind
-def test_too_much_is_refused_for_a_while(rule: Rule, store: Any, clock: FrozenClock) -> None:
-    correct(store, take(store, rule), 150)
-    refused = take(store, rule, 1)
-    assert not refused.allowed
-    assert refused.retry_after
-    clock.step(refused.retry_after)
-    assert take(store, rule, 1).allowed
-
-
-@each_bucket
-@pytest.mark.parametrize("used", [101, 150, 200, 5000])
-def test_a_bucket_owes_what_went_beyond_it_up_to_another_one(
-    rule: Rule, used: int, store: Any, clock: FrozenClock
-) -> None:
-    correct(store, take(store, rule), used)
-    assert rule.rate is not None
-    debt = min(used, 200) - 100
-    seconds = (debt + 1) * rule.rate.window / rule.rate.limit
-    refused = take(store, rule, 1)
-    assert refused.remaining == 0
-    assert refused.retry_after == pytest.approx(seconds, abs=1e-3)
-    clock.step(refused.retry_after or 0)
-    assert take(store, rule, 1).allowed
-    assert not take(store, rule, 1).allowed
-
-
-@each_kind
 def test_several_charges_of_one_call_are_corrected_as_one(rule: Rule, store: Any) -> None:
     first, second = take(store, rule, 10), take(store, rule, 20)
     receipts = [one.receipt for one in (first, second) if one.receipt]
     run(settle_charges(settlement(receipts, lambda _: 7, "search", "both")), store)
     assert left(store, rule) == 93
-
-
-def test_nothing_reserved_is_charged_all_the_same(store: Any) -> None:
-    rule = Rule("rows", "100/min", unit="rows", reserve=0)
-    correct(store, take(store, rule, 0), 30)
-    assert left(store, rule) == 70
-
-
-def test_calls_are_left_as_they_are(store: Any) -> None:
-    rows, calls = KINDS[0], Rule("calls", "100/min", count_on=(401,))
-    decision = run(decide_charges((charge(rows, "user:1", 10), charge(calls, "user:1", 1))), store)
-    correct(store, decision, 3)
-    assert (left(store, rows), left(store, calls)) == (97, 99)
 
 
 def test_the_mean_follows_what_calls_come_to(store: Any) -> None:
@@ -169,7 +96,7 @@ def test_what_is_due_while_redis_is_away_is_owed_to_it(redis_server: RedisServer
 
 @each_kind
 @pytest.mark.parametrize("used", [3, 30])
-def test_what_redis_lost_before_it_was_settled(rule: Rule, used: int) -> None:
+def test_what_redis_lost_before_it_was_settled(rule: Rule, used: int, servers: None) -> None:
     """It restarts without its data: of what is gone nothing goes back, and what is due is charged."""
     with RedisServer() as server:
         store = RedisStore(server.url, prefix="settle lost", deadline=5.0)
@@ -184,7 +111,7 @@ def test_what_redis_lost_before_it_was_settled(rule: Rule, used: int) -> None:
 
 
 @pytest.mark.parametrize("used", [30, 95])
-def test_where_redis_is_away_a_call_reserves_no_more_than_the_share_of_its_process(used: int) -> None:
+def test_where_redis_is_away_a_call_reserves_no_more_than_the_share_of_its_process(used: int, servers: None) -> None:
     rule = Rule("rows", "100/day", unit="rows", algorithm="fixed_window", reserve=40)
     with RedisServer() as server:
         store = RedisStore(server.url, prefix="small shares", deadline=5.0)
@@ -277,11 +204,6 @@ def test_calls_in_flight_overspend_by_no_more_than_their_reserves_were_wrong(
         left = max(0, 100 - sum(passed))
         # A log keeps no more than its limit: what in-flight calls had above it is forgotten.
         assert left <= after.remaining <= left + (over if rule.algorithm == "sliding_log" else 0)
-        if rule in BUCKET_KINDS:
+        if rule in MEASURED_BUCKETS:
             assert rule.rate is not None
             assert (after.retry_after or 0) <= 101 * rule.rate.window / rule.rate.limit + 1e-3
-
-
-def test_a_rule_that_measures_is_a_rule_of_a_limiter_too(store: Any) -> None:
-    limiter = Limiter([KINDS[0]], store)
-    assert limiter.acquire("user:1", cost=40).remaining == 60
