@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from importlib.util import find_spec
 from inspect import signature
 from time import monotonic
 from typing import Any, Final
@@ -412,6 +413,18 @@ def check_deployment(given: Given) -> Iterator[CheckMessage]:
         message = "PROCESSES is not set: each process that starts while Redis is unavailable admits the whole limit of "
         hint = "Set it to the number of server processes on all hosts; or give these rules another on_store_failure."
         yield warning("W081", message + shared, hint)
+
+    capped = _names(lambda rule: "connection" in rule.events)
+    installed = [name for name in SILENT_SERVERS if find_spec(name) is not None]
+    if capped and installed and not value_of(given, "SOCKET_IDLE_TIMEOUT"):
+        message = (
+            f"on {' and '.join(installed)} a client that vanishes holds its slot until its process ends ({capped})"
+        )
+        yield warning("W087", message, "Set SOCKET_IDLE_TIMEOUT if the site is served so, and have clients ping.")
+
+
+#: Servers that do not tell an application of a client from which nothing more comes.
+SILENT_SERVERS: Final = ("hypercorn", "granian")
 
 
 def _names(fits: Callable[[Rule], bool]) -> str:

@@ -35,6 +35,7 @@ from django_throttle.sockets.error_frames import (
     notice_payload,
 )
 from django_throttle.sockets.limits import FrameLimits
+from django_throttle.sockets.server_stream import is_given_up
 from django_throttle.sockets.settings import SocketSettings
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun
@@ -359,6 +360,11 @@ class Connection:
             self._listening_since = monotonic()
         if self._deadlines is not None:
             self._deadlines.accept(*self.settings.lifetimes())
+
+    def end_if_given_up(self) -> None:
+        """Close a socket that the server has refused meanwhile and will never speak of again."""
+        if is_given_up(self._send):
+            self._deadline_passed("not_accepted")
 
     def rules_changed(self) -> None:
         """Refusals under the former rules hold no more."""

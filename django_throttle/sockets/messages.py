@@ -131,6 +131,7 @@ class Outbound:
             await connection.deliver(event)
             if event["type"] == "websocket.accept":
                 connection.accepted()
+                connection.end_if_given_up()
 
     async def _send_frame(self, event: Event) -> None:
         connection = self._connection

@@ -358,6 +358,7 @@ def deployed(number: str, given: Any, debug: bool = False) -> list[CheckMessage]
 
 
 BY_ADDRESS = {"RULES": {"api": {"rate": "5/min"}, "all": {"rate": "5/min", "key": "everyone"}}}
+CAPPED = {"RULES": {"sockets": {"limit": 2, "algorithm": "concurrency"}}}
 LOCAL = {"STORE": "redis", "RULES": {"api": {"rate": "5/min"}, "b": {"rate": "5/min", "on_store_failure": "deny"}}}
 
 
@@ -370,6 +371,7 @@ LOCAL = {"STORE": "redis", "RULES": {"api": {"rate": "5/min"}, "b": {"rate": "5/
         ("W081", LOCAL, "the whole limit of api"),
         ("W012", BY_ADDRESS, "rules count by address (api)"),
         ("W030", {"SHADOW": True}, ""),
+        ("W087", CAPPED, "holds its slot until its process ends (sockets)"),
     ],
 )
 def test_a_deployment_is_warned(number: str, given: Any, said: str, debug: bool) -> None:
@@ -386,6 +388,7 @@ def test_a_deployment_is_warned(number: str, given: Any, said: str, debug: bool)
         ("W012", {"RULES": {"all": {"rate": "5/min", "key": "everyone"}, "bad": {}}}),
         *(("W012", given) for given in ({"RULES": "nonsense"}, "nonsense")),
         *(("W030", given) for given in ({}, {"SHADOW": False}, ["SHADOW"])),
+        *(("W087", given) for given in ({**CAPPED, "SOCKET_IDLE_TIMEOUT": 60.0}, LOCAL, "nonsense")),
     ],
 )
 def test_a_deployment_is_not_warned_without_need(number: str, given: Any) -> None:

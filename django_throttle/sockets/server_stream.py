@@ -1,0 +1,43 @@
+"""Sockets that a server has given up without telling the application, as far as its ``send`` shows them.
+
+hypercorn (0.17 and 0.18) answers a handshake with 400 when a frame arrives before the application accepts, and tells
+the application nothing, neither then nor when the client leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
+
+SERVER: Final = "hypercorn."
+MAX_DEPTH: Final = 6  # wrappers of middleware around the server's own function
+
+
+def is_given_up(send: Any) -> bool:
+    """Return True where the server has closed the stream of this ``send``."""
+    return any(stream.closed is True for stream in _streams(send, MAX_DEPTH))
+
+
+def _streams(function: Any, depth: int) -> Iterator[Any]:
+    """Yield hypercorn's stream, found through bound methods, partials, closures and objects that keep functions."""
+    owner = getattr(function, "__self__", None)
+    if type(owner).__module__.startswith(SERVER) and hasattr(owner, "closed"):
+        yield owner
+    elif depth:
+        for inner in _wrapped(function, owner):
+            yield from _streams(inner, depth - 1)
+
+
+def _wrapped(function: Any, owner: Any) -> Iterator[Any]:
+    if isinstance(function, partial):
+        yield from (function.func, *function.args)
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            found = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+        if callable(found):
+            yield found
+    kept = tuple(getattr(owner, "__dict__", {}).values())
+    yield from (one for one in kept if callable(one) and hasattr(one, "__self__"))
