@@ -6,27 +6,33 @@ the application nothing, neither then nor when the client leaves.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-SERVER: Final = "hypercorn."
+SERVER: Final = "hypercorn"
 MAX_DEPTH: Final = 6  # wrappers of middleware around the server's own function
 
 
 def is_given_up(send: Any) -> bool:
     """Return True where the server has closed the stream of this ``send``."""
-    return any(stream.closed is True for stream in _streams(send, MAX_DEPTH))
+    if SERVER not in sys.modules:
+        return False
+    stream = _stream(send, MAX_DEPTH, set())
+    return stream is not None and stream.closed is True
 
 
-def _streams(function: Any, depth: int) -> Iterator[Any]:
-    """Yield hypercorn's stream, found through bound methods, partials, closures and objects that keep functions."""
+def _stream(function: Any, depth: int, seen: set[int]) -> Any:
+    """Return hypercorn's stream, found through bound methods, partials, closures and objects that keep functions."""
     owner = getattr(function, "__self__", None)
-    if type(owner).__module__.startswith(SERVER) and hasattr(owner, "closed"):
-        yield owner
-    elif depth:
-        for inner in _wrapped(function, owner):
-            yield from _streams(inner, depth - 1)
+    if type(owner).__module__.startswith(f"{SERVER}.") and hasattr(owner, "closed"):
+        return owner
+    if not depth or id(function) in seen:
+        return None
+    seen.add(id(function))
+    found = (_stream(inner, depth - 1, seen) for inner in _wrapped(function, owner))
+    return next((stream for stream in found if stream is not None), None)
 
 
 def _wrapped(function: Any, owner: Any) -> Iterator[Any]:
