@@ -80,6 +80,7 @@ print(limiter.acquire("user:42").allowed)
 """
 
 
+@pytest.mark.usefixtures("servers")
 def test_the_engine_alone_takes_no_settings(redis_url: str) -> None:
     env = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     command = [sys.executable, "-c", ALONE, redis_url]
@@ -110,6 +111,7 @@ def test_observers_are_told_what_was_left_out(settings: Any, monkeypatch: pytest
 
 
 @pytest.mark.agent
+@pytest.mark.usefixtures("servers")
 def test_a_beat_that_fails_says_that_slots_are_given_back(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
     settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "PROCESS_TTL": 25.0}
     with caplog.at_level(logging.WARNING, logger="django_throttle"):
@@ -217,6 +219,7 @@ def test_memory_needs_no_beat(settings: Any) -> None:
 
 @pytest.mark.agent
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.usefixtures("servers")
 def test_a_forked_child_gets_its_own(settings: Any, redis_url: str) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
     store = RedisStore(redis_url, deadline=5.0)
@@ -243,6 +246,7 @@ def test_a_forked_child_gets_its_own(settings: Any, redis_url: str) -> None:
         assert client.zcard("dt:{p}:live") == 2
 
 
+@pytest.mark.usefixtures("servers")
 def test_a_forked_child_of_multiprocessing_gives_back_what_it_holds(redis_url: str) -> None:
     """As granian's workers are: it ends without what atexit has."""
     parent = SPAWN.Process(target=fork_and_wait, args=(redis_url,))  # which has no other threads

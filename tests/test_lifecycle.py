@@ -36,7 +36,7 @@ NEVER = 600.0  # seconds between two reports
 
 
 @pytest.fixture
-def redis(redis_server: RedisServer) -> Any:
+def redis(servers: None, redis_server: RedisServer) -> Any:
     with redis_server.client() as client:
         yield client
 
@@ -85,6 +85,7 @@ async def assert_leaves_nothing(server: Server, sockets: int, redis: Redis) -> N
 
 @pytest.mark.row("F44")
 @pytest.mark.parametrize("name", ["uvicorn-sansio", "uvicorn-websockets", "hypercorn", "daphne", "granian"])
+@pytest.mark.usefixtures("servers")
 async def test_the_last_reports_of_dampers_arrive(name: str, redis_server: RedisServer, tmp_path: Path) -> None:
     """Nothing is due before the end, and a socket is open then."""
     settings = {**USUAL, "DAMPER_INTERVAL": NEVER, "RULES": {**RULES, "frames": DAMPED}}
@@ -107,6 +108,7 @@ async def test_the_last_reports_of_dampers_arrive(name: str, redis_server: Redis
 
 @pytest.mark.row("F44")
 @pytest.mark.parametrize("kind", ["uvicorn-h11", "uvicorn-httptools"])
+@pytest.mark.usefixtures("servers")
 def test_those_of_requests_arrive_as_well(kind: str, redis_server: RedisServer) -> None:
     rules = {"api": {"rate": "1000/s", "algorithm": "damper", "scopes": ["middleware"], "key": "tests.http.served.who"}}
     with HttpServer(kind, redis_server, rules, DAMPER_INTERVAL=NEVER) as server:

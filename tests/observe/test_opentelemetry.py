@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.observe.test_page import TEXT
-from tests.servers import need_package, slack
+from tests.servers import need_package
 
 ROOT = Path(__file__).parents[2]
 # A provider can be set once in a process, so each of these sites is one of its own; what it prints is JSON.
@@ -87,19 +87,6 @@ def series(registry):
 
 print(json.dumps([series(own), series(REGISTRY)]))
 """
-COST = """
-import opentelemetry.sdk.metrics as sdk
-from opentelemetry.metrics import set_meter_provider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from django_throttle.observe import opentelemetry
-from django_throttle.observe.reports import Report
-
-report = Report(FACTS, decided(True), 0.001)
-took = [min(timeit.repeat(lambda: opentelemetry.count(report), number=500, repeat=40)) / 500 * 1e6]
-set_meter_provider(sdk.MeterProvider([InMemoryMetricReader()]))
-took.append(min(timeit.repeat(lambda: opentelemetry.count(report), number=500, repeat=40)) / 500 * 1e6)
-print(json.dumps(took))
-"""
 
 
 def site(code: str, *arguments: str) -> Any:
@@ -112,6 +99,7 @@ def site(code: str, *arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("when", ["early", "late"])
+@pytest.mark.usefixtures("servers")
 def test_the_provider_gets_all_that_is_counted_once_it_is_set(when: str) -> None:
     scope, metrics = site(READ, when)
     assert scope == "django_throttle"
@@ -141,18 +129,9 @@ def test_the_provider_gets_all_that_is_counted_once_it_is_set(when: str) -> None
         assert all(f"``{label}``" in line for label in labels)
 
 
+@pytest.mark.usefixtures("servers")
 def test_a_collector_makes_of_them_what_prometheus_has() -> None:
     need_package("opentelemetry.exporter")
     collected, ours = site(COLLECTED)
     assert collected == ours
     assert len(ours) > 20
-
-
-def test_what_it_costs() -> None:
-    for _ in range(5):
-        without, with_provider = site(COST)
-        if without <= slack(2.5) and with_provider <= slack(12):
-            break
-    print(f"counting a decision: {without:.2f} µs without a provider, {with_provider:.2f} µs with one")
-    assert without <= slack(2.5)
-    assert with_provider <= slack(12)

@@ -19,9 +19,7 @@ from django_throttle.call_facts import Facts
 from django_throttle.core.decision import Outcome, Reason, conclude
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, adecide, decide
-from django_throttle.meter import Meter
 from django_throttle.observe import metrics, prometheus, reports
-from django_throttle.signals import costly
 from django_throttle.stores import RedisStore, get_store
 from tests.inside import labels
 from tests.observe.conftest import FACTS, decided
@@ -151,26 +149,8 @@ class TestCardinality:
         assert len(found) == len(RULES) * (len(passing) + 2 * len(refusing)) <= len(RULES) * 6 * 3
         assert sum(float(line.split()[-1]) for line in found) == len(RULES) * len(said) * 2 * len(IDENTS)
 
-    def test_rules_without_end_share_a_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(metrics, "MOST_RULES", 10)
-        for number in range(50):
-            observe.tell(FACTS, conclude((Outcome(f"rule {number}", "user:1", True, 1, 0, 0.0, 0.0),)))
-        found = [line for line in series() if line.startswith("django_throttle_decisions_total")]
-        assert len(found) == 11
-        assert value("decisions_total", rule="(others)", outcome="allowed", reason="within") == 40
 
-
-def test_costly_requests_are_counted_by_scope_and_scopes_without_end_share_a_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(metrics, "MOST_RULES", 3)
-    monkeypatch.setattr(prometheus.counts, "scopes", set())
-    for number in (*range(5), 0, 4):
-        costly.send(sender=None, scope=f"costly {number}", meter=Meter(), above=("queries",))
-    told = [value("costly_total", scope=scope) for scope in ("costly 0", "costly 4", "(others)")]
-    assert told == [2, 0, 3]
-
-
+@pytest.mark.usefixtures("servers")
 def test_in_several_processes_it_adds_up(tmp_path: Path) -> None:
     """Two processes, one of which forks after the import; the gauges are of those that live."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}

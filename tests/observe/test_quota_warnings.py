@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,7 +20,7 @@ from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
 from tests.inside import commands_to
-from tests.servers import RedisServer, slack
+from tests.servers import RedisServer, Stopwatch
 
 QUOTA = {"rate": "10/hour", "algorithm": "fixed_window", "warn_at": [0.8, 1.0], "enforce_at": 2}
 QUIET = {"AGENT": False, "DATABASE_RULES": False, "DEADLINE": 5.0}
@@ -77,16 +76,6 @@ class TestDoors:
         for _ in range(10):
             decide(FACTS)
         assert len(told) == 4, "and afresh in the next window"
-
-    def test_it_costs_one_more_command_and_only_then(
-        self, store: Any, decide: Any, told: list[Any], asked: list[Command]
-    ) -> None:
-        for _ in range(25):
-            decide(FACTS)
-        kinds = [type(command) for command in asked]
-        assert kinds.count(SetOnceKeys) == 2
-        assert kinds[8] is SetOnceKeys and kinds[11] is SetOnceKeys
-        assert set(kinds) == {Decide, SetOnceKeys}
 
     def test_several_shares_at_once_are_one_command(
         self, store: Any, decide: Any, told: list[Any], asked: list[Command]
@@ -231,17 +220,15 @@ class TestRedis:
             assert 0 < client.pttl(key) <= 60_000
 
     @pytest.mark.parametrize("driver", ["execute", "aexecute"])
-    def test_a_redis_that_hangs_just_then_costs_half_a_deadline(self, driver: str) -> None:
+    def test_a_redis_that_hangs_just_then_costs_half_a_deadline(
+        self, driver: str, servers: None, stopwatch: type[Stopwatch]
+    ) -> None:
         """So that a decision and its warning together take no longer than a deadline and 50 ms, by default."""
         with RedisServer() as server:
             store = RedisStore(server.url, deadline=1.0)
             ask = async_to_sync(store.aexecute) if driver == "aexecute" else store.execute
             assert ask(SetOnceKeys((OnceKey("rule", "user:1", "0.8", 60_000_000),))) == (True,)
             server.pause()
-            began = time.monotonic()
-            with pytest.raises(StoreError):
+            with pytest.raises(StoreError), stopwatch(most=0.9):
                 ask(SetOnceKeys((OnceKey("rule", "user:1", "1.0", 60_000_000),)))
-            took = time.monotonic() - began
             server.resume()
-        print(f"a hung Redis, asked whether somebody has been told: {took * 1000:.0f} ms of 500")
-        assert took < slack(0.5 + 0.2)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import logging
-import sys
-import timeit
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from django_throttle import limiter, observe
 from django_throttle.call_facts import Facts
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
-from django_throttle.limiter import adecide, decide
+from django_throttle.limiter import decide
 from django_throttle.observe import Report, reports
 from tests.clock import FrozenClock
 from tests.inside import unsaid
 from tests.observe.conftest import FACTS, Somebody, decided
-from tests.servers import slack
 
 Enforce = Callable[..., None]
 HERE = "tests.observe.test_reports"
@@ -61,11 +57,6 @@ def test_every_decision_of_a_door_is_reported(enforce: Enforce) -> None:
     assert all(report.facts is FACTS and 0 < report.seconds < 5 for report in heard)
 
 
-async def test_and_so_it_is_on_an_event_loop(enforce: Enforce) -> None:
-    enforce(HOOKS=[f"{HERE}.note"])
-    assert [(await adecide(FACTS)) for _ in range(3)] == [report.decision for report in heard]
-
-
 def test_the_time_in_a_queue_is_not_counted(
     enforce: Enforce, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,33 +92,6 @@ def test_a_hook_that_cannot_be_imported_is_left_out(enforce: Enforce, caplog: py
     assert len(heard) == 2
     said = "the hook 'nowhere.to.be.found' cannot be imported and is ignored: correct HOOKS"
     assert [record.getMessage() for record in caplog.records] == [said]
-
-
-def test_a_report_cannot_be_changed() -> None:
-    report = Report(FACTS, decided(True), 0.001)
-    with pytest.raises(AttributeError):
-        report.seconds = 0.0  # type: ignore[misc]
-
-
-def microseconds(hook: list[str], settings: Any) -> float:
-    """The least time of telling an ordinary decision of one rule, of many tries."""
-    settings.DJANGO_THROTTLE = {"AGENT": False, "HOOKS": hook}
-    decision = decided(True)
-    calls = 500
-    return min(timeit.repeat(lambda: observe.tell(FACTS, decision, 0.001), number=calls, repeat=40)) / calls * 1e6
-
-
-def test_what_it_costs(settings: Any) -> None:
-    found = []
-    for _ in range(20):  # the least of more is nearer to the truth: a busy machine is slow for longer than one try
-        found.append([microseconds(hooks, settings) for hooks in ([], ["django_throttle.observe.prometheus.count"])])
-        off, on = map(min, zip(*found, strict=True))
-        if off <= 1.0 and on <= 3.0:
-            break
-    print(f"telling of a decision: {off:.2f} µs with no hook, {on:.2f} µs with Prometheus")
-    if sys.gettrace() is None:  # measuring coverage is what takes the time otherwise
-        assert off <= slack(1.0)
-        assert on <= slack(3.0)
 
 
 FIELDS = ("rule", "outcome", "reason", "scope", "event", "ident", "left_out")

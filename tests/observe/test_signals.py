@@ -109,13 +109,8 @@ async def test_and_so_it_is_on_an_event_loop(enforce: Enforce, told: Receiver) -
     assert told.names == ["throttled"]
 
 
-async def test_a_shadow_is_signalled(enforce: Enforce, told: Receiver) -> None:
-    enforce(action="shadow")
-    assert [(await adecide(FACTS)).allowed for _ in range(3)] == [True] * 3
-    assert told.names == ["shadowed"]
-
-
 @pytest.mark.parametrize("policy", ["allow", "deny", "local"])
+@pytest.mark.usefixtures("servers")
 def test_a_store_that_does_not_answer_is_signalled_with_its_cause(
     policy: str, enforce: Enforce, told: Receiver
 ) -> None:
@@ -125,11 +120,6 @@ def test_a_store_that_does_not_answer_is_signalled_with_its_cause(
     assert told.told == {"decision": decision}
     assert (decision.degraded, decision.cause) == (True, Cause.UNAVAILABLE)
     assert decision.allowed is (policy != "deny")
-
-
-def test_a_decision_of_the_store_has_no_cause(enforce: Enforce) -> None:
-    enforce()
-    assert [decide(FACTS).cause for _ in range(3)] == [None] * 3
 
 
 @pytest.mark.parametrize("told", ["ahear"], indirect=True)

@@ -28,6 +28,7 @@ def test_a_store_in_memory_keeps_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_records.current().cells == {}
 
 
+@pytest.mark.usefixtures("servers")
 def test_a_child_does_not_wait_for_a_thread_of_its_parent(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parent, held = os.getpid(), []
 

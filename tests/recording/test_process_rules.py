@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,7 +27,6 @@ from django_throttle.rulebook.in_force import PutInForce
 from django_throttle.stores import MemoryStore, RedisStore
 from tests import doors
 from tests.recording.calls import By, call
-from tests.recording.test_flush import SPAWN, Tally, decide, until
 
 
 @pytest.fixture
@@ -166,33 +163,3 @@ def test_dampers_of_a_store_in_memory() -> None:
         store.local_limits.decide_damper(Charge(Rule("account", "10/s", algorithm="damper"), "tenant:7", 1))
     flush(store.local_limits, store)
     assert [one.rule for one in overview(store, []).dampers] == ["account"]
-
-
-def test_a_process_that_is_stopped_is_named_until_it_goes_on(redis_url: str) -> None:
-    stop, tallies = SPAWN.Event(), [SPAWN.Value(Tally, lock=False) for _ in range(2)]
-    workers = [
-        SPAWN.Process(target=decide, args=(redis_url, number, tally, stop), daemon=True)
-        for number, tally in enumerate(tallies)
-    ]
-    for worker in workers:
-        worker.start()
-    try:
-        store, pid = RedisStore(redis_url, deadline=5.0), workers[0].pid
-        assert pid is not None
-
-        def states() -> dict[int, str]:
-            return {process.pid: process.state for process in process_rules(store)}
-
-        until(lambda: list(states().values()) == ["live"] * 2)
-        os.kill(pid, signal.SIGSTOP)
-        until(lambda: sorted(states().values()) == ["live", "silent"])
-        assert states()[pid] == "silent"
-        assert f"process {pid} on " in overview(store, []).in_words
-        os.kill(pid, signal.SIGCONT)
-        until(lambda: list(states().values()) == ["live"] * 2)
-        stop.set()
-        until(lambda: not states())  # those that end as they should are forgotten
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.join()
