@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Supported versions, newest first. Where pyenv is installed, its versions count too.
 VERSIONS := 3.13 3.12 3.11
-ifneq ($(shell command -v pyenv),)
-export PYENV_VERSION ?= $(shell pyenv versions --bare | grep -E '^3\.1[1-9]\.[0-9]+$$' | sort -rV | paste -sd:)
+PYENVS := $(shell pyenv versions --bare 2>/dev/null | grep -E '^3\.1[1-9]\.[0-9]+$$' | sort -rV | paste -sd:)
+ifneq ($(PYENVS),)
+export PYENV_VERSION ?= $(PYENVS)
 endif
-FIND_PYTHON = $(firstword $(foreach name,$(1),$(shell \
+FIND_PYTHON = $(firstword $(foreach name,$(1),$(shell PYENV_VERSION=$(PYENV_VERSION) \
 	$(name) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
 # The newest that can make an environment. Choose another with `make test PYTHON=...`.
 PYTHON ?= $(call FIND_PYTHON,$(VERSIONS:%=python%) python3)
