@@ -71,6 +71,7 @@ def run(url: str, then: str) -> Iterator[subprocess.Popen[str]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("stopwatch")  # bounds a time
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(("then", "expected"), [("", 10), (FORK, 1110)], ids=["alone", "forked"])
 def test_a_process_tells_what_it_counted_before_it_ends(redis_url: str, then: str, expected: int) -> None:
@@ -79,6 +80,7 @@ def test_a_process_tells_what_it_counted_before_it_ends(redis_url: str, then: st
     assert counted(redis_url) == expected
 
 
+@pytest.mark.usefixtures("stopwatch")  # bounds a time
 @pytest.mark.usefixtures("servers")
 def test_so_does_one_that_is_asked_to_end(redis_url: str) -> None:
     with run(redis_url, WAIT) as process:

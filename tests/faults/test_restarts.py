@@ -28,6 +28,7 @@ SLOWLY = ("--key-load-delay", "100", "--loading-process-events-interval-bytes", 
 Figure = Callable[..., None]
 
 
+@pytest.mark.usefixtures("stopwatch")  # bounds a time
 @pytest.mark.row("F14")
 def test_while_it_loads_the_policy_decides(figure: Figure) -> None:
     with RedisServer() as server:

@@ -54,7 +54,7 @@ def decide(url: str, number: int, tally: Any, stop: Any) -> None:
             decision = limiter.decide(Facts("search", ("request",), who))
             tally.calls += 1
             tally.refused += not decision.allowed
-            tally.degraded += decision.degraded
+            tally.degraded += decision.degraded and decision.allowed
             time.sleep(0.002)
         agent.stop()
     tally.is_over = True

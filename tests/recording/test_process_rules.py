@@ -66,6 +66,7 @@ def test_a_process_that_lags_or_is_silent_is_named(
     assert process_rules(MemoryStore()) == []
 
 
+@pytest.mark.usefixtures("stopwatch")  # bounds a time
 def test_how_long_after_the_edit_the_slowest_had_it(redis_url: str, held: Callable[..., None]) -> None:
     store, old, new = RedisStore(redis_url, deadline=5.0), Snapshot([]), Snapshot([Rule("api", "5/min")])
     for uid, snapshot, after in (("late", old, 9.0), ("quick", new, 0.05), ("slow", new, 0.31), ("fresh", new, None)):

@@ -148,6 +148,7 @@ class TestLeases:
 
 @pytest.mark.row("F37")
 class TestMoving:
+    @pytest.mark.usefixtures("stopwatch")  # bounds a time
     def test_while_a_slot_moves(self, cluster: RedisCluster) -> None:
         """New keys are written where the slot goes; rules of which half have gone wait, then the policy decides."""
         store = RedisStore(cluster.url, deadline=5.0)
@@ -204,6 +205,7 @@ class TestMoving:
         assert sum(degraded) <= 0.001 * sum(calls)
 
 
+@pytest.mark.usefixtures("stopwatch")  # bounds a time
 @pytest.mark.row("F36")
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=lambda blow: blow.name)
 def test_after_a_failover_decisions_resume(
@@ -233,6 +235,7 @@ def test_after_a_failover_decisions_resume(
     assert errors_since(struck, caplog.records) == []
 
 
+@pytest.mark.usefixtures("stopwatch")  # bounds a time
 @pytest.mark.row("F38")
 @pytest.mark.parametrize("coverage", ["no", "yes"])
 def test_a_slot_that_nobody_serves_is_left_to_the_policy(coverage: str, figure: Callable[..., None]) -> None:

@@ -146,6 +146,7 @@ def test_without_a_master_the_policy_decides(url: Any, cause: Cause, sentinels: 
         assert decision.degraded and decision.unavailable
 
 
+@pytest.mark.usefixtures("stopwatch")  # bounds a time
 @pytest.mark.parametrize(
     "blow",
     [

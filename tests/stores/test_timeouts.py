@@ -109,6 +109,7 @@ def test_a_late_loop_is_no_unavailable_store() -> None:
     assert cause_of(TimeoutError("late")) is Cause.UNAVAILABLE
 
 
+@pytest.mark.usefixtures("stopwatch")  # bounds a time
 def test_a_deadline_bounds_connecting(deaf: int) -> None:
     settings: dict[str, Any] = {"host": "127.0.0.1", "port": deaf}
     client = sync_client(settings, 5.0, 1)
@@ -130,6 +131,7 @@ def test_and_connecting_late(deaf: int) -> None:
     assert elapsed(started) < 1.5 * whole
 
 
+@pytest.mark.usefixtures("stopwatch")  # bounds a time
 def test_a_reply_that_came_while_the_process_stood_still_is_read(proxy: Proxy) -> None:
     """One look past the deadline, and no second one."""
     line = Pool(sync_client({"host": "127.0.0.1", "port": proxy.port}, 5.0, 1).connection_pool, 1, 5.0)

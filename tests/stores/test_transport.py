@@ -12,6 +12,8 @@ from tests.servers import slack
 # A thread that imports as the process forks leaves the lock of that module taken in the child.
 FORK = """
 import importlib._bootstrap, os, threading
+import pytest
+
 from django_throttle.stores import scripts
 
 def importing():
