@@ -56,6 +56,7 @@ class TestQuestions:
             assert questions <= MOST_ASKED * (1 + seconds) + 1
         await becomes(lambda: settled(store) == 1000)
 
+    @pytest.mark.usefixtures("stopwatch")
     async def test_a_flood_over_the_limit_asks_ten_times_a_second_at_most(
         self, enforce_live: Live, redis_server: Any
     ) -> None:
