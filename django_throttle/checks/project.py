@@ -19,6 +19,7 @@ from django.utils.module_loading import import_string
 
 from django_throttle.checks.settings import (
     Given,
+    importable,
     inherits,
     mistake,
     rules_of_database,
@@ -27,7 +28,7 @@ from django_throttle.checks.settings import (
     value_of,
     warning,
 )
-from django_throttle.core import Rate, Rule
+from django_throttle.core import Rule
 from django_throttle.decorators import unidentified
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
@@ -245,13 +246,36 @@ def check_middleware(given: Given) -> Iterator[CheckMessage]:
 @settings_check()
 def check_rates(given: Given) -> list[CheckMessage]:
     """REST framework's rates can be read, where our throttles replace its own, for all views or for one."""
+    if not _drf_setting("DEFAULT_THROTTLE_RATES", {}):
+        return []
+    from django_throttle.drf.drop_ins import read_rate
+
     wrong = []
     for scope, rate in _drf_setting("DEFAULT_THROTTLE_RATES", {}).items():
         try:
-            _ = rate is None or Rate.parse(rate)
+            read_rate(rate)
         except InvalidRate as error:
             wrong.append(mistake("E071", f"DEFAULT_THROTTLE_RATES of REST framework, scope {scope!r}: {error}"))
     return wrong if wrong and (_is_for_all_views(DROP_IN) or _is_on_a_view(DROP_IN)) else []
+
+
+@settings_check()
+def check_drop_ins(given: Given) -> Iterator[CheckMessage]:
+    """Throttles whose own methods read what REST framework's throttles have, and the drop-ins have not."""
+    on_views = chain.from_iterable(_throttle_classes(view) for _, view in _views())
+    listed = dict.fromkeys(map(importable, [*_drf_setting("DEFAULT_THROTTLE_CLASSES", ()), *on_views]))
+    if not (drop_ins := [kind for kind in listed if inherits([kind], DROP_IN)]):
+        return
+    from django_throttle.drf.drop_ins import unsupported_reads
+
+    for throttle in drop_ins:
+        for method, name, instead in unsupported_reads(throttle):
+            message = f"{throttle.__name__}.{method} reads self.{name}, which the drop-in does not have: {instead}"
+            hint = (
+                "Each such call is an error 500. To tell clients what is left, set X_RATELIMIT_HEADERS, or read "
+                "self.decision."
+            )
+            yield warning("W095", message, hint)
 
 
 @settings_check()

@@ -91,11 +91,12 @@ def warning(number: str, message: str, hint: str) -> CheckMessage:
 
 def inherits(found: Iterable[Any], *wanted: str) -> bool:
     """Whether one of these classes, or dotted paths of classes, is of such a kind; what cannot be imported is not."""
-    classes = (one for one in map(_importable, found) if isinstance(one, type))
+    classes = (one for one in map(importable, found) if isinstance(one, type))
     return any(issubclass(one, tuple(map(import_string, wanted))) for one in classes)
 
 
-def _importable(found: Any) -> Any:
+def importable(found: Any) -> Any:
+    """Return what a dotted path names, None where it cannot be imported; anything else as it is."""
     try:
         return import_string(found) if isinstance(found, str) else found
     except ImportError:

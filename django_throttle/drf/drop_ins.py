@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
@@ -16,6 +20,7 @@ from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Rate, Rule
 from django_throttle.core.algorithms.sliding_log import MAX_LOG
+from django_throttle.core.exceptions import InvalidRate
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.options import MAX_RESOLUTION
 from django_throttle.core.overrides import UNLISTED
@@ -49,13 +54,27 @@ class Unsupported:
         return f"{owner.__name__}.{self.name}: {self.instead}"
 
 
+class _RatesInForce:
+    """``THROTTLE_RATES`` as DRF's setting is now, of a class and of a throttle; DRF itself reads it once, at import.
+
+    Tests of a site may put other rates on DRF's own class: those hold then.
+    """
+
+    def __get__(self, throttle: object | None, owner: type) -> Any:
+        rates = throttling.SimpleRateThrottle.THROTTLE_RATES
+        return api_settings.DEFAULT_THROTTLE_RATES if rates is _RATES_AT_IMPORT else rates
+
+
+_RATES_AT_IMPORT: Final = throttling.SimpleRateThrottle.THROTTLE_RATES
+
+
 class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
     """DRF's SimpleRateThrottle, counted in our store: atomic, by the store's clock, refused calls free.
 
     A subclass sets ``rate``, or ``scope`` for DEFAULT_THROTTLE_RATES, and may override ``get_cache_key`` (whose
     text is what the call counts under), ``get_rate``, ``parse_rate``, ``get_ident``, ``throttle_success``,
-    ``throttle_failure`` and ``wait``. ``key`` and ``decision`` are those of the last request. Rates are those of
-    ``Rate.parse``, which reads DRF's. Raises ImproperlyConfigured for a ``timer``, a ``cache`` or a ``cache_format``
+    ``throttle_failure`` and ``wait``. ``key`` and ``decision`` are those of the last request. A limit of 0 refuses
+    every request, and counts none. Raises ImproperlyConfigured for a ``timer``, a ``cache`` or a ``cache_format``
     of one's own, by which nothing would be counted.
     """
 
@@ -78,17 +97,11 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
                 "what is to count apart has another scope"
             )
 
-    @property
-    def THROTTLE_RATES(self) -> Any:  # type: ignore[override]  # noqa: N802 (DRF's name)
-        """DRF's setting as it is now; DRF itself reads it once, at import."""
-        return api_settings.DEFAULT_THROTTLE_RATES
+    THROTTLE_RATES: Any = _RatesInForce()
 
     def parse_rate(self, rate: str | None) -> Any:
         """(limit, window in seconds), or a pair of None for no limit; raises InvalidRate."""
-        if rate is None:
-            return None, None
-        parsed = Rate.parse(rate)
-        return parsed.limit, parsed.window
+        return read_rate(rate)
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         self._check()
@@ -96,8 +109,12 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         if key is None:
             return True
         self.key = key
+        if self.num_requests <= 0:
+            return conf().SHADOW or self.throttle_failure()
         who = HttpWho(request)
-        rule = _rule_of_rate(self.scope or type(self).__name__, self.num_requests, self.duration, conf().SHADOW)
+        # A limit and a window that the site has computed need be no whole numbers.
+        limit, window = ceil(self.num_requests), ceil(self.duration * 1000) / 1000
+        rule = _rule_of_rate(self.scope or type(self).__name__, limit, window, conf().SHADOW)
         inner = django_request(request)
         scope, method = scope_of_view(inner, view), method_of(inner)
         ident = key if isinstance(key, _TaggedIdent) else f"key:{shortened(str(key))}"
@@ -110,6 +127,10 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
     def throttle_success(self) -> bool:
         """True; called for each request that passes, which has been counted by then."""
         return True
+
+    def wait(self) -> float | None:
+        """Retry-After in seconds; None when the request will never pass. Of a limit of 0 it is the window, as DRF's."""
+        return self.duration if self.num_requests == 0 else super().wait()
 
     def get_ident(self, request: Request) -> str | None:  # type: ignore[override]
         """The client's address: DRF's reading where NUM_PROXIES is set, else one that no header can forge.
@@ -175,6 +196,59 @@ def _rule_of_rate(scope: str, limit: int, window: float, shadow: bool) -> Rule:
     else:
         rule = Rule(name, rate, key=EVERYONE, resolution=MAX_RESOLUTION, strict=True)
     return rule.as_shadow() if shadow else rule
+
+
+def read_rate(rate: str | None) -> tuple[int | None, float | None]:
+    """Return limit and window in seconds of a rate as ``Rate.parse`` reads it, or else as DRF does; of None, two Nones.
+
+    DRF reads one letter of the unit, so ``10/months`` would be ten a minute there: no month is read.
+    Raises InvalidRate, also for what DRF cannot read.
+    """
+    if rate is None:
+        return None, None
+    try:
+        parsed = Rate.parse(rate)
+    except InvalidRate:
+        try:
+            limit, window = throttling.SimpleRateThrottle.parse_rate(None, rate)  # type: ignore[arg-type]
+        except (AttributeError, IndexError, KeyError, ValueError):
+            limit = window = None
+        if limit is None or "/mo" in rate:
+            raise
+        return limit, window
+    return parsed.limit, parsed.window
+
+
+def unsupported_reads(kind: type[Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield each read of what drop-ins lack in the methods of a throttle: the method, the attribute, what to do.
+
+    Methods whose source cannot be read, and attributes that the class itself sets, are passed over.
+    """
+    missing = {name: at for name, at in vars(StoreRateThrottle).items() if isinstance(at, Unsupported)}
+    wanted = {name: at for name, at in missing.items() if inspect.getattr_static(kind, name, None) is at}
+    uses = [use for base in kind.__mro__ if base.__module__ not in _LIBRARIES for use in _uses_of_self(base)]
+    wanted = {
+        name: at for name, at in wanted.items() if not any(node.attr == name and is_set for _, node, is_set in uses)
+    }
+    for method, name in dict.fromkeys((method, node.attr) for method, node, _ in uses):
+        if name in wanted:
+            yield method, name, wanted[name].instead
+
+
+_LIBRARIES: Final = {__name__, DecidedThrottle.__module__, throttling.__name__, "builtins"}
+
+
+def _uses_of_self(kind: type[Any]) -> Iterator[tuple[str, ast.Attribute, bool]]:
+    """Yield each attribute of ``self`` in the source of a class: the method, its node, whether it is set there."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    except (OSError, TypeError, SyntaxError):
+        return
+    for method in ast.walk(tree):
+        if isinstance(method, ast.FunctionDef):
+            for node in ast.walk(method):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                    yield method.name, node, isinstance(node.ctx, ast.Store)
 
 
 def drop_in_names() -> set[str]:

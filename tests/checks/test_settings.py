@@ -332,9 +332,13 @@ class TestDoors:
     @pytest.mark.parametrize(
         ("throttle", "rates", "wanted"),
         [
-            ("django_throttle.drf.UserRateThrottle", {"a": "0/day", "b": "5/m", "c": None, "d": "1/year"}, ["a", "d"]),
-            ("django_throttle.drf.RuleThrottle", {"a": "0/day"}, []),
-            ("rest_framework.throttling.UserRateThrottle", {"a": "0/day"}, []),
+            (
+                "django_throttle.drf.UserRateThrottle",
+                {"a": "ten/day", "b": "5/hrs", "c": None, "d": "1/year"},
+                ["a", "d"],
+            ),
+            ("django_throttle.drf.RuleThrottle", {"a": "ten/day"}, []),
+            ("rest_framework.throttling.UserRateThrottle", {"a": "ten/day"}, []),
         ],
     )
     def test_rates_of_rest_framework(

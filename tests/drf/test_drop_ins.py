@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
+from django.urls import path
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory, force_authenticate
@@ -70,11 +73,48 @@ class TestWhatTheyDoNotHave:
         with pytest.raises(ImproperlyConfigured, match=r"Own\.cache_format is only for a get_cache_key of its own"):
             type("Own", (drf.AnonRateThrottle,), {"cache_format": "v2_%(scope)s_%(ident)s"})
 
-    @pytest.mark.parametrize("rate", ["0/min", "10/fortnight", "1/2-sec", "10/Hour"])
+    @pytest.mark.parametrize("rate", ["10/fortnight", "1/2-sec", "10/Hour"])
     def test_rates_that_mean_nothing(self, enforce: Enforce, rate: str) -> None:
         enforce()
         with pytest.raises(InvalidRate):
             get(type("Own", (drf.UserRateThrottle,), {"rate": rate}))
+
+
+class TellsWhatIsLeft(drf.UserRateThrottle):
+    """As products set header fields by DRF's own attributes."""
+
+    rate = "2/min"
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        allowed = super().allow_request(request, view)
+        request.META["left"] = self.num_requests - len([at for at in self.history if at > self.timer() - 60])
+        return allowed
+
+
+class KeepsItsOwn(drf.UserRateThrottle):
+    rate = "2/min"
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        self.history = [self.key] if hasattr(self, "key") else []
+        return super().allow_request(request, view) and not self.history
+
+
+class Inherits(TellsWhatIsLeft):
+    scope = "inherits"
+
+
+@pytest.mark.parametrize("place", ["settings", "a view"])
+def test_a_check_names_what_a_throttle_reads_in_vain(settings: Any, place: str) -> None:
+    throttles = [KeepsItsOwn, Two, Inherits, drf.RuleThrottle]
+    if place == "settings":
+        settings.REST_FRAMEWORK = {
+            "DEFAULT_THROTTLE_CLASSES": [f"{__name__}.{kind.__name__}" for kind in throttles[:3]]
+        }
+    else:
+        settings.ROOT_URLCONF = (path("", View.as_view(throttle_classes=throttles)),)
+    found = [message for message in run_checks(tags=["django_throttle"]) if message.id == "django_throttle.W095"]
+    reads = [re.match(r"(\S+) reads self\.(\w+)", message.msg).groups() for message in found]  # type: ignore[union-attr]
+    assert reads == [("Inherits.allow_request", "history"), ("Inherits.allow_request", "timer")]
 
 
 @BOTH

@@ -145,7 +145,9 @@ class TestDropIns:
     def test_parse_rate_reads_drfs_rates_and_ours(self, rate: str | None, parsed: object) -> None:
         assert SustainedUser().parse_rate(rate) == parsed
 
-    @pytest.mark.parametrize("rate", ["10/fortnight", "10/month", "10", "m/10", "", "1.5/m", "10/m/m"])
+    @pytest.mark.parametrize(
+        "rate", ["10/fortnight", "10/month", "10/months", "10/mo", "10", "m/10", "", "1.5/m", "10/m/m"]
+    )
     def test_parse_rate_refuses_what_drf_misreads(self, rate: str) -> None:
         with pytest.raises(InvalidRate):
             SustainedUser().parse_rate(rate)

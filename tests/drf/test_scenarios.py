@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 from django.contrib.auth.models import User
@@ -87,10 +88,50 @@ def told(view: Callable[..., Any], times: int, request: Any = None) -> list[str]
 
 class TestOneRate:
     @pytest.mark.parametrize(
-        ("rate", "after"), [("3/sec", "1"), ("3/s", "1"), ("3/min", "60"), ("3/hour", "3600"), ("3/day", "86400")]
+        ("rate", "after"),
+        [
+            *[("3/sec", "1"), ("3/s", "1"), ("3/min", "60"), ("3/hour", "3600"), ("3/day", "86400")],
+            *[("3/hrs", "3600"), (" 3 /day", "86400"), ("0_3/hourly", "3600"), ("+3/minutely", "60"), ("3/s.", "1")],
+        ],
     )
     def test_the_limit_passes_and_the_next_is_told_when(self, kind: Kind, rate: str, after: str) -> None:
         assert told(view_of(kind("UserRateThrottle", rate=rate)), 4) == ["ok"] * 3 + [after]
+
+    @pytest.mark.parametrize(
+        ("own", "expected"),
+        [
+            ({"rate": "0/min"}, ["60", "60"]),
+            ({"rate": "-1/min"}, ["never", "never"]),
+            ({"num_requests": 0}, ["60", "60"]),
+            ({"duration": 100 / 3}, ["ok", "34"]),
+        ],
+        ids=str,
+    )
+    def test_a_limit_that_the_site_computes(self, kind: Kind, own: dict[str, Any], expected: list[str]) -> None:
+        class Computed(getattr(kind.module, "UserRateThrottle")):  # type: ignore[misc]  # noqa: B009
+            rate = own.get("rate", "1/min")
+
+            def __init__(self) -> None:
+                super().__init__()
+                vars(self).update(own)
+
+        throttle = type("Throttle", (Computed,), kind.own)
+        assert told(view_of(throttle), len(expected)) == expected
+
+    @pytest.mark.parametrize("way", ["dict", "class", "DRF's class", "subscript"])
+    def test_rates_that_a_test_changes(self, kind: Kind, way: str) -> None:
+        throttle = kind("UserRateThrottle")
+        rates = {"user": "2/min"}
+        if way == "subscript":
+            throttle.THROTTLE_RATES["user"]  # a KeyError would say that it is no mapping of the rates
+        changes = {
+            "dict": lambda: mock.patch.dict(throttle.THROTTLE_RATES, rates),
+            "subscript": lambda: mock.patch.dict(throttle.THROTTLE_RATES, rates, clear=True),
+            "class": lambda: mock.patch.object(throttle, "THROTTLE_RATES", rates),
+            "DRF's class": lambda: mock.patch("rest_framework.throttling.SimpleRateThrottle.THROTTLE_RATES", rates),
+        }
+        with changes[way]():
+            assert told(view_of(throttle), 3) == ["ok", "ok", "60"]
 
     def test_a_rate_of_none_is_no_limit(self, kind: Kind) -> None:
         assert told(view_of(kind("UserRateThrottle", THROTTLE_RATES={"user": None})), 9) == ["ok"] * 9
