@@ -16,11 +16,12 @@ from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import did_you_mean, is_dotted, key_parts
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_lazy, gettext_noop, sentences
-from django_throttle.identity.keys import HASHED, api_key, combined, ident_of
+from django_throttle.identity.keys import HASHED, combined, ident_of
 from django_throttle.identity.known_caller import LOGIN_NAME, KnownCaller
 from django_throttle.logins import folded
 from django_throttle.models.subjects import HASHED as OF_KEY
 from django_throttle.models.subjects import check_ident, typed_ident
+from django_throttle.models.typed_keys import ident_of_typed_key
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
@@ -70,7 +71,7 @@ def read_ident(text: str, *, checks: bool = True) -> str:
     kind, _, value = text.partition(":")
     if kind == "api_key" and value:
         value = value.removeprefix(OF_KEY)
-        return f"api_key:{value}" if IDENT_TAG.fullmatch(value) else str(api_key(value))
+        return f"api_key:{value}" if IDENT_TAG.fullmatch(value) else ident_of_typed_key(value, checks=checks)
     if kind == LOGIN_NAME:
         with suppress(ValueError):
             return f"{kind}:{folded(value)}"

@@ -12,14 +12,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 from unittest import TestCase
 
 from asgiref.sync import iscoroutinefunction
+from django.core.exceptions import ValidationError
 from django.test.utils import TestContextDecorator
 
 from django_throttle import agent, rulebook, stores
+from django_throttle.call_facts import with_plan
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Rule
-from django_throttle.core.options import functions
+from django_throttle.core.options import functions, is_dotted
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
+from django_throttle.find_caller import read_ident
 from django_throttle.http.request_state import decisions_of
+from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.limiter import Limiter
 from django_throttle.measured import learned_means
 from django_throttle.rulebook import Snapshot
@@ -150,20 +154,45 @@ def counting_in(store: S) -> Iterator[S]:
 def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
     """Spend what an ident has left under a rule in force, but for ``leaving``: 10,000 calls at once.
 
-    Raises InvalidRule when no such rule is in force, or it limits what is open, not a rate; InvalidIdent for an ident
-    without its kind, under which a rule of the usual keys never counts.
+    Plans and overrides hold as for a call of this ident. An API key that is a row is written "api_key:shop.apikey:5".
+
+    Raises InvalidRule when no such rule is in force, when it limits what is open, not a rate, or when what is
+    ``leaving`` depends on a plan that only a request tells; InvalidIdent for an ident without its kind, under which a
+    rule of the usual keys never counts, and for a row that there is not.
     """
-    found = rulebook.current().by_name(rule)
-    if found is None or found.rate is None:
-        named = ", ".join(one.name for one in rulebook.current().rules if one.rate) or "none"
+    snapshot = rulebook.current()
+    found = snapshot.by_name(rule)
+    if found is None or not found.all_rates:
+        named = ", ".join(each.name for each in snapshot.rules if each.all_rates) or "none"
         raise InvalidRule(f"no rate named {rule!r} is in force, but: {named}")
     if ":" not in ident and ident != found.key and not (functions(found.key) or conf().USER_IDENT):
         kind = found.key.partition("_")[0]
         raise InvalidIdent(f"{ident!r} has no kind: the rule {rule!r} counts by {found.key}, so write '{kind}:{ident}'")
-    limiter = Limiter([found], stores.get_store())
+    if ident.startswith("api_key:"):
+        try:
+            ident = read_ident(ident)
+        except ValidationError as error:
+            raise InvalidIdent(f"{ident!r}: {' '.join(error.messages)}") from error
+    limiter = Limiter([_as_it_holds(found, ident, snapshot, leaving)], stores.get_store())
     left = limiter.peek(ident).remaining or 0
     if left > leaving:
         limiter.acquire(ident, left - leaving)
+
+
+def _as_it_holds(rule: Rule, ident: str, snapshot: Snapshot, leaving: int) -> Rule:
+    """The rule as a caller's plan and overrides have it; of plans that nobody can tell, the largest."""
+    if not rule.plans and not snapshot.overrides.all:
+        return rule
+    who = KnownCaller(ident)
+    if who.subject is None and any(is_dotted(plan.partition(":")[0]) for plan in rule.plans):
+        if leaving:
+            raise InvalidRule(
+                f"the plan of {ident!r} under rule {rule.name!r} depends on the request: use up all of it"
+            )
+        rule = max([rule, *(planned for _, planned in rule.by_plan)], key=lambda each: each.all_rates[0].limit)
+    else:
+        rule = with_plan(rule, who)
+    return snapshot.overrides.rule(rule, snapshot.overrides.of(who)) or rule
 
 
 def _as_rules(rules: Rules) -> tuple[Rule, ...]:

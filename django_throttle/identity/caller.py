@@ -94,7 +94,11 @@ class Caller(ABC):
         return None
 
     def by_api_key(self) -> str | None:
-        return api_key(self.read("auth")) or self.by_user() or self.by_address("api_key")
+        accepted = self.read("auth")
+        if (ident := api_key(accepted)) is None:
+            return self.by_user() or self.by_address("api_key")
+        keys.key_types.add(accepted.__class__)  # of a lazy object, that of the row in it
+        return ident
 
     def by_session(self) -> str | None:
         return ident_of("session", session_key(self.read("session")))

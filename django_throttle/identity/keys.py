@@ -126,6 +126,10 @@ def api_key(accepted: Any) -> str | None:
     return found and f"api_key:{ident_tag(found, secret_bytes(conf().KEY_SECRET))}"
 
 
+# The types of what authentication has given as an API key in this process.
+key_types: Final[set[type]] = set()
+
+
 def _name(accepted: Any) -> str | None:
     if isinstance(accepted, Model):
         row = accepted.pk

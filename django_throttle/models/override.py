@@ -47,6 +47,7 @@ from django_throttle.models.fields import (
 )
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
 from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, nearest, subject_of, tidy_subject
+from django_throttle.models.typed_keys import doubt_of_typed_key
 from django_throttle.shared_clock import shared_now
 from django_throttle.translated import ngettext, to_the_second, translated
 
@@ -195,6 +196,7 @@ class ThrottleOverride(CheckedRow):
     history_kind = "override"
     objects = OverrideQuerySet.as_manager()
     _stored: tuple[str, str] | None = None
+    _doubt = ""
 
     class Meta:
         verbose_name = gettext_lazy("override")
@@ -267,10 +269,13 @@ class ThrottleOverride(CheckedRow):
         super().clean_fields(exclude=exclude)
         if {"kind", "value"} & set(exclude or ()) or (self.kind, self.value) == self._stored:
             return
+        typed = self.value
         try:
-            self.value = tidy_subject(self.kind, self.value)
+            self.value = tidy_subject(self.kind, typed)
         except ValidationError as error:
             raise ValidationError({"value": error}) from error
+        if self.kind == "api_key" and self.value != typed:  # from then on there is only the hash
+            self._doubt = doubt_of_typed_key(typed.strip())
 
     def clean_row(self) -> None:
         self._stored = (self.kind, self.value)
@@ -310,6 +315,8 @@ def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[
     named = [rule for rule in rules if override.names(rule.name)]
     if row.kind == "group" and (warning := missing_group(row.value)):
         yield warning
+    if row._doubt:
+        yield row._doubt
     for kind in without_setting((row.kind,), conf()):
         pattern = gettext_noop(
             "The setting {setting} is empty: the override does nothing until it says how {kind}s are found."

@@ -20,8 +20,9 @@ from django_throttle.core.overrides import MAX_SUBJECT
 from django_throttle.core.texts import gettext_lazy, sentences
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity.address import network, unmapped
-from django_throttle.identity.keys import api_key, ident_of, user_value
+from django_throttle.identity.keys import ident_of, user_value
 from django_throttle.models.fields import is_text
+from django_throttle.models.typed_keys import ident_of_typed_key
 from django_throttle.translated import translated
 
 # The hash of an API key is stored with this in front, so that a form can tell it from a key that was typed.
@@ -231,7 +232,7 @@ def _widened(value: str) -> str:
 
 
 def _api_key(typed: str) -> str:
-    return typed if re.match(TAG_SHAPE, typed) else HASHED + str(api_key(typed)).removeprefix("api_key:")
+    return typed if re.match(TAG_SHAPE, typed) else HASHED + ident_of_typed_key(typed).removeprefix("api_key:")
 
 
 _TIDY: Final[dict[str, Callable[[str], str]]] = {"user": _user, "ip": _address, "api_key": _api_key}

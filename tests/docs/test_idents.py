@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.test import RequestFactory
 
 from django_throttle.core import Rule
@@ -54,7 +54,7 @@ REQUESTS: dict[str, list[Any]] = {
     "user": [sent()] * 3,
     "ip": [sent(), sent("2001:db8::2")],
     "user_or_ip": [],
-    "api_key": [sent(auth="KEY"), sent(auth="shop.apikey:5")],
+    "api_key": [sent(auth="KEY"), sent(auth=Group(pk=5))],
 }
 
 
@@ -64,6 +64,8 @@ def test_what_it_says_is_what_counts(key: str, rules: Snapshot) -> None:
     texts = re.findall(r"``(.+?)``", TABLE[key])
     requests = REQUESTS.get(key, [sent()])
     assert len(texts) == len(requests)
+    Group.objects.create(pk=5)
+    texts = [text.replace("shop.apikey", "auth.group") for text in texts]  # a row that there is
     for typed, request in zip(texts, requests, strict=True):
         assert find_caller(typed, rules, MemoryStore()).name == HttpWho(request).ident(key)
 
