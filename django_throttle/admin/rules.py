@@ -344,7 +344,7 @@ class ThrottleRuleAdmin(ListAdmin):
         is_valid = form.is_valid()
         words = translated(form.instance.meaning) if is_valid else ""
         if is_valid and (counts := form.instance.counts_after()):
-            words = gettext("{meaning} {counts}").format(meaning=words, counts=translated(counts))
+            words = gettext("{meaning}. {counts}").format(meaning=words, counts=translated(counts))
         return JsonResponse({"words": words, "errors": _errors(form)})
 
     def trial_view(self, request: HttpRequest) -> HttpResponse:

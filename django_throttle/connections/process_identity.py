@@ -33,7 +33,7 @@ def is_alive(meta: Mapping[str, Any]) -> bool | None:
     A defunct process is dead, and so is one whose pid now belongs to a process with another start.
     """
     pid, started = meta.get("pid"), meta.get("started")
-    if not meta.get("host") or meta["host"] != host() or type(pid) is not int or pid <= 0:
+    if not host() or _namespace(str(meta.get("host"))) != _namespace(host()) or type(pid) is not int or pid <= 0:
         return None
     stat = _stat(pid)
     if stat is None or started is None:
@@ -51,6 +51,11 @@ def host() -> str:
     except OSError:
         return "" if PROC.is_dir() else socket.gethostname()
     return f"{socket.gethostname()}/{namespace}/{boot}"
+
+
+def _namespace(host: str) -> str:
+    """What of a host says whose pids it has: containers of other hostnames may share them."""
+    return host.partition("/")[2] or host
 
 
 @lru_cache(maxsize=1)

@@ -77,8 +77,22 @@ class Deadline:
         around, until = _limit.get(), time.monotonic() + self._seconds
         self._token = _limit.set(_TimeLimit(until if around is None or until < around.until else around.until))
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, _traceback: object) -> None:
+        limit = _limit.get()
         _limit.reset(self._token)
+        if limit is not None and isinstance(error, (TimeoutError, RedisTimeoutError)) and is_patched_by_gevent():
+            if time.monotonic() > limit.until + LATE:
+                raise LoopBlocked(BLOCKED) from error
+
+
+LATE: Final = 0.02  # seconds; a loop that is not blocked ends a wait sooner
+BLOCKED: Final = "the event loop was busy with something else"
+
+
+def is_patched_by_gevent() -> bool:
+    """Whether this process's sockets wait on gevent's loop, which other greenlets may hold up."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("socket"))
 
 
 LEAST_SECONDS: Final = 0.02  # of a round trip after its deadline: for a last question, and for undoing
@@ -287,8 +301,6 @@ def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractCo
     return DeadlineConnection
 
 
-LATE: Final = 0.02  # seconds; a loop that is not blocked ends a wait sooner
-BLOCKED: Final = "the event loop was busy with something else"
 GRACE: Final = 0.02  # seconds for a blocked loop to read what has arrived
 
 

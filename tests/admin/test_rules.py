@@ -405,7 +405,7 @@ def test_the_preview_says_what_becomes_of_what_was_used(operator: Client, typed:
     words = operator.get(PREVIEW, same).json()["words"]
     assert words
     assert said not in words
-    assert operator.get(PREVIEW, {**same, **typed}).json()["words"].endswith(said)
+    assert operator.get(PREVIEW, {**same, **typed}).json()["words"].endswith(f". {said}")
 
 
 @pytest.mark.django_db

@@ -53,6 +53,12 @@ def test_what_cannot_be_told_is_not_judged(changed: dict[str, Any]) -> None:
     assert process_identity.is_alive({}) is None
 
 
+def test_a_container_that_shares_the_pids_judges_them_under_any_hostname() -> None:
+    meta = of(os.getpid())
+    assert process_identity.is_alive({**meta, "host": f"another/{meta['host'].partition('/')[2]}"}) is True
+    assert process_identity.is_alive({**meta, "host": f"{meta['host']}0"}) is None, "of another boot"
+
+
 @pytest.mark.parametrize("text", ["", "nonsense", "[1]", "null", b"\xff"])
 def test_reads_anything(text: Any) -> None:
     assert process_identity.read(text) == {}

@@ -212,3 +212,15 @@ def test_a_redis_that_does_not_answer_is_said(redis_url: str) -> None:
     for read in (lambda: minutes(store, now, now), lambda: most_refused(store, "a"), lambda: recent(store, "user:1")):
         with pytest.raises(StoreError):
             read()
+
+
+def test_a_server_that_takes_no_writes_is_read(servers: None) -> None:
+    with RedisServer() as server:
+        store, since = RedisStore(server.url, deadline=5.0), timezone.now() - timedelta(hours=1)
+        call(store, [LIMITED], "user:1", 2)
+        RecordFlusher(store)()
+        found = minutes(store, since, timezone.now())
+        with server.client() as client:
+            client.replicaof("127.0.0.1", free_port())
+        assert minutes(store, since, timezone.now()) == found
+        assert recorded_rules(store, since) == ["api"]
