@@ -80,9 +80,10 @@ class Deadline:
     def __exit__(self, kind: object, error: BaseException | None, _traceback: object) -> None:
         limit = _limit.get()
         _limit.reset(self._token)
-        if limit is not None and isinstance(error, (TimeoutError, RedisTimeoutError)) and is_patched_by_gevent():
-            if time.monotonic() > limit.until + LATE:
-                raise LoopBlocked(BLOCKED) from error
+        if limit is None or not isinstance(error, (TimeoutError, RedisTimeoutError)):
+            return
+        if time.monotonic() > limit.until + LATE and is_patched_by_gevent():
+            raise LoopBlocked(BLOCKED) from error
 
 
 LATE: Final = 0.02  # seconds; a loop that is not blocked ends a wait sooner
