@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from django.utils import timezone
@@ -41,5 +41,5 @@ shared_clock: Final = SharedClock()
 
 
 def shared_now() -> datetime:
-    """Return the moment by which overrides end and candidates are promoted, aware."""
-    return datetime.fromtimestamp(shared_clock.now(), UTC)
+    """Return the moment by which overrides end and candidates are promoted; aware as USE_TZ says."""
+    return timezone.now() + timedelta(seconds=shared_clock.offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ from django_throttle import rulebook, shared_clock
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override
 from django_throttle.limiter import decide
-from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.models import ThrottleCandidate, ThrottleOverride, ThrottleRule
 from django_throttle.recording.overview import overview
 from django_throttle.recording.process_rules import RulesReporter
 from django_throttle.rulebook import in_force, sources
@@ -125,3 +125,14 @@ def test_the_overview_names_the_host(enforce: Live, host: Callable[[float], None
     found = overview(store, ["api"])
     assert f"300.0 s {'behind' if off < 0 else 'ahead of'} Redis'" in found.in_words
     assert [process.state for process in found.processes] == ["live"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("offset", [0.0, 7200.0])
+def test_a_site_without_time_zones(settings: Any, monkeypatch: pytest.MonkeyPatch, offset: float) -> None:
+    settings.USE_TZ = False
+    monkeypatch.setattr(shared_clock.shared_clock, "offset", offset)
+    until = datetime.now() + timedelta(hours=1)  # noqa: DTZ005 - as the database of such a site has it
+    row = ThrottleOverride(kind="user", value="1", effect="block", rules="*", reason="test", until=until)
+    row.save()
+    assert (list(ThrottleOverride.objects.in_force()), row.lasts()) == (([], False) if offset else ([row], True))
