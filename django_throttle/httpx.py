@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Lease
-from django_throttle.core.asked_wait import TOO_MANY, UNAVAILABLE, asked_wait
+from django_throttle.core.asked_wait import MOMENT_SECONDS, TOO_MANY, UNAVAILABLE, asked_wait
 from django_throttle.core.commands import Pause
 from django_throttle.core.decide import release_lease
 from django_throttle.exceptions import Refused, StoreError, ThrottleError, needs_extra
@@ -86,6 +86,8 @@ class _Turns:
         for name, number in (("max_wait", max_wait), ("retries", retries), ("longest_pause", longest_pause)):
             if type(number) not in (int, float) or not number >= 0:
                 raise ValueError(f"{name} is a number, 0 or more, not {number!r}")
+        if not longest_pause < MOMENT_SECONDS:
+            raise ValueError(f"longest_pause is less than {MOMENT_SECONDS:.0f} seconds, not {longest_pause!r}")
         if type(retries) is not int:
             raise ValueError(f"retries is a whole number, not {retries!r}")
         self.rule, self.ident = rule, ident

@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.bodies.append(body)
         status, fields = self.server.answers.pop(0) if self.server.answers else (200, {})
         self.server.go_on.wait(30)
-        self.send_response(status)
+        self.send_response_only(status)
         for name, text in {"Content-Length": str(len(self.server.body)), **fields}.items():
             self.send_header(name, text)
         self.end_headers()

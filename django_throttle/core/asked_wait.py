@@ -7,42 +7,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
 MOST_TEXT: Final = 4_096  # characters of a field that are read
 TOO_MANY: Final = 429
 UNAVAILABLE: Final = 503
-# What a 429 asks for that says nothing more.
+# The wait of a 429 that names none, or one that is over.
 PLAIN_SECONDS: Final = 1.0
+# From here on a number is a moment since 1970: in seconds (2001 and later), or in milliseconds.
+MOMENT_SECONDS: Final = 1e9
+MOMENT_MILLISECONDS: Final = 1e12
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 # A comma, or what stands between commas and semicolons. A string has both, and ends with the text at the latest.
 _PIECE: Final = re.compile(r',|(?:"(?:[^"\\]|\\.)*(?:"|\\?$)|[^,;"])+')
 
 
 def asked_wait(status: int, headers: Mapping[str, str], now: float) -> float:
-    """The seconds until the next call may come; 0.0 where the answer asks for nothing.
+    """Return the seconds until the next call may come, or 0.0 if the answer asks for nothing.
 
-    ``headers`` ignores the case of its names. ``now`` is in seconds since 1970, for dates in answers without one.
+    A 429 always asks for a wait. ``headers`` ignores the case of its names. ``now`` is in seconds since 1970; moments
+    are compared with the answer's own ``Date`` if it has a valid one, else with ``now``.
     """
-    waits = [*_quota_waits(headers)]
+    texts = [*_quota_resets(headers)]
     if status in (TOO_MANY, UNAVAILABLE) and (text := headers.get("Retry-After")):
-        waits += _retry_after(text, headers.get("Date"), now)
-    return max(waits, default=PLAIN_SECONDS if status == TOO_MANY else 0.0)
+        texts.append(text)
+    date = _date(headers.get("Date", ""))
+    waits = [_seconds(text, now if date is None else date) for text in texts]
+    return max(waits, default=0.0) or (PLAIN_SECONDS if status == TOO_MANY else 0.0)
 
 
-def _retry_after(text: str, date: str | None, now: float) -> Iterator[float]:
-    """In seconds, or as a date: that is compared with the server's own clock where the answer tells it."""
-    seconds = _seconds(text)
-    if seconds is not None:
-        yield seconds
-    elif (until := _moment(text)) is not None:
-        since = _moment(date) if date else None
-        yield max(0.0, until - (now if since is None else since))
-
-
-def _quota_waits(headers: Mapping[str, str]) -> Iterator[float]:
-    """The wait of each quota of which nothing is left."""
+def _quota_resets(headers: Mapping[str, str]) -> Iterator[str]:
+    """Yield the reset of each quota of which nothing is left."""
     fields = {name: headers.get(name, "") for name in ("RateLimit", "RateLimit-Policy")}
     members = {name: list(_members(text[:MOST_TEXT])) for name, text in fields.items() if text}
     windows = {name: parameters.get("w", "") for name, parameters in members.get("RateLimit-Policy", ())}
@@ -51,9 +48,9 @@ def _quota_waits(headers: Mapping[str, str]) -> Iterator[float]:
         key, _, value = name.partition("=")
         flat[key.strip()] = value.strip()
         if parameters.get("r") == "0":
-            yield from _found(parameters.get("t") or windows.get(name, ""))
+            yield parameters.get("t") or windows.get(name, "")
     if flat.get("remaining", headers.get("RateLimit-Remaining", "").strip()) == "0":
-        yield from _found(flat.get("reset") or headers.get("RateLimit-Reset", ""))
+        yield flat.get("reset") or headers.get("RateLimit-Reset", "")
 
 
 def _members(text: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -69,18 +66,22 @@ def _members(text: str) -> Iterator[tuple[str, dict[str, str]]]:
             pieces = []
 
 
-def _found(text: str) -> Iterator[float]:
-    seconds = _seconds(text)
-    if seconds is not None:
-        yield seconds
+def _seconds(text: str, since: float) -> float:
+    """Return how long the text asks to wait from ``since`` on: a number, or a date. 0.0 if it is over, or invalid."""
+    text = text[:MOST_TEXT].strip()
+    if not _NUMBER.fullmatch(text):
+        until = _date(text)
+        return 0.0 if until is None else max(0.0, until - since)
+    number = float(text)
+    if number < MOMENT_SECONDS:
+        return number
+    return max(0.0, (number if number < MOMENT_MILLISECONDS else number / 1000) - since)
 
 
-def _seconds(text: str) -> float | None:
-    return float(text) if _NUMBER.fullmatch(text.strip()) else None
-
-
-def _moment(text: str) -> float | None:
+def _date(text: str) -> float | None:
+    """Return the moment of an HTTP date, which is in GMT even where it names no zone."""
     try:
-        return parsedate_to_datetime(text).timestamp()
+        date = parsedate_to_datetime(text[:MOST_TEXT])
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import httpx
 import pytest
 
@@ -16,18 +18,36 @@ def wait(status: int, **fields: str) -> float:
     return asked_wait(status, httpx.Headers({name.replace("_", "-"): text for name, text in fields.items()}), NOW)
 
 
-@pytest.mark.parametrize("status", [429, 503])
+PAST = "Wed, 08 Oct 2025 08:53:20 GMT"
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("30", 30.0), (" 30 ", 30.0), ("0", 0.0), ("1.5", 1.5), (LATER, 40.0), ("Wed, 08 Oct 2025 08:53:20 GMT", 0.0)],
+    [
+        *(("30", 30.0), (" 30 ", 30.0), ("0", 0.0), ("1.5", 1.5), ("999999999", 999_999_999.0)),
+        *((LATER, 40.0), (PAST, 0.0), ("Thu Oct  9 08:54:00 2025", 40.0), ("Thursday, 09-Oct-25 08:54:00 GMT", 40.0)),
+        *(("1760000060", 60.0), ("1760000000.5", 0.5), ("1000000000", 0.0), ("1760000000", 0.0)),
+        *(("1760000060000", 60.0), ("1759999999999", 0.0)),
+    ],
 )
-def test_retry_after(status: int, text: str, seconds: float) -> None:
-    assert wait(status, Retry_After=text) == seconds
+def test_seconds_dates_and_moments(text: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert (wait(503, Retry_After=text), wait(429, Retry_After=text)) == (seconds, seconds or 1.0)
+        quota = {"RateLimit-Remaining": "0", "RateLimit-Reset": text}
+        assert asked_wait(200, httpx.Headers(quota), NOW) == seconds
+        assert asked_wait(429, httpx.Headers(quota), NOW) == (seconds or 1.0)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
-def test_a_date_is_read_by_the_servers_own_clock() -> None:
-    assert wait(429, Retry_After=LATER, Date="Thu, 09 Oct 2025 08:53:50 GMT") == 10.0
-    assert wait(429, Retry_After=LATER, Date="gibberish") == 40.0
+@pytest.mark.parametrize("text", [LATER, "1760000040", "1760000040000"])
+def test_a_moment_is_read_by_the_servers_own_clock(text: str) -> None:
+    assert wait(429, Retry_After=text, Date="Thu, 09 Oct 2025 08:53:50 GMT") == 10.0
+    assert wait(429, Retry_After=text, Date="gibberish") == 40.0
+    assert wait(429, Retry_After=text, Date="Thu, 09 Oct 2025 09:00:00 GMT") == 1.0
 
 
 @pytest.mark.parametrize("text", ["soon", "-5", "1e3", "", "Thu, 99 Oct 2025 08:53:20 GMT", "\x00", "1" * 9 + "x"])
@@ -51,6 +71,8 @@ def test_other_answers_ask_for_nothing_and_a_long_number_is_a_number() -> None:
         ({"RateLimit": ' "a" ; r=0 ; t=7 '}, 7.0),
         ({"RateLimit": '"a";r=0', "RateLimit-Policy": '"b";q=1;w=5, "a";q=10;w=60'}, 60.0),
         ({"RateLimit": '"a";r=0'}, 0.0),
+        ({"RateLimit": '"a";r=0;t=1760000009'}, 9.0),
+        ({"RateLimit": "limit=10, remaining=0, reset=1760000006"}, 6.0),
         ({"RateLimit": "limit=10, remaining=0, reset=6"}, 6.0),
         ({"RateLimit": "limit=10, remaining=2, reset=6"}, 0.0),
         ({"RateLimit-Limit": "10", "RateLimit-Remaining": "0", "RateLimit-Reset": "4"}, 4.0),
