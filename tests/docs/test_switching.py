@@ -140,27 +140,15 @@ def test_rest_frameworks_throttles_their_drop_ins_and_rules_refuse_the_same(
     assert theirs == drop_ins == answers([RuleThrottle]) == [200] * 3 + [429] * 5 + [200] * 5 + [429] * 3
 
 
-def test_a_text_of_several_limits_is_several_rates(settings: Any) -> None:
+def test_texts_of_limits_are_rates(settings: Any) -> None:
     theirs = limits.parse_many(run(TEXT, settings)["LIMITS"])
     (options,) = run(RATES, settings)["DJANGO_THROTTLE"]["RULES"].values()
     ours = Rule.from_options("api", options).all_rates
     assert [(one.amount, one.get_expiry()) for one in theirs] == [(rate.limit, rate.window) for rate in ours]
-    counted = limits.strategies.FixedWindowRateLimiter(limits.storage.MemoryStorage())
-    mine = limiter.Limiter([Rule.from_options("api", options)], limiter.get_store())
-    calls = [address for address in ("192.0.2.1", "192.0.2.2") for _ in range(7)]
-    passed = [min([counted.hit(one, address) for one in theirs]) for address in calls]
-    assert passed == [mine.acquire(f"ip:{address}").allowed for address in calls]
-    assert {True, False} == {*passed}
-
-
-def test_the_table_of_limits_is_right() -> None:
     rows = ROW.findall((DOCS / "howto" / "switching.rst").read_text(encoding="utf-8"))
     assert len(rows) == 5
     for there, here in rows:
         rates = Rule.from_options("api", {**eval(f"{{{here}}}")}).all_rates
-        texts = re.findall(r'"(.+?)"', there)
-        assert texts
-        for text in texts:
-            assert [(one.amount, one.get_expiry()) for one in limits.parse_many(text)] == [
-                (rate.limit, rate.window) for rate in rates
-            ]
+        for text in re.findall(r'"(.+?)"', there):
+            found = [(one.amount, one.get_expiry()) for one in limits.parse_many(text)]
+            assert found == [(rate.limit, rate.window) for rate in rates]
