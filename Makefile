@@ -105,7 +105,7 @@ messages: $(VENV)/.with-test  ## Collect the texts to translate into django_thro
 	@cd django_throttle && ../$(BIN)/python -m django compilemessages
 
 clean:  ## Remove everything that make created
-	rm -rf .venv .venv-oldest .tox .demo .outside build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-newest .tox .demo .outside build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f .coverage .coverage.*
 	find django_throttle testproject tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
