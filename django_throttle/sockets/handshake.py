@@ -51,9 +51,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
             if (now := rulebook.present()) not in (None, before):  # rules have changed before it could be seen
                 spawn(rule_change.apply([connection], before, now))
             return await app(scope, inbound.receive, outbound.send)
-        # Too many connections, open at once or in a minute: both have another code than too many messages.
-        reason = error_code(refused)
-        code = settings.close_code("connection_limit" if reason == "rate_limited" else reason)
+        code = settings.close_code(error_code(refused))
         close = Close(code, close_reason(refused), settings.refusal_content(refused))
         await refuse_handshake(scope, connection.send_own, refused, close, by=refusal)
     except ConnectionAbortedError:  # it went on sending for long after we had closed

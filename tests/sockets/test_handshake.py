@@ -109,14 +109,15 @@ async def test_a_refusal_in_a_frame_is_accepted_told_and_closed(enforce: Enforce
 @pytest.mark.parametrize(
     ("refuse", "events"), [("http", []), ("frame", ["websocket.accept", "websocket.send"])], ids=["http", "frame"]
 )
-async def test_too_many_handshakes_are_too_many_connections(enforce: Enforce, refuse: str, events: list[str]) -> None:
-    """4430 also for a rate of handshakes: what is to be done about it is another thing than about messages."""
+async def test_the_close_code_of_too_many_handshakes_is_that_of_a_rate(
+    enforce: Enforce, refuse: str, events: list[str]
+) -> None:
     enforce(knocks={**KNOCKS, "key": "ip"})
     app = ThrottleMiddleware(PlainEcho.as_asgi(), "chat", refuse=refuse)
     assert await is_let_in(app=app)
     *before, close = await handshake(app, client=[ADDRESS, 2])
     assert [event["type"] for event in before] == events
-    assert (close["type"], close["code"]) == ("websocket.close", 4430)
+    assert (close["type"], close["code"]) == ("websocket.close", 4429)
     assert close["reason"].startswith("rate limited; retry_after=")
     assert await is_let_in(app=app, address="198.51.100.7")
 

@@ -579,7 +579,7 @@ class TestServed:
         (late,) = page.evaluate("knocks.map(({ told }) => told).filter((told) => told[0].type && told.length > 2)")
         assert [one["type"] for one in late] == ["open", "throttled", "close", "waiting", "open", "message"]
         (_, refused, closed, waiting, again, _) = late
-        assert (refused["code"], refused["rule"], closed["code"]) == ("rate_limited", "knocks", 4430)
+        assert (refused["code"], refused["rule"], closed["code"]) == ("rate_limited", "knocks", 4429)
         assert again["at"] - refused["at"] + LATE >= refused["retry_after"] > 1
         assert waiting["seconds"] >= refused["retry_after"] - 0.1
 
