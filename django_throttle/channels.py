@@ -44,7 +44,8 @@ class ThrottledConsumerMixin:
     ``throttle_ladder`` says from which refused message in a row on "error", "delay" or "close" is the answer; 0 for
     never. ``throttle_close_codes`` gives reasons other close codes. ``throttle_idle_timeout`` and
     ``throttle_max_age``, in seconds, replace the settings. ``throttle_on_rule_change`` is what becomes of sockets
-    that are too many when a limit becomes lower: "ignore", "warn" or "close". See docs/reference/sockets.rst.
+    that are too many when a limit becomes lower: "ignore", "warn" or "close". ``throttle_answers`` is "each" for an
+    answer to each refused message, "once" for no other until a message can pass. See docs/reference/sockets.rst.
     """
 
     throttle_scope: str | None = None
@@ -54,6 +55,7 @@ class ThrottledConsumerMixin:
     throttle_idle_timeout: float | timedelta | None = None
     throttle_max_age: float | timedelta | None = None
     throttle_on_rule_change: str = "warn"
+    throttle_answers: str = "each"
     channel_layer: Any = ChannelLayerAttribute()
     throttle = FrameThrottle()  # spends nothing; each frame under a rule of a measured unit brings its own
 
@@ -69,8 +71,11 @@ class ThrottledConsumerMixin:
         """What an incoming frame (a ``websocket.receive`` event, not decoded) costs; a number in its place does too."""
         return 1
 
-    def throttle_error_payload(self, decision: Decision) -> object:
-        """The frame for a refused client: text and bytes are sent as they are, anything else as JSON."""
+    def throttle_error_payload(self, decision: Decision, message: Event | None = None) -> object:
+        """The frame for a refused client: text and bytes are sent as they are, anything else as JSON.
+
+        ``message`` is the refused message, None for a handshake. A method without that parameter does too.
+        """
         return error_payload(decision)
 
     def throttle_coalesce(self, message: Event) -> Hashable | None:
@@ -108,7 +113,7 @@ class ThrottleMiddleware:
 
     Put it inside the middleware that finds the user, so that rules per user apply. ``options`` are what the mixin
     has as attributes and hooks: ``cost``, ``payload``, ``coalesce``, ``continuity``, ``close_codes``, ``ladder``,
-    ``idle_timeout``, ``max_age``, ``on_rule_change``.
+    ``idle_timeout``, ``max_age``, ``on_rule_change``, ``answers``.
     """
 
     def __init__(

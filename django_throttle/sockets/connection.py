@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from time import monotonic
@@ -15,6 +15,7 @@ from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Lease
 from django_throttle.core.commands import Refund, Release, joined, refund_for_refusal
 from django_throttle.core.decide import refund_charges
+from django_throttle.core.decision import error_code
 from django_throttle.core.texts import gettext_noop
 from django_throttle.event_loop import spawn
 from django_throttle.identity import ScopeWho
@@ -29,7 +30,9 @@ from django_throttle.sockets.error_frames import (
     Send,
     best_effort,
     bypassing,
+    close_code,
     close_events,
+    close_reason,
     frame_event,
     handshake_close_events,
     notice_payload,
@@ -37,6 +40,7 @@ from django_throttle.sockets.error_frames import (
 from django_throttle.sockets.limits import FrameLimits
 from django_throttle.sockets.server_stream import is_given_up
 from django_throttle.sockets.settings import SocketSettings
+from django_throttle.sockets.subprotocols import Subprotocol, subprotocol_of
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun
 
@@ -187,18 +191,18 @@ _DETAILS: Final = {
 class Connection:
     """One socket, as its application, its limits and other threads see it (``connections.open_sockets``).
 
-    ``settings`` are those of its door, ``send_own`` sends our own frames, ``outer`` is a connection of another scope
-    around this one and ``inner`` are those within. ``take_dropped`` ends the wait of unsent frames. ``is_open`` is True
-    between accept and close, ``has_ended`` once either side has closed; ``closed`` is how we have closed it, and
-    ``is_left`` is True once its application has returned. Used on its event loop; ``close`` and ``reset`` are called,
-    and numbers read, from anywhere.
+    ``settings`` are those of its door. ``send_own`` sends our own frames, in the shape of ``subprotocol``. ``outer`` is
+    a connection of another scope around this one and ``inner`` are those within. ``take_dropped`` ends the wait of
+    unsent frames. ``is_open`` is True between accept and close, ``has_ended`` once either side has closed; ``closed``
+    is how we have closed it, and ``is_left`` is True once its application has returned. Used on its event loop;
+    ``close`` and ``reset`` are called, and numbers read, from anywhere.
     """
 
     __slots__ = (
         "__weakref__", "_closed_at", "_counters", "_deadlines", "_listened", "_listening_since", "_receive",
         "_send", "_sending_since", "closed", "escalation", "handshake", "has_ended", "id", "incoming",
         "inner", "is_left", "is_open", "last_received", "leases", "loop", "lost", "opened", "outer", "outgoing", "path",
-        "received", "refused", "scope", "send_own", "sent", "settings", "take_dropped", "waits", "who",
+        "received", "refused", "scope", "send_own", "sent", "settings", "subprotocol", "take_dropped", "waits", "who",
     )  # fmt: skip
 
     def __init__(
@@ -207,6 +211,8 @@ class Connection:
         self.id: str = open_sockets.new_id() if outer is None else outer.id
         self.scope, self.path, self.who = settings.scope, scope.get("path", ""), ScopeWho(scope)
         self.settings, self.outer = settings, outer
+        # We accept by the first one that the client offers, its application by what it likes.
+        self.subprotocol: Subprotocol = subprotocol_of(next(iter(scope.get("subprotocols") or ()), None))
         self.inner: tuple[Connection, ...] = ()
         self.send_own: Send = best_effort(send) if outer is None else bypassing(outer.send_own, send)
         self._receive, self._send = receive, send
@@ -242,7 +248,7 @@ class Connection:
         return str(self.who.address() or "")
 
     def close_code(self, reason: str) -> int:
-        return self.settings.close_code(reason)
+        return close_code(reason, self.settings.close_codes, self.subprotocol.close_codes)
 
     def close(self, code: int, reason: str, payload: object = None) -> None:
         """Have its event loop close it; a second time, or when it has ended, changes nothing."""
@@ -255,6 +261,11 @@ class Connection:
     def _call(self, function: Callable[..., None], *args: object) -> None:
         with suppress(RuntimeError):  # the loop has been closed, and the socket with it
             self.loop.call_soon_threadsafe(function, *args)
+
+    def close_for(self, decision: Decision, message: Event | None = None) -> Close:
+        """Return how to close it for a refusal, and the frame that says so before."""
+        payload = self.settings.refusal_content(decision, self.subprotocol.last, message)
+        return Close(self.close_code(error_code(decision)), close_reason(decision), payload)
 
     def start(self) -> None:
         """It has been let in: its application begins."""
@@ -392,6 +403,8 @@ class Connection:
         if self.closed is not None or self.has_ended or is_outer_closed:
             return
         self.closed, self._closed_at = close, monotonic()
+        if isinstance(close.payload, Mapping):
+            close = close._replace(payload=self.subprotocol.last(close.payload))
         last, was_open = self.last_frames(), self.is_open
         self.end()
         accepts = self.settings.refusal == "frame"
@@ -405,7 +418,10 @@ class Connection:
     def last_frames(self) -> tuple[Event, ...]:
         """What its client is sent before it closes, whoever closes it: the report of dropped frames that is due."""
         dropped = self.take_dropped()
-        return () if dropped is None or not self.is_open else (frame_event(self.settings.continuity_content(dropped)),)
+        if dropped is None or not self.is_open:
+            return ()
+        content = self.settings.continuity_content(dropped, self.subprotocol.notice)
+        return () if content is None else (frame_event(content),)
 
     def check_still_sending(self) -> None:
         """The application sends after we have closed: ignored at first, so that it can end what it is doing.

@@ -126,6 +126,8 @@ def bypassing(outer: Send, send: Send) -> Send:
     return send_own
 
 
+# Which refused messages are answered: each, or none until a message can pass again.
+ANSWERS: Final = ("each", "once")
 # What is done about a refused frame, the mildest first.
 ACTIONS: Final = ("drop", "error", "delay", "close")
 # Error frames: so many at once, then one a second. Else the limiter would answer a flood with another.
@@ -155,12 +157,16 @@ class Escalation:
         self.violations += 1
         return action_for(self.violations)
 
-    def may_send_error(self, decision: Decision) -> bool:
-        """Whether an error frame is sent for this refusal, which then counts as sent: one until a frame can pass."""
+    def may_send_error(self, decision: Decision, *, once: bool = False) -> bool:
+        """Whether an error frame is sent for this refusal, which then counts as sent.
+
+        ``once``: there is no other until a frame can pass.
+        """
         now = monotonic()
         if now < self.quiet_until or self._errors_forgotten_at - now > ERROR_BURST - 1:
             return False
-        self.quiet_until = now + (decision.retry_after or NEVER_RETRY)
+        if once:
+            self.quiet_until = now + (decision.retry_after or NEVER_RETRY)
         self._errors_forgotten_at = max(self._errors_forgotten_at, now) + 1.0
         return True
 
@@ -187,9 +193,9 @@ CLOSE_CODES: Final[dict[str, int]] = {
 MAX_REASON: Final = 123
 
 
-def close_code(reason: str, own: Mapping[str, int] = {}) -> int:
-    """The close code for a reason, by a site's own codes first; 4429 where neither has it."""
-    return own.get(reason) or CLOSE_CODES.get(reason, RATE_LIMITED)
+def close_code(reason: str, *codes: Mapping[str, int]) -> int:
+    """Return the close code for a reason: the first that ``codes`` have, else ours, else 4429."""
+    return next((own[reason] for own in codes if reason in own), CLOSE_CODES.get(reason, RATE_LIMITED))
 
 
 class Close(NamedTuple):

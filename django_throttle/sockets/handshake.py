@@ -9,18 +9,15 @@ from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.decide import NO_CHARGES, EarlierCharges
-from django_throttle.core.decision import error_code
 from django_throttle.event_loop import in_thread, spawn
 from django_throttle.identity.caller import SOCKET
 from django_throttle.sockets import limits, rule_change
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.error_frames import (
     Application,
-    Close,
     Receive,
     Scope,
     Send,
-    close_reason,
     refuse_handshake,
 )
 from django_throttle.sockets.messages import Inbound, Outbound
@@ -51,9 +48,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
             if (now := rulebook.present()) not in (None, before):  # rules have changed before it could be seen
                 spawn(rule_change.apply([connection], before, now))
             return await app(scope, inbound.receive, outbound.send)
-        code = settings.close_code(error_code(refused))
-        close = Close(code, close_reason(refused), settings.refusal_content(refused))
-        await refuse_handshake(scope, connection.send_own, refused, close, by=refusal)
+        await refuse_handshake(scope, connection.send_own, refused, connection.close_for(refused), by=refusal)
     except ConnectionAbortedError:  # it went on sending for long after we had closed
         if connection.closed is None:
             raise

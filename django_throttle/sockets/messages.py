@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Hashable
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -18,18 +19,20 @@ from django_throttle.event_loop import spawn
 from django_throttle.sockets.connection import INTERRUPTED, Connection
 from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.error_frames import Close, DroppedFrames, Event, close_reason, frame_event
+from django_throttle.sockets.subprotocols import subprotocol_of
 
 
 class Inbound:
     """What the application receives from."""
 
-    __slots__ = ("_connection", "_has_seen_close", "_pending", "_ready_at")
+    __slots__ = ("_connection", "_has_seen_close", "_is_excused", "_pending", "_ready_at")
 
     def __init__(self, connection: Connection, first: Event) -> None:
         self._connection = connection
         self._pending: Event | None = first  # not passed yet: an application that stops waiting gets it next time
         self._ready_at: float | None = None  # when the pending frame, which was allowed, has its turn
         self._has_seen_close = False  # the application, ours
+        self._is_excused = False  # the pending frame passes although it was refused
 
     async def receive(self) -> Event:
         """The next event that may pass; a refused frame is answered and dropped."""
@@ -54,7 +57,9 @@ class Inbound:
             ):
                 self._pending, self._ready_at = None, None
                 if not connection.has_ended:
-                    if (escalation := connection.escalation).violations or escalation.quiet_until:
+                    if self._is_excused:  # it does not end a row of refusals
+                        self._is_excused = False
+                    elif (escalation := connection.escalation).violations or escalation.quiet_until:
                         escalation.reset()
                     return event  # type: ignore[no-any-return]
                 await asyncio.sleep(0)  # it crosses the application's own close: nobody is charged for it any more
@@ -78,13 +83,22 @@ class Inbound:
         escalation, settings = connection.escalation, connection.settings
         connection.refused += 1
         action = escalation.refused(decision, settings.action)
-        if action != "drop" and connection.is_open and escalation.may_send_error(decision):
-            await connection.send_own(frame_event(settings.refusal_content(decision)))
         if action == "delay" and decision.retry_after and await self._passes_later(event, decision.retry_after):
             return True
+        close = Close(connection.close_code(error_code(decision)), close_reason(decision))
+        is_answered = action != "drop" and escalation.may_send_error(decision, once=settings.answers == "once")
+        if is_answered and connection.is_open:
+            subprotocol = connection.subprotocol
+            message = subprotocol.read(event)
+            if subprotocol.ends_operation(message):
+                self._is_excused = True
+                return True
+            if subprotocol.opens(message):
+                action, close = "close", connection.close_for(decision, event)
+            elif content := settings.refusal_content(decision, partial(subprotocol.answer, message), event):
+                await connection.send_own(frame_event(content))
         self._pending = None
         if action == "close" and connection.is_open:
-            close = Close(settings.close_code(error_code(decision)), close_reason(decision))
             await asyncio.shield(spawn(connection.close_by(close)))  # an application that waits no longer cuts it not
         # Neither a full queue of frames nor the memory store ever waits: let other sockets have a turn.
         await asyncio.sleep(0)
@@ -128,8 +142,10 @@ class Outbound:
         elif event["type"] in _ENDING:
             await self._close(event)
         else:
+            if is_accept := event["type"] == "websocket.accept":
+                connection.subprotocol = subprotocol_of(event.get("subprotocol"))
             await connection.deliver(event)
-            if event["type"] == "websocket.accept":
+            if is_accept:
                 connection.accepted()
                 connection.end_if_given_up()
 
@@ -216,8 +232,9 @@ class UnsentFrames:
             return
         dropped, self.lost, self._since, self._reported = DroppedFrames(self.lost, self._since), 0, None, monotonic()
         connection = self._connection
-        if connection.is_open:
-            await connection.send_own(frame_event(connection.settings.continuity_content(dropped)))
+        content = connection.settings.continuity_content(dropped, connection.subprotocol.notice)
+        if connection.is_open and content is not None:
+            await connection.send_own(frame_event(content))
 
     def end(self) -> DroppedFrames | None:
         """The socket has ended, and nothing more is sent: what was dropped and not reported."""

@@ -18,12 +18,12 @@ from django_throttle.call_facts import Facts
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.algorithms.uncounted import RETRY_AFTER_US
-from django_throttle.core.decision import conclude, error_code
+from django_throttle.core.decision import conclude
 from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import rules_changed
 from django_throttle.sockets.connection import Connection
-from django_throttle.sockets.error_frames import Close, close_reason, frame_event
+from django_throttle.sockets.error_frames import frame_event
 from django_throttle.stores import get_store
 from django_throttle.stores.sync_pool import text
 
@@ -84,7 +84,7 @@ async def _apply(connection: Connection, old: Snapshot | None, new: Snapshot) ->
     facts = Facts(connection.scope, HANDSHAKE_EVENTS, connection.who)
     blocked, lowered = await at_once_or_in_thread(_judge, connection, facts, old, new)
     if blocked is not None:
-        connection.start_close(_close(connection, blocked))
+        connection.start_close(connection.close_for(blocked))
     return lowered
 
 
@@ -134,16 +134,12 @@ def _close_or_warn(connection: Connection, limit: LoweredLimit) -> None:
     wait = RETRY_AFTER_US / 1_000_000
     decision = conclude((Outcome(limit.rule, limit.ident, False, limit.limit, 0, wait, wait, Reason.EXCEEDED),))
     if connection.settings.on_rule_change == "close":
-        connection.start_close(_close(connection, decision))
+        connection.start_close(connection.close_for(decision))
     else:
         spawn(_warn(connection, decision))  # a client that reads nothing keeps none of the others waiting
 
 
 async def _warn(connection: Connection, decision: Decision) -> None:
-    if connection.is_open:
-        await connection.send_own(frame_event(connection.settings.refusal_content(decision)))
-
-
-def _close(connection: Connection, decision: Decision) -> Close:
-    settings = connection.settings
-    return Close(settings.close_code(error_code(decision)), close_reason(decision), settings.refusal_content(decision))
+    content = connection.settings.refusal_content(decision, connection.subprotocol.notice)
+    if connection.is_open and content is not None:
+        await connection.send_own(frame_event(content))

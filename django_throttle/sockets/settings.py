@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
-from inspect import iscoroutine, iscoroutinefunction
+from functools import partial
+from inspect import Parameter, iscoroutine, iscoroutinefunction, signature
 from math import isfinite
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -21,11 +22,11 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.sockets.error_frames import (
     ACTIONS,
+    ANSWERS,
     CLOSE_CODES,
     REFUSALS,
     DroppedFrames,
     Event,
-    close_code,
     continuity_payload,
     encode,
     error_payload,
@@ -36,6 +37,10 @@ logger = logging.getLogger("django_throttle")
 T = TypeVar("T")
 
 ON_RULE_CHANGE: Final = ("ignore", "warn", "close")
+POSITIONAL: Final = Parameter.POSITIONAL_OR_KEYWORD
+
+# Makes of a payload what a subprotocol has for it; None for no frame.
+Shape = Callable[[object], object | None]
 
 _log_throttle: Final = LogThrottle()
 
@@ -48,6 +53,7 @@ def _no_kind(message: Event) -> Hashable | None:
 class SocketSettings:
     """The scope whose rules apply, what a client is told, what is done about refused frames, and for how long.
 
+    ``payload`` is called with the decision, and with the refused message if it takes two arguments.
     ``ladder`` has, for an action (ACTIONS), the refusal in a row from which on it is taken; 0 for never. None leaves a
     choice to the settings, as it does for ``idle_timeout`` and ``max_age``, in seconds; 0 for never.
     """
@@ -55,7 +61,7 @@ class SocketSettings:
     scope: str
     refuse: str | None = None
     cost: Callable[[Event], int] | int = 1
-    payload: Callable[[Decision], object] = error_payload
+    payload: Callable[..., object] = error_payload
     coalesce: Callable[[Event], Hashable | None] = _no_kind
     continuity: Callable[[DroppedFrames], object] = continuity_payload
     close_codes: Mapping[str, int] = field(default_factory=dict)
@@ -63,6 +69,7 @@ class SocketSettings:
     idle_timeout: float | timedelta | None = None
     max_age: float | timedelta | None = None
     on_rule_change: str = "warn"
+    answers: str = "each"
 
     def check(self) -> None:
         """Raise InvalidSetting for an invalid option; the site's settings are not looked at."""
@@ -72,6 +79,7 @@ class SocketSettings:
             _check_word("refuse", self.refuse, REFUSALS)
         _check_codes(self.close_codes)
         _check_word("on_rule_change", self.on_rule_change, ON_RULE_CHANGE)
+        _check_word("answers", self.answers, ANSWERS)
         _check_ladder(self.ladder)
         _check_seconds("idle_timeout", self.idle_timeout)
         _check_seconds("max_age", self.max_age)
@@ -89,13 +97,18 @@ class SocketSettings:
         _check_word("REFUSE_SOCKET", refusal, REFUSALS)
         return refusal
 
-    def refusal_content(self, decision: Decision) -> str | bytes:
-        """The content of an error frame: the site's own, if that can be sent."""
-        return _content(self.payload, error_payload, decision)
+    def refusal_content(self, decision: Decision, shape: Shape, message: Event | None = None) -> str | bytes | None:
+        """Return the content of an error frame for a refused message, or for none: the site's own, if it can be sent.
 
-    def continuity_content(self, dropped: DroppedFrames) -> str | bytes:
-        """The content of the frame that reports dropped ones, likewise."""
-        return _content(self.continuity, continuity_payload, dropped)
+        ``shape`` is of the subprotocol; None if it has no such frame.
+        """
+        return _content(
+            self.payload, partial(_refusal, self.payload, decision, message), error_payload, decision, shape
+        )
+
+    def continuity_content(self, dropped: DroppedFrames, shape: Shape) -> str | bytes | None:
+        """Return the content of the frame that reports dropped ones, likewise."""
+        return _content(self.continuity, partial(self.continuity, dropped), continuity_payload, dropped, shape)
 
     def coalesce_kind(self, message: Event) -> Hashable | None:
         """Of which kind an outgoing frame is; None where the site's own function fails."""
@@ -106,9 +119,6 @@ class SocketSettings:
             _log_failure(self.coalesce, error, "the frame is taken to be of no kind")
             return None
         return kind
-
-    def close_code(self, reason: str) -> int:
-        return close_code(reason, self.close_codes)
 
     def action(self, refusals: int) -> str:
         """What is done about the last of so many refusals in a row: the hardest action that is due."""
@@ -124,17 +134,41 @@ class SocketSettings:
         return idle, oldest
 
 
-def _content(own: Callable[[T], object], standard: Callable[[T], object], subject: T) -> str | bytes:
-    """The encoded content of a frame: the site's own, or the standard one where that cannot be sent."""
+def _refusal(function: Callable[..., object], decision: Decision, message: Event | None) -> object:
+    """Call a function that makes the payload of a refusal.
+
+    It gets the message too if it has a parameter ``message``, or needs two arguments.
+    """
     try:
-        payload = own(subject)
+        parameters = signature(function).parameters
+    except ValueError:  # of a built-in function
+        return function(decision)
+    if "message" in parameters:
+        by_name = {"decision": decision} if "decision" in parameters else {}
+        return function(*(() if by_name else (decision,)), **by_name, message=message)
+    required = [one for one in parameters.values() if one.default is one.empty and one.kind <= POSITIONAL]
+    return function(decision, message) if len(required) > 1 else function(decision)
+
+
+def _content(
+    own: object, make: Callable[[], object], standard: Callable[[T], object], subject: T, shape: Shape
+) -> str | bytes | None:
+    """Return the encoded content of a frame: the site's own, or the standard one if that cannot be sent."""
+    try:
+        payload = make()
         if iscoroutine(payload):
             payload.close()  # nobody will ever await it
             raise TypeError("it must not be asynchronous: the content is needed at once")
-        return encode(payload)
+        content = encode(payload)
+        shaped = shape(payload)
+        return content if shaped is payload else _encoded(shaped)
     except Exception as error:  # noqa: BLE001 - it may raise anything
         _log_failure(own, error, "what it returned cannot be sent, and the client gets the standard frame")
-        return encode(standard(subject))
+        return _encoded(shape(standard(subject)))
+
+
+def _encoded(payload: object | None) -> str | bytes | None:
+    return None if payload is None else encode(payload)
 
 
 def _log_failure(own: object, error: Exception, consequence: str) -> None:
@@ -201,6 +235,7 @@ OPTIONS: Final[dict[str, str]] = {
     "throttle_idle_timeout": "idle_timeout",
     "throttle_max_age": "max_age",
     "throttle_on_rule_change": "on_rule_change",
+    "throttle_answers": "answers",
 }
 # What else somebody may take their names for.
 _ALIKE: Final = {"throttle_refuse": "refuse"}

@@ -168,7 +168,7 @@ def streams(site: Site) -> Iterator[str]:
 
 
 def graphql(site: Site) -> Iterator[str]:
-    cost, rules, _ = shown("graphql")
+    cost, rules, *_ = shown("graphql")
     site.module("shop.limits", **run(cost))
     site.rules(rules)
     site.view("graphql")

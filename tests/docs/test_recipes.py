@@ -32,7 +32,7 @@ from tests.other_side import other_side
 from tests.pages import DOCS, run, shown
 
 enforce = pytest.fixture(enforcer)
-(QUOTAS, TOLD), (OPERATIONS, GRAPHQL, _VIEWS), (*_, ACCOUNT) = map(shown, ("quotas", "graphql", "logins"))
+(QUOTAS, TOLD), (OPERATIONS, GRAPHQL, *_VIEWS), (*_, ACCOUNT) = map(shown, ("quotas", "graphql", "logins"))
 (_, PLAN_FUNCTION, BY_FUNCTION, AUDIENCES), (CRM, CUSTOMER) = shown("plans"), shown("outgoing")
 
 

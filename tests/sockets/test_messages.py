@@ -46,7 +46,7 @@ class TestRefusals:
     async def test_a_refused_frame_is_dropped_and_told_once(self, enforce: Enforce, clock: FrozenClock) -> None:
         enforce(frames=TWO_FRAMES)
         clock.to(17.25)
-        async with Line() as line:
+        async with Line(answers="once") as line:
             line.send("one", "two", "three", "four")
             assert await line.error() == {
                 "type": "error",
@@ -68,7 +68,7 @@ class TestRefusals:
     @AT_ONCE
     async def test_a_new_streak_is_told_again_and_an_allowed_frame_ends_one(self, enforce: Enforce) -> None:
         enforce(own=ONE_OWN)
-        async with Line() as line:
+        async with Line(answers="once") as line:
             for minute in range(1, 4):
                 line.send("in", *["over"] * 9)  # the tenth in a row would close it
                 await line.until(lambda minute=minute: only().refused == 9 * minute)
@@ -78,7 +78,7 @@ class TestRefusals:
     @AT_ONCE
     async def test_a_long_streak_is_told_once_a_retry_window(self, enforce: Enforce) -> None:
         enforce(frames={**TWO_FRAMES, "rate": "1/min"})
-        async with Line() as line:
+        async with Line(answers="once") as line:
             line.send("in")
             for number in (1, 2):
                 line.send(*["over"] * 3)
@@ -110,7 +110,7 @@ class TestRefusals:
             "reason": "rate limited; retry_after=60",
         }
         await line.ended()
-        assert (line.frames[0], len(line.told("error")), len(line.frames), held(store)) == ({}, 1, 2, 0)
+        assert (line.frames[0], len(line.told("error")), len(line.frames), held(store)) == ({}, 5, 6, 0)
 
     async def test_what_follows_our_close_reaches_no_one(self, enforce: Enforce) -> None:
         """The application is told, and its last words are swallowed."""
@@ -130,7 +130,7 @@ class TestRefusals:
         line.send(*["x"] * 14)
         await line.close()
         assert codes == [4429, 1000]
-        assert [event["type"].partition(".")[2] for event in line.sent] == ["accept", "send", "close"]
+        assert [event["type"].partition(".")[2] for event in line.sent] == ["accept", *["send"] * 5, "close"]
         assert line.frames == line.told("error")
 
     async def test_before_accept_nothing_is_said(self, enforce: Enforce) -> None:
@@ -470,4 +470,4 @@ class TestA44:
         flooded = only()
         line.send(*["x"] * self.FLOOD)
         assert (await line.closing())["code"] == 4429
-        assert (flooded.refused, len(line.told("error"))) == (25, 1)
+        assert (flooded.refused, len(line.told("error"))) == (25, 5)

@@ -81,9 +81,10 @@ async def test_the_ladder(enforce: Enforce) -> None:
     steps = [terms.action(n) for n in range(1, 21)]
     assert steps == ["drop"] * 2 + ["error"] * 2 + ["delay"] * 15 + ["close"]
     async with echoing(consumer) as line:
-        line.send(*"0123")
+        line.send(*(f'{{"id": {number}}}' for number in range(4)))
         await line.until(lambda: len(line.frames) == 2)
-        assert (line.frames[0], set(line.frames[1]["error"])) == (0, {"code", "seconds"})
+        refused = line.frames[1]
+        assert (line.frames[0], refused["re"], set(refused["error"])) == ({"id": 0}, 3, {"code", "seconds"})
 
 
 async def test_the_newest_of_each_symbol(enforce: Enforce) -> None:

@@ -314,7 +314,7 @@ class TestResets:
 
 async def flooded() -> Line:
     """A socket that has used up its budget of five, and its questions."""
-    line = await Line().open()
+    line = await Line(answers="once").open()
     line.send(*["x"] * 40)
     await line.until(lambda: only().refused == 35)
     assert len(texts(line)) == 5

@@ -120,9 +120,8 @@ function hear(socket, frame) {
   }
 }
 
-// Messages are decided in their order. An error frame tells of the first refused one; those after it are refused
-// silently until another can pass. So an echo says of all before it that they were refused, and so does silence
-// after an error frame.
+// Messages are decided in their order, and each refused one has an error frame, up to five at once. Others are refused
+// silently. So an echo says of all before it that they were refused, and so does silence after an error frame.
 
 function echoed(socket, id) {
   settle(socket, socket.outstanding.filter((message) => message.id < id).length, "refused");

@@ -1,0 +1,132 @@
+"""Subprotocols whose clients close the connection for a frame of an unknown shape: those of GraphQL.
+
+Error frames of other sockets are sent as they are. ``graphql-transport-ws`` is the protocol of the library graphql-ws,
+``graphql-ws`` that of the former subscriptions-transport-ws.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+Payload = Mapping[str, Any]
+
+
+class Message(NamedTuple):
+    """The type and the id of a client's message, None without one."""
+
+    type: object = None
+    id: str | int | None = None
+
+
+class Subprotocol:
+    """The frames of a socket without a subprotocol, or with one of the application's own: payloads as they are.
+
+    ``close_codes`` are by reason, in place of the usual ones.
+    """
+
+    close_codes: Mapping[str, int] = {}
+
+    def answer(self, message: Message, payload: object) -> object | None:
+        """Return the payload that answers a refused message; None for none."""
+        return payload
+
+    def notice(self, payload: object) -> object | None:
+        """Return the payload that answers no message; None where the subprotocol has no place for it."""
+        return payload
+
+    def last(self, payload: object) -> object | None:
+        """Return the payload of the last frame before a close; None for none."""
+        return payload
+
+    def read(self, event: Mapping[str, Any]) -> Message:
+        """Return what the other methods need to know of a client's message."""
+        return Message()
+
+    def ends_operation(self, message: Message) -> bool:
+        """Return True for a message that only frees what the server holds: it is passed on although it is refused."""
+        return False
+
+    def opens(self, message: Message) -> bool:
+        """Return True for a message without which its client cannot go on: if it is refused, the socket is closed."""
+        return False
+
+
+class _GraphQL(Subprotocol):
+    operation: str
+    end: str
+
+    def read(self, event: Mapping[str, Any]) -> Message:
+        text = event.get("text")
+        try:
+            content = json.loads(text if text is not None else event.get("bytes") or b"")
+        except (ValueError, RecursionError):
+            return Message()
+        if not isinstance(content, dict):
+            return Message()
+        number = content.get("id")
+        return Message(content.get("type"), number if isinstance(number, str | int) else None)
+
+    def answer(self, message: Message, payload: object) -> object | None:
+        if not isinstance(payload, Mapping) or "id" in payload:  # shaped by a function of the site's
+            return payload
+        return self.error(message.id, payload) if message.type == self.operation and message.id is not None else None
+
+    def error(self, operation: str | int, payload: Payload) -> Payload:
+        """Return the frame that ends an operation with an error."""
+        return {"id": operation, "type": "error", "payload": _error(payload)}
+
+    def ends_operation(self, message: Message) -> bool:
+        return message.type == self.end
+
+    def opens(self, message: Message) -> bool:
+        return message.type == "connection_init"
+
+
+def _error(payload: Payload) -> Payload:
+    """Return a payload as an error of GraphQL; what is no text of a standard payload is under ``extensions``."""
+    extensions = {key: value for key, value in payload.items() if key not in ("type", "detail")}
+    return {"message": payload.get("detail") or "Rate limit exceeded.", "extensions": extensions}
+
+
+class _TransportWs(_GraphQL):
+    # Its clients never come back after 4429, which means "too many initialisation requests" there.
+    close_codes = {"rate_limited": 4425}
+    operation, end = "subscribe", "complete"
+
+    def answer(self, message: Message, payload: object) -> object | None:
+        if message.type == "ping":  # without an answer its client closes the connection
+            return {"type": "pong"}
+        return super().answer(message, payload)
+
+    def error(self, operation: str | int, payload: Payload) -> Payload:
+        return {**super().error(operation, payload), "payload": [_error(payload)]}
+
+    def notice(self, payload: object) -> object | None:
+        """Return it as the payload of a pong: the one frame that a server may send at any time without an answer."""
+        return {"type": "pong", "payload": payload} if isinstance(payload, Mapping) else None
+
+    last = notice
+
+
+class _SubscriptionsTransportWs(_GraphQL):
+    operation, end = "start", "stop"
+
+    def notice(self, payload: object) -> object | None:
+        return None
+
+    def last(self, payload: object) -> object | None:
+        return {"type": "connection_error", "payload": _error(payload)} if isinstance(payload, Mapping) else None
+
+
+PLAIN: Final = Subprotocol()
+SUBPROTOCOLS: Final[Mapping[Any, Subprotocol]] = {
+    "graphql-transport-ws": _TransportWs(),
+    "graphql-ws": _SubscriptionsTransportWs(),
+}
+
+
+def subprotocol_of(name: object) -> Subprotocol:
+    """Return the subprotocol of this name, PLAIN for any other and for None."""
+    return SUBPROTOCOLS.get(name, PLAIN)

@@ -1,0 +1,287 @@
+"""Answers to refused messages: one for each, by the message, in the shape of the subprotocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import strawberry
+from strawberry.channels import GraphQLWSConsumer
+
+from django_throttle.channels import ThrottledConsumerMixin
+from django_throttle.core import Rule
+from django_throttle.exceptions import InvalidSetting
+from django_throttle.sockets.error_frames import Close
+from tests.consumers import TWO_SOCKETS, AsyncEcho, opened, socket
+from tests.doors import Enforce
+from tests.sockets.guarded import Line, only
+
+OWN = {"rate": "2/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
+FIVE_AT_ONCE = 5
+# By subprotocol: the client's words for an operation and its end, and the server's for a result.
+WORDS = {"graphql-transport-ws": ("subscribe", "complete", "next"), "graphql-ws": ("start", "stop", "data")}
+GRAPHQL = pytest.mark.parametrize("protocol", WORDS)
+news: list[asyncio.Queue[str]] = []
+
+
+@strawberry.type
+class Query:
+    hello: str = "world"
+
+
+@strawberry.type
+class Subscription:
+    @strawberry.subscription
+    async def news(self) -> AsyncIterator[str]:
+        news.append(queue := asyncio.Queue())
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            news.remove(queue)
+
+
+class GraphQL(ThrottledConsumerMixin, GraphQLWSConsumer[None, None]):
+    throttle_scope = "graphql"
+    refuse = "frame"
+
+
+class Dear(GraphQL):
+    throttle_cost = 3  # type: ignore[assignment]
+
+
+def graphql(consumer: type[GraphQL] = GraphQL) -> Any:
+    schema = strawberry.Schema(query=Query, subscription=Subscription)
+    return consumer.as_asgi(schema=schema, keep_alive=False)
+
+
+async def subscribed(protocol: str, app: Any = None) -> Any:
+    """A client with one running subscription, which has cost two messages."""
+    client = socket(app or graphql(), subprotocols=[protocol])
+    assert await client.connect() == (True, protocol)
+    await client.send_json_to({"type": "connection_init"})
+    assert (await client.receive_json_from())["type"] == "connection_ack"
+    await client.send_json_to(operation(protocol, "1"))
+    while not news:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.001)
+    return client
+
+
+def operation(protocol: str, number: str) -> dict[str, Any]:
+    return {"id": number, "type": WORDS[protocol][0], "payload": {"query": "subscription { news }"}}
+
+
+async def hears(client: Any, protocol: str, text: str) -> None:
+    news[0].put_nowait(text)
+    frame = {"id": "1", "type": WORDS[protocol][2], "payload": {"data": {"news": text}}}
+    assert (await client.receive_json_from()) == frame
+
+
+class TestGraphQL:
+    @GRAPHQL
+    async def test_a_refused_operation_ends_with_an_error_and_the_others_go_on(
+        self, enforce: Enforce, protocol: str
+    ) -> None:
+        enforce(own=OWN)
+        client = await subscribed(protocol)
+        await client.send_json_to(operation(protocol, "2"))
+        error = await client.receive_json_from()
+        assert (error["id"], error["type"]) == ("2", "error")
+        (found,) = error["payload"] if protocol == "graphql-transport-ws" else [error["payload"]]
+        assert found["message"].startswith("Rate limit exceeded. Try again in ")
+        assert found["extensions"] | {"reference": "", "retry_after": 0} == {
+            "code": "rate_limited", "rule": "own", "limit": 2, "remaining": 0, "window": 60, "retry_after": 0,
+            "reference": "",
+        }  # fmt: skip
+        await hears(client, protocol, "still running")
+        await client.disconnect()
+
+    @GRAPHQL
+    async def test_a_refused_end_is_passed_on_so_that_nothing_runs_for_nobody(
+        self, enforce: Enforce, protocol: str
+    ) -> None:
+        enforce(own=OWN)
+        client = await subscribed(protocol)
+        await client.send_json_to({"id": "1", "type": WORDS[protocol][1]})
+        while news:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        assert only().refused == 1
+        await client.disconnect()
+
+    @GRAPHQL
+    async def test_a_flood_of_ends_is_refused_like_any_other(self, enforce: Enforce, protocol: str) -> None:
+        enforce(own=OWN)
+        client = await subscribed(protocol)
+        for number in range(10):
+            await client.send_json_to({"id": f"x{number}", "type": WORDS[protocol][1]})
+        codes = {"graphql-transport-ws": 4425, "graphql-ws": 4429}
+        assert await closing(client) == codes[protocol]
+        await client.wait()
+
+    async def test_a_refused_ping_is_answered(self, enforce: Enforce) -> None:
+        enforce(own=OWN)
+        client = await subscribed("graphql-transport-ws")
+        await client.send_json_to({"type": "ping"})
+        assert await client.receive_json_from() == {"type": "pong"}
+        await client.send_json_to({"type": "pong"})
+        assert await client.receive_nothing()
+        await client.disconnect()
+
+    @GRAPHQL
+    async def test_a_client_that_may_not_begin_is_closed_and_comes_back(self, enforce: Enforce, protocol: str) -> None:
+        enforce(own=OWN)
+        client = await opened(graphql(Dear), subprotocols=[protocol])
+        await client.send_json_to({"type": "connection_init"})
+        last = await client.receive_json_from()
+        assert last["type"] == ("pong" if protocol == "graphql-transport-ws" else "connection_error")
+        assert await closing(client) == {"graphql-transport-ws": 4425, "graphql-ws": 4429}[protocol]
+        await client.wait()
+
+    @GRAPHQL
+    async def test_a_refused_handshake(self, enforce: Enforce, protocol: str) -> None:
+        enforce(sockets={**TWO_SOCKETS, "limit": 1})
+        first = await opened(graphql(), subprotocols=[protocol])
+        second = await opened(graphql(), subprotocols=[protocol])
+        frame = await second.receive_json_from()
+        if protocol == "graphql-transport-ws":
+            assert (frame["type"], frame["payload"]["code"]) == ("pong", "connection_limit")
+        else:
+            assert (frame["type"], frame["payload"]["extensions"]["code"]) == ("connection_error", "connection_limit")
+        assert await closing(second) == 4430
+        await first.disconnect()
+
+    @GRAPHQL
+    async def test_what_answers_no_message(self, enforce: Enforce, change: Any, protocol: str) -> None:
+        """A warning, a report of dropped frames and a goodbye are no frames that a client fails on."""
+        slots: dict[str, Any] = {**TWO_SOCKETS, "events": ("connection",)}
+        outward = {**OWN, "events": ("send",), "rate": "1/min"}
+        enforce(sockets=slots, outward=outward)
+        client = await subscribed(protocol)  # the acknowledgement has used up what may be sent
+        change(Rule("sockets", **{**slots, "limit": 1}), Rule("outward", **outward))
+        news[0].put_nowait("dropped")
+        while not only().lost:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.001)
+        only().start_close(Close(4410, "closed", {"type": "error", "code": "closed", "detail": "By an operator."}))
+        frames = []
+        while (event := await client.receive_output())["type"] != "websocket.close":
+            frames.append(json.loads(event["text"]))
+        if protocol == "graphql-transport-ws":
+            assert [frame["type"] for frame in frames] == ["pong", "pong"]
+            assert frames[0]["payload"]["lost"] == 1
+            assert frames[1]["payload"]["code"] == "closed"
+        else:
+            error = {"message": "By an operator.", "extensions": {"code": "closed"}}
+            assert frames == [{"type": "connection_error", "payload": error}]
+        assert event["code"] == 4410
+        await client.wait()
+
+    @GRAPHQL
+    async def test_a_payload_of_the_site_s_is_under_extensions(self, enforce: Enforce, protocol: str) -> None:
+        class Own(GraphQL):
+            throttle_close_codes = {"rate_limited": 4029}
+            throttle_ladder = {"close": 2}
+
+            def throttle_error_payload(self, decision: Any) -> Any:  # type: ignore[override]
+                return {"slow": "down"}
+
+        enforce(own=OWN)
+        client = await subscribed(protocol, graphql(Own))
+        for number in "23":
+            await client.send_json_to(operation(protocol, number))
+            error = await client.receive_json_from()
+            (found,) = error["payload"] if protocol == "graphql-transport-ws" else [error["payload"]]
+            assert (error["id"], found["extensions"]) == (number, {"slow": "down"})
+        assert await closing(client) == 4029
+        await client.wait()
+
+    @pytest.mark.parametrize("text", ["{", "[" * 100_000, "[]", "7", '{"type": []}', '{"type": "subscribe", "id": {}}'])
+    @GRAPHQL
+    async def test_a_message_of_no_operation_has_no_answer(self, enforce: Enforce, protocol: str, text: str) -> None:
+        enforce(own=OWN)
+        client = await opened(graphql(Dear), subprotocols=[protocol])
+        await client.send_to(text)
+        assert await client.receive_nothing()
+        await client.disconnect()
+
+
+async def closing(client: Any) -> int:
+    while (event := await client.receive_output())["type"] != "websocket.close":
+        pass
+    return int(event["code"])
+
+
+class TestAnswers:
+    async def test_each_refused_message_has_one_up_to_five_at_once(self, enforce: Enforce, loop_clock: Any) -> None:
+        enforce(own=OWN, MAX_VIOLATIONS=0)
+        async with Line() as line:
+            line.send(*"abcdefghijk")
+            await line.until(lambda: only().refused == 9)
+            assert [frame.get("code") for frame in line.frames[2:]] == ["rate_limited"] * FIVE_AT_ONCE
+            for number in (6, 7):  # then one a second
+                await asyncio.sleep(1)
+                refused = only().refused
+                line.send("x", "x")
+                await line.until(lambda refused=refused: only().refused == refused + 2)
+                assert len(line.told("error")) == number
+
+    async def test_silence_until_a_message_can_pass(self, enforce: Enforce) -> None:
+        class Silent(AsyncEcho):
+            throttle_answers = "once"
+
+        enforce(own=OWN)
+        async with Line(Silent.as_asgi()) as line:
+            line.send(*"abcdef")
+            await line.until(lambda: only().refused == 4)
+            assert len(line.told("error")) == 1
+
+    def test_a_word_that_means_nothing_is_named(self) -> None:
+        with pytest.raises(InvalidSetting, match="answers must be one of each, once, not 'onec'"):
+            Line(answers="onec")
+
+    async def test_a_delayed_message_that_passes_is_not_answered(self, enforce: Enforce, loop_clock: Any) -> None:
+        enforce(own={**OWN, "rate": "1/s"})
+        async with Line(ladder={"delay": 1}) as line:
+            line.send("one", "two")
+            assert await line.received(2) == ["one", "two"]
+            assert (only().refused, line.told("error")) == (1, [])
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            lambda decision, message: {"re": json.loads(message["text"])["id"], "wait": decision.retry_after > 0},
+            lambda decision, message=None: {"re": json.loads(message["text"])["id"], "wait": not decision.allowed},
+            lambda decision, *, message: {"re": json.loads(message["text"])["id"], "wait": not decision.allowed},
+            lambda message, decision: {"re": json.loads(message["text"])["id"], "wait": not decision.allowed},
+            lambda refusal, frame: {"re": json.loads(frame["text"])["id"], "wait": not refusal.allowed},
+        ],
+    )
+    async def test_a_payload_is_made_of_the_refused_message(self, enforce: Enforce, payload: Any) -> None:
+        enforce(own=OWN)
+        async with Line(payload=payload) as line:
+            line.send(*(json.dumps({"id": number}) for number in range(5)))
+            await line.until(lambda: only().refused == 3)
+            assert line.frames[2:] == [{"re": number, "wait": True} for number in (2, 3, 4)]
+
+    async def test_a_consumer_s_payload_for_a_message_and_for_none(self, enforce: Enforce) -> None:
+        class Own(AsyncEcho):
+            refuse = "frame"
+
+            def throttle_error_payload(self, decision: Any, message: Any = None) -> Any:
+                return f"{message and message['text']} by {decision.rule}"
+
+        enforce(own=OWN, sockets={**TWO_SOCKETS, "limit": 1})
+        async with Line(Own.as_asgi()) as line:
+            line.send(*"abc")
+            await line.until(lambda: only().refused)
+            assert line.frames[-1] == "c by own"
+            assert (await Line(Own.as_asgi()).open()).frames == ["None by sockets"]
+
+    async def test_a_function_with_a_default_of_its_own_gets_the_decision_alone(self, enforce: Enforce) -> None:
+        enforce(own=OWN)
+        async with Line(payload=lambda decision, who="Anna": f"slow down, {who}") as line:
+            line.send(*"abc")
+            await line.until(lambda: only().refused)
+            assert line.frames[-1] == "slow down, Anna"
