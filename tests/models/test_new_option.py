@@ -40,9 +40,23 @@ class Badged(Rule):
     )
 
 
-@pytest.fixture(scope="module")
-def rows() -> Any:
-    """The model of its rows."""
+def test_a_rule_has_it_checks_it_and_describes_it() -> None:
+    rule = Badged("api", "5/min", algorithm="gcra", badge="blue")
+    assert rule.badge == "blue" and rule.parts == (rule,) and rule.share(2).badge == "blue"
+    assert rule.as_options() == {"rate": "5/min", "algorithm": "gcra", "badge": "blue"}
+    assert Badged.from_options("api", rule.as_options()) == rule
+    assert Badged("api", "5/min").badge == "none"
+    assert describe(rule) == "each user or address: 5 requests per minute, bursts up to 5, wearing a blue badge"
+    for options, said in (
+        ({"algorithm": "gcra", "badge": "bleu"}, "must be one of none, blue, not 'bleu'; did you mean 'blue'[?]"),
+        ({"badge": "blue"}, r"badge of callers \(badge\) belongs to GCRA only"),
+        ({"bagde": "blue"}, "no option 'bagde'; did you mean 'badge'[?]"),
+    ):
+        with pytest.raises(InvalidRule, match=said):
+            Badged.from_options("api", {"rate": "5/min", **options})
+
+
+def test_the_table_the_form_and_the_docs_have_it(settings: Any) -> None:
     with isolate_apps("django_throttle"):
 
         class BadgedRow(RuleRow):
@@ -53,61 +67,19 @@ def rows() -> Any:
                 constraints = rule_constraints(Badged)
 
         add_columns(BadgedRow, Badged)
-        yield BadgedRow
-
-
-def test_a_rule_has_it() -> None:
-    rule = Badged("api", "5/min", algorithm="gcra", badge="blue")
-    assert rule.badge == "blue" and rule.parts == (rule,) and rule.share(2).badge == "blue"
-    assert rule.as_options() == {"rate": "5/min", "algorithm": "gcra", "badge": "blue"}
-    assert Badged.from_options("api", rule.as_options()) == rule
-    assert Badged("api", "5/min").badge == "none"
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"algorithm": "gcra", "badge": "bleu"}, "badge must be one of none, blue, not 'bleu'; did you mean 'blue'?"),
-        ({"badge": "blue"}, r"badge of callers \(badge\) belongs to GCRA only"),
-        ({"bagde": "blue"}, "no option 'bagde'; did you mean 'badge'?"),
-    ],
-)
-def test_a_rule_checks_it(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidRule, match=said.replace("?", "[?]")):
-        Badged.from_options("api", {"rate": "5/min", **options})
-
-
-def test_a_description_says_it() -> None:
-    rule = Badged("api", "5/min", algorithm="gcra", badge="blue")
-    assert describe(rule) == "each user or address: 5 requests per minute, bursts up to 5, wearing a blue badge"
-
-
-def test_the_table_has_its_column_and_constraints(rows: Any) -> None:
-    column = rows._meta.get_field("badge")
+        form = modelform_factory(BadgedRow, form=PreviewForm, fields=form_fields(Badged))
+    column, rule = BadgedRow._meta.get_field("badge"), Badged("api", "5/min", algorithm="gcra", badge="blue")
     assert (column.default, column.help_text) == ("none", "Which badge callers wear.")
-    names = {check.name for check in rows._meta.constraints}
-    assert {"throttle_badge_known", "throttle_badge_of_gcra"} < names
-    rule = Badged("api", "5/min", algorithm="gcra", badge="blue")
-    assert rows.of(rule).as_rule() == rule
-
-
-def test_the_form_of_the_admin_asks_for_it(rows: Any, settings: Any) -> None:
-    form = modelform_factory(rows, form=PreviewForm, fields=form_fields(Badged))
+    assert {"throttle_badge_known", "throttle_badge_of_gcra"} < {check.name for check in BadgedRow._meta.constraints}
+    assert BadgedRow.of(rule).as_rule() == rule
     field = form().fields["badge"]
-    assert (field.label, field.help_text) == ("Badge of callers", "Which badge callers wear.")
-    assert list(field.choices) == [("none", "No badge"), ("blue", "Blue badge")]
+    assert (field.label, list(field.choices)) == ("Badge of callers", [("none", "No badge"), ("blue", "Blue badge")])
     assert "badge" in dict(fieldsets(Badged))[AMOUNT]["fields"]
     filled = form(TYPED)
     assert filled.is_valid() and filled.instance.meaning.endswith("wearing a blue badge")
     wrong = form({**TYPED, "algorithm": "sliding_log"})
     assert wrong.errors == {"badge": ["“Badge of callers” belongs to GCRA only"]}
-
-
-def test_the_preview_knows_when_to_hide_it() -> None:
-    found = preview_options(Badged)
-    assert (found["algorithms"]["badge"], found["defaults"]["badge"]) == (["gcra"], "none")
-
-
-def test_the_table_of_the_docs_lists_it() -> None:
+    shown = preview_options(Badged)
+    assert (shown["algorithms"]["badge"], shown["defaults"]["badge"]) == (["gcra"], "none")
     row = "   * - ``badge``\n     - Badge of callers\n     - ``none``, ``blue``\n     - ``none``\n     - ``gcra``\n"
     assert row in option_table(Badged)
