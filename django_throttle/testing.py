@@ -21,7 +21,6 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision, Rule
 from django_throttle.core.options import functions, is_dotted
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
-from django_throttle.find_caller import read_ident
 from django_throttle.http.request_state import decisions_of
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.limiter import Limiter
@@ -169,6 +168,8 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
         kind = found.key.partition("_")[0]
         raise InvalidIdent(f"{ident!r} has no kind: the rule {rule!r} counts by {found.key}, so write '{kind}:{ident}'")
     if ident.startswith("api_key:"):
+        from django_throttle.find_caller import read_ident  # of models, which pytest's plugin must not import
+
         try:
             ident = read_ident(ident)
         except ValidationError as error:
