@@ -297,7 +297,7 @@ def begin(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool)
     if is_plain and (found := straight(charges, store, facts.early)) is not None:
         return found if isinstance(found, Decide) else decide_reported(found, facts, commit, charges)
     blocks = snapshot.blocks(facts)
-    decided = decide_flow(charges, store, commit=commit, whole=facts.early, socket="connect" in facts.events)
+    decided = decide_flow(charges, store, commit=commit, whole=facts.early, socket="connection" in facts.events)
     if blocks:
         decided = overrides.decide_blocked(blocks, decided)
     if facts.charged.costs:

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
+from operator import is_
 from time import monotonic
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from django_throttle import rulebook
 from django_throttle.conf import conf
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Lease
@@ -37,13 +39,15 @@ from django_throttle.sockets.error_frames import (
     handshake_close_events,
     notice_payload,
 )
-from django_throttle.sockets.limits import FrameLimits
+from django_throttle.sockets.limits import FrameLimits, match
 from django_throttle.sockets.server_stream import is_given_up
 from django_throttle.sockets.settings import SocketSettings
 from django_throttle.sockets.subprotocols import Subprotocol, subprotocol_of
 from django_throttle.stores import get_store
 from django_throttle.stores.base import arun
 
+# What applications put into the scope for a caller: as soon as one of these changes, the socket may be of another.
+CALLER_ENTRIES: Final = ("user", "auth", "session")
 # What a wait returns that was cut short.
 INTERRUPTED: Final[Any] = object()
 
@@ -199,7 +203,7 @@ class Connection:
     """
 
     __slots__ = (
-        "__weakref__", "_closed_at", "_counters", "_deadlines", "_listened", "_listening_since", "_receive",
+        "__weakref__", "_caller", "_closed_at", "_counters", "_deadlines", "_listened", "_listening_since", "_receive",
         "_send", "_sending_since", "closed", "escalation", "handshake", "has_ended", "id", "incoming",
         "inner", "is_left", "is_open", "last_received", "leases", "loop", "lost", "opened", "outer", "outgoing", "path",
         "received", "refused", "scope", "send_own", "sent", "settings", "subprotocol", "take_dropped", "waits", "who",
@@ -228,6 +232,7 @@ class Connection:
         self.outgoing: FrameLimits = FrameLimits(self.scope, "send", self.who, self._counters, around[1])
         self.escalation = Escalation()
         self.take_dropped: Callable[[], DroppedFrames | None] = _none_dropped
+        self._caller = self._caller_entries()
         self.is_open = self.has_ended = self.is_left = False
         self.closed: Close | None = None
         self._closed_at = 0.0
@@ -283,11 +288,36 @@ class Connection:
         for one in self.inner:
             yield from one.all_scopes()
 
-    def adopt(self, settings: SocketSettings) -> None:
-        """A door inside, of the same scope, leaves its part to this one, which has its settings from now on."""
-        self.settings = settings
+    def adopt(self, settings: SocketSettings, scope: Scope) -> None:
+        """A door inside, of the same scope, leaves its part to this one, which has its settings from now on.
+
+        Its ASGI scope too: a router has made a copy, into which a consumer puts who has logged in.
+        """
+        self.settings, self.who.subject = settings, scope
+        self._caller = self._caller_entries()
         if self._deadlines is not None and self.is_open:
             self._deadlines.accept(*settings.lifetimes())
+
+    def _caller_entries(self) -> list[Any]:
+        scope = self.who.subject
+        return [*map(scope.get, CALLER_ENTRIES), len(scope)]
+
+    def caller_has_changed(self) -> bool:
+        """Return True once after the application has put another caller into the scope."""
+        before, self._caller = self._caller, self._caller_entries()
+        return not all(map(is_, before, self._caller))  # comparing them might ask a database
+
+    def put_leases(self, leases: tuple[Lease, ...]) -> None:
+        """Hold these in place of its leases until now."""
+        if (outer := self.outer) is not None:
+            outer.leases = (*[lease for lease in outer.leases if lease not in self.leases], *leases)
+        self.leases = leases
+
+    async def outer_pairs(self, events: tuple[str, ...]) -> frozenset[tuple[str, str]]:
+        """Return the names of rules, and idents, that the connection around this one charges for these events."""
+        if self.outer is None:
+            return frozenset()
+        return (await match(self.outer.scope, events, self.outer.who, await rulebook.acurrent())).pairs
 
     async def next_event(self) -> Any:
         """The next event from the server; INTERRUPTED where the wait was cut short."""

@@ -8,10 +8,10 @@ from typing import Any
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
-from django_throttle.core.decide import NO_CHARGES, EarlierCharges
+from django_throttle.core.decide import EarlierCharges
 from django_throttle.event_loop import in_thread, spawn
 from django_throttle.identity.caller import SOCKET
-from django_throttle.sockets import limits, rule_change
+from django_throttle.sockets import rule_change
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.error_frames import (
     Application,
@@ -35,7 +35,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
     refusal = settings.refusal
     outer = _innermost(scope.get(SOCKET))
     if outer is not None and outer.scope == settings.scope:
-        outer.adopt(settings)
+        outer.adopt(settings, scope)
         return await app(scope, receive, send)
     first = await receive()
     connection = scope[SOCKET] = Connection(scope, receive, send, settings, outer)
@@ -77,11 +77,9 @@ def _restore(scope: Scope, connection: Connection) -> None:
 
 async def _decide(connection: Connection) -> Decision | None:
     """One decision on the rate of handshakes and on the connections held open: the refusal, if it is one."""
-    charged, outer = NO_CHARGES, connection.outer
-    if outer is not None:
-        matched = await limits.match(outer.scope, rule_change.HANDSHAKE_EVENTS, outer.who, await rulebook.acurrent())
-        charged = EarlierCharges(dict.fromkeys(matched.pairs, 1))
-    facts = Facts(connection.scope, rule_change.HANDSHAKE_EVENTS, connection.who, charged=charged, early=True)
+    outer, events = connection.outer, rule_change.HANDSHAKE_EVENTS
+    charged = EarlierCharges(dict.fromkeys(await connection.outer_pairs(events), 1))
+    facts = Facts(connection.scope, events, connection.who, charged=charged, early=True)
     decision = await limiter.adecide(facts, aside=in_thread)
     if decision.lease is not None:
         connection.leases = (decision.lease,)

@@ -16,6 +16,7 @@ from django_throttle.call_facts import cost_of
 from django_throttle.core import Decision
 from django_throttle.core.decision import error_code
 from django_throttle.event_loop import spawn
+from django_throttle.sockets import login
 from django_throttle.sockets.connection import INTERRUPTED, Connection
 from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.error_frames import Close, DroppedFrames, Event, close_reason, frame_event
@@ -37,6 +38,8 @@ class Inbound:
     async def receive(self) -> Event:
         """The next event that may pass; a refused frame is answered and dropped."""
         connection = self._connection
+        if connection.caller_has_changed():
+            await asyncio.shield(spawn(login.follow(connection)))
         while True:
             waits = connection.closed is None or self._has_seen_close
             event: Any = self._pending or (await connection.next_event() if waits else INTERRUPTED)

@@ -23,7 +23,7 @@ from tests import pages
 from tests.doors import Enforce
 from tests.sockets.guarded import Line
 
-CONSUMER, MIDDLEWARE, RULES, COST, ROOM, LADDER, COALESCE, OPTIONS = pages.shown("sockets")
+CONSUMER, MIDDLEWARE, RULES, COST, ROOM, LADDER, COALESCE, _LOGIN, OPTIONS = pages.shown("sockets")
 PAGE = (pages.DOCS / "reference" / "sockets.rst").read_text(encoding="utf-8")
 NAMES = (AsyncJsonWebsocketConsumer, ThrottledConsumerMixin, ThrottleMiddleware, URLRouter)
 OWN = {"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
