@@ -315,7 +315,10 @@ def _rules(given: Given) -> Iterator[CheckMessage]:
 
 
 # Headers in which a proxy says one address, however many there are in a row.
-ONE_ADDRESS: Final = frozenset(("x-real-ip", "cf-connecting-ip", "true-client-ip", "fastly-client-ip", "x-client-ip"))
+ONE_ADDRESS: Final = frozenset((
+    "cf-connecting-ip", "cf-connecting-ipv6", "cloudfront-viewer-address", "fastly-client-ip", "fly-client-ip",
+    "true-client-ip", "x-azure-clientip", "x-azure-socketip", "x-client-ip", "x-real-ip",
+))  # fmt: skip
 ADDRESS_KEYS: Final = frozenset(("ip", "user_or_ip", "api_key"))
 
 

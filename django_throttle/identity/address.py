@@ -28,7 +28,8 @@ def parse(text: object) -> Address | None:
     """The address; None if the text is none.
 
     An IPv6 address that maps or translates an IPv4 address gives that. Zone ids, brackets, ports and spaces are
-    dropped. IPv4 with leading zeros gives None: some programs read them as octal, others as decimal.
+    dropped, a port behind IPv6 without brackets where it can be nothing else. IPv4 with leading zeros gives None: some
+    programs read them as octal, others as decimal.
     """
     text = str(text or "")
     return short_address(text) if len(text) <= MAX_TEXT else _parse(_unwrapped(text))
@@ -59,10 +60,17 @@ def _parse(bare: str) -> Address | None:
     try:
         address = ip_address(bare)
     except ValueError:
-        return None
+        address_part = _before_port(bare)
+        return _parse(address_part) if address_part != bare and ":" in address_part else None
     if isinstance(address, IPv6Address):
         return IPv4Address(int(address) & 0xFFFF_FFFF) if address in TRANSLATED else address.ipv4_mapped or address
     return address
+
+
+def _before_port(text: str) -> str:
+    """Return what stands before the last colon, if a port may follow it; else the whole text."""
+    before, _, port = text.rpartition(":")
+    return before if len(port) <= 5 and port.isascii() and port.isdecimal() else text
 
 
 def _unwrapped(text: str) -> str:
@@ -94,8 +102,7 @@ def hops(header: str, value: str) -> Iterator[str]:
     Splits at every comma, also inside quotes: a client may send an unclosed quote, which must not hide what the site's
     proxies append.
     """
-    read = _for if header.lower() == FORWARDED else str
-    return map(read, reversed(value.rsplit(",", MAX_HOPS)[-MAX_HOPS:]))
+    return map(_READERS.get(header.lower(), str), reversed(value.rsplit(",", MAX_HOPS)[-MAX_HOPS:]))
 
 
 def _for(element: str) -> str:
@@ -107,6 +114,9 @@ def _for(element: str) -> str:
         return ""
     return re.sub(r"\\(.)", r"\1", values[0][1:-1]) if values[0].startswith('"') else values[0]
 
+
+# CloudFront always adds the port, and puts no brackets around IPv6.
+_READERS: Final[dict[str, Callable[[str], str]]] = {FORWARDED: _for, "cloudfront-viewer-address": _before_port}
 
 Network = IPv4Network | IPv6Network
 
