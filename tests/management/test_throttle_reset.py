@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +21,7 @@ from django_throttle.rulebook import sources
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import Recorder, sockets
 from tests.inside import count_in
+from tests.management.shell import run
 
 pytestmark = pytest.mark.django_db
 RULES: dict[str, dict[str, Any]] = {
@@ -35,10 +35,8 @@ RATES = [Rule.from_options(name, RULES[name]) for name in ("api", "bucket")]
 SOCKETS = Rule.from_options("sockets", RULES["sockets"])
 
 
-def run(*words: str) -> str:
-    said = io.StringIO()
-    call_command("throttle_reset", *words, stdout=said, stderr=said, no_color=True)
-    return said.getvalue()
+def reset(*words: str) -> str:
+    return run("throttle_reset", *words)
 
 
 @pytest.fixture
@@ -53,9 +51,9 @@ def test_every_rate_or_only_some_are_full_again_and_what_is_open_stays(store: An
     limiter = Limiter([*RATES, SOCKETS], store)
     for ident in ("user:1", "user:2"):
         assert limiter.acquire(ident).allowed and limiter.acquire(ident).allowed
-    assert run("user:1", "--rules", "bucket") == "user:1: 1 budget full again\n"
+    assert reset("user:1", "--rules", "bucket") == "user:1: 1 budget full again\n"
     assert [Limiter([rule], store).peek("user:1").remaining for rule in RATES] == [0, 2]
-    assert run("user:1") == "user:1: 1 budget full again\n"
+    assert reset("user:1") == "user:1: 1 budget full again\n"
     assert [Limiter(RATES, store).peek(ident).remaining for ident in ("user:1", "user:2")] == [2, 0]
     assert Limiter([SOCKETS], store).peek("user:1").remaining == 0
 
@@ -69,20 +67,18 @@ def test_sockets_are_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     duties = SocketControl(store)
     duties()
     Limiter(RATES, store).acquire("user:1")
-    run("user:1")
+    reset("user:1")
     duties()
     assert resets == [socket.id]
     open_sockets.clear()
 
 
-@pytest.mark.parametrize(
-    "typed", ["{pk}", "user:{pk}", "anna", "user:anna", "ANNA@example.org", "user:anna@example.org"]
-)
-def test_a_user_is_typed_as_for_an_override(store: Any, typed: str) -> None:
+def test_a_user_is_typed_as_for_an_override(store: Any) -> None:
     anna = User.objects.create_user("anna", email="anna@example.org")
-    assert run("anna") == f"anna (user:{anna.pk}): nothing was counted\n"
-    Limiter(RATES, store).acquire(f"user:{anna.pk}")
-    assert run(typed.format(pk=anna.pk)) == f"user:{anna.pk}: 2 budgets full again\n"
+    assert reset("anna") == f"anna (user:{anna.pk}): nothing was counted\n"
+    for typed in (str(anna.pk), f"user:{anna.pk}", "anna", "user:anna", "ANNA@example.org", "user:anna@example.org"):
+        Limiter(RATES, store).acquire(f"user:{anna.pk}")
+        assert reset(typed) == f"user:{anna.pk}: 2 budgets full again\n"
 
 
 def test_what_may_be_several_users_is_an_error(store: Any) -> None:
@@ -94,25 +90,25 @@ def test_what_may_be_several_users_is_an_error(store: Any) -> None:
             call_command(*line)
 
 
-@pytest.mark.parametrize(
-    ("typed", "ident"),
-    [
+def test_any_other_ident_is_typed_as_it_is_counted(store: Any) -> None:
+    user = User.objects.create_user("anna")
+    key, login = str(api_key("3f" * 20)), "django_throttle.logins.login_name:anna"
+    for typed, ident in (
         ("203.0.113.9", "ip:203.0.113.9"),
         ("::ffff:203.0.113.9", "ip:203.0.113.9"),
         ("ip:2001:db8::1", "ip:2001:db8::/64"),
         ("2001:db8::5/64", "ip:2001:db8::/64"),
         ("203.0.113.9/32", "ip:203.0.113.9"),
-        ("everyone", "everyone"),
-        ("user:org-5", "user:org-5"),
-        ("user:4711", "user:4711"),
-        ("account:anna", "account:anna"),
-        ("session:ip:5", "session:ip:5"),
-    ],
-)
-def test_any_other_ident_is_typed_as_it_is_counted(store: Any, typed: str, ident: str) -> None:
-    User.objects.create_user("everyone")
-    Limiter(RATES, store).acquire(ident)
-    assert run(typed) == f"{ident}: 2 budgets full again\n"
+        *((typed, typed) for typed in ("everyone", "user:org-5", "user:4711", "account:anna", "session:ip:5")),
+        (f"api_key:{'3f' * 20}", key),
+        ("tenant+user:tenant:acme+user:anna", f"tenant+user:tenant:acme+user:{user.pk}"),
+        ("django_throttle.logins.login_name:Anna", login),
+    ):
+        Limiter(RATES, store).acquire(ident)
+        assert reset(typed) == f"{ident}: 2 budgets full again\n"
+    assert "nothing was counted" in reset("tenant+user:acme,1")
+    said = reset("account:bob")
+    assert "nothing was counted" in said and "user:42" in said
 
 
 def test_a_database_that_fails_is_said(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,34 +118,31 @@ def test_a_database_that_fails_is_said(store: Any, monkeypatch: pytest.MonkeyPat
     reading = sources.read()
     with monkeypatch.context() as patch:
         patch.setattr(sources, "read", lambda: replace(reading, failure=DatabaseError("no such table")))
-        assert run("everyone").startswith("only rules of the settings")
+        assert reset("everyone").startswith("only rules of the settings")
     monkeypatch.setattr(throttle_reset, "read_ident", fail)
     Limiter(RATES, store).acquire("user:1")
     said = ["no user can be looked up: no such table: auth_user", "user:1: 2 budgets full again"]
-    assert run("user:1").splitlines() == said
+    assert reset("user:1").splitlines() == said
 
 
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("bob", "No user has .* 'bob'"),
-        ("user:bob", "No user has .* 'bob'"),
-        ("42000", "No user has .* '42000'"),
-        ("999.1.1.1", "No user has the id"),
-        ("ip:999.1.1.1", "'999.1.1.1' is not an address"),
-        ("ip:", "is not an address"),
+        *(
+            (typed, f"No user has .* '{who}'")
+            for typed, who in (("bob", "bob"), ("user:bob", "bob"), ("42000", "42000"))
+        ),
+        *(("ip:999.1.1.1", "'999.1.1.1' is not an address"), ("ip:", "is not an address"), ("", "ident")),
         ("203.0.113.7/24", "203.0.113.0/24 has no budget of its own"),
-        ("2001:db8::/48", "2001:db8::/48 has no budget of its own"),
         ("ip:2001:db8::1/128", "write 2001:db8::/64"),
         ("ip:203.0.113.0/33", "is not a network"),
-        ("", "ident"),
         ("user:1 --rules ap", "ap"),
         ("user:1 --rules drf-anon", "'drf-anon' is a limit of REST framework's throttles, not a rule"),
     ],
 )
 def test_who_is_nobody_or_no_rule_is_an_error(store: Any, typed: str, said: str) -> None:
     with pytest.raises(CommandError, match=said):
-        run(*(typed.split() or [""]))
+        reset(*(typed.split() or [""]))
 
 
 def organisation(user: User) -> str:
@@ -161,19 +154,6 @@ def test_what_a_site_s_own_function_names_users_by_is_not_looked_up(
 ) -> None:
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "USER_IDENT": f"{__name__}.organisation"}
     count_in(store, monkeypatch)
-    assert "nothing was counted" in run("user:org-5")
+    assert "nothing was counted" in reset("user:org-5")
     with pytest.raises(CommandError, match="No user has the id"):
-        run("org-5")
-
-
-def test_idents_are_written_as_throttle_explain_takes_them(store: Any) -> None:
-    user = User.objects.create(username="anna")
-    key = str(api_key("3f" * 20))
-    for ident in (key, f"tenant+user:tenant:acme+user:{user.pk}", "django_throttle.logins.login_name:anna"):
-        Limiter([RATES[0]], store).acquire(ident)
-    assert run(f"api_key:{'3f' * 20}") == f"{key}: 1 budget full again\n"
-    assert "1 budget full again" in run("tenant+user:tenant:acme+user:anna")
-    assert "1 budget full again" in run("django_throttle.logins.login_name:Anna")
-    assert "nothing was counted" in run("tenant+user:acme,1")
-    said = run("account:bob")
-    assert "nothing was counted" in said and "user:42" in said
+        reset("org-5")

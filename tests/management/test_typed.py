@@ -19,7 +19,7 @@ from django.utils import translation
 
 from django_throttle.core.rule import OPTIONS
 from django_throttle.management import ShellCommand
-from django_throttle.models import ThrottleOverride, ThrottleRule
+from django_throttle.models import ThrottleRule
 from tests.pages import DOCS
 
 pytestmark = pytest.mark.django_db
@@ -173,13 +173,6 @@ def test_a_store_that_knows_nothing_is_said_plainly(settings: Any, line: str, in
     else:
         with pytest.raises(CommandError, match=in_memory):
             run(*line.split())
-
-
-def test_an_override_ends_in_a_year_that_has_local_times() -> None:
-    with pytest.raises(CommandError, match="Until 9998 at the latest"):
-        run(*f"{OVERRIDE} --until 9999-12-31T23:59".split())
-    run(*f"{OVERRIDE} --until 9998-12-31T23:59".split())
-    assert ThrottleOverride.objects.get().until
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith(("throttle_rules", "throttle_override"))])
