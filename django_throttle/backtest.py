@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -23,7 +23,7 @@ from django_throttle.conf import conf
 from django_throttle.core.commands import Answer, Charges, Decide, PastCharge, Refund, passes
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.rule import Rule
-from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop
+from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, with_commas
 from django_throttle.http.request_state import NO_ROUTE, scope_of_match
 from django_throttle.identity.address import network
 from django_throttle.identity.caller import Caller
@@ -135,10 +135,28 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class RecordedCalls:
-    """Calls of a sample, in the order of their times: all those of a ``share`` of the callers."""
+    """Calls of a sample, in the order of their times: all those of a ``share`` of the callers.
+
+    ``cut`` is the number of these callers whose later calls are left out. ``others`` are the calls of the sample that
+    are no requests, by event. ``decisions`` is how many decisions rules have made in the time.
+    """
 
     calls: list[Call]
     share: float
+    cut: int = 0
+    others: Mapping[str, int] = field(default_factory=dict)
+    decisions: int = 0
+
+    @property
+    def what_is_there(self) -> str:
+        """Say what was recorded where no requests were; empty where nothing was."""
+        if self.others:
+            pattern = gettext_noop("The sample has calls of other events ({events}), which are not replayed.")
+            return gettext_lazy(pattern, events=with_commas(sorted(self.others)))
+        if self.decisions:
+            pattern = gettext_noop("Rules have made {count:,} decisions in that time, and none is in the sample.")
+            return gettext_lazy(pattern, count=self.decisions)
+        return ""
 
     def why_not(self, rule: Rule) -> str | None:
         """Why these cannot be replayed under a rule; None where they can."""
@@ -194,13 +212,19 @@ def recorded_calls(hours: int) -> RecordedCalls:
     end = timezone.now()
     found = read.sample(get_store(), end - timedelta(hours=hours), end)
     keys = {rule.name: rule.key for rule in current().rules}
-    calls = []
+    calls, others = [], Counter[str]()
     for one in found.whole:
         tags = {keys[name]: tag for name, tag in one.tags.items() if name in keys}
         if one.event in EVENTS:
             text = json.dumps(tags, sort_keys=True)
             calls.append(Call(one.at.timestamp(), "", text, one.method, "", one.scope, 0))
-    return RecordedCalls(calls, found.shares["whole"])
+        else:
+            others[one.event] += 1
+    decisions = 0
+    if not calls:
+        minutes = read.minutes(get_store(), end - timedelta(hours=hours), end)
+        decisions = sum(minute.calls for cells in minutes.values() for minute in cells)
+    return RecordedCalls(calls, found.shares["whole"], found.cut, others, decisions)
 
 
 def _note(found: dict[str, Replayed], charges: Charges, answers: Iterable[Answer], at: float) -> None:

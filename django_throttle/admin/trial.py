@@ -45,13 +45,14 @@ def _tried(span: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     except (StoreError, InvalidSetting) as error:
         return {"failure": translated(error)}
     if not told.calls:
-        return {"span": span, "is_empty": True, "is_off": not conf().RECORD}
+        return {"span": span, "is_empty": True, "is_off": not conf().RECORD, "there": translated(told.what_is_there)}
     given = {side: asked[side] for side in NAMES}
     rules = {side: replace(rule, enabled=True) for side, rule in given.items() if rule and told.why_not(rule) is None}
     found = {side: replay([rule], told.calls, caller=RecordedCaller)[rule.name] for side, rule in rules.items()}
     return {
         "span": span,
         "calls": len(told.calls),
+        "cut": told.cut,
         "percent": written(told.share, ".2%"),
         "share": told.share,
         "remarks": dict.fromkeys(text for side, rule in given.items() for text in _remarks(side, rule, told)),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
-
-from django.utils import timezone
 
 from django_throttle.recording import places
 from django_throttle.recording.cells import HOUR, MINUTE, Cell
@@ -16,7 +15,7 @@ from django_throttle.recording.heavy_hitters import KEPT, KEPT_LONG, HeavyHitter
 from django_throttle.recording.places import HOURS, MINUTES
 from django_throttle.recording.process_rules import RulesReporter
 from django_throttle.recording.recorder import Records, Seen, recorder
-from django_throttle.recording.thinning import Thinned
+from django_throttle.recording.thinning import RANKS, Thinned
 from django_throttle.stores import RedisStore
 from django_throttle.stores.failures import raise_first
 from django_throttle.stores.transport import batches
@@ -24,6 +23,7 @@ from django_throttle.stores.transport import batches
 Sending = tuple[str, list[str], list[Any]]  # a script's name, keys and arguments
 
 MOST_MINUTES: Final = 60  # of a rule, in one call
+LONGEST_STATE: Final = 1000  # characters of a sample's state that are read
 
 
 class RecordFlusher:
@@ -48,17 +48,16 @@ class RecordFlusher:
             self._send()
         records = recorder.take()
         self._report_rules.note(records.cells)
-        self.send(records, timezone.now().timestamp())
+        self.send(records)
 
     def end(self) -> None:
         """The process ends: send what is left. Raises StoreError."""
         self()
         self._report_rules.end()
 
-    def send(self, records: Records, now: float) -> None:
-        """Send these, whose samples are of this Unix time."""
+    def send(self, records: Records) -> None:
         self._number += 1
-        self._pending = list(self._sendings(records, int(now)))
+        self._pending = list(self._sendings(records))
         self._send()
 
     def _send(self) -> None:
@@ -71,12 +70,13 @@ class RecordFlusher:
             self._pending = [*failed, *self._pending[len(batch) :]]
             if failed:
                 break
-            levels = {args[0]: int(reply) for (name, _, args), reply in pairs if name == "sample"}
-            if levels:
-                recorder.ask_for(*(levels.get(stratum, 0) - 1 for stratum in places.STRATA))
+            for (name, keys, args), reply in pairs:
+                if name == "sample" and not isinstance(reply, Exception):
+                    bound, *full = state_of(reply)
+                    recorder.limit(args[0].partition(":")[0], int(keys[1].rpartition(":")[2]), bound, full)
         raise_first(errors)
 
-    def _sendings(self, records: Records, now: int) -> Iterator[Sending]:
+    def _sendings(self, records: Records) -> Iterator[Sending]:
         by_rule: dict[str, dict[int, Cell]] = {}
         for (rule, minute), cell in records.cells.items():
             by_rule.setdefault(rule, {})[minute] = cell
@@ -88,9 +88,9 @@ class RecordFlusher:
                 yield self._of_rule(rule, f"{part}", some, hour, rankings.pop((rule, hour), None))
         for number, ((rule, hour), ranking) in enumerate(rankings.items()):
             yield self._of_rule(rule, f"t{number}", [], hour, ranking)
-        for stratum, sample in zip(places.STRATA, (records.whole, records.refused), strict=True):
-            if sample.entries or sample.level:
-                yield self._of_sample(stratum, sample, now)
+        for (stratum, slot), sample in records.samples.items():
+            if sample.entries:
+                yield self._of_sample(stratum, slot, sample)
 
     def _of_rule(
         self, rule: str, part: str, cells: list[tuple[int, Cell]], hour: int, ranking: HeavyHitters | None
@@ -112,16 +112,23 @@ class RecordFlusher:
                 args += [places.short_of(ident), count]
         return "record", list(map(self.store.process_key, names)), args
 
-    def _of_sample(self, stratum: str, sample: Thinned[Seen], now: int) -> Sending:
-        slot = now // places.SLOT
+    def _of_sample(self, stratum: str, slot: int, sample: Thinned[Seen]) -> Sending:
         names = [f"rec:seen:{self._uid}"]
         for number in (slot, slot - places.RECENT_SLOTS):
             name = places.sample_name(stratum, number)
             names += [name, f"{name}:level"]
-        args: list[Any] = [stratum, self._number, places.MINUTES_TTL_MS, places.SEEN_TTL_MS]
-        args += [places.MOST_RECENT, places.MOST_OLDER, sample.level]
-        args += [bytes([level]) + packed(seen) for level, seen in sample.entries]
+        args: list[Any] = [f"{stratum}:{slot % places.SLOTS}", self._number, places.MINUTES_TTL_MS, places.SEEN_TTL_MS]
+        args += [places.MOST_RECENT[stratum], places.MOST_OLDER[stratum]]
+        args += [" ".join(map(str, (sample.bound, *sample.full)))]
+        args += [rank.to_bytes(4, "big") + packed(seen) for rank, seen in sample.entries]
         return "sample", list(map(self.store.process_key, names)), args
+
+
+def state_of(reply: Any) -> list[int]:
+    """Return the bound of a sample and its full ranks, as sample.lua wrote them."""
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+    bound, *full = map(int, re.findall(r"\d+", text[:LONGEST_STATE]) or [RANKS])
+    return [min(RANKS, max(1, bound)), *full]
 
 
 def packed(seen: Seen) -> bytes:

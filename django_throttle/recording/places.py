@@ -12,15 +12,16 @@ from django_throttle.recording.cells import HOUR, MINUTE
 
 DAY: Final = 24 * HOUR
 SLOT: Final = 10 * MINUTE  # that one sample is about
-RECENT_SLOTS: Final = 6  # whose samples are larger
+RECENT_SLOTS: Final = 7  # whose samples are larger: those of an hour, whenever it began
 SLOTS: Final = DAY // SLOT
 MINUTES_TTL_MS: Final = (DAY + MINUTE) * 1000  # after the last of an hour
 HOURS_TTL_MS: Final = (30 * DAY + HOUR) * 1000  # after the last of a day
 RANKING_TTL_MS: Final = 2 * HOUR * 1000  # of a whole ranking: for longer, its first few are beside the hours
 SEEN_TTL_MS: Final = HOUR * 1000
-MOST_RECENT: Final = 200  # entries of a sample of the last hour
-MOST_OLDER: Final = 16
-STRATA: Final = ("whole", "refused")
+# Entries of a sample: of the last hour, and older.
+MOST_RECENT: Final = {"whole": 1080, "refused": 140}
+MOST_OLDER: Final = {"whole": 16, "refused": 10}
+STRATA: Final = tuple(MOST_RECENT)
 TAG_HEX: Final = 16
 RANKED_HEX: Final = 8  # of a tag in a ranking: as many as log lines have
 

@@ -15,10 +15,11 @@ from django_throttle.core.overrides import candidate_name
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.recording import own_records, places
 from django_throttle.recording.cells import HOUR, Minute, minute_of, number_at, total, unpacked
-from django_throttle.recording.flush import packed
+from django_throttle.recording.flush import packed, state_of
 from django_throttle.recording.heavy_hitters import HeavyHitters
 from django_throttle.recording.places import HOURS, MINUTES, Span
 from django_throttle.recording.recorder import LONGEST_TEXT
+from django_throttle.recording.thinning import RANKS
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.failures import raise_first
 from django_throttle.stores.transport import batches
@@ -58,12 +59,14 @@ class Sample:
 
     ``whole`` has all calls of some callers: a share ``shares["whole"]`` of all idents, each with every call.
     ``refused`` has a share ``shares["refused"]`` of the refusals of all idents. ``records`` are those of ``whole`` that
-    were not refused, and ``refused``: their weights add up to about all decisions.
+    were not refused, and ``refused``: their weights add up to about all decisions. ``cut`` is the number of callers in
+    ``whole`` of whom later calls are left out, as they had too many.
     """
 
     whole: list[Recorded]
     refused: list[Recorded]
     shares: Mapping[str, float]
+    cut: int = 0
 
     @property
     def records(self) -> list[Recorded]:
@@ -188,30 +191,40 @@ def _ranking(packed: bytes) -> HeavyHitters:
 
 def sample(store: AnyStore, since: datetime, until: datetime) -> Sample:
     """Decisions from then until then, of the last 24 hours."""
-    strata, shares = {}, {}
+    strata, shares, cut = {}, {}, {}
+    first, end = since.timestamp(), until.timestamp()
     for stratum in places.STRATA:
-        level, entries = _entries(store, stratum, since, until)
-        shares[stratum] = 2.0**-level
-        made = [_recorded(entry[1:], 2.0**level) for entry in entries if entry[0] >= level]
-        first, end = since.timestamp(), until.timestamp()
-        kept = [one for one in made if one is not None and first <= one.at.timestamp() < end]
-        strata[stratum] = sorted(kept, key=lambda one: one.at)
-    return Sample(strata["whole"], strata["refused"], shares)
+        bound, full, entries = _entries(store, stratum, since, until)
+        shares[stratum] = bound / RANKS
+        decisions = [(rank, _recorded(entry, RANKS / bound)) for rank, entry in entries if rank < bound]
+        kept = [(rank, one) for rank, one in decisions if one is not None and first <= one.at.timestamp() < end]
+        strata[stratum] = sorted([one for _, one in kept], key=lambda one: one.at)
+        cut[stratum] = len(full.intersection([rank for rank, _ in kept]))
+    return Sample(strata["whole"], strata["refused"], shares, cut["whole"])
 
 
-def _entries(store: AnyStore, stratum: str, since: datetime, until: datetime) -> tuple[int, list[bytes]]:
-    """The highest level of any slot, which holds for all; and the entries, a byte of level before each."""
-    if not store.is_remote:
-        thinned = getattr(own_records.current(), stratum)
-        return thinned.level, [bytes([level]) + packed(seen) for level, seen in thinned.entries]
+def _entries(
+    store: AnyStore, stratum: str, since: datetime, until: datetime
+) -> tuple[int, set[int], list[tuple[int, bytes]]]:
+    """Return the lowest bound of any slot, which holds for all; all full ranks; and the entries with their ranks."""
     first = max(since.timestamp(), timezone.now().timestamp() - places.SLOTS * places.SLOT)
     slots = range(int(first) // places.SLOT, int(until.timestamp()) // places.SLOT + 1)
-    names = [store.process_key(places.sample_name(stratum, slot)) for slot in slots]
-    level, entries = 0, []
-    for reply in _replies(store, [("read_sample", [name, f"{name}:level"], []) for name in names]):
-        level = max(level, int(reply[0]))
-        entries += [_bytes(one) for one in reply[1:]]
-    return level, entries
+    if not store.is_remote:
+        samples = [
+            (state, [(rank, packed(seen)) for rank, seen in entries])
+            for state, entries in own_records.samples(stratum, slots)
+        ]
+    else:
+        names = [store.process_key(places.sample_name(stratum, slot)) for slot in slots]
+        calls: list[Any] = [("read_sample", [name, f"{name}:level"], []) for name in names]
+        replies = [[*map(_bytes, reply)] for reply in _replies(store, calls)]
+        samples = [
+            (state_of(state), [(int.from_bytes(entry[:4], "big"), entry[4:]) for entry in entries])
+            for state, *entries in replies
+        ]
+    bounds = [state[0] for state, _ in samples]
+    full = {rank for state, _ in samples for rank in state[1:]}
+    return min(bounds, default=RANKS), full, [entry for _, entries in samples for entry in entries]
 
 
 def _recorded(entry: bytes, weight: float) -> Recorded | None:

@@ -19,16 +19,18 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.commands import Charges, RuleSet
 from django_throttle.core.decision import Outcome
+from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import CANDIDATE_SUFFIX
 from django_throttle.lifecycle import in_child
-from django_throttle.recording import cells
+from django_throttle.recording import cells, places
 from django_throttle.recording.heavy_hitters import HeavyHitters
-from django_throttle.recording.thinning import Thinned, hashes_of, level_of, random_level
+from django_throttle.recording.thinning import MASK, RANKS, Thinned, random_rank, ranks_of, sums_of
 
 MOST_WAITING: Final = 500
 MOST_CELLS: Final = 5000  # of rules and minutes that were not sent
 MOST_RANKINGS: Final = 1000  # of rules and hours
-MOST_SAMPLED: Final = 100  # of each stratum, between two sendings
+# How much larger the share of a sample is when a new time begins: one that was busy is forgotten in a few of them.
+RELAXATION: Final = 64
 LONGEST_TEXT: Final = 100  # of a scope, method, event or rule in a sample
 
 
@@ -46,17 +48,19 @@ class Seen(NamedTuple):
     idents: dict[str, list[str]]
 
 
+Samples = dict[tuple[str, int], Thinned[Seen]]
+
+
 @dataclass(slots=True)
 class Records:
-    """What a process has recorded: cells by rule and minute, rankings by rule and hour, both in Unix time; samples.
+    """Records of a process: cells by rule and minute, rankings by rule and hour, both in Unix time.
 
-    ``whole`` has all calls of some idents, ``refused`` some refusals of all idents.
+    ``samples`` are by stratum and slot: "whole" has all calls of some idents, "refused" some refusals of all idents.
     """
 
     cells: dict[tuple[str, int], cells.Cell] = field(default_factory=dict)
     rankings: dict[tuple[str, int], HeavyHitters] = field(default_factory=dict)
-    whole: Thinned[Seen] = field(default_factory=lambda: Thinned(MOST_SAMPLED))
-    refused: Thinned[Seen] = field(default_factory=lambda: Thinned(MOST_SAMPLED))
+    samples: Samples = field(default_factory=dict)
 
 
 class Recorder:
@@ -82,6 +86,7 @@ class Recorder:
         self._records = Records()
         self._is_off = False
         self._minute = 0
+        self._newest: dict[str, tuple[int, Thinned[Seen]]] = {}  # by stratum: the newest slot, and its sample
         self._passed: Counter[tuple[RuleSet, tuple[int, ...], int]] = Counter()  # of this minute, by power of two
 
     def _forget(self, *, setting: str, **_: object) -> None:
@@ -111,20 +116,20 @@ class Recorder:
             self._count()
 
     def take(self) -> Records:
-        """All of it, which is forgotten here; the samples go on at the levels that they had."""
+        """Return all of it, which is forgotten here; the samples of this slot go on within their bounds."""
         self._count()
         with self._lock:
             self._fold()
             taken, self._records = self._records, Records()
-            for ours, old in ((self._records.whole, taken.whole), (self._records.refused, taken.refused)):
-                ours.level = max(0, old.level - 1)
             return taken
 
-    def ask_for(self, whole: int, refused: int) -> None:
-        """Sample by at least these levels: all processes together have too many."""
+    def limit(self, stratum: str, slot: int, bound: int, full: Iterable[int]) -> None:
+        """Sample only ranks below the bound, and none of the full ones: all processes together have too many."""
         with self._lock:
-            self._records.whole.raise_to(whole)
-            self._records.refused.raise_to(refused)
+            newest, sample = self._newest.get(stratum, (0, None))
+            samples = self._records.samples.get((stratum, slot)), sample if newest == slot else None
+            for current in filter(None, samples):
+                current.limit(bound, full)
 
     def _count(self) -> None:
         """Count what waits, mostly by what Python does in C."""
@@ -196,25 +201,48 @@ class Recorder:
         return found
 
     def _sample_passed(self, calls: Sequence[tuple[Any, ...]], offset: float) -> None:
-        """Offer those calls to the sample that have an ident of a level that is high enough."""
-        for level, (charges, scope, method, events, began, _) in levelled(calls, self._records.whole.level):
+        """Offer those calls to the sample that have an ident of a rank that is low enough."""
+        whole = self._sample_of("whole", offset + perf_counter())
+        for rank, (charges, scope, method, events, began, _) in ranked(calls, whole.bound):
             idents: dict[str, list[str]] = {}
             for rule, ident in zip(charges.rules.rules, charges.idents, strict=True):
                 idents.setdefault(ident, []).append(rule.name)
             event = events[0] if events else ""
             seen = Seen(began + offset, scope, method, event, "allowed", "", "within", max(charges.costs), idents)
-            self._records.whole.offer(level, _shortened(seen))
+            whole.offer(rank, _shortened(seen))
 
     def _sample(
         self, decision: Decision, scope: str, method: str, events: tuple[str, ...], cost: int, at: float
     ) -> None:
-        records = self._records
-        level = max([level_of(one.ident) for one in decision.outcomes if one.ident], default=-1)
-        drawn = -1 if decision.allowed else random_level()
-        if level >= records.whole.level or drawn >= records.refused.level:
+        whole, refused = self._sample_of("whole", at), self._sample_of("refused", at)
+        idents = {outcome.ident for outcome in decision.outcomes if outcome.ident}
+        rank = min(ranks_of([*(idents - {EVERYONE} or idents)]), default=RANKS)
+        drawn = RANKS if decision.allowed else random_rank()
+        if rank < whole.bound or drawn < refused.bound:
             seen = _seen(decision, scope, method, events, cost, at)
-            records.whole.offer(level, seen)
-            records.refused.offer(drawn, seen)
+            whole.offer(rank, seen)
+            refused.offer(drawn, seen)
+
+    def _sample_of(self, stratum: str, at: float) -> Thinned[Seen]:
+        """Return the sample of that moment's slot. In a new slot its bound is that of the newest, relaxed."""
+        samples, slot = self._records.samples, int(at) // places.SLOT
+        if (stratum, slot) not in samples:
+            newest, last = self._newest.get(stratum, (slot, Thinned[Seen](places.MOST_RECENT[stratum])))
+            sample = last.rest() if slot <= newest else Thinned(last.most, min(RANKS, last.bound * RELAXATION))
+            samples[stratum, slot] = sample
+            if slot >= newest:
+                self._newest[stratum] = slot, sample
+                thin_older(samples, slot)
+        return samples[stratum, slot]
+
+
+def thin_older(samples: Samples, slot: int) -> None:
+    """Keep few entries of more than an hour before this slot, and none of more than a day before."""
+    for stratum, number in [*samples]:
+        if number < slot - places.SLOTS:
+            del samples[stratum, number]
+        elif number <= slot - places.RECENT_SLOTS:
+            samples[stratum, number].thin(places.MOST_OLDER[stratum])
 
 
 def _taken(waiting: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -224,17 +252,26 @@ def _taken(waiting: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return found
 
 
-def levelled(calls: Sequence[tuple[Any, ...]], least: int) -> Iterable[tuple[int, tuple[Any, ...]]]:
-    """The calls with an ident of this level at least, and the highest level of their idents."""
+def ranked(calls: Sequence[tuple[Any, ...]], bound: int) -> Iterable[tuple[int, tuple[Any, ...]]]:
+    """Return the calls with an ident of a rank below the bound, and the lowest rank of their idents.
+
+    The ident of everybody counts only where a call has no other.
+    """
     idents = [call[0].idents for call in calls]
     each = list(chain.from_iterable(idents))
-    hashes, below = hashes_of(each), 1 << 32 - least
+    sums, factor = sums_of(each)
     if len(each) == len(calls) and all(idents):
-        chosen = [call for call, number in zip(calls, hashes, strict=True) if number < below]
-    else:
-        high = {ident for ident, number in zip(each, hashes, strict=True) if number < below}
-        chosen = [call for call in calls if not high.isdisjoint(call[0].idents)]
-    return [(max(map(level_of, call[0].idents)), call) for call in chosen]
+        pairs = zip(calls, sums, strict=True)
+        return [(rank, call) for call, number in pairs if (rank := number * factor & MASK) < bound]
+    low = {ident: rank for ident, number in zip(each, sums, strict=True) if (rank := number * factor & MASK) < bound}
+    everyone = low.pop(EVERYONE, RANKS)
+    chosen = []
+    for call in calls:
+        own = {*call[0].idents}
+        rank = min([low[ident] for ident in own if ident in low], default=everyone if own == {EVERYONE} else RANKS)
+        if rank < bound:
+            chosen.append((rank, call))
+    return chosen
 
 
 recorder: Final = Recorder()

@@ -136,6 +136,11 @@ def test_nothing_recorded(operator: Client, enforce: Enforce) -> None:
     enforce(api=LOG, RECORD=False)
     answer = tried(operator, rule(name="b"), "day")
     assert "in the last day. The setting RECORD is off." in answer.content.decode()
+    enforce(api={**LOG, "events": ["message", "task"]})
+    for event in ("message", "task"):
+        limiter.decide(Facts("search", (event,), KnownCaller("ip:192.0.2.1"), method=""))
+    text = tried(operator, rule(name="c")).content.decode()
+    assert "The sample has calls of other events (message, task), which are not replayed." in text
 
 
 @pytest.mark.row("A53")
@@ -164,14 +169,18 @@ def test_of_a_sample_it_says_how_sure_it_is(operator: Client, enforce: Enforce) 
     store: Any = enforce(api=LOG)
     slot = int(timezone.now().timestamp()) // places.SLOT - 1
     calls = [[slot * places.SLOT + 3 * n, "search", "GET", "request", "allowed", "", "", 1] for n in range(160)]
-    entries = [b"\2" + json.dumps([*call, {f"{n % 40:016x}": ["api"]}]).encode() for n, call in enumerate(calls)]
+    entries = [
+        bytes(3) + bytes([n % 40]) + json.dumps([*call, {f"{n % 40:016x}": ["api"]}]).encode()
+        for n, call in enumerate(calls)
+    ]
     name = store.process_key(places.sample_name("whole", slot))
-    args = ["f", 1, 10**8, 10**8, places.MOST_RECENT, places.MOST_OLDER, 2, *entries]  # of a quarter of the callers
+    args = ["f", 1, 10**8, 10**8, 200, 16, f"{2**30} 7", *entries]  # of a quarter of the callers
     keys = [store.process_key("rec:seen:x"), name, f"{name}:level", f"{name}:older", f"{name}:older:level"]
     store.call("sample", keys, args)
     answer = tried(operator, rule(), "day", rate="2/hour")
     assert (answer.context["calls"], answer.context["share"]) == (160, 0.25)
     text = answer.content.decode()
     assert "25.00% of the callers" in text and text.count("95 % confidence") == 1
+    assert "so many of each: 1." in text
     edited = {side["name"]: side for side in answer.context["sides"]}["edited rule"]
     assert edited["refused"].startswith(f"{edited['one'].refused * 4:,} (")

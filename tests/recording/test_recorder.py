@@ -13,11 +13,11 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.core.decision import Outcome, Reason
 from django_throttle.recording.cells import CODES, OTHERS, minute_of
+from django_throttle.recording.places import MOST_RECENT
 from django_throttle.recording.recorder import (
     LONGEST_TEXT,
     MOST_CELLS,
     MOST_RANKINGS,
-    MOST_SAMPLED,
     Recorder,
     Records,
     recorder,
@@ -75,7 +75,7 @@ def test_memory_is_bounded_under_a_flood_of_identities() -> None:
     minutes = len({at for _, at in found.cells})
     assert len(found.cells) <= MOST_CELLS + minutes  # each minute has one for all that have none
     assert len(found.rankings) <= MOST_RANKINGS + 3
-    assert max(len(found.whole.entries), len(found.refused.entries)) <= MOST_SAMPLED
+    assert all(len(sample.entries) <= MOST_RECENT[stratum] * 4 // 3 for (stratum, _), sample in found.samples.items())
 
 
 def test_sums_stay_right_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_sums_stay_right_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch)
 def test_hostile_texts_are_cut_and_do_no_harm(text: str) -> None:
     made = Recorder()
     made.happened(facts("a", scope=text, method=text), refusal(text, text or "user:1"), 0.001)
-    ((_, seen),) = made.take().refused.entries
+    ((_, seen),) = next(sample.entries for (name, _), sample in made.take().samples.items() if name == "refused")
     assert (seen.scope, seen.method, seen.rule) == (text[:LONGEST_TEXT],) * 3
 
 

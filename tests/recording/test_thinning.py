@@ -1,35 +1,112 @@
-"""Samples of bounded size: their share is known, whatever was offered."""
+"""Samples of bounded size: their share is known, no caller fills them or empties them, and they recover."""
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
 import pytest
+from django.utils import timezone
 
-from django_throttle.recording.thinning import HIGHEST, Thinned, level_of, random_level
+from django_throttle.core import Rule
+from django_throttle.recording import RecordFlusher, own_records, places
+from django_throttle.recording.read import Sample, sample
+from django_throttle.recording.thinning import RANKS, Thinned, random_rank, ranks_of
+from django_throttle.stores import AnyStore, MemoryStore, RedisStore
+from tests.recording.calls import call
+
+ROOMY = Rule("roomy", "1000000/hour", algorithm="fixed_window")
 
 
-def test_half_of_all_have_each_next_level() -> None:
-    levels = [level_of(f"user:{number}") for number in range(20_000)]
-    for level in range(5):
-        assert sum(one >= level for one in levels) == pytest.approx(20_000 / 2**level, rel=0.12)
-    assert sum(random_level() >= 2 for _ in range(20_000)) == pytest.approx(5000, rel=0.12)
-    assert level_of("\ud800 lone") == level_of("\ud800 lone") <= HIGHEST
+class Site:
+    """A store whose calls are recorded at a time that can be moved."""
+
+    def __init__(self, store: AnyStore, patch: pytest.MonkeyPatch) -> None:
+        self.store, self.patch = store, patch
+        self.now = timezone.now().replace(minute=5, second=0)
+        self.move(0)
+        own_records.forget()
+        self._flush = RecordFlusher(store) if isinstance(store, RedisStore) else int
+
+    def move(self, minutes: float) -> None:
+        self.now = now = self.now + timedelta(minutes=minutes)
+        self.patch.setattr(timezone, "now", lambda: now)
+
+    def calls(self, *idents: str, times: int = 1, every: int = 10**9) -> None:
+        for number in range(times):
+            for ident in idents:
+                call(self.store, [ROOMY], ident)
+            if number % every == every - 1:
+                self._flush()
+        self._flush()
+
+    def sample(self, hours: float = 1) -> Sample:
+        return sample(self.store, self.now - timedelta(hours=hours), self.now + timedelta(minutes=1))
 
 
-def test_a_sample_keeps_all_of_its_level_and_says_its_share() -> None:
-    sample: Thinned[str] = Thinned(100)
-    for number in range(10_000):
+@pytest.fixture(params=["redis", "memory"])
+def site(request: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    yield Site(MemoryStore() if request.param == "memory" else RedisStore(redis_url, deadline=5.0), monkeypatch)
+    monkeypatch.undo()
+    own_records.forget()
+
+
+def callers(taken: Sample) -> Counter[str]:
+    return Counter(decision.tag for decision in taken.whole)
+
+
+@pytest.mark.parametrize(("number", "each"), [(1, 2400), (3, 800), (6, 400)])
+def test_a_few_busy_callers_are_sampled_whole(site: Site, number: int, each: int) -> None:
+    site.calls(*(f"user:{place}" for place in range(number)), times=each, every=90)
+    taken = site.sample()
+    if number == 1:
+        assert callers(taken) == {places.hashed("user:0"): 810} and taken.cut == 1
+    else:
+        assert set(callers(taken).values()) == {each} and taken.cut == 0
+        assert 1080 // each <= len(callers(taken)) <= 1440 // each
+
+
+def test_one_busy_caller_leaves_room_for_the_others(site: Site) -> None:
+    names = [f"user:{number}" for number in range(200)]
+    busy = names[min(range(200), key=ranks_of(names).__getitem__)]  # the luckiest
+    site.calls(busy, times=3000)
+    site.calls(*names)
+    taken = site.sample()
+    assert taken.shares["whole"] == 1 and len(callers(taken)) == 200
+    assert (callers(taken)[places.hashed(busy)], taken.cut) == (810, 1)
+
+
+def test_a_burst_is_forgotten(site: Site) -> None:
+    site.calls(*(f"ip:{number}" for number in range(4000)))
+    assert site.sample().shares["whole"] < 0.5
+    site.move(70)
+    site.calls("user:1", "user:2", times=3)
+    taken = site.sample()
+    assert (taken.shares["whole"], sorted(callers(taken).values())) == (1, [3, 3])
+    assert 0 < len(site.sample(hours=24).whole) <= 32 + 6
+
+
+def test_a_rank_depends_on_the_secret(settings: Any) -> None:
+    names = [f"user:{number}" for number in range(20_000)] + ["\ud800 lone"]
+    before = ranks_of(names)
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "KEY_SECRET": "another"}
+    after = ranks_of(names)
+    for ranks in (before, after, [random_rank() for _ in names]):
+        for share in (0.5, 0.1, 0.01):
+            assert sum(rank < share * RANKS for rank in ranks) == pytest.approx(20_000 * share, rel=0.2)
+    both = sum(one < RANKS / 2 > other for one, other in zip(before, after, strict=True))
+    assert both == pytest.approx(5000, rel=0.2)
+
+
+def test_a_sample_keeps_all_of_its_share() -> None:
+    kept, names = Thinned[str](100), [f"user:{number}" for number in range(10_000)]
+    ranks = dict(zip(names, ranks_of(names), strict=True))
+    for name, rank in ranks.items():
         for _ in range(3):
-            sample.offer(level_of(f"user:{number}"), f"user:{number}")
-    assert 20 < len(sample.entries) <= 100
-    expected = [f"user:{number}" for number in range(10_000) if level_of(f"user:{number}") >= sample.level]
-    assert sorted({one for _, one in sample.entries}) == sorted(expected)
-    assert len(sample.entries) * 2**sample.level == pytest.approx(30_000, rel=0.5)
-
-
-def test_more_of_the_highest_level_than_there_is_room_is_lost_and_counted() -> None:
-    sample: Thinned[int] = Thinned(10)
-    for number in range(25):
-        sample.offer(HIGHEST, number)
-    assert (len(sample.entries), sample.lost) == (10, 15)
-    sample.offer(0, 1)
-    assert len(sample.entries) == 10
+            kept.offer(rank, name)
+    expected = Counter({name: 3 for name, rank in ranks.items() if rank < kept.bound})
+    taken = Counter(name for _, name in kept.entries)
+    partly = taken - expected | expected - taken
+    assert 100 <= len(kept.entries) <= 133 and sum(partly.values()) <= 3
+    assert len(kept.entries) / kept.bound * RANKS == pytest.approx(30_000, rel=0.5)

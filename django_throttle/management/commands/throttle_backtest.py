@@ -77,16 +77,22 @@ class Command(ShellCommand):
     def _replay_recorded(self, rules: str, hours: int, most: int, *, as_json: bool, together: bool) -> None:
         told = recorded_calls(hours)
         if not told.calls:
-            raise CommandError(gettext("no requests were recorded in that time"))
+            nothing = gettext("no requests were recorded in that time")
+            raise CommandError(". ".join(filter(None, [nothing, translated(told.what_is_there)])))
         found = replay(self._usable(rules, told.why_not), told.calls, together=together, caller=RecordedCaller)
         if as_json:
             answer = _as_json(len(told.calls), found)
             for name, one in found.items():
                 answer["rules"][name]["estimate"] = dict(zip(ESTIMATE, told.estimate(one), strict=True))
-            self.stdout.write(json.dumps({**answer, "share": told.share}, indent=2))
+            self.stdout.write(json.dumps({**answer, "share": told.share, "cut": told.cut}, indent=2))
             return
         calls = _calls(len(told.calls))
         self.stdout.write(gettext("{calls}, all those of {share:.2%} of the callers", calls=calls, share=told.share))
+        if told.cut:
+            pattern = gettext_noop(
+                "callers whose later calls are left out, as a sample has room for so many of each: {count:,}"
+            )
+            self.stdout.write(gettext(pattern, count=told.cut))
         for name, one in found.items():
             likely, low, high = told.estimate(one)
             # No directive begins at the %, xgettext:no-python-format

@@ -21,7 +21,7 @@ from django_throttle.recording.flush import RecordFlusher
 from django_throttle.recording.heavy_hitters import HeavyHitters
 from django_throttle.recording.places import DAY, RECENT_SLOTS, SLOT, SLOTS
 from django_throttle.recording.recorder import Recorder, Records, Seen
-from django_throttle.recording.thinning import random_level
+from django_throttle.recording.thinning import Thinned, random_rank
 from django_throttle.stores import RedisStore
 from tests.lab.benchmarks.table import Row
 
@@ -96,22 +96,22 @@ def fill(store: RedisStore, client: Redis, refusing: int) -> None:
             if is_refusing:
                 counts = {f"user:{draw.randrange(10**6)}": draw.randrange(50, 2000) for _ in range(33)}
                 records.rankings[name, hour] = HeavyHitters(counts)
-        flusher.send(records, hour)
+        flusher.send(records)
         if not is_last:  # what has run out by then
             client.delete(*client.keys("*:rec:m:*"))
         if hour < now - places.RANKING_TTL_MS // 1000 and (over := client.keys("*:rec:t:*")):
             client.delete(*over)
     for slot in range(now // SLOT - SLOTS, now // SLOT + RECENT_SLOTS):
         records = Records()
-        for sample in (records.whole, records.refused):
-            sample.most = 2 * places.MOST_RECENT
-            for number in range(2 * places.MOST_RECENT):
+        for stratum, most in places.MOST_RECENT.items():
+            sample = records.samples[stratum, slot] = Thinned(2 * most)
+            for number in range(2 * most):
                 idents = {f"user:{draw.randrange(10**6)}": [draw.choice(NAMES)]}
                 seen = Seen(
                     slot * SLOT + number, "search", "GET", "request", "refused", NAMES[0], "exceeded", 1, idents
                 )
-                sample.offer(random_level(), seen)
-        flusher.send(records, slot * SLOT)
+                sample.offer(random_rank(), seen)
+        flusher.send(records)
 
 
 def redis_mib(url: str, refusing: int) -> float:
