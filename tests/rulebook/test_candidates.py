@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
 from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Override, Rule
@@ -13,10 +9,7 @@ from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
 from django_throttle.rulebook import Snapshot
 from tests.callers import Caller
-from tests.rulebook.test_rule_edits import WATCHER, Process, environment, hear_change, start
-from tests.servers import slack
 
-__all__ = ["environment", "start"]  # fixtures
 LIVE = Rule("api", "5/min", key="user")
 STRICT = Rule("api", "1/min", key="user")
 
@@ -53,51 +46,7 @@ def test_of_both_exactly_one_refuses_each_ident() -> None:
     assert halves == {True, False}
 
 
-def test_the_shares_keep_the_ids_so_counts_go_on() -> None:
-    who = Caller(user="user:1")
-    ids = [
-        sorted(one.rule.id for one in beside(share).match(Facts(scope="x", events=("request",), who=who)))
-        for share in (0.0, 0.5, 1.0)
-    ]
-    assert ids[0] == ids[1] == ids[2]
-
-
 def test_an_override_of_the_rule_is_one_of_its_candidate() -> None:
     exempt = Override(subject="user:1", effect="exempt", rules=("api",))
     snapshot = Snapshot([LIVE], [exempt], candidates=[Candidate.of("api", STRICT)])
     assert actions(snapshot) == {}
-
-
-# Saves a candidate that replaces its rule by itself after a while, and ends; says when that is to be.
-SCHEDULER = """
-import django
-django.setup()
-from datetime import timedelta
-from django.utils import timezone
-from django_throttle.models import ThrottleCandidate, ThrottleRule
-ThrottleRule.objects.create(name="api", rate="5/s")
-candidate = ThrottleCandidate.of(ThrottleRule(name="api", rate="7/s"), "api", "anna")
-candidate.starts_at = timezone.now() + timedelta(seconds=2)
-candidate.save()
-print(candidate.starts_at.timestamp(), flush=True)
-"""
-LINES = """
-import django
-django.setup()
-from django_throttle.models import ThrottleCandidate, ThrottleChange
-print(ThrottleCandidate.objects.count(), ThrottleChange.objects.filter(kind="rule", action="promoted").count())
-"""
-
-
-@pytest.mark.usefixtures("stopwatch")
-def test_from_its_time_on_it_holds_in_every_process_within_a_second(start: Callable[..., Process]) -> None:
-    watchers = [start(WATCHER) for _ in range(3)]
-    for watcher in watchers:
-        hear_change(watcher)
-    starts_at = float(start(SCHEDULER).hear())  # whose process is gone by then
-    for watcher in watchers:
-        assert hear_change(watcher)[1] == "5/s"
-        at, rate = hear_change(watcher)
-        assert rate == "7/s"
-        assert 0 <= at - starts_at < slack(1.0)
-    assert start(LINES).hear() == "0 1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from itertools import product
 from math import inf
 from typing import Any
 from uuid import uuid4
@@ -13,23 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
-from django_throttle.core.commands import Charge, Decide, Reset
+from django_throttle.core.commands import Charge, Decide
 from django_throttle.core.edits import COUNTS_ON, STARTS_AFRESH, counts_in_words, takeovers
 from django_throttle.core.prepaid import Claim
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.models import ThrottleRule
 from django_throttle.prepaid import decide_bought
 from django_throttle.rulebook import carry_over
-from django_throttle.stores import MemoryStore, RedisStore, get_store
+from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import run
 from tests.bounds import most
-from tests.callers import Caller
 from tests.clock import FrozenClock
-from tests.inside import forget_rules
 from tests.rulebook.test_rule_edits import Process, environment, start
 
 __all__ = ["environment", "start"]  # fixtures
@@ -40,28 +34,21 @@ def rule(rate: str, algorithm: str = "fixed_window", **options: Any) -> Rule:
     return Rule("api", rate, key="user", algorithm=algorithm, **options)
 
 
-COUNTS = (
-    rule("10/min"),
-    rule("4/10s"),
-    rule("30/h"),
-    rule("10/min", "sliding_window"),
-    rule("6/30s", "sliding_window", resolution=3),
-    rule("6/30s", "sliding_window", strict=True),
-    rule("8/min", "sliding_log"),
-    rule("12/day", timezone="UTC"),
-)
-BUCKETS = (
-    rule("10/min", "gcra"),
-    rule("2/min", "gcra", burst=10),
-    rule("30/min", "token_bucket", burst=5),
-    rule("6/30s", "leaky_bucket"),
-    rule("7/min", "token_bucket", refill="interval"),
-)
-# Of one window and algorithm is one count, which no edit moves.
-PAIRS = [pair for group in (COUNTS, BUCKETS) for pair in product(group, repeat=2) if pair[0].id != pair[1].id]
-# Each to the next of its group, and back.
+def ring(*rules: Rule) -> list[tuple[Rule, Rule]]:
+    """Each rule to the next, and back; of one window and algorithm is one count, which no edit moves."""
+    return [(old, new) for old, new in zip(rules, (*rules[1:], rules[0]), strict=True) if old.id != new.id]
+
+
 RING = [
-    pair for group in (COUNTS, BUCKETS) for pair in zip(group, (*group[1:], group[0]), strict=True) if pair in PAIRS
+    *ring(
+        *(rule("10/min"), rule("4/10s"), rule("30/h"), rule("10/min", "sliding_window")),
+        *(rule("6/30s", "sliding_window", resolution=3), rule("6/30s", "sliding_window", strict=True)),
+        *(rule("8/min", "sliding_log"), rule("12/day", timezone="UTC")),
+    ),
+    *ring(
+        *(rule("10/min", "gcra"), rule("2/min", "gcra", burst=10), rule("30/min", "token_bucket", burst=5)),
+        *(rule("6/30s", "leaky_bucket"), rule("7/min", "token_bucket", refill="interval")),
+    ),
 ]
 
 
@@ -126,85 +113,27 @@ def test_who_has_not_called_since_the_first_of_two_edits(store: Any) -> None:
     assert spend(store, third) == 0
 
 
-def test_it_is_asked_once_and_no_longer_than_it_matters(store: Any, clock: FrozenClock) -> None:
-    old, new = rule("10/min"), rule("4/10s")
-    edit(old, new)
-    (one,) = carry_over.edits[new.id]
-    charges = Limiter([new], store)._charges(IDENT, 1)
-    assert len(carry_over.due(charges)) == 1
-    spend(store, new, 1)
-    assert carry_over.due(charges) == []
-    one.done.clear()
-    clock.tick(10)
-    assert carry_over.due(charges) == []
-    carry_over.note({}.get, [new])
-    assert carry_over.edits == {}
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_what_a_process_with_the_old_rule_passes_is_at_most_what_is_left(
-    monkeypatch: pytest.MonkeyPatch, data: Any
-) -> None:
-    old, new = data.draw(st.sampled_from(PAIRS))
-    clock = FrozenClock()
-    monkeypatch.setattr(carry_over, "monotonic", clock)
-    carry_over.forget()
-    store = MemoryStore(clock)
-    for gap in data.draw(st.lists(st.floats(0, 5), max_size=30)):
-        clock.tick(gap)
-        spend(store, old, 1)
-    left = Limiter([old], store).peek(IDENT, cost=0).remaining
-    assert left is not None
-    used = old.plan.limit - left
-    edit(old, new)
-    passed = spend(store, new, 1)  # a process with the new rule comes first, or the old one's calls are carried too
-    for under in data.draw(st.lists(st.sampled_from((old, new)), max_size=60)):
-        passed += spend(store, under, 1)
-    assert passed + spend(store, new) <= max(0, new.plan.limit - used) + left
-
-
 # Of one limit each, so that what is too much shows.
 GROUPS = (
-    (
-        rule("6/min", "sliding_log"),
-        rule("6/20s", "sliding_log"),
-        rule("6/h", "sliding_log"),
+    [
+        *(rule("6/min", "sliding_log"), rule("6/20s", "sliding_log"), rule("6/h", "sliding_log")),
         rule("6/30s", "sliding_window", strict=True),
         rule("6/min", "sliding_window", strict=True, resolution=4),
-    ),
-    (
-        rule("6/min"),
-        rule("6/30s"),
-        rule("6/h"),
-        rule("6/min", "sliding_window"),
-        rule("6/40s", "sliding_window", resolution=3),
-        rule("6/day", timezone="UTC"),
-        rule("6/min", "sliding_log"),
-    ),
-    (
-        rule("6/min", "gcra"),
-        rule("2/min", "gcra", burst=6),
-        rule("6/30s", "leaky_bucket"),
-        rule("30/min", "token_bucket", burst=6),
-        rule("6/min", "token_bucket", refill="interval"),
-    ),
+    ],
+    [
+        *(rule("6/min"), rule("6/30s"), rule("6/h"), rule("6/day", timezone="UTC"), rule("6/min", "sliding_log")),
+        *(rule("6/min", "sliding_window"), rule("6/40s", "sliding_window", resolution=3)),
+    ],
+    [
+        *(rule("6/min", "gcra"), rule("2/min", "gcra", burst=6), rule("6/30s", "leaky_bucket")),
+        *(rule("30/min", "token_bucket", burst=6), rule("6/min", "token_bucket", refill="interval")),
+    ],
 )
 # Each time: how long nobody calls, by how much the clock goes back, which rule holds then, which process is begun again
 # and which is called, how often.
-PROCESSES = st.integers(0, 1)
-TURNS = st.lists(
-    st.tuples(
-        st.just(0.0) | st.floats(0, 45),
-        st.sampled_from([0.0] * 7 + [1.0, 50.0]),
-        st.integers(0, 6),
-        st.none() | PROCESSES,
-        PROCESSES,
-        st.sampled_from([0, 1, 3, 20, 20]),
-    ),
-    min_size=2,
-    max_size=12,
-)
+WAITS, STEPS = st.just(0.0) | st.floats(0, 45), st.sampled_from([0.0] * 7 + [1.0, 50.0])
+PROCESSES, CALLS = st.integers(0, 1), st.sampled_from([0, 1, 3, 20, 20])
+TURN = st.tuples(WAITS, STEPS, st.integers(0, 6), st.none() | PROCESSES, PROCESSES, CALLS)
 
 
 class Site:
@@ -258,9 +187,9 @@ class Site:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(group=st.sampled_from(GROUPS), turns=TURNS)
+@given(group=st.sampled_from(GROUPS), turns=st.lists(TURN, min_size=2, max_size=12))
 def test_in_every_window_edits_admit_no_more_than_one_extra_limit(
-    monkeypatch: pytest.MonkeyPatch, store: Any, clock: FrozenClock, group: tuple[Rule, ...], turns: Any
+    monkeypatch: pytest.MonkeyPatch, store: Any, clock: FrozenClock, group: list[Rule], turns: Any
 ) -> None:
     """Whatever is called, edited and restarted, and however the store's clock goes back."""
     site = Site(store, clock, group[0], f"user:{uuid4()}")
@@ -279,14 +208,10 @@ def test_in_every_window_edits_admit_no_more_than_one_extra_limit(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (rule("10/min"), rule("20/min"), COUNTS_ON),
-        (rule("10/min"), rule("10/h"), COUNTS_ON),
-        (rule("10/min"), rule("10/min", "sliding_log"), COUNTS_ON),
+        *((rule("10/min"), new, COUNTS_ON) for new in (rule("20/min"), rule("10/h"), rule("10/min", "sliding_log"))),
         (rule("10/min", "gcra"), rule("10/h", "token_bucket"), COUNTS_ON),
-        (rule("10/min"), rule("10/min"), ""),
-        (rule("10/min"), rule("10/min", scopes=("other",)), ""),
-        (rule("10/min"), rule("10/min", "gcra"), STARTS_AFRESH),
-        (rule("10/min"), rule("10/min", unit="bytes"), STARTS_AFRESH),
+        *((rule("10/min"), new, "") for new in (rule("10/min"), rule("10/min", scopes=("other",)))),
+        *((rule("10/min"), new, STARTS_AFRESH) for new in (rule("10/min", "gcra"), rule("10/min", unit="bytes"))),
         (rule("10/min"), Rule("api", "10/min", key="ip", algorithm="fixed_window"), STARTS_AFRESH),
         (rule("10/min", "leaky_bucket"), rule("10/h", "leaky_bucket", action="delay"), STARTS_AFRESH),
     ],
@@ -294,27 +219,6 @@ def test_in_every_window_edits_admit_no_more_than_one_extra_limit(
 def test_the_form_says_what_becomes_of_what_was_used(old: Rule, new: Rule, said: str) -> None:
     assert counts_in_words(old, new) == said
     assert bool(takeovers(old, new)) <= (said == COUNTS_ON)
-
-
-@pytest.mark.django_db
-def test_a_row_that_is_edited_and_the_doors_that_decide_by_it() -> None:
-    """From the table to a decision; a new limit alone moves nothing."""
-    facts = Facts("page", ("request",), Caller(user="user:carried"))
-    try:
-        row = ThrottleRule.objects.create(name="carried", rate="3/h", key="user", algorithm="fixed_window")
-        rulebook.refresh()
-        assert [limiter.decide(facts).allowed for _ in range(4)] == [True] * 3 + [False]
-        row.rate = "3/d"
-        row.save()
-        rulebook.refresh()
-        assert not limiter.decide(facts).allowed
-        row.rate = "4/d"
-        row.save()
-        rulebook.refresh()
-        assert [limiter.decide(facts).allowed for _ in range(2)] == [True, False]
-    finally:
-        get_store().execute(Reset((Charge(row.as_rule(), "user:carried", 0),)))
-        forget_rules()
 
 
 @pytest.mark.parametrize("prepaid", [False, True])
@@ -349,8 +253,7 @@ import sys, time, django
 django.setup()
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
-from django_throttle.models import ThrottleChange, ThrottleRule
-from tests.bounds import most
+from django_throttle.models import ThrottleRule
 from tests.callers import Caller
 for line in sys.stdin:
     name, value = line.split()
@@ -363,25 +266,19 @@ for line in sys.stdin:
 """
 
 
-def asked(process: Process, line: str) -> str:
-    process.say(line)
-    return process.hear()
+@pytest.mark.parametrize("is_deployment", [False, True], ids=["a row", "settings"])
+def test_a_process_that_starts_after_the_edit_knows_the_former_rule(
+    start: Callable[..., Process], is_deployment: bool
+) -> None:
+    def asked(process: Process, line: str) -> str:
+        process.say(line)
+        return process.hear()
 
+    def passed(rate: str, ident: str) -> str:
+        own = {"DJANGO_SETTINGS_MODULE": "tests.editing", "RULES": json.dumps({"api": {"rate": rate, "key": "user"}})}
+        if not is_deployment:
+            assert asked(editor, f"rate {rate}") == "saved"
+        return asked(start(CALLING, **(own if is_deployment else {})), f"calls {ident}")
 
-def test_a_process_that_starts_after_the_edit_knows_the_former_rule(start: Callable[..., Process]) -> None:
-    first = start(CALLING)
-    assert asked(first, "rate 3/h") == "saved"
-    assert asked(first, "calls user:1") == "3"
-    assert asked(first, "rate 3/d") == "saved"
-    second = start(CALLING)
-    assert asked(second, "calls user:1") == "0"
-    assert asked(second, "calls user:2") == "3"
-
-
-def test_so_does_one_of_a_deployment_that_edits_settings(start: Callable[..., Process]) -> None:
-    def deployed(rate: str) -> Process:
-        rules = json.dumps({"api": {"rate": rate, "key": "user", "scopes": ["page"]}})
-        return start(CALLING, DJANGO_SETTINGS_MODULE="tests.editing", RULES=rules)
-
-    assert asked(deployed("3/h"), "calls user:1") == "3"
-    assert asked(deployed("3/d"), "calls user:1") == "0"
+    editor = start(CALLING)
+    assert [passed("3/h", "user:1"), passed("3/d", "user:1"), passed("3/d", "user:2")] == ["3", "0", "3"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -15,12 +14,9 @@ from django_throttle.explain import explain
 from django_throttle.find_caller import find_caller
 from django_throttle.identity import HttpWho
 from django_throttle.identity.known_caller import KnownCaller
-from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.coverage import Call, stricter
-from django_throttle.stores import MemoryStore
+from django_throttle.rulebook.coverage import Call
 from tests import doors
-from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
 from tests.test_explain import told
 
@@ -135,78 +131,3 @@ def test_an_api_key_may_come_with_any_call(enforce: Enforce, django_user_model: 
     typed = find_caller(f"api_key:{'3f' * 20}", rulebook.current(), store).name
     assert (typed, told(store, typed).would) == (HttpWho(request).ident("api_key"), "refused")
     assert find_caller(typed, rulebook.current(), store).name == typed
-
-
-class TestStricter:
-    """One rule always refuses before another one does."""
-
-    PAIRS = (
-        ("sliding_window", "4/min", "5/min", True),
-        ("sliding_window", "5/min", "4/min", False),
-        ("sliding_window", "5/h", "5/min", True),
-        ("sliding_window", "1/s", "61/min", True),
-        ("sliding_window", "1/s", "60/min", False),
-        ("sliding_log", "1/s", "60/min", True),
-        ("sliding_log", "1/s", "59/min", False),
-        ("sliding_log", "7/7s", "60/min", False),
-        ("fixed_window", "1/s", "60/min", True),
-        ("fixed_window", "5/h", "5/min", True),
-        ("gcra", "10/min", "700/h", True),
-        ("gcra", "10/min", "500/h", False),
-        ("token_bucket", "10/min", "10/min", True),
-        ("damper", "10/s", "700/min", True),
-        ("damper", "10/s", "500/min", False),
-    )
-
-    @pytest.mark.parametrize(("algorithm", "one", "other", "is_stricter"), PAIRS)
-    def test_by_rate(self, algorithm: str, one: str, other: str, is_stricter: bool) -> None:
-        strict, loose = Rule("a", one, algorithm=algorithm), Rule("b", other, algorithm=algorithm)
-        found = stricter(Snapshot([strict, loose]), loose)
-        assert (found is not None) == is_stricter
-
-    @pytest.mark.parametrize(("algorithm", "one", "other"), [row[:3] for row in PAIRS if row[3] and row[0] != "damper"])
-    def test_so_it_is(self, algorithm: str, one: str, other: str, clock: FrozenClock) -> None:
-        """In a random history the looser one never refuses what the stricter one lets pass."""
-        chance, store = random.Random(7), MemoryStore(clock)
-        limiter = Limiter([Rule("a", one, algorithm=algorithm), Rule("b", other, algorithm=algorithm)], store)
-        refused = 0
-        for _ in range(3000):
-            clock.step(chance.choice((0.0, 0.01, 0.3, 1.0, 1.0, 7.3)) if chance.random() < 0.9 else 70.0)
-            strict, loose = limiter.acquire("user:1").outcomes
-            assert loose.allowed or not strict.allowed
-            refused += not strict.allowed
-        assert refused > 100
-
-    @pytest.mark.parametrize(
-        ("given", "is_stricter"),
-        [
-            ({}, True),
-            ({"scopes": ["*"]}, True),
-            ({"scopes": ["se*"]}, True),
-            ({"scopes": ["search"]}, False),
-            ({"scopes": ["chat"]}, False),
-            ({"events": ["request", "message"]}, True),
-            ({"events": ["message"]}, False),
-            ({"methods": ["POST"]}, False),
-            ({"audience": ["staff"]}, False),
-            ({"key": "ip"}, False),
-            ({"cost": 2}, False),
-            ({"action": "shadow"}, False),
-            ({"enabled": False}, False),
-            ({"rate": None, "rates": ["4/min", "1000/h"]}, True),
-        ],
-    )
-    def test_by_what_they_count(self, given: dict[str, Any], is_stricter: bool) -> None:
-        rule = Rule("b", "5/min", scopes=["search", "se*"])
-        other = Rule("z", **{"rate": "4/min", "scopes": ["search", "se*"], **given})
-        assert stricter(Snapshot([rule, other]), rule) == (other if is_stricter else None)
-
-    def test_of_equal_ones_it_is_the_first(self) -> None:
-        first, second = Rule("a", "5/min"), Rule("b", "5/min")
-        snapshot = Snapshot([first, second])
-        assert (stricter(snapshot, first), stricter(snapshot, second)) == (None, first)
-
-    def test_slots(self) -> None:
-        few, many = (Rule(f"{n}", limit=n, algorithm="concurrency") for n in (2, 3))
-        assert stricter(Snapshot([few, many]), many) == few
-        assert stricter(Snapshot([few, many]), few) is None

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from django.db import DatabaseError, transaction
-from django.test import override_settings
 from django.utils import timezone
-from pytest_django import DjangoAssertNumQueries
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
@@ -26,7 +24,7 @@ from tests.callers import ANNA, Caller
 from tests.clock import FrozenClock
 from tests.inside import book, count_in, forget_rules
 from tests.rulebook.conftest import names
-from tests.servers import RedisServer, wait_until
+from tests.servers import RedisServer
 
 Heard = list[tuple[Snapshot, Snapshot]]
 
@@ -66,19 +64,6 @@ def test_where_everything_is_a_shadow_no_rule_refuses(rules: Any, settings: Any)
     assert not rulebook.current().rules[0].is_shadow and rulebook.current().version != version
 
 
-@pytest.mark.django_db
-def test_once_loaded_they_cost_no_query_until_settings_change(
-    rules: Any, django_assert_num_queries: DjangoAssertNumQueries
-) -> None:
-    rules(api={"rate": "10/min"})
-    first = rulebook.current()
-    with django_assert_num_queries(0):
-        assert all(rulebook.current() is first for _ in range(100))
-    with override_settings(DJANGO_THROTTLE={"RULES": {"other": {"rate": "1/s"}}}):
-        assert names(rulebook.current()) == ["other"]
-    assert names(rulebook.current()) == ["api"]
-
-
 @pytest.mark.django_db(transaction=True)
 async def test_the_first_reading_does_not_run_on_the_event_loop(rules: Any) -> None:
     await ThrottleRule.objects.acreate(name="api", rate="3/min")
@@ -100,44 +85,23 @@ class TestEdits:
         assert names(rulebook.current()) == ["outer"]
         with transaction.atomic():
             saved("never")
+            assert names(rulebook.refresh()) == names(rulebook.current()) == ["never", "outer"]
             transaction.set_rollback(True)
+        assert names(rulebook.current()) == ["outer"], "what was read inside does not outlive the rollback"
         saved("next")
         assert names(rulebook.current()) == ["next", "outer"]
 
-    def test_what_is_read_inside_a_transaction_does_not_outlive_its_rollback(self, rules: Any) -> None:
-        saved()
-        with transaction.atomic():
-            ThrottleRule.objects.update(rate="9/min")
-            saved("never")
-            assert names(rulebook.refresh()) == names(rulebook.current()) == ["api", "never"]
-            transaction.set_rollback(True)
-        assert rulebook.current().rules == (Rule("api", "3/min"),)
+    EDITS: dict[str, Callable[[ThrottleRule], object]] = {
+        "update": lambda row: ThrottleRule.objects.update(rate="9/min"),
+        "bulk_create": lambda row: ThrottleRule.objects.bulk_create([ThrottleRule(name="more", rate="1/s")]),
+        "bulk_update": lambda row: ThrottleRule.objects.bulk_update([_with_rate(row)], ["rate"]),
+        "delete all": lambda row: ThrottleRule.objects.all().delete(),
+        "delete": lambda row: row.delete(),
+        "save": lambda row: _with_rate(row).save(),
+        "update_or_create": lambda row: ThrottleRule.objects.update_or_create(name="api", defaults={"rate": "9/min"}),
+    }
 
-    def test_it_is_read_again_once_when_the_database_fails_then(
-        self, rules: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with transaction.atomic():
-            saved()
-            rulebook.refresh()
-            transaction.set_rollback(True)
-        asked: list[object] = []
-        monkeypatch.setattr(sources, "from_database", lambda before: (asked.append(before), away()))
-        assert {rulebook.current() for _ in range(3)} == {rulebook.current()}
-        assert len(asked) == 1
-
-    @pytest.mark.parametrize(
-        "edit",
-        [
-            lambda row: ThrottleRule.objects.update(rate="9/min"),
-            lambda row: ThrottleRule.objects.bulk_create([ThrottleRule(name="more", rate="1/s")]),
-            lambda row: ThrottleRule.objects.bulk_update([_with_rate(row)], ["rate"]),
-            lambda row: ThrottleRule.objects.all().delete(),
-            lambda row: row.delete(),
-            lambda row: _with_rate(row).save(),
-            lambda row: ThrottleRule.objects.update_or_create(name="api", defaults={"rate": "9/min"}),
-        ],
-        ids=["update", "bulk_create", "bulk_update", "delete all", "delete", "save", "update_or_create"],
-    )
+    @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
     def test_every_way_to_edit_counts(self, rules: Any, edit: Any) -> None:
         row = saved()
         before = rulebook.current()
@@ -203,46 +167,27 @@ class TestOverridesThatEnd:
         self.put(clock, replace(self.RULE, enforce_at=1.0, warn_at=(0.5,)))
         assert [self.limit(one) for pair in heard for one in pair] == [6, 3]
 
-    def test_what_ended_before_the_last_look_is_not_told_again(self, clock: FrozenClock, heard: Heard) -> None:
-        snapshot = self.put(clock, anna=10)
-        clock.to(10)
-        in_force.end_overrides()
-        heard.clear()
-        rulebook.pin(snapshot)
-        assert [self.limit(one) for pair in heard for one in pair] == [3, 3]
 
-
+@pytest.mark.row("F56")
 @pytest.mark.django_db(transaction=True)
-class TestTrouble:
-    @pytest.mark.row("F56")
-    def test_a_failing_database_leaves_the_last_good_rules_in_force(
-        self, rules: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        saved()
-        good = rulebook.current()
-        monkeypatch.setattr(sources, "from_database", away)
-        assert rulebook.refresh() is rulebook.refresh() is good
-        assert [record.levelno for record in caplog.records] == [logging.WARNING]
-        assert "the rules in force stay" in caplog.text
-
-    @pytest.mark.row("F56")
-    def test_a_database_that_fails_from_the_start_leaves_those_of_settings(
-        self, rules: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        rules(api={"rate": "10/min"})
-        monkeypatch.setattr(sources, "from_database", away)
-        assert names(rulebook.current()) == ["api"]
+def test_a_failing_database_leaves_the_last_good_rules_in_force_or_those_of_settings(
+    rules: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules(api={"rate": "10/min"})
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "from_database", away)
+        assert names(rulebook.current()) == ["api"], "from the start"
         assert "only the rules in settings hold" in caplog.text
-
-    def test_a_reading_that_fails_spoils_no_edit(self, rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(in_force, "refresh", away)
-            saved()
-        with transaction.atomic(), monkeypatch.context() as patch:
-            patch.setattr(sources, "from_database", away)
+        with transaction.atomic():
             rulebook.refresh()
-            saved("second")
-        assert ThrottleRule.objects.count() == 2
+            saved("more")
+    good = rulebook.refresh()
+    assert names(good) == ["api", "more"], "a reading that fails spoils no edit"
+    caplog.clear()
+    monkeypatch.setattr(sources, "from_database", away)
+    assert rulebook.refresh() is rulebook.refresh() is good
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "the rules in force stay" in caplog.text
 
 
 def _reading(rate: str) -> sources.Reading:
@@ -274,9 +219,8 @@ class TestPoll:
     @pytest.fixture(autouse=True)
     def readings(self, monkeypatch: pytest.MonkeyPatch, rules: Any) -> list[int]:
         seen: list[int] = []
-        monkeypatch.setattr(
-            sources, "read", lambda before: (seen.append(1), sources.Reading(sources.from_settings()))[1]
-        )
+        reading = sources.Reading(sources.from_settings())
+        monkeypatch.setattr(sources, "read", lambda before: (seen.append(1), reading)[1])
         monkeypatch.setattr(sources, "is_private", lambda: False)
         return seen
 
@@ -307,10 +251,8 @@ class TestPoll:
         settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES_REREAD": 0.0}
         self.poll(store, 2)
         assert len(readings) == 5, "now and then all the same"
-
-    def test_without_redis_it_reads_each_time(self, readings: list[int]) -> None:
         self.poll(MemoryStore(), 3)
-        assert len(readings) == 3
+        assert len(readings) == 8, "each time without Redis"
 
     def test_it_is_known_how_long_after_the_edit_the_rules_are_in_force(
         self, store: RedisStore, monkeypatch: pytest.MonkeyPatch
@@ -378,22 +320,3 @@ class TestPoll:
         assert before != after
         self.poll(store)
         assert after == version()
-
-    @pytest.mark.row("F56")
-    def test_a_hanging_database_does_not_hold_up_the_thread_that_polls(
-        self, readings: list[int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        go_on = threading.Event()
-
-        def hang(before: object) -> sources.Reading:
-            readings.append(1)
-            go_on.wait(10)
-            return sources.Reading(sources.from_settings())
-
-        monkeypatch.setattr(sources, "read", hang)
-        for _ in range(5):
-            rulebook.poll(MemoryStore())
-        wait_until(lambda: readings)
-        go_on.set()
-        assert book().reader.wait(10)
-        assert len(readings) == 1

@@ -53,15 +53,6 @@ def test_addresses_are_found_again_among_very_many(monkeypatch: pytest.MonkeyPat
             assert found == ["ip:10.0.0.7"] * (number == 7) + ["ip:10.0.0.0/25"] * (number < 128)
 
 
-def test_a_caller_is_asked_only_for_what_has_an_override() -> None:
-    who = Caller("group:a", user="user:1")
-    overrides = Overrides([override("user:2"), override("group:b")])
-    assert overrides.of(who) == []
-    assert who.asked == ["user", "group:b"]
-    assert overrides.asks_groups
-    assert not Overrides([override("user:2")]).asks_groups
-
-
 @given(st.lists(st.ip_addresses(v=4), min_size=1, max_size=9), st.lists(st.integers(1, 32), min_size=9, max_size=9))
 def test_networks_are_found_as_a_look_at_all_of_them_finds_them(addresses: list[Any], lengths: list[int]) -> None:
     networks = {
@@ -123,22 +114,6 @@ class TestDecisions:
         decision = ask(begin(snapshot, Facts("x", ("request",), who), store, True), store)
         assert (decision.allowed, decision.rule, decision.retry_after, decision.remaining) == (False, "api", 90.0, 0)
         assert [outcome.reason for outcome in decision.outcomes] == [Reason.BLOCKED]
-
-    def test_a_rule_that_the_caller_has_no_ident_for_blocks_too(self, clock: FrozenClock) -> None:
-        users = Rule("api", "5/min", key="user")
-        who = Caller(ip="ip:192.0.2.7")
-        assert not self.decide([override("ip:192.0.2.7", rules=("api",))], who, clock, users).allowed
-
-    def test_what_no_rule_covers(self, clock: FrozenClock) -> None:
-        elsewhere, who = Rule("api", "5/min", scopes=("y",)), Caller(user="user:1")
-        assert self.decide([override("user:1", rules=("api",))], who, clock, elsewhere).allowed
-        assert self.decide([override("user:1")], who, clock, elsewhere).rule == "*"
-
-    def test_a_rule_that_another_door_has_charged_blocks_all_the_same(self, clock: FrozenClock) -> None:
-        who = Caller(user_or_ip="user:1", user="user:1")
-        done = EarlierCharges({("api", "user:1"): 1})
-        decision = self.decide([override("user:1", rules=("api",))], who, clock, charged=done)
-        assert not decision.allowed
 
     def test_where_everything_is_a_shadow_blocks_only_record(self, settings: Any, clock: FrozenClock) -> None:
         settings.DJANGO_THROTTLE = {"SHADOW": True}

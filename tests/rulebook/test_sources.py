@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,11 +11,10 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from pytest_django import DjangoAssertNumQueries
 
 from django_throttle import rulebook
 from django_throttle.core import Rule
-from django_throttle.models import ThrottleOverride, ThrottleRule
+from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import in_force, sources
 from django_throttle.rulebook.sources import Reader
 from django_throttle.stores import MemoryStore
@@ -41,14 +37,6 @@ class TestMerge:
         snapshot = rulebook.refresh()
         assert [name for name, *_ in charged(snapshot, "any", "request")] == ["api", "extra", "login"]
         assert snapshot.by_name("api") == Rule("api", "20/min")
-
-    def test_without_the_database_only_settings_count(
-        self, settings: Any, django_assert_num_queries: DjangoAssertNumQueries
-    ) -> None:
-        ThrottleRule.objects.create(name="extra", rate="1/s")
-        settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "1/s"}}, "DATABASE_RULES": False}
-        with django_assert_num_queries(0):
-            assert names(rulebook.current()) == ["api"]
 
     def test_rules_of_settings_that_make_no_sense_are_skipped(self, settings: Any, caplog: Any) -> None:
         settings.DJANGO_THROTTLE = {"RULES": {"good": {"rate": "1/s"}, "bad": {"rate": "1/s", "burts": 3}}}
@@ -89,25 +77,6 @@ class TestRows:
         assert charged(snapshot, "any", "request") == [("good", "user:1", 1)]
         (line,) = [record.getMessage() for record in caplog.records if record.name == "django_throttle"]
         assert "from database is skipped" in line
-
-    def test_a_bad_row_leaves_the_rule_of_settings_in_force(self, rules: Any) -> None:
-        rules(api={"rate": "10/min"})
-        self.insert("api", rate="nonsense")
-        assert rulebook.refresh().by_name("api") == Rule("api", "10/min")
-
-    def test_a_callable_that_settings_name_may_be_used(self, rules: Any) -> None:
-        rules(tenants={"rate": "1/s", "key": "os.path.basename", "enabled": False})
-        ThrottleRule.objects.create(name="mine", rate="2/s", key="os.path.basename")
-        assert "mine" in names(rulebook.refresh())
-
-
-@pytest.mark.django_db
-def test_a_database_in_memory_is_left_to_its_own_thread(django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    if not sources.is_private():
-        pytest.skip("only SQLite can be in memory")
-    with django_assert_num_queries(0):
-        rulebook.poll(MemoryStore())
-    assert book().reader.wait(0)
 
 
 @pytest.mark.row("F57")
@@ -238,21 +207,6 @@ def test_a_reading_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixture) 
     assert "the rules could not be read" in caplog.text
 
 
-def test_a_system_without_threads_is_asked_again(
-    one: Reader, readings: list[str | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_thread(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", no_thread)
-        with pytest.raises(RuntimeError):
-            one.ask("first")
-    one.ask("second")
-    assert one.wait(5)
-    assert readings == ["second"]
-
-
 @pytest.mark.usefixtures("servers")
 def test_other_settings_and_a_fork_have_a_reader_of_their_own(settings: Any) -> None:
     first = book().reader
@@ -261,58 +215,6 @@ def test_other_settings_and_a_fork_have_a_reader_of_their_own(settings: Any) -> 
     assert second is not first
     assert not first.ask(None), "it was told to end"
     assert holds_in_child(lambda: book().reader is not second and book().reader.ask(None))
-
-
-# Polls without a Redis for a while; then says how many connections that took.
-POLLER = """
-import threading, time, django
-from django.db.backends.signals import connection_created
-django.setup()
-from django_throttle import agent, rulebook
-from django_throttle.rulebook import sources
-from django_throttle.stores import get_store
-made, read, reading = [], [], sources.from_database
-connection_created.connect(lambda **_: made.append(threading.current_thread().name), weak=False)
-def counted(before):
-    read.append(1)
-    return reading(before)
-sources.from_database = counted
-rulebook.current()
-agent.ensure(get_store(), rules=True)
-while len(read) < 6:
-    time.sleep(0.05)
-print(made.count("django_throttle.rules"))
-"""
-
-
-@pytest.mark.usefixtures("servers")
-def test_a_process_without_redis_reads_over_one_connection(tmp_path: Path, database: str) -> None:
-    settings = 'from testproject.settings import *\nDJANGO_THROTTLE = {"STORE": "memory", "RULES_POLL": 0.1}\n'
-    (tmp_path / "polling_settings.py").write_text(settings)
-    path = os.pathsep.join((str(tmp_path), str(ROOT)))
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "polling_settings", "PYTHONPATH": path, "DATABASE": database}
-    options: dict[str, Any] = {"env": environment, "cwd": ROOT, "text": True, "timeout": 60}
-    subprocess.run([sys.executable, "-m", "django", "migrate", "--verbosity", "0"], check=True, **options)
-    done = subprocess.run([sys.executable, "-c", POLLER], check=True, stdout=subprocess.PIPE, **options)
-    assert done.stdout == "1\n"
-
-
-@pytest.mark.django_db(transaction=True)
-def test_overrides_that_stay_the_same_are_not_looked_into_again(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": True}
-    ThrottleOverride.objects.bulk_create(
-        [ThrottleOverride(value=str(number), effect="exempt", reason="made up") for number in range(100)]
-    )
-    made: list[int] = []
-    make = ThrottleOverride.as_override
-    monkeypatch.setattr(ThrottleOverride, "as_override", lambda row: (made.append(row.pk), make(row))[1])
-    before = rulebook.refresh()
-    made.clear()
-    assert (rulebook.refresh() is before, made) == (True, [])
-    row = ThrottleOverride.objects.order_by("pk")[0]
-    type(row).objects.filter(pk=row.pk).update(value="other")
-    assert set(made) == {row.pk}
-    assert [one.subject for one in rulebook.current().overrides.all if "other" in one.subject] == ["user:other"]
 
 
 def test_very_many_rows_are_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

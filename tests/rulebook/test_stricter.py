@@ -61,10 +61,28 @@ def test_only_rules_that_refuse_first_are_said_to(algorithm: str) -> None:
             assert outcomes[loose.name].allowed or not outcomes[strict.name].allowed, (strict, loose)
 
 
-def test_a_damper_is_compared_by_its_speed_alone() -> None:
-    slow, fast = (Rule(rate, rate, algorithm="damper") for rate in ("15/min", "1/s"))
-    assert stricter(Snapshot([slow, fast]), fast) == slow
-    assert stricter(Snapshot([slow, fast]), slow) is None
+RATES = (
+    (
+        "sliding_window",
+        [("4/min", "5/min"), ("5/h", "5/min"), ("1/s", "61/min")],
+        [("5/min", "4/min"), ("1/s", "60/min")],
+    ),
+    ("sliding_log", [("1/s", "60/min")], [("1/s", "59/min"), ("7/7s", "60/min")]),
+    ("fixed_window", [("1/s", "60/min"), ("5/h", "5/min")], [("3/7s", "26/min")]),
+    ("gcra", [("10/min", "700/h")], [("10/min", "500/h")]),
+    ("token_bucket", [("10/min", "10/min")], []),
+    ("damper", [("10/s", "700/min"), ("15/min", "1/s")], [("10/s", "500/min"), ("1/s", "15/min")]),
+)
+
+
+@pytest.mark.parametrize(("algorithm", "stricter_pairs", "others"), RATES)
+def test_by_rate(algorithm: str, stricter_pairs: list[tuple[str, str]], others: list[tuple[str, str]]) -> None:
+    for one, other in stricter_pairs + others:
+        strict, loose = Rule("a", one, algorithm=algorithm), Rule("b", other, algorithm=algorithm)
+        assert (stricter(Snapshot([strict, loose]), loose) is not None) == ((one, other) in stricter_pairs), (
+            one,
+            other,
+        )
 
 
 @pytest.mark.parametrize("algorithm", [name for name, row in ALGORITHMS.items() if row.is_bucket])
@@ -79,15 +97,30 @@ def test_a_bucket_is_compared_by_its_speed_and_its_size(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strict", "loose"),
+    ("options", "is_stricter"),
     [
-        ({"rate": "1/s", "resolution": 4}, {"rate": "100/min", "resolution": 4}),
-        ({"rate": "1/s", "strict": True}, {"rate": "100/min", "strict": True}),
-        ({"rate": "1/s"}, {"rate": "60/min"}),
-        ({"rate": "4/min", "enforce_at": 2}, {"rate": "5/min"}),
-        ({"rate": "3/7s"}, {"rate": "100/min"}),
+        *(
+            (options, True)
+            for options in ({}, {"scopes": ["*"]}, {"scopes": ["se*"]}, {"events": ["request", "message"]})
+        ),
+        ({"rate": None, "rates": ["4/min", "1000/h"]}, True),
+        *(({"scopes": [scope]}, False) for scope in ("search", "chat")),
+        *(
+            ({name: [value]}, False)
+            for name, value in (("events", "message"), ("methods", "POST"), ("audience", "staff"))
+        ),
+        *((options, False) for options in ({"key": "ip"}, {"cost": 2}, {"action": "shadow"}, {"enabled": False})),
+        ({"enforce_at": 2}, False),
     ],
+    ids=str,
 )
-def test_nothing_is_said_where_windows_may_lie_badly(strict: dict[str, Any], loose: dict[str, Any]) -> None:
-    one, other = Rule("a", **strict), Rule("b", **loose)
-    assert stricter(Snapshot([one, other]), other) is None
+def test_by_what_they_count(options: dict[str, Any], is_stricter: bool) -> None:
+    rule = Rule("b", "5/min", scopes=["search", "se*"])
+    other = Rule("z", **{"rate": "4/min", "scopes": ["search", "se*"], **options})
+    assert stricter(Snapshot([rule, other]), rule) == (other if is_stricter else None)
+
+
+def test_of_equal_rules_it_is_the_first() -> None:
+    first, second = Rule("a", "5/min"), Rule("b", "5/min")
+    snapshot = Snapshot([first, second])
+    assert (stricter(snapshot, first), stricter(snapshot, second)) == (None, first)
