@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts, cost_of
-from django_throttle.core import Decision
-from django_throttle.core.commands import check_cost
+from django_throttle.core import Decision, Rule
+from django_throttle.core.commands import Charge, check_cost
 from django_throttle.core.decide import release_lease
+from django_throttle.core.decision import PASSED
 from django_throttle.exceptions import PutOffTooOften, Refused
 from django_throttle.identity import is_async
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
 from django_throttle.measured import measured
+from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps
 
 Ident = str | Callable[..., Any]
@@ -25,7 +30,7 @@ Cost = int | Callable[..., int]
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 
-def check_options(rule: Any, cost: Any, ident: Any, max_put_off: Any) -> None:
+def check_options(rule: Any, cost: Any, ident: Any, max_put_off: Any, strict: Any) -> None:
     if not isinstance(rule, str) or not rule:
         raise TypeError(f'@throttled_task is given the name of a rule, as in @throttled_task("reports"), not {rule!r}')
     if not callable(cost):
@@ -36,13 +41,26 @@ def check_options(rule: Any, cost: Any, ident: Any, max_put_off: Any) -> None:
         raise TypeError("cost and ident are plain functions, not async ones")
     if type(max_put_off) is not int or max_put_off < 0:
         raise TypeError(f"max_put_off is a whole number, 0 or more, not {max_put_off!r}")
+    if type(strict) is not bool:
+        raise TypeError(f"strict is True or False, not {strict!r}")
+
+
+# Seconds for which a run that is a little early waits in its worker, in place of being put off again.
+MAX_START_WAIT: Final = 1.0
+STARTS: Final = "starts"  # begins the ident under which the starts of an ident's runs are counted
+
+
+@lru_cache(maxsize=256)
+def _start_rule(rule: Rule) -> Rule:
+    """Return the rule that spaces starts as this one spaces turns, and refuses those that would wait for too long."""
+    return replace(rule, action="delay", max_delay=MAX_START_WAIT)
 
 
 class TaskBudget:
     """What runs of one task are charged to."""
 
-    def __init__(self, rule: str, cost: Cost, ident: Ident, most: int, name: str) -> None:
-        self.rule, self.most = rule, most
+    def __init__(self, rule: str, cost: Cost, ident: Ident, name: str, *, most: int, strict: bool) -> None:
+        self.rule, self.most, self.strict = rule, most, strict
         self._cost, self._ident, self.name = cost, ident, name
 
     def called(self, go: Step, given: Arguments) -> Steps[Any]:
@@ -55,6 +73,33 @@ class TaskBudget:
         facts = yield Step(asked, sync_to_async(asked))
         decision: Decision = yield Step(partial(limiter.decide, facts), partial(limiter.adecide, facts))
         return decision
+
+    def start(self, given: Arguments) -> Steps[Decision]:
+        """Decide whether a run may start now, beside what was reserved for it; wait for up to MAX_START_WAIT for that.
+
+        Starts are counted under an ident of their own, and reported by nobody. Always allowed unless ``strict``.
+        """
+        if not self.strict:
+            return PASSED
+        asked = partial(self._starts, *given)
+        charges = yield Step(asked, sync_to_async(asked))
+        if not charges:
+            return PASSED
+        decision: Decision = yield from limiter.decide_flow(charges, get_store())
+        if decision.delay:
+            yield Step(partial(time.sleep, decision.delay), partial(asyncio.sleep, decision.delay))
+        return decision
+
+    def _starts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Charge, ...]:
+        """Return what the start of a run is charged; nothing under a rule without a queue."""
+        charges = rulebook.current().match(self._facts(args, kwargs, waits=False))
+        return tuple(
+            [
+                one._replace(rule=_start_rule(one.rule), ident=f"{STARTS}:{one.ident}")
+                for one in charges
+                if one.rule.is_queue
+            ]
+        )
 
     def is_queue(self) -> Steps[bool]:
         """Whether the rule gives each call a turn of its own."""

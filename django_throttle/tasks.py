@@ -11,14 +11,15 @@ import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import field, make_dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache, partial, wraps
 from importlib import import_module
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from django_throttle import limiter
 from django_throttle.core import Decision
 from django_throttle.core.decide import refund_charges
+from django_throttle.core.decision import PASSED
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
 from django_throttle.shared_clock import shared_now
@@ -36,16 +37,20 @@ PLACE: Final = "@throttled_task goes above @task of django.tasks, or below @shar
 NOT_PLAIN: Final = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 
 
-def throttled_task(rule: str, *, cost: Cost = 1, ident: Ident = EVERYONE, max_put_off: int = 100) -> Callable[[T], T]:
+def throttled_task(
+    rule: str, *, cost: Cost = 1, ident: Ident = EVERYONE, max_put_off: int = 100, strict: bool = False
+) -> Callable[[T], T]:
     """Have the runs of a task draw on the budget of that rule, whatever its scopes and events.
 
     It goes above django.tasks' ``@task``, or below Celery's ``@shared_task``, next to the function. ``ident`` is a
     text, or a function of the task's arguments that returns a text, a number, a user, or None where the run is not
     limited. ``cost`` is a number or such a function. A run over the limit is put off ``max_put_off`` times at most, and
-    then raises PutOffTooOften. What is called directly, and not by a worker, raises Refused.
+    then raises PutOffTooOften. ``strict``: under a rule with a queue a run whose moment has come is decided again when
+    it starts, so that workers that are late start no more of them than the rate allows. What is called directly, and
+    not by a worker, raises Refused.
     Raises TypeError around what it cannot limit, and for invalid options.
     """
-    check_options(rule, cost, ident, max_put_off)
+    check_options(rule, cost, ident, max_put_off, strict)
 
     def decorate(task: Any) -> Any:
         if tasks_module():
@@ -53,12 +58,12 @@ def throttled_task(rule: str, *, cost: Cost = 1, ident: Ident = EVERYONE, max_pu
             if isinstance(task, task_class()):
                 kind: Any = type(task)
                 fields = {name: getattr(task, name) for name in kind.__dataclass_fields__}
-                budget = TaskBudget(rule, cost, ident, max_put_off, task.module_path)
+                budget = TaskBudget(rule, cost, ident, task.module_path, most=max_put_off, strict=strict)
                 limited_tasks.append((rule, _limited_class(kind)(**fields, budget=budget)))
                 return limited_tasks[-1][1]
         _check_function(task)
         name = f"{task.__module__}.{task.__qualname__}"
-        return _limited_function(task, TaskBudget(rule, cost, ident, max_put_off, name))
+        return _limited_function(task, TaskBudget(rule, cost, ident, name, most=max_put_off, strict=strict))
 
     return decorate
 
@@ -115,32 +120,62 @@ def _run_by_celery(budget: TaskBudget, task: Any, go: Step) -> Steps[Any]:
     from celery.exceptions import Ignore  # type: ignore[import-untyped]
 
     request = task.request
-    times, reserved = (request.headers or {}).get(HEADER) or (0, None)
-    if reserved == request.retries:  # a retry is a run of its own
+    given = request.args, request.kwargs
+    times, has_turn = _put_offs(request)
+    start = PASSED
+    if has_turn and (start := (yield from budget.start(given))).allowed:
         return (yield go)
-    decision = yield from budget.decided((request.args, request.kwargs))
+    decision = yield from budget.decided(given)
     turn = last_turn(decision)
-    if decision.allowed and turn is None:
+    is_due = decision.allowed and turn is None and not has_turn
+    if is_due and (start := (yield from budget.start(given))).allowed:
         return (yield from run_once(go, decision, budget.name))
     try:
         if error := budget.too_often(decision, times):
             raise error
-        _publish_again(task, decision, turn, times + 1)
+        put_offs = PutOffs(times + 1, has_turn=decision.allowed)
+        _publish_again(task, _moment(decision, turn, start), put_offs, Refused(start if decision.allowed else decision))
     except Exception:
         yield from refund_charges(turn and turn.refund)
         raise
     raise Ignore
 
 
-def _publish_again(task: Any, decision: Decision, turn: Turn | None, times: int) -> None:
-    """With the same id, arguments, retries, links and limits; raises whatever the broker does."""
+class PutOffs(NamedTuple):
+    """How often a run was put off, and whether it has reserved the moment at which it starts now."""
+
+    times: int = 0
+    has_turn: bool = False
+
+
+def _put_offs(request: Any) -> PutOffs:
+    """Read the header of a message; a retry is a run of its own."""
+    try:
+        times, retries, has_turn = (request.headers or {})[HEADER]
+        return PutOffs(int(times), bool(has_turn)) if retries == request.retries else PutOffs()
+    except (KeyError, TypeError, ValueError):  # there is none, or not one of ours
+        return PutOffs()
+
+
+def _moment(decision: Decision, turn: Turn | None, start: Decision) -> datetime:
+    """Return when a run may start that must not now: at its turn, else when what has refused it says."""
+    wait = start.retry_after if decision.allowed else decision.retry_after
+    return turn.moment if turn else shared_now() + timedelta(seconds=wait or 0.0)
+
+
+def _publish_again(task: Any, eta: datetime, put_offs: PutOffs, why: Refused) -> None:
+    """Publish it with the same id, arguments, retries, links and limits; raises whatever the broker does.
+
+    Its state is RETRY until then, as Celery's own retry leaves it. Noted before, as another worker may be quick.
+    """
     from celery.exceptions import Reject
 
     request = task.request
-    eta = turn.moment if turn else shared_now() + timedelta(seconds=decision.retry_after or 0.0)
-    headers = {**(request.headers or {}), HEADER: [times, request.retries if turn else None]}
+    headers = {**(request.headers or {}), HEADER: [put_offs.times, request.retries, put_offs.has_turn]}
     again = task.signature_from_request(request, eta=eta, retries=request.retries, headers=headers)
     try:
+        if not (task.ignore_result or request.ignore_result):
+            task.backend.mark_as_retry(request.id, why, request=request)
         again.apply_async()
     except Exception as error:
         if task.acks_late:
@@ -203,27 +238,32 @@ class _Limited:
         if found is None or found.task.func is not self.func:
             return (yield from self.budget.called(go, given))
         running.set(None)
-        if (yield from self.budget.is_queue()):  # its turn was reserved when it was enqueued
+        start, has_turn = PASSED, (yield from self.budget.is_queue())  # reserved when it was enqueued
+        if has_turn and (start := (yield from self.budget.start(given))).allowed:
             return (yield go)
         decision = yield from self.budget.decided(given)
-        if decision.allowed:
+        if decision.allowed and not has_turn:
             return (yield from run_once(go, decision, self.budget.name))
-        raise self.budget.too_often(decision, len(found.worker_ids) - 1) or _put_off(found, decision)
+        turn = last_turn(decision)
+        if error := self.budget.too_often(decision, len(found.worker_ids) - 1):
+            yield from refund_charges(turn and turn.refund)
+            raise error
+        raise _put_off(found, Refused(start if decision.allowed else decision), _moment(decision, turn, start))
 
     enqueue, aenqueue = _by(run, _enqueued), _by(arun, _enqueued)  # for its turn; Refused where the queue is full
     call, acall = _by(run, _run), _by(arun, _run)  # as a worker does
 
 
-def _put_off(found: Any, decision: Decision) -> Refused:
+def _put_off(found: Any, error: Refused, moment: datetime) -> Refused:
     """What has the worker of the database backend put the row off when it is raised, in place of marking it failed."""
-    row, error = getattr(found, "db_result", None), Refused(decision)
+    row = getattr(found, "db_result", None)
     if row is None:
         error.add_note("Only django-tasks-db can put off a run of django.tasks; give the rule a queue (leaky_bucket).")
         return error
 
     def put_off(_: BaseException) -> None:
         row.status, row.started_at = "READY", None
-        row.run_after = shared_now() + timedelta(seconds=decision.retry_after or 0.0)
+        row.run_after = moment
         row.save(update_fields=["status", "started_at", "run_after"])
 
     row.set_failed = import_module("django_tasks_db.utils").retry()(put_off)
