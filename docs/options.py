@@ -30,6 +30,7 @@ VALUES: Final = {
     "cost": "a whole number, or the path of a function",
     "key": "see below",
     "names": "a list of names",
+    "scopes": "a list of names, see below",
     "events": f"a list of {', '.join(f'``{event}``' for event in EVENTS)}",
     "methods": "a list of HTTP methods",
     "audience": "a list, see below",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from shlex import quote
 from typing import Any, Final
 
@@ -35,6 +34,7 @@ from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe, events, scopes, who
 from django_throttle.core.key import KEY_KINDS, without_setting
 from django_throttle.core.options import EVENTS, GROUPS, HELD, Options, key_parts
+from django_throttle.core.scopes import covers
 from django_throttle.models import ThrottleCandidate, ThrottleRule
 from django_throttle.models.fields import is_text, stored
 from django_throttle.rulebook import sources
@@ -416,7 +416,7 @@ class ThrottleRuleAdmin(ListAdmin):
     def _limits_these_pages(self, rule: Rule) -> bool:
         page = f"{self.admin_site.name}:django_throttle_throttlerule_changelist"
         is_about_requests = rule.enabled and not {"request", "inflight"}.isdisjoint(rule.events)
-        return is_about_requests and any(fnmatchcase(page, pattern) for pattern in rule.scopes)
+        return is_about_requests and covers(rule.scopes, page)
 
     def _from_settings(self) -> list[dict[str, Any]]:
         """The rules of settings that no row replaces."""

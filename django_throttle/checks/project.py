@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import partial, wraps
 from importlib.util import find_spec
 from itertools import chain
@@ -29,6 +28,7 @@ from django_throttle.checks.settings import (
     warning,
 )
 from django_throttle.core import Rule
+from django_throttle.core.scopes import matches, split_scopes
 from django_throttle.decorators import unidentified
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
@@ -421,12 +421,13 @@ def _misapplied(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator
     known = set(socket_scopes())
     views = {scope for name, view in _views() if (scope := view_scope(view) or name)} - known
     for rule in rules:
-        named = [pattern for pattern in rule.scopes if pattern != "*"]
-        of_sockets = [pattern for pattern in named if any(_covers([pattern], scope) for scope in known)]
+        covered, excluded = split_scopes(rule.scopes)
+        named = [pattern for pattern in covered if pattern != "*"]
+        of_sockets = [pattern for pattern in named if any(matches([pattern], scope) for scope in known)]
         if of_sockets and rule.name in says_events:
             continue
         others = [pattern for pattern in named if pattern not in of_sockets]
-        if found := sorted(scope for scope in views if _covers(others, scope)):
+        if found := sorted(scope for scope in views if matches(others, scope) and not matches(excluded, scope)):
             yield rule, f"and {found[0]!r} is the scope of a view, whose requests it does not limit"
         elif of_sockets:
             continue
@@ -438,10 +439,6 @@ def _misapplied(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator
             # ASGI_APPLICATION need not lead to all that is served; @throttle names its rule, whatever its events.
             why = "and no consumer that this check could find has the mixin"
             yield rule, f"{why}; it does not limit requests while they are being answered"
-
-
-def _covers(patterns: list[str], scope: str) -> bool:
-    return any(fnmatchcase(scope, pattern) for pattern in patterns)
 
 
 def _sees_all_requests() -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from django_throttle.core.key import AUDIENCE_WORDS
+from django_throttle.core.scopes import split_scopes
 from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed, ngettext_lazy
 
 # What happens, as it is called in a list of different kinds.
@@ -48,15 +49,20 @@ MEAN: Final = "mean"  # of what earlier calls came to
 
 
 def say_scopes(names: tuple[str, ...]) -> str:
-    """Where a rule applies: "everywhere", or the scopes' names."""
-    return gettext_lazy("everywhere") if "*" in names else listed(list(dict.fromkeys(names)))
+    """Where a rule applies: "everywhere", or the scopes' names, and where it does not."""
+    covered, excluded = split_scopes(names)
+    where = gettext_lazy("everywhere") if "*" in covered else listed(list(dict.fromkeys(covered)))
+    if not excluded:
+        return where
+    return gettext_lazy("{where} except {excluded}", where=where, excluded=listed(list(dict.fromkeys(excluded))))
 
 
 def on_scopes(names: tuple[str, ...]) -> str:
     """Where it applies, unless that is everywhere."""
-    if "*" in names:
-        return ""
-    several = len(set(names)) > 1 or any(sign in names[0] for sign in "*?[")
+    covered, excluded = split_scopes(names)
+    if "*" in covered:
+        return gettext_lazy("except on {scopes}", scopes=listed(list(dict.fromkeys(excluded)))) if excluded else ""
+    several = len(set(covered)) > 1 or any(sign in covered[0] for sign in "*?[")
     scopes = say_scopes(names)
     return (
         gettext_lazy("on {scopes} together", scopes=scopes) if several else gettext_lazy("on {scopes}", scopes=scopes)

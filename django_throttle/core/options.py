@@ -15,6 +15,7 @@ from django_throttle.core.key import AUDIENCE_KINDS, AUDIENCES, KEY_KINDS, check
 from django_throttle.core.option_words import MEAN, NOUNS, UNITS, in_percent
 from django_throttle.core.plans import read_plans
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, zone
+from django_throttle.core.scopes import checked_scopes
 from django_throttle.core.texts import gettext_lazy, gettext_noop, in_sentence, listed, sentences
 
 
@@ -366,6 +367,7 @@ KINDS: Final[dict[str, Callable[[Option, object], Any]]] = {
     "path": _path,
     "key": _key,
     "names": _names,
+    "scopes": lambda row, given: checked_scopes(names(row.name, given)),
     "events": lambda row, given: tuple(_one_of(row.name, event, EVENTS) for event in names(row.name, given)),
     "methods": _methods,
     "audience": _audience,
@@ -416,9 +418,10 @@ class Options:
         "counts those by their address.",
     )
     scopes: tuple[str, ...] = option(
-        "names", ("*",), group=WHO, length=1000, words=option_words.on_scopes,
+        "scopes", ("*",), group=WHO, length=1000, words=option_words.on_scopes,
         help="What the rule covers, with commas in between: the throttle_scope of views and consumers, or the name of "
-        "a route. * stands for any text, so * alone is everything. All of them draw on one budget.",
+        "a route. * stands for any text, so * alone is everything. ! leaves something out: *, !health is everything "
+        "but health. All of them draw on one budget.",
     )
     events: tuple[str, ...] = option(
         "events", (), initial=("request",), group=WHO, length=100,

@@ -337,6 +337,7 @@ COLUMNS: Final[dict[str, type[Column]]] = {
     "cost": CostField,
     "key": TextColumn,
     "names": NamesField,
+    "scopes": NamesField,
     "events": NamesField,
     "methods": MethodsField,
     "audience": NamesField,

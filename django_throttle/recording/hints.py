@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from typing import Final
 
 from django_throttle.core import Rule
+from django_throttle.core.scopes import covers, split_scopes
 from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, ngettext_lazy, with_commas
 from django_throttle.recording.cells import Minute
 from django_throttle.recording.read import Sample
@@ -69,7 +69,7 @@ class Hints:
 
     @staticmethod
     def _covers_any(rule: Rule, scopes: Sequence[str] | frozenset[str] | set[str]) -> bool:
-        return "*" in rule.scopes or any(fnmatchcase(scope, pattern) for pattern in rule.scopes for scope in scopes)
+        return "*" in split_scopes(rule.scopes)[0] or any(covers(rule.scopes, scope) for scope in scopes)
 
 
 def refused_idents(sampled: Sample, rule: str) -> int:

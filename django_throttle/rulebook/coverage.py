@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from itertools import islice
 from operator import attrgetter
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from django_throttle.call_facts import Facts, plans_said
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.core.descriptions import events as events_in_words
 from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotted
+from django_throttle.core.scopes import covers, matches, split_scopes
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed, with_commas
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook.snapshot import SPECIAL, Snapshot, rule_cost, takes_method
@@ -163,7 +163,7 @@ def stricter(snapshot: Snapshot, rule: Rule) -> Rule | None:
     """
     if not rule.enabled or rule.count_denied or not rule.scopes:
         return None
-    for one in islice(snapshot.covering(rule.scopes[0]), MOST_COMPARED):
+    for one in islice(snapshot.covering(split_scopes(rule.scopes)[0][0]), MOST_COMPARED):
         if one.name != rule.name and _precedes(one, rule) and (one.name < rule.name or not _precedes(rule, one)):
             return one
     return None
@@ -186,13 +186,20 @@ def _counts_all_of(one: Rule, rule: Rule) -> bool:
     narrows = (one.methods, rule.methods), (one.audience, rule.audience)
     if any(ours and not (theirs and set(theirs) <= set(ours)) for ours, theirs in narrows):
         return False
-    return set(rule.events) <= set(one.events) and all(_has_scope(one, scope) for scope in rule.scopes)
+    return set(rule.events) <= set(one.events) and _covers_all_of(one, rule)
 
 
-def _has_scope(rule: Rule, scope: str) -> bool:
-    """Whether the rule covers all that this scope does, which may have wildcards."""
-    is_known = "*" in rule.scopes or scope in rule.scopes
-    return is_known or (not SPECIAL.search(scope) and any(fnmatchcase(scope, pattern) for pattern in rule.scopes))
+def _covers_all_of(one: Rule, rule: Rule) -> bool:
+    """Whether ``one`` covers each scope that ``rule`` covers; False where patterns make that hard to tell."""
+    (covered, excluded), (wanted, left_out) = split_scopes(one.scopes), split_scopes(rule.scopes)
+    if any(
+        pattern not in left_out and (SPECIAL.search(pattern) or covers(rule.scopes, pattern)) for pattern in excluded
+    ):
+        return False
+    return all(
+        "*" in covered or scope in covered or (not SPECIAL.search(scope) and matches(covered, scope))
+        for scope in wanted
+    )
 
 
 def _refuses_first(one: Rule, ours: Rate, theirs: Rate, rule: Rule) -> bool:

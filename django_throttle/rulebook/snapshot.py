@@ -41,6 +41,7 @@ from django_throttle.core.overrides import (
     is_in_share,
     overridden,
 )  # fmt: skip
+from django_throttle.core.scopes import matches, split_scopes
 from django_throttle.identity.caller import NO_TEXT, IdentWho
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.measured import reserve_of
@@ -77,8 +78,12 @@ class Scopes:
     def __init__(self, scopes: Iterable[Iterable[str]]) -> None:
         self._whole: dict[str, list[int]] = defaultdict(list)
         self._patterns: dict[tuple[str, str], list[Pattern]] = defaultdict(list)
-        for number, texts in enumerate(scopes):
-            for text in texts:
+        self._excluded: dict[int, tuple[str, ...]] = {}
+        for number, entries in enumerate(scopes):
+            covered, excluded = split_scopes(tuple(entries))
+            if excluded:
+                self._excluded[number] = excluded
+            for text in covered:
                 self._whole[text].append(number)
                 if SPECIAL.search(text):
                     self._file(text, number)
@@ -90,6 +95,8 @@ class Scopes:
         for begin, end in self._lengths:
             filed = self._patterns.get((scope[:begin], scope[len(scope) - end :]), ())
             found.update([pattern.number for pattern in filed if pattern.covers(scope)])
+        if self._excluded:
+            found = {number for number in found if not matches(self._excluded.get(number, ()), scope)}
         return sorted(found)
 
     def _file(self, text: str, number: int) -> None:

@@ -1,0 +1,126 @@
+"""A rule covers what its scopes name, except for what an entry with ! leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from channels.testing import WebsocketCommunicator
+from django.core.management import call_command
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import path
+
+from django_throttle.core import Rule
+from django_throttle.core.descriptions import describe
+from django_throttle.core.scopes import covers
+from django_throttle.exceptions import InvalidRule
+from django_throttle.models import ThrottleRule
+from django_throttle.rulebook.coverage import stricter
+from django_throttle.rulebook.snapshot import Snapshot
+from tests.doors import Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+
+NAMES = ["health", "health:deep", "search", "shop:cart"]
+urlpatterns = [path(f"{number}", lambda request: HttpResponse(), name=name) for number, name in enumerate(NAMES)]
+MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "limited"),
+    [
+        (["*", "!health"], ["health:deep", "search", "shop:cart"]),
+        (["!health"], ["health:deep", "search", "shop:cart"]),
+        (["!health*", "*"], ["search", "shop:cart"]),
+        (["!health", "!shop:*"], ["health:deep", "search"]),
+        (["health*", "! health:deep"], ["health"]),
+        (["search", "!health"], ["search"]),
+        (["*", "!h[ae]*", "!search"], ["shop:cart"]),
+    ],
+)
+def test_requests(enforce: Enforce, settings: Any, scopes: list[str], limited: list[str]) -> None:
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, MIDDLEWARE
+    found = []
+    for number, name in enumerate(NAMES):
+        enforce(api={"rate": "1/min", "key": "ip", "scopes": scopes})
+        if [Client().get(f"/{number}").status_code for _ in range(2)] == [200, 429]:
+            found.append(name)
+    assert found == limited
+    assert found == [name for name in NAMES if covers(Rule("api", "1/min", scopes=scopes).scopes, name)]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "fault"),
+    [
+        (["*", "-health"], "'-health' leaves nothing out: write '!health'"),
+        (["not health"], "write '!health'"),
+        (["*", "!"], "'!' names no scope to leave out"),
+        (["*", "!!health"], "'!!health' names no scope"),
+        (["*", "!*"], "scopes cover nothing, as !\\* leaves all out"),
+        (["health", "search", "!health", "!sea*"], "scopes cover nothing"),
+    ],
+)
+def test_what_leaves_out_nothing_or_everything_is_refused(scopes: list[str], fault: str) -> None:
+    with pytest.raises(InvalidRule, match=fault):
+        Rule("api", "1/min", scopes=scopes)
+
+
+def test_words() -> None:
+    described = {
+        ("*", "!health"): "each user or address: 1 request per minute, except on health",
+        ("shop:*", "!shop:cart"): "each user or address: 1 request per minute, on shop:* except shop:cart together",
+    }
+    assert {scopes: describe(Rule("api", "1/min", scopes=scopes)) for scopes in described} == described
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_behind"),
+    [
+        (["*"], ["*", "!health"], False),
+        (["*", "!health"], ["*"], True),
+        (["*", "!health"], ["*", "!health"], True),
+        (["*", "!health", "!search"], ["*", "!health"], True),
+        (["search"], ["*", "!health"], True),
+        (["health"], ["*", "!health"], False),
+        (["shop:*"], ["*", "!health"], True),
+        (["shop:*"], ["*", "!shop:c*"], False),
+    ],
+)
+def test_a_stricter_rule_is_one_that_leaves_out_no_more(ours: list[str], theirs: list[str], is_behind: bool) -> None:
+    rule = Rule("zzz", "9/min", scopes=ours)
+    snapshot = Snapshot([rule, Rule("strict", "1/min", scopes=theirs)])
+    assert (stricter(snapshot, rule) is not None) == is_behind
+
+
+@pytest.mark.django_db
+def test_the_admin_and_files_keep_them(admin_client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    url = "/admin/django_throttle/throttlerule/add/"
+    form = {"name": "site", "rate": "100/min", "key": "ip", "scopes": "*, !health", "events": ["request"],
+            "algorithm": "sliding_window", "action": "reject", "unit": "calls", "cost": "1", "resolution": "1",
+            "refill": "continuous", "estimator": "fast", "on_store_failure": "local", "at_limit": "reject",
+            "enforce_at": "1", "enabled": "on"}  # fmt: skip
+    assert admin_client.post(url, form).status_code == 302
+    assert ThrottleRule.objects.get().as_rule().scopes == ("*", "!health")
+    answer = admin_client.post(url, {**form, "name": "other", "scopes": "*, -health"})
+    assert "“-health” leaves nothing out: write “!health”".replace("“", "&#x27;").replace("”", "&#x27;") in answer.text
+    call_command("throttle_rules", "export")
+    assert "!health" in capsys.readouterr().out
+
+
+@pytest.mark.asyncio
+async def test_sockets(enforce: Enforce) -> None:
+    from channels.generic.websocket import AsyncWebsocketConsumer
+
+    from django_throttle.channels import ThrottledConsumerMixin
+
+    enforce(api={"rate": "1/min", "key": "ip", "scopes": ["!status"], "events": ["connect"]})
+    opened = {}
+    for name in ("status", "chat"):
+        consumer = type(name, (ThrottledConsumerMixin, AsyncWebsocketConsumer), {"throttle_scope": name})
+        for _ in range(2):
+            communicator = WebsocketCommunicator(consumer.as_asgi(), "/")
+            communicator.scope["client"] = ["192.0.2.1", 1]
+            opened[name] = (await communicator.connect())[0]
+            await communicator.disconnect()
+    assert opened == {"status": True, "chat": False}
