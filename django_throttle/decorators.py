@@ -41,6 +41,8 @@ TASK_METHODS: Final = ("delay", "enqueue", "send_with_options")
 CONTENT: Final = (HttpResponseBase, Mapping, list, tuple, str, bytes)
 # Functions that @throttle has no way to know the caller of: rule and name, and where they may have a request.
 unidentified: Final[dict[tuple[str, str], str]] = {}
+# What is under a rule by its name: the rule, and the names of those functions.
+decorated: Final[dict[str, set[str]]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
 Ident = str | Callable[..., Any] | None
 Cost = int | Callable[..., int]
@@ -76,6 +78,7 @@ def throttle(
 
     def decorate(function: F) -> F:
         _check_decoration(function, cost, ident, later is not None)
+        decorated.setdefault(rule, set()).add(getattr(function, "__qualname__", "") or repr(function))
         if isinstance(function, type):
             for name in _methods_around(function, later is not None):
                 if later is not None:

@@ -165,7 +165,7 @@ def socket_scopes() -> Iterator[str]:
 def site_scopes() -> Iterator[str]:
     """The scopes of all routes, that of no route, and those of the consumers and the middleware for WebSockets."""
     yield NO_ROUTE
-    yield from (view_scope(view) or name or route for name, view, route in _routes())
+    yield from (view_scope(view) or name or route for name, view, route in routes())
     yield from socket_scopes()
 
 
@@ -256,13 +256,13 @@ def check_rates(given: Given) -> list[CheckMessage]:
             read_rate(rate)
         except InvalidRate as error:
             wrong.append(mistake("E071", f"DEFAULT_THROTTLE_RATES of REST framework, scope {scope!r}: {error}"))
-    return wrong if wrong and (_is_for_all_views(DROP_IN) or _is_on_a_view(DROP_IN)) else []
+    return wrong if wrong and (is_for_all_views(DROP_IN) or _is_on_a_view(DROP_IN)) else []
 
 
 @settings_check()
 def check_drop_ins(given: Given) -> Iterator[CheckMessage]:
     """Throttles whose own methods read what REST framework's throttles have, and the drop-ins have not."""
-    on_views = chain.from_iterable(_throttle_classes(view) for _, view in _views())
+    on_views = chain.from_iterable(throttle_classes(view) for _, view in _views())
     listed = dict.fromkeys(map(importable, [*_drf_setting("DEFAULT_THROTTLE_CLASSES", ()), *on_views]))
     if not (drop_ins := [kind for kind in listed if inherits([kind], DROP_IN)]):
         return
@@ -443,41 +443,43 @@ def _misapplied(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator
 
 def _sees_all_requests() -> bool:
     """Whether the middleware, or a throttle of ours for all views of REST framework, decides requests."""
-    return inherits(settings.MIDDLEWARE, MIDDLEWARE) or _is_for_all_views(DECIDED_THROTTLE)
+    return inherits(settings.MIDDLEWARE, MIDDLEWARE) or is_for_all_views(DECIDED_THROTTLE)
 
 
 def _drf_setting(name: str, default: Any) -> Any:
     return getattr(settings, "REST_FRAMEWORK", {}).get(name, default)
 
 
-def _is_for_all_views(throttle: str) -> bool:
+def is_for_all_views(throttle: str) -> bool:
+    """Whether REST framework's default throttles are or inherit one of this kind."""
     return inherits(_drf_setting("DEFAULT_THROTTLE_CLASSES", ()), throttle)
 
 
 def _is_on_a_view(throttle: str) -> bool:
     """Whether one of the site's views names a throttle of this kind."""
-    return any(inherits(_throttle_classes(view), throttle) for _, view in _views())
+    return any(inherits(throttle_classes(view), throttle) for _, view in _views())
 
 
-def _throttle_classes(view: Any) -> Sequence[Any]:
+def throttle_classes(view: Any) -> Sequence[Any]:
+    """The throttles that a view of REST framework names, or has by default."""
     given = getattr(view, "initkwargs", None) or {}
-    found = given.get("throttle_classes") or getattr(getattr(view, "cls", None), "throttle_classes", None)
+    found = given.get("throttle_classes", getattr(getattr(view, "cls", None), "throttle_classes", ()))
     return found if isinstance(found, Sequence) else ()
 
 
 def _views() -> Iterator[tuple[str | None, Any]]:
     """The names of the site's routes, and their views."""
-    return ((name, view) for name, view, _ in _routes())
+    return ((name, view) for name, view, _ in routes())
 
 
-def _routes(
+def routes(
     resolver: URLResolver | None = None, spaces: str = "", before: str = ""
 ) -> Iterator[tuple[str | None, Any, str]]:
-    """The same, and each route as it is written."""
+    """The names of the site's routes, their views, and each route as it is written."""
     if resolver is None and not getattr(settings, "ROOT_URLCONF", None):
         return
     for one in (resolver or get_resolver()).url_patterns:
         if isinstance(one, URLResolver):
-            yield from _routes(one, f"{spaces}{one.namespace}:" if one.namespace else spaces, before + str(one.pattern))
+            yield from routes(one, f"{spaces}{one.namespace}:" if one.namespace else spaces, before + str(one.pattern))
         else:
             yield one.name and spaces + one.name, one.callback, before + str(one.pattern)

@@ -1,0 +1,134 @@
+"""Checks of where rules apply: scopes that nothing has, and places that no entry point limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Tags, register
+
+from django_throttle.checks.project import (
+    MIDDLEWARE,
+    is_for_all_views,
+    routes,
+    site_scopes,
+    socket_scopes,
+    throttle_classes,
+)
+from django_throttle.checks.settings import (
+    Given,
+    inherits,
+    rules_of_database,
+    rules_of_settings,
+    settings_check,
+    warning,
+)
+from django_throttle.core import Rule
+from django_throttle.core.scopes import EVERYWHERE, covers, matches, split_scopes
+from django_throttle.decorators import decorated
+from django_throttle.http.request_state import view_attribute, view_scope
+
+RULE_THROTTLE: Final = "django_throttle.drf.RuleThrottle"
+OF_REQUESTS: Final = frozenset(("request", "inflight"))
+OF_SOCKETS: Final = frozenset(("connect", "connection", "message", "send"))
+NAMES_NOTHING: Final = (
+    "Write the throttle_scope of a view or of a consumer, or the name of a route. A rule that code asks for by its "
+    "name, as @throttle and allows do, has that name as its scope."
+)
+
+
+class Site(NamedTuple):
+    """The places of the site: of each route its name, its view and its scope; ``scopes`` are those of sockets, too.
+
+    ``is_whole`` is False where an instance alone would tell a scope.
+    """
+
+    views: tuple[tuple[str | None, Any, str], ...]
+    sockets: frozenset[str]
+    scopes: frozenset[str]
+    is_whole: bool
+
+    @classmethod
+    def read(cls) -> Site:
+        """Load the URLconf and the application for WebSockets."""
+        views = tuple((name, view, view_scope(view) or name or route) for name, view, route in routes())
+        given = [view_attribute(view, "throttle_scope") for _, view, _ in views]
+        is_whole = all(value is None or isinstance(value, str) for value in given)
+        return cls(views, frozenset(socket_scopes()), frozenset(site_scopes()), is_whole)
+
+    def fault(self, rule: Rule, entry: str) -> str:
+        """Return what is wrong with an entry of the rule's scopes; empty where something has it."""
+        if any(matches([entry], scope) for scope in self.scopes):
+            return ""
+        for name, _, scope in self.views:
+            if entry == name:
+                return f"the route {name!r} has the scope {scope!r}, the throttle_scope of its view, and not its name"
+        near = get_close_matches(entry, self.scopes, n=1, cutoff=0.75)
+        if near:
+            return f"nothing has the scope {entry!r}; did you mean {near[0]!r}?"
+        return "" if entry == rule.name or not self.is_whole else f"nothing that was found has the scope {entry!r}"
+
+    def unlimited(self, rule: Rule) -> str:
+        """Return a scope of the rule whose views no entry point limits; empty where one of its places is limited."""
+        if any(covers(rule.scopes, scope) for scope in self.sockets) and not OF_SOCKETS.isdisjoint(rule.events):
+            return ""
+        views = [(view, scope) for _, view, scope in self.views if covers(rule.scopes, scope)]
+        return views[0][1] if views and not any(_is_limited(view) for view, _ in views) else ""
+
+
+def _is_limited(view: Any) -> bool:
+    """Return whether rules may apply to this view by its scope."""
+    if inherits(settings.MIDDLEWARE, MIDDLEWARE) or inherits(throttle_classes(view), RULE_THROTTLE):
+        return True
+    chosen = getattr(getattr(view, "cls", None), "get_throttles", None)
+    return chosen is not None and chosen.__module__ != "rest_framework.views"
+
+
+@settings_check()
+def check_scopes(given: Given) -> Iterator[CheckMessage]:
+    """Rules in settings whose scopes nothing has, or only views that no entry point limits, or which everything has."""
+    yield from _scope_warnings(rules_of_settings(_is_of_site))
+
+
+@register(Tags.database)
+def check_scope_rows(
+    app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """The same of rules in the database, only where it may be asked."""
+    return list(_scope_warnings(list(filter(_is_of_site, rules_of_database(databases).rules.values()))))
+
+
+def _is_of_site(rule: Rule) -> bool:
+    return rule.enabled and (OF_REQUESTS | OF_SOCKETS).issuperset(rule.events)
+
+
+def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
+    if not rules or not getattr(settings, "ROOT_URLCONF", None):
+        return
+    site = Site.read()
+    for rule in rules:
+        covered, excluded = split_scopes(rule.scopes)
+        if rule.name in decorated:
+            yield from _beside_decorator(rule, covered)
+            continue
+        faults = [
+            fault for entry in (*covered, *excluded) if entry != EVERYWHERE and (fault := site.fault(rule, entry))
+        ]
+        for fault in faults:
+            yield warning("W088", f"rule {rule.name!r}: {fault}", NAMES_NOTHING)
+        is_narrow = EVERYWHERE not in covered and not faults and not OF_REQUESTS.isdisjoint(rule.events)
+        if is_narrow and (scope := site.unlimited(rule)):
+            message = f"rule {rule.name!r} limits nothing: no entry point applies it to the views of scope {scope!r}"
+            hint = f"Add {MIDDLEWARE} to MIDDLEWARE, or {RULE_THROTTLE} to the throttle_classes of the view."
+            yield warning("W089", message, hint)
+
+
+def _beside_decorator(rule: Rule, covered: Sequence[str]) -> Iterator[CheckMessage]:
+    """Warn of a rule for a decorator that covers everything, where an entry point sees all requests."""
+    sees_all = inherits(settings.MIDDLEWARE, MIDDLEWARE) or is_for_all_views(RULE_THROTTLE)
+    if EVERYWHERE in covered and sees_all and not OF_REQUESTS.isdisjoint(rule.events):
+        names = ", ".join(sorted(decorated[rule.name]))
+        message = f"rule {rule.name!r} is named by @throttle around {names}, and limits every other request too"
+        yield warning("W090", message, f'Give it scopes of its own: "scopes": ["{rule.name}"].')

@@ -1,0 +1,152 @@
+"""A rule whose scopes nothing has, or that no entry point applies there, or that applies everywhere, is told of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.core.checks import run_checks
+from django.http import HttpRequest, HttpResponse
+from django.urls import include, path
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_throttle.channels import ThrottledConsumerMixin
+from django_throttle.decorators import throttle
+from django_throttle.drf import RuleThrottle, UserRateThrottle
+from django_throttle.models import ThrottleRule
+
+OURS = ["django_throttle.middleware.ThrottleMiddleware"]
+
+
+class ChatOfScopes(ThrottledConsumerMixin, AsyncWebsocketConsumer):  # type: ignore[misc]
+    throttle_scope = "chat"
+
+
+def page(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+class Search(APIView):
+    throttle_scope = "search"
+    throttle_classes = ()
+
+    def get(self, request: Any) -> Response:
+        return Response()
+
+
+class Chosen(Search):
+    throttle_scope = "chosen"
+
+    def get_throttles(self) -> list[Any]:
+        return [RuleThrottle()]
+
+
+class Unknown(APIView):
+    @property
+    def throttle_scope(self) -> str:
+        return "by instance"
+
+
+@throttle("sign-up")
+def sign_up(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+ROUTES = [
+    path("", page, name="front"),
+    path("s", Search.as_view(), name="search-list"),
+    path("o", Search.as_view(throttle_scope="orders", throttle_classes=[RuleThrottle]), name="order-list"),
+    path("d", Search.as_view(throttle_scope="drop-in", throttle_classes=[UserRateThrottle]), name="drop-in"),
+    path("c", Chosen.as_view(), name="chosen"),
+    path("u", sign_up, name="sign-up-page"),
+    path("shop/", include(([path("", page, name="cart")], "shop"))),
+]
+
+
+def found(settings: Any, rules: dict[str, Any], routes: list[Any] = ROUTES) -> list[tuple[str, str]]:
+    settings.ROOT_URLCONF = tuple(routes)
+    settings.DJANGO_THROTTLE = {"RULES": {name: {"rate": "1/min", **rule} for name, rule in rules.items()}}
+    wanted = {f"django_throttle.W{number:03}" for number in (88, 89, 90)}
+    told = [message for message in run_checks(tags=["django_throttle"]) if message.id in wanted]
+    return [(str(message.id)[-3:], message.msg.removeprefix("rule ")) for message in told]
+
+
+@pytest.mark.parametrize(
+    ("rule", "number", "text"),
+    [
+        ({"scopes": ["serach"]}, "088", "'api': nothing has the scope 'serach'; did you mean 'search'?"),
+        ({"scopes": ["chta"], "events": ["message"]}, "088", "did you mean 'chat'?"),
+        ({"scopes": ["*", "!fornt"]}, "088", "'api': nothing has the scope 'fornt'; did you mean 'front'?"),
+        ({"scopes": ["warehouse"]}, "088", "'api': nothing that was found has the scope 'warehouse'"),
+        ({"scopes": ["shop:x*"]}, "088", "nothing that was found has the scope 'shop:x*'"),
+        (
+            {"scopes": ["search-list"]},
+            "088",
+            "the route 'search-list' has the scope 'search', the throttle_scope of its",
+        ),
+        (
+            {"scopes": ["search"]},
+            "089",
+            "'api' limits nothing: no entry point applies it to the views of scope 'search'",
+        ),
+        (
+            {"scopes": ["front"], "algorithm": "concurrency", "rate": None, "limit": 2, "events": ["inflight"]},
+            "089",
+            "",
+        ),
+        ({"scopes": ["drop-in"]}, "089", "the views of scope 'drop-in'"),
+        ({"scopes": ["shop:*"]}, "089", "the views of scope 'shop:cart'"),
+    ],
+)
+def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number: str, text: str) -> None:
+    settings.MIDDLEWARE = []
+    ((told, message),) = found(settings, {"api": rule})
+    assert (told, text in message) == (number, True), message
+
+
+@pytest.mark.parametrize(
+    ("rule", "middleware"),
+    [
+        ({}, []),
+        ({"scopes": ["*", "!front"]}, OURS),
+        ({"scopes": ["search", "front"]}, OURS),
+        ({"scopes": ["404"]}, OURS),
+        ({"scopes": ["orders", "search"]}, []),
+        ({"scopes": ["chosen"]}, []),
+        ({"scopes": ["chat", "search"], "events": ["message", "request"]}, []),
+        ({"scopes": ["api"]}, OURS),  # asked by its name
+        ({"scopes": ["serach"], "enabled": False}, OURS),
+        ({"scopes": ["a-group"], "events": ["publish"]}, OURS),
+    ],
+)
+def test_what_holds_something_is_not(settings: Any, rule: dict[str, Any], middleware: list[str]) -> None:
+    settings.MIDDLEWARE = middleware
+    assert found(settings, {"api": rule}) == []
+
+
+def test_a_scope_that_only_an_instance_tells_may_be_any(settings: Any) -> None:
+    settings.MIDDLEWARE = OURS
+    rules = {"api": {"scopes": ["by instance"]}, "typed": {"scopes": ["serach"]}}
+    assert [text[:7] for _, text in found(settings, rules, [*ROUTES, path("i", Unknown.as_view())])] == ["'typed'"]
+
+
+@pytest.mark.parametrize("everywhere", ["middleware", "default throttle", "nowhere"])
+def test_a_rule_of_a_decorator_that_limits_everything(settings: Any, everywhere: str) -> None:
+    settings.MIDDLEWARE = OURS if everywhere == "middleware" else []
+    if everywhere == "default throttle":
+        settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["django_throttle.drf.RuleThrottle"]}
+    told = found(settings, {"sign-up": {}})
+    assert [number for number, _ in told] == ([] if everywhere == "nowhere" else ["090"])
+    assert found(settings, {"sign-up": {"scopes": ["sign-up"]}}) == []
+
+
+@pytest.mark.django_db
+def test_rows_are_told_of_too(settings: Any) -> None:
+    settings.MIDDLEWARE, settings.ROOT_URLCONF = OURS, tuple(ROUTES)
+    ThrottleRule.objects.create(name="api", rate="1/min", scopes=("serach",))
+    told = run_checks(tags=["database"], databases=["default"])
+    assert ["did you mean 'search'?" in message.msg for message in told if message.id == "django_throttle.W088"] == [
+        True
+    ]
