@@ -25,8 +25,6 @@ from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
 QUICK = {"BEAT_INTERVAL": 0.2, "PROCESS_TTL": 1.0, "DATABASE_RULES": False, "DEADLINE": 5.0}
-# As long after a crash as silence and the longest beat of another process may take: 25 s by default.
-CRASH_SECONDS = QUICK["PROCESS_TTL"] + QUICK["BEAT_INTERVAL"]
 
 BATCHING = ("connections.processes", "connections.reconcile", "stores.transport")  # modules with a BATCH
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from redis import Redis
 
@@ -33,21 +31,6 @@ def test_shares_stay_for_two_beats_after_redis_has_lost_its_data(make_site: Make
         first.beat()
         shares.append(share(first))
     assert shares == [4, 4, 12]
-
-
-def test_shares_stay_while_a_breaker_is_open(make_site: MakeSite) -> None:
-    first, *others = [make_site() for _ in range(3)]
-    for site in (first, *others, first):
-        site.beat()
-    for _ in range(5):
-        first.store.breaker.failed()
-    for site in others:
-        site.reconciler.release_all()
-    first.beat(3)
-    assert share(first) == 4
-    first.store.breaker.succeeded()
-    first.beat(2)
-    assert share(first) == 12
 
 
 def test_the_silent_is_swept_and_its_slots_are_free(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
@@ -133,24 +116,6 @@ def test_who_was_only_paused_registers_again(make_site: MakeSite, clock: FrozenC
     paused.limiter.release(first.lease)
     living.beat()
     assert (living.count("user:1"), living.store.processes.seen) == (3, 2)
-
-
-def test_a_call_under_way_while_the_uid_changes(make_site: MakeSite, redis: Redis) -> None:
-    site = make_site()
-    site.take("user:1")
-    old, hold = site.leases.uid, site.leases.hold
-
-    def late(*args: Any, **options: Any) -> None:
-        redis.flushall()
-        site.beat()
-        hold(*args, **options)
-
-    site.leases.hold = late  # type: ignore[method-assign]
-    site.take("user:1")
-    site.leases.hold = hold  # type: ignore[method-assign]
-    site.reconciler.resend()
-    assert site.count("user:1") == 2
-    assert not [key for key in keys(redis) if old in key]
 
 
 def test_emptied_redis_knows_everything_again_after_one_beat(

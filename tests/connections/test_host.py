@@ -8,7 +8,7 @@ from redis import Redis
 from django_throttle.exceptions import StoreError
 from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
-from tests.connections.conftest import MakeSite, Site, go_on, raise_away
+from tests.connections.conftest import MakeSite, Site, raise_away
 from tests.connections.worker import RULE
 
 
@@ -60,24 +60,6 @@ def test_a_host_extends_for_who_does_not_beat_for_itself(make_site: MakeSite, cl
     assert fresh.refresh().extended == 1
 
 
-def test_a_host_vouches_for_one_uid_of_a_process(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
-    """A former one is back with an old copy of Redis' data, and nobody knows it any more."""
-    site, command = make_site(), HostRefresher(make_site().store)
-    site.take("user:1")
-    site.beat()
-    former, report = site.leases.uid, site.leases.report()
-    redis.flushall()
-    site.beat()
-    site.leases.former = ()
-    redis.hset("dt:{p}:meta", former, report)
-    redis.zadd("dt:{p}:live", {former: clock.now_us})
-    for _ in range(5):
-        clock.step(5)
-        site.beat()
-        command.refresh()
-    assert redis.zrange("dt:{p}:live", 0, -1) == [site.leases.uid]
-
-
 def test_a_host_vouches_for_the_paused(make_site: MakeSite, clock: FrozenClock) -> None:
     """Stopped or blocked, but it exists: what it holds is open."""
     paused, command = make_site(), HostRefresher(make_site().store)
@@ -88,19 +70,6 @@ def test_a_host_vouches_for_the_paused(make_site: MakeSite, clock: FrozenClock) 
         command.refresh()
     paused.beat()
     assert (paused.count("user:1"), paused.leases.uid) == (2, uid)
-
-
-def test_more_processes_than_one_beat_sweeps(make_site: MakeSite, clock: FrozenClock) -> None:
-    for _ in range(25):
-        make_site().take("user:1")
-    living = make_site()
-    living.beat(2)
-    go_on(clock, 20, living)
-    clock.step(0.001)
-    living.beat(2)
-    assert living.count("user:1") == 5
-    living.beat()
-    assert living.count("user:1") == 0
 
 
 def test_a_pass_that_failed_at_its_first_question_begins_anew(

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 
 import pytest
 
 from django_throttle.connections.leases import MAX_RELEASED, Leases, Release
-from tests.forks import holds_in_child
-from tests.inside import lock_of
 
 PAIR, OTHER, THIRD = (("rule", f"user:{number}") for number in (1, 2, 3))
 
@@ -21,16 +18,6 @@ def registry() -> Leases:
     registry = Leases()
     registry.confirm(registry.uid, 1, PAIR)
     return registry
-
-
-def test_holds_and_drops_once(registry: Leases) -> None:
-    for lease in "aab":
-        registry.hold(*PAIR, lease)
-    assert (len(registry), registry.count(*PAIR), registry.is_held(*PAIR, "a")) == (2, 2, True)
-    assert registry.holdings() == {PAIR: ("a", "b")}
-    assert [registry.drop(*PAIR, lease) for lease in "aab"] == [True, False, True]
-    assert not registry.drop(*OTHER, "b")
-    assert (len(registry), registry.holdings(), registry.count(*PAIR)) == (0, {}, 0)
 
 
 def test_introduces_itself_until_redis_knows_it() -> None:
@@ -121,13 +108,6 @@ def test_what_redis_may_know_of_is_owed(how: str, registry: Leases) -> None:
     assert registry.release(*PAIR, "a") == (Release(registry.uid, *PAIR, "a"),)
 
 
-def test_a_failed_acquire_granted_locally_is_not_released(registry: Leases) -> None:
-    registry.release_uncertain(*PAIR, "a", registry.uid)
-    registry.hold(*PAIR, "a", sent=False)
-    assert registry.unconfirmed() == []
-    assert [registry.take_suspect(0, 10) for _ in range(2)] == [[PAIR], []]
-
-
 def test_retires_what_stays_idle_and_is_neither_held_nor_owed(registry: Leases) -> None:
     registry.hold(*PAIR, "a", registry.uid)
     assert [registry.retire(10) for _ in range(3)] == [[], [], []]
@@ -141,15 +121,6 @@ def test_retires_what_stays_idle_and_is_neither_held_nor_owed(registry: Leases) 
     assert registry.retire(10) == []
 
 
-def test_announced_again_while_retiring_is_sent_again(registry: Leases) -> None:
-    for _ in range(2):
-        registry.retire(10)
-    registry.confirm(registry.uid, 1, PAIR)
-    registry.hold(*PAIR, "a", registry.uid)
-    registry.retired([PAIR])
-    assert registry.take_unsent(10) == [PAIR]
-
-
 @pytest.mark.parametrize("how", ["drop", "release"])
 def test_an_evicted_lease_is_unreleased_until_its_socket_releases_it(how: str, registry: Leases) -> None:
     """In memory, or while Redis is away and the process decides by itself."""
@@ -158,35 +129,6 @@ def test_an_evicted_lease_is_unreleased_until_its_socket_releases_it(how: str, r
     assert (len(registry), registry.unreleased()) == (0, {"~a"})
     assert not getattr(registry, how)(*PAIR, "~a")
     assert registry.unreleased() == set()
-
-
-def test_threads_lose_nothing() -> None:
-    registry = Leases()
-
-    def hammer(worker: int) -> None:
-        for number in range(200):
-            pair, lease = ("rule", f"user:{number % 7}"), f"{worker}-{number}"
-            registry.hold(*pair, lease, sent=bool(number % 2))
-            registry.holdings()
-            registry.take_unsent(3)
-            if number % 5:
-                assert bool(registry.release(*pair, lease)) is bool(number % 2)
-
-    threads = [threading.Thread(target=hammer, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(registry), len(registry.unconfirmed())) == (8 * 40, 8 * 80)
-
-
-def test_a_forked_child_holds_nothing(servers: None) -> None:
-    registry = Leases()
-    registry.hold(*PAIR, "a")
-    uid = registry.uid
-    with lock_of(registry):  # some thread may be at work while another forks
-        assert holds_in_child(lambda: len(registry) == 0 and registry.uid != uid)
-    assert (len(registry), registry.uid) == (1, uid)
 
 
 def test_the_newest_of_each_pair_that_redis_knows(registry: Leases) -> None:
@@ -198,16 +140,6 @@ def test_the_newest_of_each_pair_that_redis_knows(registry: Leases) -> None:
     registry.drop(*PAIR, "d")
     registry.send_again([THIRD])
     assert registry.newest(9) == [(PAIR, "a"), (OTHER, "b")]
-
-
-def test_lost_announcements_are_made_again(registry: Leases) -> None:
-    registry.confirm(registry.uid, 1, OTHER)
-    registry.hold(*PAIR, "a")
-    assert (registry.sent_pairs(), registry.has_unsent, registry.has_announced) == ([PAIR], False, True)
-    registry.announce_again()
-    assert (registry.sent_pairs(), registry.has_unsent, registry.has_announced) == ([], True, False)
-    assert registry.take_unsent(9) == [PAIR]
-    assert not registry.is_announced(*OTHER)
 
 
 def test_what_redis_has_given_back_last(registry: Leases) -> None:

@@ -5,17 +5,13 @@ Errors stand in the place of its replies: every second ident is there.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from django_throttle.connections.socket_control import Activity
-from django_throttle.core import Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
@@ -89,23 +85,6 @@ def test_the_others_are_extended(make_site: MakeSite, redis: Redis) -> None:
     with away(onlooker):
         assert command.refresh().extended == 15
         assert command.refresh().alive == 1
-
-
-def test_the_others_are_told_who_was_heard_of(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    site, told = make_site(), list[str]()
-    rule = Rule("sockets", limit=2, algorithm="concurrency", at_limit="evict_idle")
-    leases = [SimpleNamespace(id="~a", holds=[(rule.id, ident)]) for ident in IDENTS]
-    heard: Any = SimpleNamespace(everyone=lambda: [SimpleNamespace(last_received=time.monotonic(), leases=leases)])
-    monkeypatch.setattr(
-        "django_throttle.connections.socket_control.rulebook.current", lambda: SimpleNamespace(rules=(rule,))
-    )
-    with away(site):
-        pipeline = site.store.pipeline
-        monkeypatch.setattr(
-            site.store, "pipeline", lambda calls: (told.extend(call[1][0] for call in calls), pipeline(calls))[1]
-        )
-        fails(Activity(site.store, heard))
-    assert len(told) == 30
 
 
 def test_the_others_are_swept(make_site: MakeSite, clock: FrozenClock) -> None:

@@ -77,47 +77,6 @@ def test_what_was_closed_since_is_gone(
         figure("650 closed slots of an old copy were gone after, with beats of 0.5 s,", took, "s")
 
 
-def test_a_copy_that_knows_another_uid_of_the_process_or_none(server: RedisServer, site: Site) -> None:
-    later = Site(server.url)
-    leases = [decision.lease for decision in site.take("user:1", 3)]
-    site.beat()
-    copy = server.copy()
-    with server.client() as redis:
-        redis.flushall()
-    site.beat()
-    later.take("user:1", 2)
-    for lease in leases[1:]:
-        site.limiter.release(lease)
-    uid = site.leases.uid
-    server.restart_from(copy)
-    for each in (site, later):
-        wait_until(each.settle)
-    assert site.leases.uid != uid
-    assert site.count("user:1") == 3
-    with server.client() as redis:
-        assert set(redis.zrange("dt:{p}:live", 0, -1)) == {site.leases.uid, later.leases.uid}
-
-
-def test_a_copy_from_between_a_loss_and_the_next_beat(server: RedisServer, site: Site) -> None:
-    """What was taken then is named nowhere: the process believes that Redis knows where it holds leases."""
-    for decision in site.take("user:1", 3):
-        site.limiter.release(decision.lease)
-    site.beat()
-    server.restart()
-    wait_until(lambda: not site.limiter.peek("user:1").degraded)
-    leases = [decision.lease for decision in site.take("user:1", 3)]
-    copy = server.copy()
-    wait_until(site.settle)
-    for lease in leases:
-        site.limiter.release(lease)
-    assert site.count("user:1") == 0
-    server.restart_from(copy)
-    wait_until(lambda: not site.limiter.peek("user:1").degraded)
-    assert site.count("user:1") == 3
-    wait_until(site.settle)
-    assert site.count("user:1") == 0
-
-
 def test_nodes_of_a_cluster(make_worker: MakeWorker) -> None:
     """What came back on one node is named on no other any more: neither what was closed nor who has ended."""
     with RedisCluster(replicas=0) as cluster:

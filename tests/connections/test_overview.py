@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from redis import Redis
 
 from django_throttle.connections import overview
 from django_throttle.connections.open_sockets import OpenSockets, open_sockets
-from django_throttle.connections.overview import Overview, SocketReporter, look
+from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
-from django_throttle.core.control_messages import REPORT, ControlMessage
 from django_throttle.publishing.groups import members
 from tests.connections.evictions import redis_store
-from tests.connections.recorder import Recorder, sockets
+from tests.connections.recorder import sockets
 from tests.forks import holds_in_child
 
 ASKED = "dt:{p}:asked:"
@@ -62,11 +59,6 @@ def seen(*sites: Site, search: str = "") -> Overview:
     return found
 
 
-def remembered(reporter: Any) -> tuple[int, int]:
-    """The sockets and the idents of which a process remembers what it has told."""
-    return len(reporter._entries), len(reporter._idents)
-
-
 def counts(found: Overview) -> dict[str, tuple[int, int]]:
     return {ident.shown.removeprefix("user:"): (ident.open, ident.processes) for ident in found.idents}
 
@@ -85,20 +77,6 @@ class TestCounts:
             third = seen(*sites)
             assert counts(third) == {"x": (10, 3), "a": (4, 1), "b": (4, 1)}
             assert third.is_whole and not third.doubtful
-
-    def test_so_it_is_with_a_search(self, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(overview, "MOST_IDENTS", 2)
-        sites = [Site(redis_url, aa=4, ab=4, ac=2, b=9), Site(redis_url, ac=5, b=9)]
-        for _ in range(3):
-            found = seen(*sites, search="user:a")
-        assert (found.open, counts(found)) == (15, {"ac": (7, 2), "aa": (4, 1)})
-
-    def test_what_everybody_lists_is_asked_for_once(self, redis_url: str, redis: Redis) -> None:
-        sites = [Site(redis_url, a=2, b=1), Site(redis_url, a=1)]
-        for _ in range(3):
-            found = seen(*sites)
-        assert (counts(found), found.is_whole) == ({"a": (3, 2), "b": (1, 1)}, True)
-        assert redis.keys("*:asked:*") == [ASKED]
 
     def test_processes_that_are_too_many_are_not_passed_over_in_silence(
         self, redis_url: str, monkeypatch: pytest.MonkeyPatch
@@ -130,14 +108,6 @@ class TestNotYet:
         redis.hincrby(ASKED, "first", -1_500_000)
         assert look(redis_store(redis_url)).is_whole
 
-    def test_who_holds_something_is_waited_for(self, redis_url: str, redis: Redis) -> None:
-        site, store = Site(redis_url), redis_store(redis_url)
-        site.store.leases.hold("rule", "user:1", "~abc")
-        Reconciler(site.store).beat()
-        look(store)
-        redis.hincrby(ASKED, "first", -60_000_000)
-        assert not look(store).is_whole
-
     @pytest.mark.parametrize("foreign", ["text", "list", "future", "nonsense"])
     def test_a_foreign_value_is_replaced(self, foreign: str, redis_url: str, redis: Redis) -> None:
         site = Site(redis_url, a=1)
@@ -161,10 +131,6 @@ class TestList:
     def site(self, redis_url: str) -> Site:
         return Site(redis_url, a=50)
 
-    @pytest.fixture
-    def reporter(self, site: Site) -> SocketReporter:
-        return SocketReporter(site.store, site.sockets)
-
     def test_age_and_silence_are_what_they_are_called(self, site: Site) -> None:
         for socket in site.sockets.everyone():
             socket.opened -= 1000
@@ -172,50 +138,6 @@ class TestList:
         seen(site)
         row, *_ = look(site.store).connections
         assert 1000 <= row.age < 1030 and 30 <= row.silent < 60
-
-    def test_one_pass_makes_all_lists_and_then_it_rests(
-        self, site: Site, reporter: SocketReporter, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Eight look for different things: addresses and idents are put into words once for all of them."""
-        words, sent, now = list[str](), list[int](), [time.monotonic()]
-        tag, pipeline = site.store.control.tag, site.store.pipeline
-        monkeypatch.setattr(Recorder, "address", property(lambda socket: (words.append("address"), "192.0.2.7")[1]))
-        monkeypatch.setattr(site.store.control, "tag", lambda ident: (words.append(ident), tag(ident))[1])
-
-        def slow(calls: Any) -> Any:
-            sent.append(len(calls))
-            now[0] += 0.25
-            return pipeline(calls)
-
-        monkeypatch.setattr(site.store, "pipeline", slow)
-        monkeypatch.setattr(overview, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        for number in range(8):
-            reporter.want(ControlMessage(REPORT, search=f"nobody {number}", most=1))
-        reporter.write()
-        assert reporter.pauses_until == now[0] + 0.25 * overview.PAUSE
-        reporter.write()
-        assert sent == [8]
-        now[0] = reporter.pauses_until
-        reporter.write()
-        assert (words.count("address"), words.count("user:a"), sent) == (50, 50, [8, 8])
-
-    def test_what_nobody_looks_at_and_what_has_gone_is_forgotten(
-        self, site: Site, reporter: SocketReporter, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for seconds, entries in ((overview.LOOK_SECONDS, 50), (0.0, 0)):
-            monkeypatch.setattr(overview, "LOOK_SECONDS", seconds)
-            reporter.want(ControlMessage(REPORT))
-            reporter.write()
-            assert remembered(reporter)[0] == entries
-        reporter.listed("", 10)
-        site.sockets.clear()
-        assert remembered(reporter) == (0, 0)
-
-    def test_other_leases_are_seen(self, site: Site, reporter: SocketReporter) -> None:
-        assert reporter.listed("user:a", 10)["open"] == 50
-        socket, *_ = site.sockets.everyone()
-        socket.leases = ()
-        assert reporter.listed("user:a", 10)["open"] == 49
 
 
 def test_a_child_has_neither_the_sockets_nor_the_members_of_its_parent(servers: None) -> None:

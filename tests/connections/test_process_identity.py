@@ -28,12 +28,6 @@ def child(servers: None) -> Iterator[Any]:
         child.kill()
 
 
-def test_describes_this_process() -> None:
-    meta = process_identity.read(process_identity.describe(7))
-    assert meta == {**of(os.getpid()), "held": 7, "turn": 0}
-    assert process_identity.is_alive(meta) is True
-
-
 def test_a_child_lives_until_it_ends(child: Any) -> None:
     meta = of(child.pid)
     assert process_identity.is_alive(meta) is True
@@ -72,17 +66,6 @@ def test_a_hidden_process_is_not_dead(tmp_path: Path, monkeypatch: pytest.Monkey
     child.kill()
     child.wait()
     assert process_identity.is_alive(meta) is False
-
-
-def test_a_host_that_cannot_name_itself_judges_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    meta = of(os.getpid())
-    process_identity.host.cache_clear()
-    monkeypatch.setattr(process_identity, "PROC", tmp_path)
-    try:
-        assert process_identity.host() == ""
-        assert process_identity.is_alive(meta) is None
-    finally:
-        process_identity.host.cache_clear()
 
 
 def test_a_forked_child_is_another_process(servers: None) -> None:

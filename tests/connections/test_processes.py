@@ -7,14 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
 from redis import Redis
 
 from tests.connections.conftest import QUICK, ROOT, MakeWorker, Refresh, Site
-from tests.connections.worker import RULE
 from tests.servers import RedisServer, wait_until
 
 Figure = Callable[..., None]
@@ -97,35 +95,6 @@ def test_redis_crashes_and_comes_back(
     figure("registered again after, with a beat of 0.2 s,", comes_to(Site(server.url), 11), "s")
 
 
-def test_redis_hangs_for_longer_than_the_silence(make_worker: MakeWorker, quick: None, server: RedisServer) -> None:
-    """Nobody is buried for a silence that was Redis' own."""
-    site, workers = Site(server.url), [make_worker(REDIS=server.url, PROCESS_TTL=2.0) for _ in range(2)]
-    for worker in workers:
-        worker.ask("acquire", "user:1", 5)
-    uids = [worker.ask("uid") for worker in workers]
-    with server.client() as redis:
-        wait_until(lambda: set(redis.zrange("dt:{p}:live", 0, -1)) == set(uids))
-        server.pause()
-        until = time.monotonic() + 2.5
-        wait_until(lambda: time.monotonic() > until)
-        server.resume()
-        before = redis.zmscore("dt:{p}:live", uids)
-        while any(now <= then for now, then in zip(redis.zmscore("dt:{p}:live", uids), before, strict=True)):
-            assert site.count("user:1") == 10
-    assert [worker.ask("uid") for worker in workers] == uids
-
-
-def test_a_forked_child_is_a_process_of_its_own(make_worker: MakeWorker, site: Site) -> None:
-    parent = make_worker()
-    parent.ask("acquire", "user:1", 3)
-    inherited, uid, held = parent.ask("fork", "user:1")
-    assert (inherited, held) == (0, 1)
-    assert uid != parent.ask("uid")
-    comes_to(site, 3)  # it ended without a word
-    assert parent.ask("release", 3) == 0
-    comes_to(site, 0)
-
-
 @pytest.mark.row("F54")
 def test_two_commands_at_once_one_killed_in_the_middle(
     make_worker: MakeWorker, refreshing: Refresh, site: Site, redis: Redis
@@ -144,23 +113,6 @@ def test_two_commands_at_once_one_killed_in_the_middle(
     assert other.end()[0] == 0
 
 
-@pytest.mark.row("F54")
-def test_a_command_paused_for_longer_than_the_silence(make_worker: MakeWorker, refreshing: Refresh, site: Site) -> None:
-    living, dead = make_worker(), make_worker()
-    for worker in (living, dead):
-        worker.ask("acquire", "user:1", 5)
-    command = refreshing("--interval", "0.1")
-    command.line()
-    command.process.send_signal(signal.SIGSTOP)
-    dead.kill()
-    comes_to(site, 5)
-    command.process.send_signal(signal.SIGCONT)
-    for _ in range(3):
-        assert "alive" in command.line()
-    comes_to(site, 5)
-    assert command.end(signal.SIGINT)[0] == 0
-
-
 def test_the_command_keeps_trying_and_says_so_once(refreshing: Refresh, server: RedisServer) -> None:
     command = refreshing("--interval", "0.1", url=server.url)
     assert "processes 0 alive, 0 dead; connections 0 held, 0 freed; keys 0 extended" in command.line()
@@ -172,20 +124,6 @@ def test_the_command_keeps_trying_and_says_so_once(refreshing: Refresh, server: 
     assert "processes 0 alive" in command.line()
     code, output = command.end()
     assert code == 0 and "does not answer" not in output
-
-
-def test_once_extends_and_ends(make_worker: MakeWorker, refreshing: Refresh, site: Site, redis: Redis) -> None:
-    make_worker(AGENT=False).ask("acquire", "user:1", 5)
-    index = site.store.key(RULE.id, "user:1")
-    redis.pexpire(index, 5000)
-    command = refreshing("--once")
-    output, _ = command.process.communicate(timeout=60)
-    assert command.process.returncode == 0
-    assert re.fullmatch(
-        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d processes 1 alive, 0 dead; connections \d held, 0 freed; keys 1 extended\n",
-        output,
-    )
-    assert redis.pttl(index) > 500_000
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -101,22 +101,6 @@ def test_beside_a_cache(
         assert count(site, redis) == HELD
 
 
-def test_nothing_is_looked_for_until_a_server_is_nearly_full(quick: None, servers: None) -> None:
-    """Then it is looked at in each beat, so that a cache's pages are older."""
-    with RedisServer("--maxmemory", "16mb", "--maxmemory-policy", "allkeys-lru") as server, server.client() as redis:
-        site = Site(server.url)
-        take_all(site, 100)
-        for _ in range(2):
-            site.settle()
-        assert "cmdstat_touch" not in redis.info("commandstats")
-        written = 0
-        while redis.info("memory")["used_memory"] < 14_000_000:
-            written += write(redis, written)
-        site.settle()
-        assert redis.info("stats")["evicted_keys"] == 0
-        assert redis.info("commandstats")["cmdstat_touch"]["calls"] < 10, "one command for all of them"
-
-
 def test_an_evicted_announcement_is_made_again(make_site: MakeSite, redis: Redis) -> None:
     """Else nobody could sweep what this process leaves behind."""
     site = make_site()

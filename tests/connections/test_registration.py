@@ -9,7 +9,7 @@ from redis.exceptions import OutOfMemoryError
 from django_throttle.connections import reconcile
 from django_throttle.exceptions import StoreError
 from tests.clock import FrozenClock
-from tests.connections.conftest import MakeSite, Site, commands, keys, raise_away
+from tests.connections.conftest import MakeSite, Site, keys, raise_away
 from tests.connections.worker import RULE
 from tests.servers import RedisServer
 
@@ -51,14 +51,6 @@ def test_a_release_that_did_not_arrive_is_repeated(make_site: MakeSite, monkeypa
         assert site.count("user:1") == 1
     site.limiter.release(lost.lease)
     assert site.count("user:1") == 1
-
-
-def test_released_twice_counts_once(make_site: MakeSite) -> None:
-    site, other = make_site(), make_site()
-    first, *_ = site.take("user:1", 3)
-    for releaser in (site, site, other):  # the last one has not taken it
-        releaser.limiter.release(first.lease)
-    assert site.count("user:1") == 2
 
 
 def keys_of(site: Site) -> tuple[str, str]:
@@ -136,20 +128,6 @@ def test_extends_everything_held_with_one_command_a_key(make_site: MakeSite, red
     assert all(590_000 < redis.pttl(name) <= 600_000 for name in names)
 
 
-def test_extending_finds_what_redis_has_lost(make_site: MakeSite, redis: Redis) -> None:
-    site = make_site()
-    for ident in ("user:1", "user:2"):
-        site.take(ident, 2)
-    index, slots = keys_of(site)
-    redis.delete(index)  # evicted
-    site.reconciler.extend()
-    assert site.count("user:1") == 2
-    redis.delete(index, slots)
-    site.reconciler.extend()
-    site.reconciler.resend()
-    assert (site.count("user:1"), site.count("user:2")) == (2, 2)
-
-
 def test_foreign_values_are_replaced(make_site: MakeSite, redis: Redis) -> None:
     site = make_site()
     leases = [decision.lease for decision in site.take("user:1", 2)]
@@ -167,21 +145,6 @@ def test_foreign_values_are_replaced(make_site: MakeSite, redis: Redis) -> None:
         site.limiter.release(lease)
     sum(site.reconciler.records.sweep(site.leases.uid))
     assert site.count("user:1") == 0
-
-
-def test_a_beat_costs_the_same_whatever_is_held(make_site: MakeSite, redis: Redis) -> None:
-    costs = []
-    for held in (10, 100):
-        redis.flushall()
-        site = make_site()
-        for number in range(held):
-            site.take(f"user:{number}")
-        site.beat(2)
-        before = commands(redis)
-        site.beat(10)
-        site.reconciler.resend()
-        costs.append(commands(redis) - before)
-    assert costs[0] == costs[1] <= 250
 
 
 def test_idle_announcements_are_taken_back_however_many(make_site: MakeSite, redis: Redis, small_batches: None) -> None:
@@ -217,19 +180,6 @@ def test_every_key_expires(make_site: MakeSite, redis: Redis) -> None:
     site.beat()
     for name in ("live", "meta", f"held:{site.leases.uid}"):
         assert redis.pttl(f"dt:{{p}}:{name}") > 590_000
-
-
-def test_nothing_is_left_of_a_uid_that_redis_has_lost(make_site: MakeSite, redis: Redis) -> None:
-    site = make_site()
-    for ident in ("user:1", "user:2"):
-        (decision,) = site.take(ident)
-    site.limiter.release(decision.lease)
-    old = site.leases.uid
-    redis.delete("dt:{p}:live")  # evicted, alone
-    site.beat()
-    assert site.count("user:1") == 1
-    assert not [key for key in keys(redis) if old in key]
-    assert redis.hkeys("dt:{p}:meta") == [site.leases.uid]
 
 
 def test_leaving_frees_everything_at_once(make_site: MakeSite, redis: Redis, small_batches: None) -> None:

@@ -14,7 +14,7 @@ from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.connections import overview, socket_control
 from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.connections.overview import Overview, SocketReporter, look
+from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import Activity, SocketControl
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
@@ -23,7 +23,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests import doors
 from tests.clock import FrozenClock
-from tests.consumers import DENIAL, KINDS, TWO_SOCKETS, AsyncEcho, handshake, opened
+from tests.consumers import KINDS, TWO_SOCKETS, opened
 from tests.doors import BOTH, REDIS, Enforce, Store
 from tests.servers import RedisServer
 
@@ -113,18 +113,6 @@ class TestCarriedOut:
         await leave(*others)
         assert len(store.leases) == 0
 
-    async def test_making_room_is_no_refusal_of_the_newcomer(self, enforce: Enforce, clock: FrozenClock) -> None:
-        """Under a rule that counts refused handshakes, too."""
-        knocks = {"rate": "5/hour", "events": ["connect"], "key": "everyone", "count_denied": True}
-        store = enforce(sockets=EVICTING, knocks={**knocks, "algorithm": "fixed_window"})
-        sockets = await crowd(clock, 5)
-        await duties(store)
-        for socket in sockets[:3]:
-            assert (await goodbye(socket))[0]["code"] == "evicted"
-        (refusal,) = [event for event in await handshake(extensions=DENIAL) if "status" in event]
-        assert refusal["status"] == 429
-        await leave(*sockets[3:])
-
     @pytest.mark.parametrize("seconds", [socket_control.SOCKET_TIMEOUT, 0.0])
     async def test_one_whose_handshake_is_not_through(
         self, enforce: Enforce, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, seconds: float
@@ -145,28 +133,6 @@ class TestCarriedOut:
         guard.leases = (leases[0],)  # type: ignore[assignment]
         await asyncio.to_thread(work)
         assert (await goodbye(socket))[0]["code"] == "evicted"
-
-    async def test_one_whose_handshake_was_given_up(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Nobody waits for it for longer than an answer of the store may take."""
-        monkeypatch.setattr(socket_control, "SOCKET_TIMEOUT", 0.0)
-        store = enforce(sockets=EVICTING)
-        leases = [(await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease for _ in "123"]
-        work = SocketControl(store)
-        await asyncio.to_thread(work)
-        for lease in leases:
-            await limiter.arelease(lease)
-        await asyncio.to_thread(work)
-        assert waiting(work) == 0
-
-    async def test_a_site_has_its_own_codes(self, enforce: Enforce, clock: FrozenClock) -> None:
-        class Own(AsyncEcho):
-            throttle_close_codes = {"evicted": 4999}
-
-        store = enforce(sockets=EVICTING)
-        first, *others = await crowd(clock, 3, Own.as_asgi())
-        await duties(store)
-        assert (await goodbye(first))[1] == 4999
-        await leave(*others)
 
     async def test_by_its_own_id(self, enforce: Enforce) -> None:
         store = enforce()
@@ -207,18 +173,6 @@ class TestCarriedOut:
         store.control.give(CLOSE_CLIENT)
         await asyncio.to_thread(work)
         assert (await goodbye(socket))[0]["code"] == "closed"
-
-    async def test_who_comes_later_is_not_meant_where_others_are(self, enforce: Enforce) -> None:
-        store = enforce(sockets=BY_ADDRESS)
-        introduce(store)
-        first = await opened(client=CLIENT)
-        store.control.give(CLOSE_CLIENT)
-        second = await opened(client=CLIENT)
-        open_sockets.everyone()[-1].opened += 60
-        await duties(store)
-        assert (await goodbye(first))[0]["code"] == "closed"
-        await echo(second)
-        await leave(second)
 
     async def test_a_reset_reaches_an_open_socket(self, enforce: Enforce) -> None:
         store = enforce(frames={"rate": "1/hour", "events": ["message"], "key": "everyone", "algorithm": "gcra"})
@@ -266,22 +220,6 @@ class TestIdle:
             assert sent == commands
             await leave(socket)
 
-    @REDIS
-    async def test_it_costs_a_command_for_each_identity(
-        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        store = enforce(sockets={**IDLE, "limit": 20, "key": "ip"})
-        sockets = [await opened(client=[f"192.0.2.{number % 5}", 5]) for number in range(15)]
-        sent, work = commands_of(store, monkeypatch), Activity(store)
-        for _ in range(2):
-            await asyncio.to_thread(work)
-        assert sent == [5], "once, of what was opened since"
-        for socket in sockets[:3]:
-            await echo(socket)
-        await asyncio.to_thread(work)
-        assert sent == [5, 3]
-        await leave(*sockets)
-
 
 class TestOverview:
     @BOTH
@@ -308,32 +246,6 @@ class TestOverview:
         for search, number in (("192.0.2.1", 2), ('"ip:192.0.2.1"', 1), ("CHAT", 3), ("user:1", 0), ("", 3)):
             assert (await seen(store, search)).open == number, search
         await leave(*sockets)
-
-    async def test_no_more_is_listed_than_is_wanted(self, enforce: Enforce) -> None:
-        store = enforce(sockets=BY_ADDRESS)
-        sockets = [await opened(client=CLIENT) for _ in range(30)]
-        told = SocketReporter(store, open_sockets).listed("", most=20)
-        assert (told["open"], len(told["sockets"])) == (30, 20)
-        assert told["idents"] == [["ip:192.0.2.1", store.control.tag("ip:192.0.2.1"), 30]]
-        await leave(*sockets)
-
-    @REDIS
-    async def test_looking_ten_times_costs_as_much_as_once(
-        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        store = enforce(sockets=TWO_SOCKETS)
-        introduce(store)
-        socket = await opened()
-        await seen(store)
-        monkeypatch.setattr(overview, "FRESH_SECONDS", 60)
-        await asyncio.to_thread(look, store)
-        sent: list[int] = []
-        assert isinstance(store, RedisStore)
-        monkeypatch.setattr(store.transport, "send_all", lambda calls, *rest: sent.append(len(calls)))
-        for _ in range(10):
-            await asyncio.to_thread(look, store)
-        assert sent == []
-        await leave(socket)
 
     @BOTH
     async def test_a_session_s_key_is_nobody_s_business(self, enforce: Enforce, request: pytest.FixtureRequest) -> None:

@@ -58,10 +58,3 @@ def test_a_step_beyond_the_lives_of_keys_is_a_loss_like_any(
     server.step(3600)
     took = wait_until(lambda: site.count("user:1") == 20, timeout=30)
     figure("registered again after, with a beat of 0.2 s,", took, "s")
-
-
-def test_the_only_pass_of_the_command(server: SteppingServer, command: HostRefresher, make_worker: MakeWorker) -> None:
-    make_worker(REDIS=server.url).ask("acquire", "user:1", 20)
-    server.step(25)
-    found: Any = command.once()
-    assert (found.dead, found.freed, Site(server.url).count("user:1")) == (0, 0, 20)

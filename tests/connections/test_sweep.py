@@ -9,21 +9,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_throttle.conf import Conf
 from django_throttle.connections import processes
-from django_throttle.connections.processes import BEATS, CLAIM_SECONDS, SHARE_SECONDS, ProcessRecords, Sweeper
+from django_throttle.connections.processes import BEATS, CLAIM_SECONDS, SHARE_SECONDS, ProcessRecords
 from django_throttle.exceptions import StoreError
 from django_throttle.management.commands import refresh_connections
 from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
 from tests.connections.conftest import MakeSite, Site, go_on, keys, raise_away
-
-
-def test_by_default_slots_are_free_within_half_a_minute() -> None:
-    """As the documentation says: silence, the beat that notices, and time to sweep."""
-    defaults = Conf()
-    assert defaults.PROCESS_TTL + defaults.BEAT_INTERVAL + CLAIM_SECONDS <= 30
-    assert defaults.PROCESS_TTL >= 3 * defaults.BEAT_INTERVAL, "a beat or two may be lost"
 
 
 @pytest.fixture
@@ -76,31 +68,6 @@ def test_a_turn_ends_and_the_next_one_goes_on(
     assert onlooker.reconciler.records.beat(()).dead == 0
 
 
-def test_no_claim_ends_while_another_one_is_swept(make_site: MakeSite, graves: list[Site], clock: FrozenClock) -> None:
-    records, other = make_site().reconciler.records, make_site()
-    sweeper = Sweeper(records)
-    sweeper.take_on(records.beat((), uids(graves)).claimed)
-    for _ in range(4):
-        clock.step(CLAIM_SECONDS * 0.6)  # as long as two batches may take
-        sweeper.go_on(0.0)
-        assert other.reconciler.records.beat(()).claimed == []
-
-
-def test_what_failed_is_left_to_whoever_claims_it_next(
-    make_site: MakeSite, graves: list[Site], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    living = make_site()
-    records = living.reconciler.records
-    sweeper = Sweeper(records)
-    sweeper.take_on(records.beat((), uids(graves)).claimed)
-    with monkeypatch.context() as broken:
-        broken.setattr(living.store, "pipeline", raise_away)
-        with pytest.raises(StoreError):
-            sweeper.go_on()
-    sweeper.take_on(uids(graves))  # claimed again, as one of them is by then
-    assert sweeper.go_on() == 40
-
-
 class TestOnce:
     """``refresh_connections --once``, by cron on another host."""
 
@@ -143,15 +110,6 @@ class TestOnce:
         assert command.once()[:4] == (1, 1, 2, 2)
         assert (living.count("user:1"), waits) == (2, [])
         assert BEATS > 1, "it waits longer than a beat"
-
-    def test_where_nobody_is_silent_it_does_not_wait_and_is_done(
-        self, make_site: MakeSite, graves: list[Site], command: HostRefresher, waits: list[Any], monkeypatch: Any
-    ) -> None:
-        make_site().take("user:1", 2)
-        command.records.beat((), uids(graves), expires=False, most=0)
-        SlowBatches(command.records, 2.0, monkeypatch)
-        result = command.once()
-        assert (result.alive, result.dead, result.freed) == (1, 2, 40)
 
 
 def test_two_sweep_at_once(

@@ -12,17 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from django_throttle.connections.overview import Overview, look
-from django_throttle.core import Rule
-from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
-from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
 from tests.databases import new_database
-from tests.servers import RedisServer, wait_until
+from tests.servers import RedisServer
 from tests.sockets.servers import CAP, RULES, Server
 from tests.sockets.visitor import PATIENCE, Visitor, echo, until
 from tests.web_server import ROOT
@@ -78,17 +72,6 @@ async def shut(*connections: ClientConnection) -> None:
     await asyncio.gather(*(connection.close() for connection in connections))
 
 
-async def test_a_newcomer_on_one_server_closes_the_oldest_of_both_on_the_other(pair: Pair, visitor: Visitor) -> None:
-    oldest, *others = [await visitor.open(server=pair[number % 2]) for number in range(CAP)]
-    newcomer = await visitor.open(server=pair[1])
-    assert await goodbye(oldest) == ("evicted", 4430)
-    for connection in (*others, newcomer):
-        await echo(connection)
-    assert visitor.held() == CAP
-    await shut(*others, newcomer)
-    await visitor.holds(0)
-
-
 async def test_many_at_once(pair: Pair, visitor: Visitor) -> None:
     for server in pair:
         await shut(await visitor.open(server=server))
@@ -117,31 +100,6 @@ async def test_many_at_once(pair: Pair, visitor: Visitor) -> None:
     await visitor.holds(0)
 
 
-async def test_what_is_open_is_seen_from_elsewhere_and_closed(
-    pair: Pair, visitor: Visitor, redis_server: RedisServer
-) -> None:
-    store = RedisStore(redis_server.url, secret=settings.SECRET_KEY, deadline=5.0)  # a third process
-    here, there = await visitor.open(), await visitor.open(server=pair[1])
-    await echo(there)
-    found: list[Overview] = []
-
-    def is_seen() -> bool:
-        found.append(look(store, visitor.name))
-        return found[-1].open == 2
-
-    await asyncio.to_thread(wait_until, is_seen, every=0.05)
-    overview = found[-1]
-    assert [(ident.open, ident.processes) for ident in overview.idents if visitor.name in ident.shown] == [(2, 2)]
-    pids = {server.pids()[0] for server in pair}
-    assert {row.pid for row in overview.connections} == pids <= {process.pid for process in overview.processes}
-    row = next(row for row in overview.connections if row.received)
-    assert (row.address, row.pid) == ("127.0.0.1", pair[1].pids()[0])
-    store.control.give((ControlMessage(CLOSE, uid=row.uid, socket=row.id, why=CLOSED),))
-    assert await goodbye(there) == ("closed", 4410)
-    await echo(here)
-    await shut(here)
-
-
 async def test_a_block_closes_them_everywhere(pair: Pair, visitor: Visitor) -> None:
     connections = [await visitor.open(server=server) for server in pair for _ in range(2)]
     await edit("throttle_override", "add", "ip", "127.0.0.1", "--block", "--reason", "a test")
@@ -153,20 +111,6 @@ async def test_a_block_closes_them_everywhere(pair: Pair, visitor: Visitor) -> N
         while isinstance(again := await visitor.attempt(), int):  # noqa: ASYNC110 - nobody says when
             await asyncio.sleep(0.05)
     await shut(again)
-
-
-async def test_a_reset_reaches_an_open_socket(visitor: Visitor, redis_server: RedisServer) -> None:
-    rule = Rule.from_options("frames", RULES["frames"])
-    store = RedisStore(redis_server.url, secret=settings.SECRET_KEY, deadline=5.0)
-    connection = await visitor.open()
-    while (told := await reply(connection)) == "x":
-        pass
-    assert json.loads(told)["code"] == "rate_limited"
-    assert await asyncio.to_thread(Limiter([rule], store).reset, f"tests.served.who:{visitor.name}") == 1
-    async with asyncio.timeout(PATIENCE):
-        while await reply(connection) != "x":
-            pass
-    await shut(connection)
 
 
 async def test_an_edited_rate_and_a_lower_limit_reach_sockets_of_both(

@@ -67,14 +67,6 @@ def test_a_report_that_comes_twice_or_late_changes_nothing(aggregates: Both, clo
     assert reply.counts[0] == Count(180, 320, 310)
 
 
-def test_what_is_reported_late_counts_where_it_happened(aggregates: Both, clock: FrozenClock) -> None:
-    clock.to(2 * SUB + 0.1)
-    reply = tell(
-        aggregates, clock, MeterCount(INDEX, 5, 5, 5), MeterCount(INDEX + 1, 7, 7, 7), MeterCount(INDEX + 2, 1, 9, 60)
-    )
-    assert [count.attempted for count in reply.counts] == [1, 7, 5, 0]
-
-
 def test_what_no_estimator_looks_at_is_dropped(aggregates: Both, clock: FrozenClock) -> None:
     clock.to(KEPT * SUB)
     reply = tell(
@@ -87,13 +79,6 @@ def test_what_no_estimator_looks_at_is_dropped(aggregates: Both, clock: FrozenCl
     assert [count.attempted for count in reply.counts] == [0, 0, 0, 7]
     clock.step(2 * SUB)
     assert tell(aggregates, clock).counts[0].attempted == 0, "nor what lies too far ahead"
-
-
-def test_a_clock_a_little_ahead_is_heard(aggregates: Both, clock: FrozenClock) -> None:
-    clock.to(SUB - 0.001)
-    assert tell(aggregates, clock, MeterCount(INDEX + 1, 3, 3, 3)).counts == EMPTY
-    clock.to(SUB)
-    assert tell(aggregates, clock).counts[0].attempted == 3
 
 
 @pytest.mark.parametrize("away", [-1.6, 1.6, 3600, -3600])
@@ -118,16 +103,6 @@ def test_after_a_reset_only_what_is_new_counts(aggregates: Both, clock: FrozenCl
     assert tell(aggregates, clock, MeterCount(INDEX, 7, 9, 9), since=given_back, meter="new").counts[0].attempted == 7
     clock.to(2 + 2 * KEPT * SUB)
     assert tell(aggregates, clock).reset_at == 0, "and then it is forgotten"
-
-
-def test_idle_idents_are_forgotten(clock: FrozenClock) -> None:
-    aggregates = Aggregates(clock)
-    aggregates.damp([report(clock, MeterCount(INDEX, 1, 1, 1), ident=f"u{at}") for at in range(1000)])
-    clock.step(3600)
-    for _ in range(2):
-        later = clock.now_us // SUB_US
-        aggregates.damp([report(clock, MeterCount(later, 1, 1, 1), ident=f"v{at}") for at in range(100)])
-    assert len(aggregates) == 100
 
 
 def test_a_foreign_value_is_replaced(redis_server: RedisServer, redis_url: str, clock: FrozenClock) -> None:

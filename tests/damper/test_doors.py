@@ -112,16 +112,3 @@ async def test_so_are_messages_of_sockets(enforce: Enforce) -> None:
 def test_overrides_hold(effect: str, options: dict[str, Any], expected: int, enforce: Enforce) -> None:
     enforce(Override(subject=HERE, effect=effect, **options))
     assert passed() == expected
-
-
-def test_metrics_say_that_it_was_suppressed(enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("prometheus_client")
-    from django_throttle.observe.metrics import DECISIONS
-    from django_throttle.observe.prometheus import series
-
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "HOOKS": ["django_throttle.observe.prometheus.count"]}
-    store = enforce(rules=(Rule("damped", "20/s", algorithm="damper", key="ip"),))
-    count_in(store, monkeypatch)  # other settings would make another one
-    passed("/drf", 50)
-    counted = [series(DECISIONS, "damped", *labels).__self__._value.get() for labels in (WITHIN, SUPPRESSED)]
-    assert counted == [AT_ONCE, 50 - AT_ONCE]

@@ -15,7 +15,6 @@ from django_throttle.damper.aggregate import (
     factor,
     larger_rate,
     mean_rate,
-    shifted,
 )
 
 TEN = Allowance(10, 1_000_000)  # 10/s: 60 in a sub-interval
@@ -62,11 +61,6 @@ def test_nothing_is_said_of_who_keeps_to_the_limit(estimator: str) -> None:
     assert attempted(estimator, whole(61, 61, 61, 61), TEN) == 61
 
 
-def test_fast_forgets_what_is_longer_ago() -> None:
-    assert attempted("fast", whole(10, 10, 900, 900), TEN) == 0
-    assert attempted("average", whole(10, 10, 900, 900), TEN) > 60
-
-
 @given(counts, st.integers(1, 10**7), st.integers(1000, 10**11), st.sampled_from(["fast", "average"]))
 def test_the_factor_is_a_share_and_nothing_for_the_conforming(
     counts: tuple[Count, ...], limit: int, window_us: int, estimator: str
@@ -76,10 +70,3 @@ def test_the_factor_is_a_share_and_nothing_for_the_conforming(
     assert 0 <= found < 1
     if not any(allowance.is_exceeded(count.attempted) for count in counts):
         assert found == 0
-
-
-@given(counts)
-def test_in_time_everything_is_forgotten(counts: tuple[Count, ...]) -> None:
-    assert shifted(counts, 0) == counts
-    assert shifted(counts, 1)[0] == EMPTY[0] and shifted(counts, 1)[1].attempted == counts[0].projected
-    assert shifted(counts, KEPT) == shifted(counts, 1000) == EMPTY

@@ -32,12 +32,6 @@ def test_a_refusal_says_when_the_next_factor_comes(process: Process, clock: Froz
     assert (refused.limit, refused.remaining, refused.rule) == (100, 0, "account")
 
 
-def test_all_of_it_passes_again_after_an_excess(process: Process) -> None:
-    process.run(20, 500)
-    process.run(12, 80)
-    assert process.run(10, 80) == pytest.approx(80)
-
-
 def test_who_comes_back_after_a_rest_is_not_suppressed(process: Process, clock: FrozenClock) -> None:
     process.run(20, 500)
     assert process.factor > 0.7

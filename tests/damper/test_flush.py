@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_throttle.damper.aggregate import KEPT, SUB, Reply
+from django_throttle.damper.aggregate import SUB, Reply
 from django_throttle.local_limits import JITTER, Flusher
 from tests.clock import FrozenClock
 from tests.damper.conftest import Away, Process
@@ -34,27 +34,6 @@ def test_what_was_counted_while_the_store_was_away_is_told_with_its_own_time(
     process.flush()
     (reply,) = store.aggregates.damp(store.asked)  # type: ignore[arg-type]
     assert [count.attempted for count in reply.counts] == [31, 120, 10, 0]
-
-
-def test_what_no_estimator_looks_at_is_never_told(process: Process, store: Away, clock: FrozenClock) -> None:
-    process.run(1, 10)
-    process.flush()
-    store.is_away = True
-    process.run(KEPT * SUB, 10)
-    clock.step(KEPT * SUB)
-    store.is_away, store.asked = False, []
-    process.flush()
-    assert not any(report.counts for report in store.asked), store.asked  # type: ignore[attr-defined]
-
-
-def test_attempts_before_the_time_is_known_go_where_they_belong(process: Process, store: Away) -> None:
-    store.is_away = True
-    process.run(SUB + 1, 20)
-    process.flush()
-    store.is_away = False
-    process.flush()
-    (reply,) = store.aggregates.damp(store.asked)  # type: ignore[arg-type]
-    assert [count.attempted for count in reply.counts[:2]] == [20, 120]
 
 
 def test_of_very_many_reports_the_last_are_counted_too(

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from django_throttle import agent
-from django_throttle import limiter as doors
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason, Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.local_limits import flush
 from django_throttle.stores import MemoryStore, RedisStore
-from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
-from tests.servers import RedisServer, slack, wait_until
+from tests.servers import slack, wait_until
 
 DAMPER = Rule("account", "100/s", algorithm="damper")
 EXACT = Rule("calls", "1000/day", algorithm="fixed_window")
@@ -63,17 +60,6 @@ def test_an_excess_is_held_to_the_limit(store: Store, clock: FrozenClock) -> Non
     assert (outcome.reason, outcome.rule, outcome.ident) == (Reason.SUPPRESSED, "account", "user:1")
     assert 0.7 < outcome.factor < 0.9
     assert refused.retry_after is not None and 0 < refused.retry_after <= 2.01
-
-
-def test_a_decision_asks_redis_nothing(redis_server: RedisServer, redis_url: str) -> None:
-    limiter = Limiter([DAMPER], RedisStore(redis_url))
-    with redis_server.client() as client:
-        before = client.info("stats")["total_commands_processed"]
-        for _ in range(500):
-            limiter.acquire("user:1")
-        asyncio.run(limiter.aacquire("user:1"))
-        limiter.peek("user:1")
-        assert client.info("stats")["total_commands_processed"] - before == 1, "which is the question itself"
 
 
 def test_what_a_damper_suppresses_is_charged_nowhere(store: Store, clock: FrozenClock) -> None:
@@ -121,23 +107,6 @@ def test_without_redis_nothing_waits_and_only_a_reset_fails(clock: FrozenClock) 
     assert decision.allowed and not decision.degraded
     with pytest.raises(StoreError):
         limiter.reset("user:1")
-
-
-@pytest.fixture
-def rules(settings: Any) -> Iterator[None]:
-    rules = {"account": {"rate": "10/s", "algorithm": "damper", "events": ["publish", "message", "task"]}}
-    settings.DJANGO_THROTTLE = {"RULES": rules, "DATABASE_RULES": False, "AGENT": False}
-    yield
-    agent.stop()
-
-
-@pytest.mark.parametrize("event", ["publish", "message"])
-def test_every_door_is_damped(rules: None, event: str) -> None:
-    facts = Facts("chat", (event,), SameByEveryKey())
-    decisions = [doors.decide(facts) for _ in range(40)]
-    decisions += [asyncio.run(doors.adecide(facts)) for _ in range(2)]
-    assert decisions[0].allowed and not decisions[-1].allowed
-    assert decisions[-1].outcomes[0].reason is Reason.SUPPRESSED
 
 
 def client_counts(store: RedisStore, ident: str) -> int:

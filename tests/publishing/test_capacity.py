@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from channels.exceptions import ChannelFull
 from prometheus_client import REGISTRY
 
 from django_throttle.observe import prometheus
@@ -89,17 +88,6 @@ def test_it_is_counted_though_the_log_is_silent(dropped: Drops, caplog: pytest.L
     finally:
         root.setLevel(before)
     assert dropped == {"group_send": 7}
-
-
-async def test_sending_to_a_full_channel_raises_and_is_counted(redis_url: str, dropped: Drops) -> None:
-    layer = CountingLayer(redis_layer(redis_url), "default")
-    channel = await layer.new_channel()
-    for _ in range(CAPACITY):
-        await layer.send(channel, {"type": "news.item"})
-    with pytest.raises(ChannelFull):
-        await layer.send(channel, {"type": "news.item"})
-    await layer.close_pools()
-    assert dropped == {"send": 1}
 
 
 async def test_what_a_slow_consumer_loses_beside_a_quick_one_is_counted(redis_url: str, dropped: Drops) -> None:

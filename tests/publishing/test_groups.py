@@ -14,7 +14,6 @@ from django_throttle.publishing.groups import LocalMembers, MemberCounts, Member
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
 from django_throttle.stores.commands import MEMBERS
-from django_throttle.stores.transport import BATCH
 from tests.clock import FrozenClock
 from tests.doors import REDIS, Enforce
 from tests.inside import commands_to
@@ -110,15 +109,6 @@ class TestSizes:
         now[0] += 0.02
         assert pair[1].size(counts) == 1
 
-    def test_another_thread_may_forget_them_meanwhile(self, pair: tuple[Process, Process], monkeypatch: Any) -> None:
-        pair[0].join("a")
-        pair[0].report()
-        counts, store, monotonic = MemberCounts(pair[1].members), pair[1].store, time.monotonic
-        assert pair[1].size(counts) == 1
-        with monkeypatch.context() as patch:
-            patch.setattr(time, "monotonic", lambda: (counts.forget(), monotonic())[1])
-            assert counts.at_least(NAME, store) == 1
-
     def test_a_foreign_value_is_replaced(self, pair: tuple[Process, Process]) -> None:
         key = pair[0].store.key(MEMBERS, NAME)
         with pair[0].store.transport.client as client:
@@ -139,24 +129,6 @@ class TestSizes:
             enforce(**RULES)
             process.report()
             assert len(client.keys("*members")) == 1
-
-    def test_a_node_that_is_away_keeps_nothing_from_the_others(
-        self, pair: tuple[Process, Process], monkeypatch: Any
-    ) -> None:
-        """As in a Cluster: what one batch fails with is raised when all have been tried, and is reported again."""
-        process, sent = pair[0], []
-        for number in range(BATCH + 1):
-            process.join("a", group=f"group {number}")
-
-        def send(calls: Any) -> list[Any]:
-            sent.append(calls)
-            return [ConnectionError("away")] if len(sent) == 1 else [1]
-
-        monkeypatch.setattr(process.store, "send", send)
-        with pytest.raises(StoreError, match="away"):
-            process.report()
-        assert len(sent) == 2
-        assert len(process.members.take_changed()) == BATCH
 
 
 def test_without_redis_it_is_reported_later_and_the_last_answer_holds(settings: Any, redis_server: Any) -> None:

@@ -10,13 +10,11 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import rulebook
-from django_throttle.core import Outcome, Override, Rule
-from django_throttle.core.commands import Charge
+from django_throttle.core import Outcome, Rule
 from django_throttle.core.decision import Reason
 from django_throttle.publishing import GROUP_KEY
 from django_throttle.publishing.groups import group_ident, members
 from django_throttle.rulebook import Snapshot
-from django_throttle.signals import throttled
 from django_throttle.stores import RedisStore
 from django_throttle.stores.denials import Denials
 from tests.clock import FrozenClock
@@ -98,34 +96,6 @@ async def test_what_a_rule_by_group_refuses_says_nothing_of_other_groups(enforce
     assert await refusal("room.0", "user:2")
 
 
-async def test_who_is_blocked_asks_for_no_size(enforce: Live, monkeypatch: Any) -> None:
-    store = enforce(posts=FIVE)
-    block = Override(subject="user:1", effect="block")
-    before = rulebook.pin(Snapshot([Rule.from_options("posts", FIVE)], overrides=[block]))
-    try:
-        asked = commands_to(store, monkeypatch)
-        refused = await refusal("room.0")
-        assert refused is not None and refused.decision.outcomes[0].reason == "blocked"
-        assert asked == []
-    finally:
-        rulebook.pin(before)
-
-
-async def test_receivers_hear_of_it(enforce: Live) -> None:
-    enforce(posts=FIVE)
-    await used_up()
-    heard: list[str] = []
-
-    def refused(decision: Any, **_: Any) -> None:
-        heard.append(decision.rule)
-
-    throttled.connect(refused)
-    await refusal("room.1")
-    await arefusal_sync("room.2")
-    throttled.disconnect(refused)
-    assert heard == ["posts"] * 2
-
-
 def slowly(scope: Any) -> str:
     """A key of the site's that asks the database."""
     try:
@@ -155,13 +125,3 @@ async def test_what_a_damper_refuses_says_nothing_of_the_next(enforce: Live, mon
     monkeypatch.setattr(store.local_limits, "decide_all", lambda charges, **_: judged.extend(charges))
     assert await refusal("room.1")
     assert [charge.rule.name for charge in judged] == ["smooth"]
-
-
-async def test_no_more_is_remembered_than_there_is_room_for(enforce: Live, monkeypatch: Any) -> None:
-    monkeypatch.setattr("django_throttle.stores.denials.MOST", 3)
-    store = enforce(posts={**FIVE, "rate": "1/h"})
-    for number in range(5):
-        assert [bool(await refusal("room", f"user:{number}")) for _ in range(2)] == [False, True]
-    (rule,) = rulebook.current().rules
-    remembered = [number for number in range(5) if store.denials.refused((Charge(rule, f"user:{number}", 1),))]
-    assert remembered == [2, 3, 4], "those refused last"

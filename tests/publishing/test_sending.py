@@ -13,7 +13,6 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.test import RequestFactory
 
 from django_throttle.channels import ThrottledConsumerMixin, throttled_group_send, throttled_group_send_sync
-from django_throttle.core.decision import Reason
 from django_throttle.exceptions import InvalidIdent, PublishRefused, Refused
 from django_throttle.publishing import GROUP_KEY
 from django_throttle.publishing.groups import CountingLayer, group_ident, members
@@ -21,7 +20,7 @@ from tests.docs.test_readme import run
 from tests.doors import BOTH, Enforce
 from tests.inside import counters
 from tests.pages import block
-from tests.publishing.conftest import MESSAGE, Silent, refusal, refusal_sync
+from tests.publishing.conftest import MESSAGE, refusal, refusal_sync
 from tests.sockets.guarded import Line
 
 NEWS = group_ident("default", "news")
@@ -79,13 +78,6 @@ async def test_it_costs_one_and_one_for_each_member(enforce: Enforce, consumer: 
     assert members.count(NEWS) == 0
 
 
-async def test_a_consumer_can_tell_its_client(enforce: Enforce) -> None:
-    enforce(news={**TEN, "rate": "2/min"})
-    async with Line(News.as_asgi()) as line:
-        line.send('"publish"', '"publish"')
-        await line.until(lambda: line.frames == ["hello", {"refused": "news", "members": 1}])
-
-
 async def test_who_leaves_or_breaks_is_in_no_group(enforce: Enforce) -> None:
     enforce()
     async with Line(SyncNews.as_asgi()) as leaving, Line(SyncNews.as_asgi()):
@@ -124,33 +116,12 @@ async def test_publishers_groups_and_accounts_have_budgets_of_their_own(enforce:
     assert not await refusal("b", "tenant:other")
 
 
-async def test_a_user_has_a_budget_for_each_group(enforce: Enforce) -> None:
-    enforce(each={**ONE, "key": f"user+{GROUP_KEY}"})
-    assert not await refusal("a", "user:1") and await refusal("a", "user:1")
-    assert not await refusal("b", "user:1") and not await refusal("a", "user:2")
-    assert not await refusal("a", "tenant:acme") and not await refusal("a", "tenant:acme")
-
-
-async def test_where_no_rule_counts_publications_nobody_asks_for_a_size(enforce: Enforce, monkeypatch: Any) -> None:
-    enforce()
-    monkeypatch.setattr("django_throttle.publishing.groups.MemberCounts.aof", None)
-    assert await refusal("news") is None
-
-
 async def test_who_publishes_is_said_so_that_it_can_be_counted(enforce: Enforce) -> None:
     enforce(news=TEN)
     with pytest.raises(TypeError, match="publisher is a consumer"):
         await throttled_group_send("news", MESSAGE, publisher=None)
     with pytest.raises(InvalidIdent):
         await throttled_group_send("news", MESSAGE, publisher="")
-
-
-@pytest.mark.parametrize("refuse", [refusal, sync_to_async(refusal_sync)], ids=["asynchronous", "synchronous"])
-async def test_what_is_refused_is_not_even_given_to_the_layer(enforce: Enforce, refuse: Any) -> None:
-    enforce(news=ONE)
-    layer = Silent()
-    assert [bool(await refuse("news", layer=layer)) for _ in range(2)] == [False, True]
-    assert layer.sent == ["news"]
 
 
 @pytest.mark.parametrize("name", ["", "two words", "x" * 200, None], ids=repr)
@@ -160,15 +131,6 @@ async def test_a_name_that_no_group_can_have_costs_nothing(enforce: Enforce, nam
         with pytest.raises(TypeError, match="Group name"):
             await refuse(name, layer=None)
     assert counters(store) == {}
-
-
-async def test_a_damper_refuses_a_share(enforce: Enforce) -> None:
-    enforce(account={"rate": "10/s", "algorithm": "damper", "events": ["publish"], "key": "everyone"})
-    for number in range(9):
-        members.add(NEWS, f"channel {number}")
-    refusals = [refused for _ in range(60) if (refused := await refusal("news"))]
-    assert 0 < len(refusals) < 60
-    assert {refused.decision.outcomes[0].reason for refused in refusals} == {Reason.SUPPRESSED}
 
 
 async def test_cancelled_while_joining_nobody_is_counted(enforce: Enforce) -> None:

@@ -15,7 +15,7 @@ from django_throttle.sockets.error_frames import SEND_TIMEOUT, Close
 from tests.clock import LoopClock
 from tests.consumers import TWO_SOCKETS, held
 from tests.doors import Enforce
-from tests.sockets.guarded import Deaf, Line, accepting, only, texts
+from tests.sockets.guarded import Deaf, Line, accepting, only
 
 GOODBYE = {"type": "websocket.disconnect", "code": 4000, "reason": "goodbye"}
 pytestmark = pytest.mark.usefixtures("loop_clock")
@@ -177,24 +177,6 @@ async def test_what_crosses_the_application_s_own_close_reaches_no_one(enforce: 
     assert (heard, [event["type"] for event in line.sent]) == ([], ["websocket.accept", "websocket.close"])
 
 
-async def test_the_application_s_own_close_does_not_wait_for_ever(enforce: Enforce, loop_clock: LoopClock) -> None:
-    raised: list[BaseException] = []
-
-    @accepting
-    async def closing(receive: Any, send: Any) -> None:
-        try:
-            await send({"type": "websocket.close"})
-        except OSError as error:
-            raised.append(error)
-
-    store = enforce(sockets=TWO_SOCKETS)
-    line = await Deaf(inside=closing).open()
-    began = loop_clock()
-    await line.ended()
-    assert loop_clock() - began == pytest.approx(CLOSE_TIMEOUT, abs=0.2)
-    assert (len(raised), held(store)) == (1, 0)
-
-
 async def test_an_application_that_waits_no_longer_does_not_cut_the_close_short(enforce: Enforce) -> None:
     """Its wait is where we close, as the last refusal is met there."""
     codes: list[int] = []
@@ -217,19 +199,6 @@ async def test_an_application_that_waits_no_longer_does_not_cut_the_close_short(
     line.send("1", "2", "3")
     await line.until(lambda: line.closed and codes)
     assert (line.closed, codes) == ({"type": "websocket.close", "code": 4429, "reason": ANY}, [4429])
-
-
-async def test_a_goodbye_is_heard_by_who_is_held_up(enforce: Enforce, loop_clock: LoopClock) -> None:
-    enforce(own={"rate": "1/min", "events": ["message"], "key": "connection", "algorithm": "gcra"})
-    line = await Line(ladder={"delay": 1}).open()
-    line.send("in", "over")
-    await line.until(lambda: only().refused)
-    began = loop_clock()
-    only().close(4000, "goodbye")
-    await line.ended()
-    assert loop_clock() - began < 1
-    assert line.closed == {"type": "websocket.close", "code": 4000, "reason": "goodbye"}
-    assert (texts(line), line.got[-1]) == (["in"], GOODBYE)
 
 
 async def test_a_payload_that_cannot_be_encoded_is_left_out(enforce: Enforce, caplog: Any) -> None:

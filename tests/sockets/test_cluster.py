@@ -14,7 +14,6 @@ from redis.crc import key_slot
 from django_throttle.connections.overview import look
 from django_throttle.core import Rule
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
-from django_throttle.limiter import Limiter
 from django_throttle.publishing.groups import LocalMembers, MemberCounts, group_ident
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
@@ -136,13 +135,6 @@ class TestEviction:
         wait_until(lambda: used(store, "homes", f"ip:{ADDRESS}") == 3)
         assert used(store, "tabs", "user:5") == 3
 
-    def test_many_at_once(self, pair: list[Worker], store: RedisStore) -> None:
-        at_once(pair, user="6", times=40, scope="tabs")
-        wait_until(lambda: 0 < sum(worker.ask("count") for worker in pair) <= 3)
-        left = sum(worker.ask("count") for worker in pair)
-        wait_until(lambda: used(store, "homes", f"ip:{ADDRESS}") == left)
-        assert used(store, "tabs", "user:6") == left
-
     @pytest.mark.parametrize("user", ["14", "15"], ids=["a reply is lost", "the newcomer dies"])
     def test_something_fails_before_anything_is_ordered(
         self, pair: list[Worker], store: RedisStore, monkeypatch: Any, user: str
@@ -181,16 +173,6 @@ def test_an_operator_sees_what_is_open_and_closes_it(pair: list[Worker], store: 
     wait_until(lambda: used(store, "sockets", "user:7") == used(store, "addresses", f"ip:{ADDRESS}") == 0)
 
 
-def test_a_block_closes_what_is_open(pair: list[Worker], store: RedisStore) -> None:
-    address = "198.51.100.1"
-    for worker in pair:
-        assert worker.ask("open", user="8", address=address) == [0]
-    pair[0].ask("block", address=address)
-    wait_until(lambda: [worker.ask("ended") for worker in pair] == [[["blocked", 4403]]] * 2)
-    assert pair[1].ask("open", user="8", address=address) == [4403]
-    wait_until(lambda: used(store, "sockets", "user:8") == 0)
-
-
 def test_what_is_bought_ahead_and_not_used_goes_back_to_both_slots(pair: list[Worker], store: RedisStore) -> None:
     address = "198.51.100.2"
     for worker in pair:
@@ -201,13 +183,6 @@ def test_what_is_bought_ahead_and_not_used_goes_back_to_both_slots(pair: list[Wo
     passed = sum(pair[0].ask("send", times=1) for _ in range(FRAMES - 80 + 1))
     assert passed == FRAMES - 80
     wait_until(lambda: used(store, "frames", "user:9") == FRAMES == used(store, "traffic", f"ip:{address}"))
-
-
-def test_a_reset_reaches_open_sockets(pair: list[Worker], store: RedisStore) -> None:
-    pair[1].ask("open", user="11", scope="few")
-    assert [pair[1].ask("send", times=times) for times in (21, 1)] == [20, 0]
-    assert Limiter([Rule.from_options("few", RULES["few"])], store).reset("user:11") == 1
-    wait_until(lambda: pair[1].ask("send", times=1) == 1)
 
 
 def test_a_publication_costs_one_and_one_for_each_member_in_all_processes(

@@ -59,16 +59,6 @@ async def test_a_silent_socket_is_closed_and_told(enforce: Enforce, loop_clock: 
     assert line.got[-1] == {"type": "websocket.disconnect", "code": 4408, "reason": "idle"}
 
 
-@AT_ONCE
-async def test_a_frame_to_the_client_is_no_sign_of_life(enforce: Enforce) -> None:
-    enforce()
-    line = await Line(idle_timeout=2).open()
-    while not line.closed:
-        await line.say({"type": "websocket.send", "text": "tick"})
-        await asyncio.sleep(0.2)
-    assert line.told("error")[0]["code"] == "idle"
-
-
 async def test_a_client_of_a_busy_application_is_not_idle(enforce: Enforce, loop_clock: LoopClock) -> None:
     enforce()
     go_on, heard = asyncio.Event(), []
@@ -175,16 +165,6 @@ async def test_a46_silent_sockets_make_room(enforce: Enforce) -> None:
         assert [(line.told("error")[0]["code"], line.closed["code"]) for line in silent] == [("idle", 4408)] * 2
         assert (await Line().open()).closed is None
         assert talking.closed is None
-
-
-@AT_ONCE
-async def test_an_accepted_socket_has_all_the_time(enforce: Enforce) -> None:
-    enforce(SOCKET_ACCEPT_TIMEOUT=1)
-    async with Line() as line:
-        await asyncio.sleep(10)
-        line.send("hello")
-        assert await line.received(1) == ["hello"]
-        assert line.closed is None
 
 
 @pytest.mark.parametrize("setting", ["SOCKET_ACCEPT_TIMEOUT", "SOCKET_IDLE_TIMEOUT", "SOCKET_MAX_AGE"])

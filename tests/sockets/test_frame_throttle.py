@@ -68,13 +68,10 @@ class SyncTalk(ThrottledConsumerMixin, WebsocketConsumer):
             time.sleep(int(number) / 1000)
 
 
-BOTH = pytest.mark.parametrize("consumer", [Talk, SyncTalk])
-
-
-def spent(name: str = "tokens", **options: Any) -> int:
-    """The units of a rule that are used, once what was bought ahead is given back, as the agent does."""
+def spent(**options: Any) -> int:
+    """Return the units that are used, once what was bought ahead is given back, as the agent does."""
     give_back(get_store())
-    return guarded.used(get_store(), "everyone", Rule(name, **{**MEASURED, **options}))
+    return guarded.used(get_store(), "everyone", Rule("tokens", **{**MEASURED, **options}))
 
 
 async def becomes(least: int, most: int | None = None, **options: Any) -> None:
@@ -82,38 +79,27 @@ async def becomes(least: int, most: int | None = None, **options: Any) -> None:
     await guarded.becomes(lambda: least <= spent(**options) <= (most or least))
 
 
-@BOTH
-async def test_a_frame_is_charged_what_it_spends(enforce_live: Live, consumer: Any) -> None:
-    enforce_live(tokens=MEASURED)
-    async with Line(consumer.as_asgi()) as line:
-        line.send("spend 3", "spend 40")
-        await line.until(lambda: line.frames == ["spent"] * 2)
-        await becomes(43)
-    await becomes(43)
-
-
-@BOTH
-async def test_a_frame_is_charged_its_queries(enforce_live: Live, consumer: Any) -> None:
-    enforce_live(tokens={**MEASURED, "unit": "queries"})
-    async with Line(consumer.as_asgi()) as line:
-        line.send("ask 3", "ask 20")
-        await line.until(lambda: line.frames == [3, 20])
-    await becomes(23, unit="queries")
-
-
-@BOTH
+@pytest.mark.parametrize("consumer", [Talk, SyncTalk])
 @pytest.mark.parametrize(
-    ("unit", "least", "most"), [("rows", 2, 2), ("db_ms", 1, 900), ("wall_ms", 20, 900), ("cpu_ms", 2, 900)]
+    ("unit", "sent", "answers", "least", "most"),
+    [
+        ("units", ["spend 3", "spend 40"], ["spent"] * 2, 43, 43),
+        ("queries", ["ask 3", "ask 20"], [3, 20], 23, 23),
+        ("rows", ["ask 2"], [2], 2, 2),
+        ("db_ms", ["ask 2"], [2], 1, 400),
+        ("wall_ms", ["ask 2", "rest 20"], [2], 20, 900),
+        ("cpu_ms", ["ask 2"], [2], 1, 400),
+    ],
 )
-async def test_every_measure_of_a_frame_counts(
-    enforce_live: Live, consumer: Any, unit: str, least: int, most: int
+async def test_a_frame_is_charged_what_it_uses(
+    enforce_live: Live, consumer: Any, unit: str, sent: list[str], answers: list[Any], least: int, most: int
 ) -> None:
-    """And not the 500 that each had reserved."""
-    options = {"unit": unit, "reserve": 500}
+    """The reserve of 500 is settled where time is measured."""
+    options = {"unit": unit, "reserve": 500 if unit.endswith("ms") else 10}
     enforce_live(tokens={**MEASURED, **options})
     async with Line(consumer.as_asgi()) as line:
-        line.send("ask 2", "rest 20")
-        await line.until(lambda: line.frames)
+        line.send(*sent)
+        await line.until(lambda: line.frames == answers)
     await becomes(least, most, **options)
 
 
@@ -149,27 +135,6 @@ async def test_what_goes_on_beside_a_frame_is_charged_too(
         line.send(text)
         await line.until(lambda: answer in line.frames)
     await becomes(units)
-
-
-async def test_without_a_rule_a_frame_spends_nothing(enforce_live: Live) -> None:
-    options = {"unit": "calls", "reserve": ""}
-    enforce_live(tokens={**MEASURED, **options})
-    async with Line(Talk.as_asgi()) as line:
-        line.send("spend 5000")
-        await line.until(lambda: line.frames == ["spent"])
-    assert spent(**options) == 1
-
-
-async def test_other_rules_of_a_frame_count_as_before(enforce_live: Live) -> None:
-    """One that delays it among them."""
-    frames = {"rate": "100/h", "events": ["message"], "key": "everyone"}
-    own = {"rate": "1000/s", "algorithm": "leaky_bucket", "action": "delay", "key": "connection", "events": ["message"]}
-    enforce_live(tokens=MEASURED, frames=frames, own=own)
-    async with Line(Talk.as_asgi()) as line:
-        line.send(*["spend 1"] * 20)
-        await line.until(lambda: line.frames == ["spent"] * 20)
-    await becomes(20)
-    await becomes(20, name="frames", **frames, unit="calls", reserve="")
 
 
 async def test_a_reserve_of_two_purchases_is_settled_as_one(enforce_live: Live, monkeypatch: Any) -> None:

@@ -16,7 +16,7 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.sockets.error_frames import Close, refuse_handshake
 from tests.clock import FrozenClock
-from tests.consumers import DENIAL, TWO_FRAMES, TWO_SOCKETS, AsyncEcho, PlainEcho, handshake, held
+from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, PlainEcho, handshake, held
 from tests.doors import BOTH, REDIS, Enforce
 from tests.inside import commands_to
 from tests.sockets.guarded import ADDRESS, Line, becomes
@@ -186,15 +186,6 @@ def broken(store: Any, monkeypatch: Any, cause: Cause = Cause.UNAVAILABLE) -> No
         raise StoreError(cause, retry_after=2.5) from ConnectionError("redis://:secret@10.0.0.7:6379")
 
     monkeypatch.setattr(store, "aexecute", fail)
-
-
-async def test_a_failed_store_refuses_frames_and_closes_nobody(enforce: Enforce, monkeypatch: Any) -> None:
-    broken(enforce(frames={**TWO_FRAMES, "on_store_failure": "deny"}), monkeypatch)
-    async with Line() as line:
-        line.send(*["x"] * 30)
-        assert (await line.error())["code"] == "limiter_unavailable"
-        await line.until(line.queue.empty)
-        assert (line.got, line.closed) == ([], None)
 
 
 async def test_a_client_that_has_gone_before_its_refusal_is_no_error(enforce: Enforce) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.lab.servers import matrix
+from tests.lab.servers.matrix import HALF_OPEN, KILLED, QUICK, TERMINATED, Cell, Matrix, Row
 from tests.servers import RedisServer, slack
-from tests.sockets import matrix
-from tests.sockets.matrix import HALF_OPEN, KILLED, QUICK, TERMINATED, Cell, Matrix, Row
 from tests.sockets.servers import HASTE, HASTY, PING, PONG, SERVERS
 
 # The order of the columns in docs/reference/servers.rst.
@@ -84,7 +84,7 @@ def test_f46_of_a_client_that_vanished(measured: Matrix, server: str, figure: Ca
 
 
 def test_the_page_has_this_table(measured: Matrix) -> None:
-    """Save for the times. To write it anew: python -m tests.sockets.matrix"""
+    """Save for the times. To write it anew: python -m tests.lab.servers"""
     raised = measured.cells["exception", "hypercorn"]
     if raised.seen == "1006":  # it was too busy to send what it usually does
         measured.cells["exception", "hypercorn"] = raised._replace(seen="1011")

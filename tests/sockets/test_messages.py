@@ -18,7 +18,7 @@ from django.db import DatabaseError
 from django.utils.translation import gettext_lazy
 
 from django_throttle import rulebook
-from django_throttle.core import Outcome, Override, Reason, Rule
+from django_throttle.core import Outcome, Reason
 from django_throttle.core.prepaid import MOST_ASKED
 from django_throttle.event_loop import is_on_event_loop
 from django_throttle.exceptions import InvalidIdent
@@ -30,7 +30,7 @@ from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.error_frames import encode
 from django_throttle.stores import get_store
 from tests.clock import FrozenClock, LoopClock
-from tests.consumers import EVERY_KIND, TWO_FRAMES, TWO_SOCKETS, AsyncEcho, AsyncJsonEcho, held
+from tests.consumers import EVERY_KIND, TWO_FRAMES, TWO_SOCKETS, AsyncEcho, held
 from tests.doors import BOTH, Enforce
 from tests.inside import counters
 from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, only, scripts, texts
@@ -86,19 +86,6 @@ class TestRefusals:
                 assert len(line.told("error")) == number
                 await asyncio.sleep(60)  # of the loop: the store's clock stands still
 
-    async def test_it_is_refused_before_anyone_decodes_it(self, enforce: Enforce) -> None:
-        class Decoding(AsyncJsonEcho):
-            @classmethod
-            async def decode_json(cls, text_data: str) -> Any:
-                raise AssertionError("it was decoded")
-
-        enforce(frames={**TWO_FRAMES, "cost": 2})
-        async with Line() as first, Line(Decoding.as_asgi()) as second:
-            first.send("x")
-            await first.until(lambda: first.frames)
-            second.send("[" * 1000)
-            assert (await second.error())["code"] == "rate_limited"
-
     @EVERY_KIND
     async def test_closes_with_4429_after_ten_in_a_row(self, enforce: Enforce, app: Any) -> None:
         store = enforce(sockets=TWO_SOCKETS, frames={**TWO_FRAMES, "rate": "1/min"})
@@ -148,16 +135,6 @@ class TestRefusals:
         await opening
         assert line.sent == []
 
-    @pytest.mark.row("A48")
-    async def test_a48_the_text_of_a_close_is_always_the_same(self, enforce: Enforce) -> None:
-        for name, rate in (("own", "1/min"), ("secret rule", "2/min")):
-            enforce(**{name: {**OWN, "rate": rate}})
-            line = await Line(ladder={"close": 1}).open()
-            line.send("1", "2", "3")
-            close = await line.closing()
-            assert close["reason"].partition("; retry_after=")[0] == "rate limited"
-            assert set(close) == {"type", "code", "reason"}
-
 
 def test_a_payload_is_text_bytes_or_json() -> None:
     assert (encode("as it is"), encode(b"\x00"), encode(gettext_lazy("later"))) == ("as it is", b"\x00", "later")
@@ -169,13 +146,6 @@ def test_a_payload_is_text_bytes_or_json() -> None:
 
 
 class TestLadder:
-    async def test_dropped_without_a_word(self, enforce: Enforce) -> None:
-        enforce(own=ONE_OWN)
-        async with Line(ladder={"error": 0, "close": 0}) as line:
-            line.send("in", *["over"] * 40)
-            await line.until(lambda: only().refused == 40)
-            assert (texts(line), line.frames, line.closed) == (["in"], ["in"], None)
-
     async def test_held_up_until_it_may_pass(self, enforce: Enforce, loop_clock: LoopClock) -> None:
         enforce(own={**OWN, "rate": "1/s"})
         async with Line(ladder={"error": 0, "delay": 1}) as line:
@@ -261,12 +231,6 @@ class TestPrices:
             assert (await line.error(2))["remaining"] == 1
             assert texts(line) == ["12345", "üü", ""]
 
-    async def test_a_function_prices_by_the_scope_and_by_bytes(self, enforce: Enforce) -> None:
-        enforce(volume={**OWN, "rate": "20/min", "unit": "bytes", "cost": "tests.sockets.test_messages.twice"})
-        async with Line() as line:
-            line.send("12345", "123456", "12345")
-            assert await line.received(2) == ["12345", "12345"]
-
     async def test_a_frame_that_costs_nothing_is_free_of_bytes_too(self, enforce: Enforce) -> None:
         enforce(volume={**OWN, "rate": "5/min", "unit": "bytes"}, shared=SHARED)
         async with Line(cost=lambda event: 0 if event["text"].startswith("ping") else 1) as line:
@@ -287,24 +251,12 @@ class TestPrices:
             assert (error["rule"], error["limit"], error["remaining"]) == ("api", 4, 0)
 
 
-def twice(scope: Any) -> int:
-    return 2
-
-
 def nobody(scope: Any) -> Any:
     return object()
 
 
 class TestDampers:
     SMOOTH = {"rate": "5/s", "events": ["message"], "key": "ip", "algorithm": "damper"}
-
-    async def test_beside_a_rule_that_refuses(self, enforce: Enforce) -> None:
-        store = enforce(smooth=self.SMOOTH, shared={**SHARED, "rate": "3/h"})
-        async with Line() as line:
-            line.send(*["x"] * 5)
-            await line.error()
-            assert len(texts(line)) == 3
-        assert [state[-1] for state, _ in counters(store).values()] == [3]
 
     async def test_what_one_suppresses_costs_nobody_anything(self, enforce: Enforce, monkeypatch: Any) -> None:
         store = enforce(own=OWN, shared=SHARED, smooth=self.SMOOTH)
@@ -361,17 +313,6 @@ class TestReports:
         throttled.disconnect(refused)
         quota_warning.disconnect(reached)
         assert heard == [0.5, 1.0, "shared"]
-
-    async def test_rules_and_blocks_may_only_record(self, enforce: Enforce, change: Any) -> None:
-        enforce(HOOKS=self.HOOKS, SHADOW=True)
-        rule = Rule.from_options("own", ONE_OWN).as_shadow()
-        async with Line() as line:
-            for number, overrides in enumerate([(), (Override(subject=IDENT, effect="block"),)], 1):
-                change(rule, overrides=overrides)
-                line.send("x", "y")
-                await line.received(2 * number)
-        # The second by the rule, the others by the rule and the block.
-        assert reported == {("own", "allowed"): 1, ("own", "shadowed"): 1 + 2 * 2}
 
 
 class TestCallers:

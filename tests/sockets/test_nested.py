@@ -1,4 +1,4 @@
-"""Both doors around one socket: each rule is charged once, and the consumer's terms hold."""
+"""Both entry points around one socket: each rule is charged once, and the consumer's terms hold."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.core import Decision, Rule
+from django_throttle.core import Rule
 from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held
 from tests.doors import BOTH, Enforce
 from tests.inside import counters
-from tests.sockets.guarded import Line, accepting, blocked, only, used
+from tests.sockets.guarded import Line, blocked, only, used
 
 ONE = {**TWO_SOCKETS, "limit": 1}
 WINDOW = {"algorithm": "fixed_window", "key": "everyone"}
@@ -21,181 +21,129 @@ OWN = {"rate": "1/min", "events": ["message"], "key": "connection", "algorithm":
 
 
 def line(consumer: Any = AsyncEcho, *scopes: str) -> Line:
-    """A client of a consumer with a middleware around it, of another scope by default."""
+    """Return a client of a consumer with a middleware around it, of another scope by default."""
     app = consumer.as_asgi()
     for scope in scopes or ("site",):
         app = ThrottleMiddleware(app, scope)
     return Line(app)
 
 
-class TestOneScope:
-    @pytest.mark.parametrize("consumer", [AsyncEcho, SyncEcho])
-    async def test_it_is_charged_once(self, enforce: Enforce, consumer: Any) -> None:
-        rates = {event: {**WINDOW, "rate": "9/min", "events": [event]} for event in ("connect", "message", "send")}
-        store = enforce(sockets=ONE, **rates)
-        async with line(consumer, "chat", "chat") as socket:
-            assert (held(store), len(open_sockets)) == (1, 1)
-            socket.send("hello")
-            await socket.until(lambda: socket.frames == ["hello"])
-        assert [state[-1] for state, _ in counters(store).values()] == [1, 1, 1]
-        assert (held(store), len(open_sockets)) == (0, 0)
-
-    async def test_the_terms_of_the_one_inside_hold(self, enforce: Enforce) -> None:
-        class Telling(AsyncEcho):
-            throttle_ladder = {"close": 2}
-
-            def throttle_error_payload(self, decision: Decision) -> object:
-                return f"no more of {decision.rule}"
-
-        enforce(own=OWN)
-        socket = await line(Telling, "chat").open()
-        socket.send("in", "over", "over")
-        assert (await socket.closing())["code"] == 4429
-        assert socket.frames == ["in", *["no more of own"] * 2]
-
-    @pytest.mark.usefixtures("loop_clock")
-    async def test_so_do_its_timeouts(self, enforce: Enforce) -> None:
-        class Hasty(AsyncEcho):
-            throttle_idle_timeout = 2
-            throttle_close_codes = {"idle": 4001}
-
-        class Aging(AsyncEcho):
-            throttle_max_age = 2
-
-        class Patient(AsyncEcho):
-            throttle_idle_timeout = 0
-
-        enforce(SOCKET_IDLE_TIMEOUT=3)
-        async with line(Patient, "chat") as patient, line(Hasty, "chat") as hasty, line(Aging, "chat") as aging:
-            await asyncio.sleep(10)
-            assert (hasty.closed["code"], hasty.told("error")[0]["code"]) == (4001, "idle")
-            assert aging.told("error")[0]["code"] == "too_old"
-            assert patient.closed is None
+@pytest.mark.parametrize("consumer", [AsyncEcho, SyncEcho])
+async def test_of_one_scope_it_is_charged_once(enforce: Enforce, consumer: Any) -> None:
+    rates = {event: {**WINDOW, "rate": "9/min", "events": [event]} for event in ("connect", "message", "send")}
+    store = enforce(sockets=ONE, **rates)
+    async with line(consumer, "chat", "chat") as socket:
+        assert (held(store), len(open_sockets)) == (1, 1)
+        socket.send("hello")
+        await socket.until(lambda: socket.frames == ["hello"])
+    assert [state[-1] for state, _ in counters(store).values()] == [1, 1, 1]
+    assert (held(store), len(open_sockets)) == (0, 0)
 
 
-class TestTwoScopes:
-    @BOTH
-    async def test_what_both_match_is_charged_once_and_each_other_rule_too(self, enforce: Enforce) -> None:
-        store = enforce(
-            sockets={**ONE, "scopes": ["*"]},
-            everywhere={**WINDOW, "rate": "3/min", "events": ["connect", "message"]},
-            site={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["site"]},
-            chat={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["chat"]},
-        )
-        async with line() as socket:
-            assert held(store) == 1
-            socket.send("one", "two", "three")
-            assert (await socket.error())["rule"] == "everywhere"
-            assert socket.frames[:2] == ["one", "two"]
-        assert held(store) == 0
+@pytest.mark.usefixtures("loop_clock")
+async def test_of_one_scope_the_timeouts_of_the_inner_one_hold(enforce: Enforce) -> None:
+    class Hasty(AsyncEcho):
+        throttle_idle_timeout = 2
+        throttle_close_codes = {"idle": 4001}
 
-    @BOTH
-    @pytest.mark.parametrize("refuse", ["http", "frame"])
-    async def test_a_handshake_that_the_inner_one_refuses_is_charged_by_none(
-        self, enforce: Enforce, refuse: str
-    ) -> None:
-        knocks = {**WINDOW, "events": ["connect"]}
-        everywhere, stubborn = {**knocks, "rate": "3/min"}, {**knocks, "rate": "4/min", "count_denied": True}
-        store = enforce(
-            everywhere=everywhere,
-            stubborn=stubborn,
-            slots={**TWO_SOCKETS, "scopes": ["site"]},
-            chat={**knocks, "rate": "1/min", "scopes": ["chat"]},
-        )
-        consumer = type("Strict", (AsyncEcho,), {"refuse": refuse})
-        async with line(consumer, "site", "further out"):
-            for _ in range(2):
-                refused = await line(consumer, "site", "further out").open()
-                await refused.ended()
-                assert refused.closed["code"] == 4429
-            rules = Rule("everywhere", **everywhere), Rule("stubborn", **stubborn)
-            assert [used(store, "everyone", rule) for rule in rules] == [1, 3]
-            assert held(store) == 1
+    class Aging(AsyncEcho):
+        throttle_max_age = 2
 
-    async def test_each_takes_its_own_slots_and_one_socket_has_them_all(self, enforce: Enforce) -> None:
-        store = enforce(site={**TWO_SOCKETS, "scopes": ["site"]}, chat={**ONE, "scopes": ["chat"]})
-        async with line():
-            leases = only().leases
-            assert (held(store), len(leases)) == (2, 2)
-            assert store.leases.unreleased() == {lease.id for lease in leases}
-            assert (await line().open()).closed, "the inner one refuses"
-            assert held(store) == 2
-        assert held(store) == 0
+    class Patient(AsyncEcho):
+        throttle_idle_timeout = 0
 
-    async def test_who_is_refused_further_out_is_not_silent_within(self, enforce: Enforce, loop_clock: Any) -> None:
-        enforce(outer={"rate": "1/h", "events": ["message"], "key": "connection", "scopes": ["site"]})
-        socket = Line(scope="chat", idle_timeout=3)
-        socket.app = ThrottleMiddleware(socket.app, "site", ladder={"close": 0})
-        await socket.open()
-        for _ in range(10):
-            socket.send("x")
-            await asyncio.sleep(1)
-        assert socket.closed is None
-        assert (await socket.closing())["reason"] == "idle"
+    enforce(SOCKET_IDLE_TIMEOUT=3)
+    async with line(Patient, "chat") as patient, line(Hasty, "chat") as hasty, line(Aging, "chat") as aging:
+        await asyncio.sleep(10)
+        assert (hasty.closed["code"], hasty.told("error")[0]["code"]) == (4001, "idle")
+        assert aging.told("error")[0]["code"] == "too_old"
+        assert patient.closed is None
 
-    async def test_a_lower_limit_of_the_inner_one_reaches_it(self, enforce: Enforce, change: Any) -> None:
-        class Yielding(AsyncEcho):
-            throttle_on_rule_change = "close"
 
-        options: dict[str, Any] = {**TWO_SOCKETS, "scopes": ("chat",), "events": ("connection",)}
-        store = enforce(sockets={**options, "limit": 2})
-        async with line(Yielding) as first, line(Yielding) as second:
-            change(Rule("sockets", **{**options, "limit": 1}))
-            assert (await second.closing())["code"] == 4430
-            assert second.told("error")[0]["rule"] == "sockets"
-            assert (first.closed, held(store)) == (None, 1)
-        assert held(store) == 0
+@BOTH
+async def test_what_both_match_is_charged_once_and_each_other_rule_too(enforce: Enforce) -> None:
+    store = enforce(
+        sockets={**ONE, "scopes": ["*"]},
+        everywhere={**WINDOW, "rate": "3/min", "events": ["connect", "message"]},
+        site={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["site"]},
+        chat={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["chat"]},
+    )
+    async with line() as socket:
+        assert held(store) == 1
+        socket.send("one", "two", "three")
+        assert (await socket.error())["rule"] == "everywhere"
+        assert socket.frames[:2] == ["one", "two"]
+    assert held(store) == 0
 
-    @pytest.mark.parametrize("rules", [("inside",), ("*",)])
-    async def test_a_block_of_the_inner_one_s_rules_closes_it_once(
-        self, enforce: Enforce, change: Any, rules: tuple[str, ...]
-    ) -> None:
-        knocks = {"key": "ip", "events": ("connect",), "rate": "100/min", "scopes": ("chat",)}
-        enforce(inside=knocks)
-        socket = await line().open()
-        change(Rule("inside", **knocks), overrides=(blocked(rules=rules),))
-        await socket.ended()
-        assert [event["type"].partition(".")[2] for event in socket.sent] == ["accept", "send", "close"]
-        assert (socket.told("error")[0]["code"], socket.closed["code"]) == ("blocked", 4403)
-        assert open_sockets.everyone() == ()
 
-    async def test_a_reset_reaches_the_inner_one(self, enforce: Enforce) -> None:
-        """Whose error frame does not count outside."""
-        enforce(
-            own={**OWN, "scopes": ["chat"]}, sends={**WINDOW, "rate": "2/min", "events": ["send"], "scopes": ["site"]}
-        )
-        async with line() as socket:
-            socket.send("in", "over")
-            assert (await socket.error())["rule"] == "own"
-            assert only().sent == 1
-            only().reset()
-            await asyncio.sleep(0)
-            socket.send("again")
-            await socket.until(lambda: socket.frames[2:] == ["again"])
+@BOTH
+@pytest.mark.parametrize("refuse", ["http", "frame"])
+async def test_a_handshake_that_the_inner_one_refuses_is_charged_by_none(enforce: Enforce, refuse: str) -> None:
+    knocks = {**WINDOW, "events": ["connect"]}
+    everywhere, stubborn = {**knocks, "rate": "3/min"}, {**knocks, "rate": "4/min", "count_denied": True}
+    store = enforce(
+        everywhere=everywhere,
+        stubborn=stubborn,
+        slots={**TWO_SOCKETS, "scopes": ["site"]},
+        chat={**knocks, "rate": "1/min", "scopes": ["chat"]},
+    )
+    consumer = type("Strict", (AsyncEcho,), {"refuse": refuse})
+    async with line(consumer, "site", "further out"):
+        for _ in range(2):
+            refused = await line(consumer, "site", "further out").open()
+            await refused.ended()
+            assert refused.closed["code"] == 4429
+        rules = Rule("everywhere", **everywhere), Rule("stubborn", **stubborn)
+        assert [used(store, "everyone", rule) for rule in rules] == [1, 3]
+        assert held(store) == 1
 
-    async def test_an_inner_one_that_is_over_is_forgotten(self, enforce: Enforce) -> None:
-        @accepting
-        async def greets(receive: Any, send: Any) -> None:
-            assert len(tuple(only().all_scopes())) == 2
 
-        async def twice(scope: Any, receive: Any, send: Any) -> None:
-            await ThrottleMiddleware(greets, "chat")(scope, receive, send)
-            assert only().inner == ()
-            assert (await receive())["type"] == "websocket.disconnect"
+async def test_each_takes_its_own_slots_and_one_socket_has_them_all(enforce: Enforce) -> None:
+    store = enforce(site={**TWO_SOCKETS, "scopes": ["site"]}, chat={**ONE, "scopes": ["chat"]})
+    async with line():
+        leases = only().leases
+        assert (held(store), len(leases)) == (2, 2)
+        assert store.leases.unreleased() == {lease.id for lease in leases}
+        assert (await line().open()).closed, "the inner one refuses"
+        assert held(store) == 2
+    assert held(store) == 0
 
-        enforce()
-        socket = await Line(inside=twice, scope="site").open()
-        await socket.close()
 
-    async def test_a_close_from_elsewhere_reaches_the_application(self, enforce: Enforce) -> None:
-        codes: list[int] = []
+async def test_who_is_refused_further_out_is_not_silent_within(enforce: Enforce, loop_clock: Any) -> None:
+    enforce(outer={"rate": "1/h", "events": ["message"], "key": "connection", "scopes": ["site"]})
+    socket = Line(scope="chat", idle_timeout=3)
+    socket.app = ThrottleMiddleware(socket.app, "site", ladder={"close": 0})
+    await socket.open()
+    for _ in range(10):
+        socket.send("x")
+        await asyncio.sleep(1)
+    assert socket.closed is None
+    assert (await socket.closing())["reason"] == "idle"
 
-        class Noting(AsyncEcho):
-            async def disconnect(self, code: int) -> None:
-                codes.append(code)
 
-        store = enforce(sockets=TWO_SOCKETS)
-        socket = await line(Noting).open()
-        only().close(4000, "goodbye")
-        await socket.ended()
-        assert (socket.closed["code"], codes, held(store)) == (4000, [4000], 0)
+@pytest.mark.parametrize("rules", [("inside",), ("*",)])
+async def test_a_block_of_the_rules_of_the_inner_one_closes_it_once(
+    enforce: Enforce, change: Any, rules: tuple[str, ...]
+) -> None:
+    knocks = {"key": "ip", "events": ("connect",), "rate": "100/min", "scopes": ("chat",)}
+    enforce(inside=knocks)
+    socket = await line().open()
+    change(Rule("inside", **knocks), overrides=(blocked(rules=rules),))
+    await socket.ended()
+    assert [event["type"].partition(".")[2] for event in socket.sent] == ["accept", "send", "close"]
+    assert (socket.told("error")[0]["code"], socket.closed["code"]) == ("blocked", 4403)
+    assert open_sockets.everyone() == ()
+
+
+async def test_a_reset_reaches_the_inner_one(enforce: Enforce) -> None:
+    """Its error frame does not count outside."""
+    sends = {**WINDOW, "rate": "2/min", "events": ["send"], "scopes": ["site"]}
+    enforce(own={**OWN, "scopes": ["chat"]}, sends=sends)
+    async with line() as socket:
+        socket.send("in", "over")
+        assert (await socket.error())["rule"] == "own"
+        assert only().sent == 1
+        only().reset()
+        await asyncio.sleep(0)
+        socket.send("again")
+        await socket.until(lambda: socket.frames[2:] == ["again"])

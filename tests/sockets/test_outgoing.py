@@ -64,15 +64,6 @@ def test_the_frame_that_tells_of_a_gap() -> None:
 
 
 class TestLoss:
-    async def test_each_way_has_its_own_rule(self, enforce: Enforce) -> None:
-        """So that neither way uses up the other's; and our own frames never count."""
-        enforce(inward={**OUT, "events": ["message"]}, outward={**OUT, "rate": "4/min"})
-        async with Line() as line:
-            line.send("a", "b", "c", "over")
-            await line.error()
-            await say(line, "d")
-            assert shown(line) == ["a", "b", "c", "error", "d"]
-
     async def test_a_gap_is_told_once_with_how_many_and_since_when(self, enforce: Enforce) -> None:
         enforce(outward={**OUT, "rate": "3/3s"})
         async with Line() as line:
@@ -86,15 +77,6 @@ class TestLoss:
             await say(line, "i")
             assert shown(line) == ["a", "b", "c", 5, "i"]
             assert (only().sent, only().lost) == (4, 5)
-
-    async def test_it_is_told_before_the_next_frame_that_passes(self, enforce: Enforce, monkeypatch: Any) -> None:
-        monkeypatch.setattr(messages, "TRY_AGAIN", 100)
-        enforce(outward={**OUT, "rate": "1/s"})
-        async with Line() as line:
-            await say(line, "a", "lost")
-            await asyncio.sleep(1)
-            await say(line, "b")
-            assert shown(line) == ["a", 1, "b"]
 
     async def test_a_long_flood_is_told_of_once_a_second(self, enforce: Enforce) -> None:
         enforce(outward={**OUT, "rate": "10/s"})
@@ -147,13 +129,6 @@ class TestLoss:
         gap = out.end()
         assert ([json.loads(event["text"])["lost"] for event in sent], gap and gap.lost) == ([1], 1)
         assert out.end() is None, "there is nothing more to tell"
-
-    async def test_shared_rules_hold_on_the_way_out_too(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "2/min", "key": "ip"})
-        async with Line() as first, Line() as second:
-            await say(first, "a")
-            await say(second, "b", "c")
-            assert (first.frames, second.frames) == (["a"], ["b"])
 
     async def test_a_queue_holds_the_application_up(self, enforce: Enforce, loop_clock: LoopClock) -> None:
         enforce(outward={**OUT, "rate": "2/s", "burst": 6, "algorithm": "leaky_bucket", "action": "delay"})

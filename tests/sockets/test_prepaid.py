@@ -13,9 +13,9 @@ from django_throttle.core.commands import Charge, Decide, Refund
 from django_throttle.core.decision import Decision
 from django_throttle.core.prepaid import MOST_ASKED, Claim
 from django_throttle.limiter import Limiter
-from django_throttle.prepaid import decide_bought, give_back, release_bought
+from django_throttle.prepaid import decide_bought, give_back
 from django_throttle.sockets.error_frames import Close
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores import RedisStore
 from django_throttle.stores.base import arun
 from tests.inside import buys
 from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, only, scripts, texts, used
@@ -56,21 +56,6 @@ class TestQuestions:
             assert questions <= MOST_ASKED * (1 + seconds) + 1
         await becomes(lambda: settled(store) == 1000)
 
-    @pytest.mark.usefixtures("stopwatch")
-    async def test_a_flood_over_the_limit_asks_ten_times_a_second_at_most(
-        self, enforce_live: Live, redis_server: Any
-    ) -> None:
-        store = enforce_live(chat={**CHAT, "rate": "200/h"}, MAX_VIOLATIONS=0)
-        loop = asyncio.get_running_loop()
-        async with Line() as line:
-            with redis_server.client() as redis:
-                before, began = scripts(redis), loop.time()
-                line.send(*["x"] * 3000)
-                await line.until(lambda: only().refused + len(texts(line)) == 3000)
-                seconds, questions = loop.time() - began, scripts(redis) - before
-            assert questions <= MOST_ASKED * (1 + seconds) + 1
-            assert len(texts(line)) == 200 == used(store)
-
     async def test_small_limits_are_asked_for_frame_by_frame(self, enforce_live: Live) -> None:
         """A second socket finds what the first has not used."""
         store = enforce_live(chat={**CHAT, "rate": "5/h"})
@@ -100,18 +85,6 @@ class TestRulesThatCountRefusals:
             line.send("one more")
             await line.error()
             assert len(texts(line)) == 25
-
-    async def test_beside_another_rule_each_frame_is_charged_once(self, enforce_live: Live) -> None:
-        """Whose units are bought ahead, and refused where they are too many."""
-        store = enforce_live(chat={**CHAT, "count_denied": True}, small={**CHAT, "rate": "40/h"}, MAX_VIOLATIONS=0)
-        rules = {rule.name: rule for rule in rulebook.current().rules}
-        async with Line() as line:
-            line.send(*["x"] * 6)
-            await line.received(6)
-            assert Limiter([rules["small"]], store).acquire(IDENT, cost=20).allowed
-            line.send(*["x"] * 14)
-            await line.received(20)
-        assert [used(store, rule=rules[name]) for name in ("chat", "small")] == [20, 40]
 
 
 class TestTheCap:
@@ -189,15 +162,6 @@ class TestTheCap:
 
 
 class TestDelays:
-    async def test_a_shared_queue_paces_what_it_lets_through(self, enforce_live: Live) -> None:
-        enforce_live(chat={**QUEUE, "rate": "40/s", "max_delay": 2})
-        loop = asyncio.get_running_loop()
-        async with Line() as line:
-            began = loop.time()
-            line.send(*map(str, range(10)))
-            assert await line.received(10) == [*map(str, range(10))]
-            assert loop.time() - began >= 0.2
-
     async def test_what_would_wait_for_longer_than_two_seconds_is_refused(self, enforce_live: Live) -> None:
         """And not charged."""
         store = enforce_live(chat={**QUEUE, "rate": "1/s", "burst": 10})
@@ -221,17 +185,6 @@ class TestDelays:
         line.task.cancel()
         await asyncio.wait({line.task})
         await becomes(lambda: settled(store) == 1)
-
-    async def test_frames_of_another_socket_do_not_wait(self, enforce_live: Live) -> None:
-        enforce_live(slow={**QUEUE, "rate": "2/s", "burst": 40, "scopes": ["a"]})
-        async with Line(scope="a") as slow, Line(scope="b") as quick:
-            slow.send("1", "2")
-            await slow.received(1)
-            for number in range(1, 20):
-                quick.send("x")
-                await quick.received(number)
-            assert texts(slow) == ["1"]
-            assert await slow.received(2) == ["1", "2"]
 
 
 class Held:
@@ -298,21 +251,6 @@ class TestUnits:
         assert not held.store.local_limits.prepaid.spend_all(claim().charges)
         assert held.back == LOT - 1
 
-    async def test_a_frame_that_is_not_passed_on_leaves_its_unit_to_others(self, held: Held) -> None:
-        held.go.set()
-        one = claim()
-        assert await taken(held.decides(one)) == [True]
-        for _ in range(2):
-            await arun(release_bought(one, held.store), held.store)
-        assert (held.used(), held.back) == (0, LOT)
-
-    async def test_what_a_frame_was_charged_without_a_purchase_goes_back_by_itself(self) -> None:
-        store, one = MemoryStore(), claim(of=rule())
-        assert (await arun(decide_bought(one, store), store)).remaining == 999
-        for _ in range(2):
-            await arun(release_bought(one, store), store)
-        assert Limiter([rule()], store).peek(IDENT).remaining == 1000
-
     async def test_an_old_refusal_is_not_said_to_who_asks_later(self, held: Held) -> None:
         """The question had its answer when a budget had been given back already."""
         large = held.decides(claim(900))
@@ -350,15 +288,6 @@ class TestUnits:
         async with asyncio.timeout(10):
             while passed <= MOST_ASKED:
                 passed += (await arun(decide_bought(claim(), store), store)).allowed
-
-    async def test_other_sockets_have_what_one_has_left(self, held: Held) -> None:
-        held.go.set()
-        async with Line() as first, Line() as second:
-            for line in (first, second):
-                line.send("1", "2", "3")
-                await line.received(3)
-        assert (held.asked, used(held.store)) == (1, OTHERS + LOT)
-        assert held.used() == 6
 
     async def test_a_reset_takes_what_was_bought_before_with_it(self, held: Held) -> None:
         """Nobody is charged for it any more: given back, it would be what others have used since."""

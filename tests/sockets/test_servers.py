@@ -10,19 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 
-from tests import pages
 from tests.rulebook.test_override_edits import WRITER
 from tests.rulebook.test_rule_edits import Process, environment, start
 from tests.servers import RedisServer, slack, wait_until
-from tests.sockets.guarded import scripts
 from tests.sockets.servers import CAP, HASTE, USUAL, Server, serving
 from tests.sockets.visitor import PATIENCE, Visitor, code, echo, ends
 from tests.web_server import ROOT
@@ -32,36 +29,6 @@ __all__ = ["environment", "start"]  # fixtures
 Serve = Callable[..., list[Server]]
 pytestmark = pytest.mark.usefixtures("servers")
 MINUTE = 60 / HASTE  # as long as a minute is for a process of default settings
-
-
-@pytest.mark.row("A44")
-async def test_a44_a_flood_of_messages_stays_in_its_process(serve: Serve, figure: Callable[..., None]) -> None:
-    """Others are answered meanwhile, and Redis hears of ten a second at most."""
-    (server,) = serve("uvicorn-sansio", settings={"MAX_VIOLATIONS": 0})
-    attacker, other, messages = Visitor(server), Visitor(server), 5_000
-    async with attacker.open() as flood, other.open() as calm:
-        with server.redis.client() as redis:
-            before, began = scripts(redis), time.monotonic()
-            flooding = asyncio.create_task(send_many(flood, messages))
-            answers = 0
-            while not flooding.done():
-                await asyncio.wait_for(await calm.ping(), PATIENCE)
-                answers += 1
-            await flooding
-            took, calls = time.monotonic() - began, scripts(redis) - before
-        figure("scripts in Redis a second, the agent's included,", calls / took)
-        figure(f"answers to another client during {messages:,} messages", answers)
-        assert calls <= 20 + 10 * (took + 1)
-        assert answers > 10
-        await echo(calm)
-    await attacker.holds(0)
-
-
-async def send_many(connection: ClientConnection, messages: int) -> None:
-    for number in range(messages):
-        await connection.send("flood")
-        if number % 50 == 0:  # this client shares its event loop with the other
-            await asyncio.wait_for(await connection.ping(), PATIENCE)
 
 
 @pytest.mark.row("A48")
@@ -101,24 +68,6 @@ async def talks(client: ClientConnection) -> None:
     while True:
         await client.send("still here")
         await asyncio.sleep(0.1)
-
-
-@pytest.mark.parametrize("name", ["sockets", "tabs"])
-async def test_whoever_has_all_their_sockets_open_still_gets_pages(serve: Serve, name: str) -> None:
-    """By the rules on the page about WebSockets, word for word."""
-    codes = [code for code in pages.shown("sockets") if code.startswith("DJANGO_THROTTLE")]
-    (rule,) = [
-        rules[name] for rules in (pages.run(code)["DJANGO_THROTTLE"]["RULES"] for code in codes) if name in rules
-    ]
-    rule = {**rule, "key": "ip"}  # nobody is logged in
-    (server,) = serve("uvicorn-websockets", settings={"RULES": {name: rule}, "PREFIX": f"page-{name}"})
-    async with AsyncExitStack() as stack, httpx.AsyncClient(trust_env=False) as client:
-        for _ in range(rule["limit"]):
-            await stack.enter_async_context(connect(f"ws://127.0.0.1:{server.port}/chat", proxy=None))
-        if "at_limit" not in rule:
-            assert await Visitor(server).attempt() == 429
-        answers = [await client.get(f"http://127.0.0.1:{server.port}/favicon.ico") for _ in range(3)]
-        assert [answer.status_code for answer in answers] == [302] * 3
 
 
 # For each line that it is given: what the history has of overrides, the oldest first.

@@ -17,7 +17,7 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.clock import LoopClock
-from tests.consumers import TWO_FRAMES, TWO_SOCKETS, AsyncEcho, SyncEcho, held
+from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held
 from tests.doors import REDIS, Enforce
 from tests.forks import holds_in_child
 from tests.inside import count_in
@@ -130,26 +130,6 @@ async def test_the_slot_is_free_while_the_application_still_says_goodbye(enforce
     await line.ended()
 
 
-async def test_a_client_that_has_gone_when_it_is_sent_an_error_frame(enforce: Enforce) -> None:
-    """Servers raise from ``send`` then; the application must end in order all the same."""
-    codes: list[int] = []
-
-    class Noting(AsyncEcho):
-        async def disconnect(self, code: int) -> None:
-            codes.append(code)
-
-    class Gone(Line):
-        async def take(self, event: Any) -> None:
-            if "error" in event.get("text", ""):
-                raise OSError("client disconnected")
-            await super().take(event)
-
-    store = enforce(sockets=TWO_SOCKETS, frames={**TWO_FRAMES, "cost": 2})
-    async with Gone(Noting.as_asgi()) as line:
-        line.send("x", "x", "x")
-    assert (codes, held(store)) == ([1000], 0)
-
-
 @REDIS
 async def test_nobody_waits_for_a_release(enforce: Enforce, monkeypatch: Any) -> None:
     store, go_on = enforce(sockets=TWO_SOCKETS), asyncio.Event()
@@ -211,15 +191,6 @@ class TestUnaccepted:
             await line.ended()
             assert line.sent == [{"type": "websocket.close", "code": 4408, "reason": "not accepted"}]
         assert heard == [{"type": "websocket.disconnect", "code": 4408, "reason": "not accepted"}] * 5
-
-    async def test_a_browser_is_told_in_a_frame(self, enforce: Enforce, loop_clock: LoopClock) -> None:
-        enforce(SOCKET_ACCEPT_TIMEOUT=10)
-        line = Line(inside=never, refuse="frame")
-        line.scope["subprotocols"] = ["v2"]
-        await line.open()
-        await line.closing()
-        assert line.sent[0] == {"type": "websocket.accept", "subprotocol": "v2"}
-        assert line.told("error")[0]["code"] == "not_accepted"
 
     @pytest.mark.row("A42")
     async def test_a42_a_flood_at_a_full_cap_asks_ten_times_a_second(

@@ -94,16 +94,6 @@ class TestQueue:
         assert stage.texts() == numbers(20)
         assert min(gaps(stage)[4 + lost :]) >= 0.2
 
-    def test_a_long_queue_goes_out_faster_and_faster_where_nothing_is_refused(self, stage: Stage) -> None:
-        stage.begin()
-        stage.send(*numbers(1000))
-        stage.accept()
-        stage.run(1.1)
-        assert 90 < len(stage.texts()) < 130
-        stage.run(3)
-        assert stage.texts() == numbers(1000)
-        assert all(stage.send(*numbers(100)))
-
     def test_a_known_pace_is_kept_from_the_first_message_on(self, stage: Stage) -> None:
         """So many in any such window, which no algorithm refuses."""
         stage.begin(pace={"limit": 5, "window": 2})
@@ -112,7 +102,7 @@ class TestQueue:
         stage.run(0.1)
         assert stage.texts() == numbers(5)
         assert stage.do("socket.wait") == pytest.approx(2, abs=0.2)
-        stage.run(10)
+        stage.run(5)
         assert stage.texts() == numbers(12)
         times = [one["at"] for one in stage.told("sent")]
         assert all(later - sooner >= 2 for sooner, later in zip(times, times[5:], strict=False))
@@ -124,13 +114,6 @@ class TestQueue:
         assert [(one["data"], one["reason"]) for one in stage.told("dropped")] == [("a", "full")]
         stage.run(1)
         assert stage.texts() == ["refused", "b", "c"]
-
-    def test_without_a_queue_only_what_can_go_at_once_is_sent(self, stage: Stage) -> None:
-        stage.opened(maxQueue=0)
-        assert stage.send("now") == [True]
-        stage.say(limited(1))
-        assert stage.send("later") == [False]
-        assert (stage.texts(), stage.texts("dropped")) == (["now"], ["later"])
 
     def test_old_messages_are_dropped_when_they_are_too_old(self, stage: Stage) -> None:
         """And not only when their turn comes, which may be in a month."""
@@ -160,17 +143,15 @@ class TestRefusals:
         stage.run(0.02)
         assert stage.kinds() == ["open", "sent", "throttled", "resumed", "sent"]
 
-    @pytest.mark.parametrize(("chance", "seconds"), [(0.0, 8), (0.5, 9), (1.0, 10)])
-    def test_some_of_a_wait_is_random(self, stage: Stage, chance: float, seconds: float) -> None:
+    @pytest.mark.parametrize(
+        ("said", "chance", "seconds"), [(8, 0.0, 8), (8, 0.5, 9), (8, 1.0, 10), (MONTH, 1.0, MONTH + 60)]
+    )
+    def test_some_of_a_wait_is_random(self, stage: Stage, said: int, chance: float, seconds: float) -> None:
         """So that a crowd which was refused together comes back apart."""
-        stage.refused(limited(8), chance=chance)
+        stage.refused(limited(said), chance=chance)
         assert stage.told("throttled")[0]["seconds"] == pytest.approx(seconds)
         stage.end(4429)
         stage.comes_back_after(seconds)
-
-    def test_of_a_month_a_minute_is_random(self, stage: Stage) -> None:
-        stage.refused(limited(MONTH), chance=1)
-        assert stage.told("throttled")[0]["seconds"] == MONTH + 60
 
     def test_it_keeps_the_pace_of_the_rule_afterwards(self, stage: Stage) -> None:
         """20 in 2 seconds: a tenth of a second apart, however many wait."""
@@ -179,28 +160,6 @@ class TestRefusals:
         stage.run(11)
         assert stage.texts() == ["refused", *numbers(100)]
         assert set(gaps(stage)[1:]) == {0.1}
-
-    def test_the_pace_is_over_when_nothing_has_waited_for_two_windows(self, stage: Stage) -> None:
-        stage.refused(limited(1, window=2))
-        assert stage.send("a", "b") == [False, False]
-        stage.run(3)
-        assert stage.send("c", "d") == [True, False]
-        stage.run(5)
-        assert all(stage.send(*numbers(20)))
-
-    def test_a_pace_that_is_over_is_forgotten(self, stage: Stage) -> None:
-        """Also by what queues up later, or waits for another rule."""
-        stage.refused(limited(1, limit=1, window=MONTH))
-        stage.run(100).send("a")
-        stage.end(1006)
-        stage.send("b", "c")
-        stage.run(1).accept()
-        stage.run(1)
-        assert stage.texts() == ["refused", "a", "b", "c"]
-        stage.say(limited(1, limit=10, window=1))
-        stage.send("d", "e")
-        stage.run(2)
-        assert stage.texts()[4:] == ["d", "e"]
 
     def test_the_pace_outlives_the_connection(self, stage: Stage) -> None:
         stage.refused(limited(2, limit=1))
@@ -230,16 +189,17 @@ class TestRefusals:
         stage.end(1006)
         assert stage.told("waiting")[0]["seconds"] < 1
 
-    def test_lost_continuity_is_told_to_the_page(self, stage: Stage) -> None:
-        stage.opened().say({"type": "continuity_lost", "lost": 7, "since": "2026-11-20T12:34:56.789Z"})
-        assert stage.told("lost")[0]["lost"] == 7
-
 
 class TestFrames:
     @pytest.mark.parametrize("code", CLOSE_CODES)
     def test_ours_are_known(self, stage: Stage, code: str) -> None:
         stage.opened().say(notice_payload(code, "Why."))
-        assert [one["code"] for one in stage.told("throttled")] == [code]
+        assert [told["code"] for told in stage.told("throttled")] == [code]
+        stage.say({"type": "continuity_lost", "lost": 7, "since": "2026-11-20T12:34:56.789Z"})
+        assert stage.told("lost")[0]["lost"] == 7
+        stage.end(4321)
+        stage.run(1000)
+        assert stage.told("close")[0]["final"] is (code in ("evicted", "blocked", "closed"))
 
     @pytest.mark.parametrize(
         "frame",
@@ -328,15 +288,6 @@ class TestComingBack:
         assert stage.told("waiting")[0]["seconds"] == 17
         stage.comes_back_after(17)
 
-    def test_too_many_handshakes_pace_no_messages(self, stage: Stage) -> None:
-        """30 a minute were about connections."""
-        stage.begin().accept()
-        stage.say(limited(2, limit=30, window=60))
-        stage.end(4430)
-        stage.run(2).accept()
-        stage.run(0.1)
-        assert all(stage.send(*numbers(20)))
-
     def test_a_moment_that_has_passed_is_waited_for_no_more(self, stage: Stage) -> None:
         stage.opened().say({**CROWDED, "retry_after": 30})
         stage.run(29).end(1006)
@@ -366,19 +317,6 @@ class TestComingBack:
         stage.run(1000)
         assert stage.connections == 1
 
-    @pytest.mark.parametrize("word", ["evicted", "blocked", "closed"])
-    def test_it_stays_away_whatever_code_the_site_has_for_it(self, stage: Stage, word: str) -> None:
-        """One window would evict the other for ever."""
-        stage.opened().say(notice_payload(word, "Why."))
-        stage.end(4321)
-        stage.run(1000)
-        assert (stage.connections, stage.told("close")[0]["final"]) == (1, True)
-
-    def test_a_block_that_has_ended_keeps_nobody_away(self, stage: Stage) -> None:
-        stage.opened().say(notice_payload("blocked", "Access is blocked.", 60))
-        stage.run(61).end(1006)
-        assert stage.told("close")[0]["final"] is False
-
 
 class TestLongTimes:
     """Browsers count a timer's wait in 31 bits: what is longer, or no number, they take for no wait at all."""
@@ -392,22 +330,6 @@ class TestLongTimes:
         stage.end(4430)
         assert stage.told("waiting")[0]["seconds"] == seconds
         stage.comes_back_after(seconds)
-
-    @pytest.mark.parametrize(("written", "seconds"), [(str(MONTH), MONTH), ("9" * 400, 60)])
-    def test_nor_after_the_reason_of_a_close(self, stage: Stage, written: str, seconds: int) -> None:
-        stage.begin().end(4430, f"connection limit; retry_after={written}")
-        stage.comes_back_after(seconds)
-
-    def test_a_slow_pace_keeps_nobody_busy(self, stage: Stage) -> None:
-        stage.refused(limited(1, limit=1, window=MONTH))
-        stage.send("a", "b")
-        stage.run(2)
-        before = stage.do("timers")
-        stage.run(MONTH - 10)
-        assert stage.do("timers") - before <= 2
-        assert stage.texts() == ["refused", "a"]
-        stage.run(20)
-        assert stage.texts() == ["refused", "a", "b"]
 
     def test_numbers_that_are_none_make_no_pace(self, stage: Stage) -> None:
         stage.opened().send("refused")
@@ -444,23 +366,6 @@ class TestClosing:
         stage.do("socket.close()")
         assert stage.do("[socket.readyState, wires[0].readyState]") == ([3, 3] if waiting else [2, 2])
 
-    def test_nothing_is_told_afterwards_but_the_close(self, stage: Stage) -> None:
-        stage.refused(limited(1))
-        stage.do("told.length = 0; socket.close()")
-        stage.say("late")
-        stage.say(limited(0.5))
-        stage.say({"type": "continuity_lost", "lost": 7, "since": ""})
-        stage.run(100)
-        assert stage.kinds() == []
-        stage.end(1000)
-        stage.run(1000)
-        assert stage.kinds() == ["close"]
-
-    def test_where_the_server_is_closing_it_is_told_once(self, stage: Stage) -> None:
-        stage.opened().do("wires[0].readyState = 2; socket.close()")
-        stage.end(1000)
-        assert stage.kinds() == ["open", "close"]
-
     @pytest.mark.parametrize("kind", ["open", "close", "waiting", "throttled"])
     def test_a_page_that_closes_when_it_hears_of_something(self, stage: Stage, kind: str) -> None:
         """No timer of ours goes on."""
@@ -473,13 +378,6 @@ class TestClosing:
         assert stage.connections == 1
         assert [one["final"] for one in stage.told("close")][-1] is True
         assert "resumed" not in stage.kinds()
-
-    def test_a_page_that_closes_while_it_waits_does_not_come_back(self, stage: Stage) -> None:
-        stage.opened().end(1011)
-        stage.do("socket.close()")
-        assert [one["final"] for one in stage.told("close")] == [False, True]
-        stage.run(1000)
-        assert stage.connections == 1
 
 
 class TestMistakes:
@@ -529,10 +427,6 @@ ALL_AT_ONCE = """(port) => {
 
   window.knocks = texts("knock", 3).map((wish) => come(`knocks&${wish}`));
   knocks.forEach((socket) => socket.send("let me in"));
-
-  window.dropped = come("dropped&dropped", { firstWait: 0.1 });
-  dropped.send("close"); // as the consumer then does
-  when(dropped, "close", () => dropped.send("still here"));
 }"""
 
 
@@ -574,7 +468,7 @@ class TestServed:
         assert page.evaluate("[flood.readyState, flood.queued]") == [1, 0]
 
     def test_a_refused_handshake_is_tried_again_not_before_it_may(self, page: Page) -> None:
-        """Two at once and one every two seconds: the third is let in later, with what it had to say."""
+        """Two at once and one every two seconds: the third is let in later, with its message."""
         page.wait_for_function("knocks.every(({ told }) => told.some((one) => one.type === 'message'))")
         (late,) = page.evaluate("knocks.map(({ told }) => told).filter((told) => told[0].type && told.length > 2)")
         assert [one["type"] for one in late] == ["open", "throttled", "close", "waiting", "open", "message"]
@@ -582,9 +476,3 @@ class TestServed:
         assert (refused["code"], refused["rule"], closed["code"]) == ("rate_limited", "knocks", 4429)
         assert again["at"] - refused["at"] + LATE >= refused["retry_after"] > 1
         assert waiting["seconds"] >= refused["retry_after"] - 0.1
-
-    def test_after_a_loss_it_comes_back_and_sends_what_waited(self, page: Page) -> None:
-        (message,) = self.told(page, "dropped", "message")
-        assert message["data"] == "still here"
-        assert [one["attempt"] for one in self.told(page, "dropped", "open", 2)] == [0, 1]
-        assert self.told(page, "dropped", "close")[0]["code"] == 4001

@@ -1,6 +1,6 @@
 """The table of docs/reference/servers.rst: how long it takes on every server until slots of an ended socket are back.
 
-``python -m tests.sockets.matrix`` measures and writes it anew; ``test_matrix.py`` measures as well, holds every cell
+``python -m tests.lab.servers`` measures and writes it anew; ``tests/sockets/test_matrix.py`` holds every cell
 against what is stated, and fails when the page has another shape. Times differ from run to run, the rest does not.
 """
 
@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 from websockets.asyncio.client import ClientConnection
 
+from tests.lab.servers import endings
 from tests.servers import RedisServer
-from tests.sockets import endings
 from tests.sockets.servers import CAP, HASTE, PING, PONG, SERVERS, USUAL, Server, serving
 from tests.sockets.visitor import Visitor, ends
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "servers.rst"
-BEGIN, END = ".. written by tests/sockets/matrix.py, begin", ".. written by tests/sockets/matrix.py, end"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "servers.rst"
+BEGIN, END = ".. written by tests/lab/servers/matrix.py, begin", ".. written by tests/lab/servers/matrix.py, end"
 TABLE = re.compile(f"(?<={re.escape(BEGIN)}\n\n).*?(?={re.escape(END)})", re.DOTALL)
 SECONDS = re.compile(r"[\d.]+ s")
 PATHS = ("chat", "sync", "middleware")
@@ -233,7 +233,3 @@ def main() -> None:
             raise AssertionError(f"{where}: not written") from cell.error
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(TABLE.sub(lambda _: matrix.table(), text), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
