@@ -9,7 +9,6 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client
-from django.utils import translation
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
@@ -61,15 +60,6 @@ def test_it_says_why_or_that_nobody_can_tell(enforce: Enforce, operator: Client)
     assert f"A request to search by user:{anna.pk}: nobody can tell, because of rule 'login': it counts each" in said
     assert "ask for django_throttle.logins.login_name:anna" in said
     assert "There is no method 'PSOT'; did you mean 'POST'?" in words(operator, ident="anna", method="psot")
-
-
-def test_events_and_reasons_are_words_of_the_reader(enforce: Enforce, operator: Client) -> None:
-    enforce(api={"rate": "2/min"})
-    refuse("ip:192.0.2.1")
-    with translation.override("de"):
-        html = page(operator, ident="192.0.2.1", event="request")
-        assert "HTTP-Anfragen (POST) api über dem Limit" in words(operator, ident="192.0.2.1", event="request")
-    assert '<option value="request" selected>HTTP-Anfragen</option>' in html
 
 
 @BOTH

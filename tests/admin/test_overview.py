@@ -10,7 +10,6 @@ from django.test import Client
 from django.utils import translation
 
 from django_throttle import rulebook
-from django_throttle.admin.overview import bars
 from django_throttle.meter import MEASURES
 from django_throttle.observe.route_costs import CostFlusher, route_costs
 from django_throttle.recording import RecordFlusher, own_records
@@ -53,21 +52,6 @@ def test_rules_with_what_they_did(enforce: Enforce, operator: Client) -> None:
     assert ">25,0\xa0%<" in german and 'aria-label="4 Aufrufe, 3 erlaubt"' in german
 
 
-def test_rules_come_fifty_a_page_and_can_be_searched(enforce: Enforce, operator: Client) -> None:
-    enforce(**{f"rule {number:03}": {"rate": "1/s", "scopes": [f"scope{number}"]} for number in range(120)})
-    first, last = (text(operator.get(OVERVIEW, {"page": page})) for page in (1, 3))
-    assert "Page 1 of 3" in first and "rule 049" in first and "rule 050" not in first
-    assert "Page 3 of 3" in last and "rule 119" in last
-    found = text(operator.get(OVERVIEW, {"q": "rule 11"}))
-    assert "rule 110" in found and "rule 109" not in found and "No route or consumer" in found
-    assert "No rule has such a name" in text(operator.get(OVERVIEW, {"q": "nothing"}))
-
-
-def test_bars_stand_on_each_other() -> None:
-    (bar,) = bars([(0, 0), (3, 1)])
-    assert (float(bar["allowed"]), float(bar["refused"]), float(bar["refused_y"])) == (18, 6, 0)
-
-
 @BOTH
 def test_routes_with_what_they_used(enforce: Enforce, operator: Client) -> None:
     store = enforce()
@@ -98,12 +82,3 @@ def test_they_are_read_only_and_say_that_redis_does_not_answer(
     assert operator.post(url(page)).status_code == 405
     doors.count_in(RedisStore(f"redis://127.0.0.1:{free_port()}/0"), monkeypatch)
     assert "Redis does not answer" in text(operator.get(url(page)))
-
-
-def test_the_lists_lead_to_the_pages(operator: Client) -> None:
-    rules = operator.get(url("throttlerule_changelist")).content.decode()
-    overrides = operator.get(url("throttleoverride_changelist")).content.decode()
-    for name in ("costs", "overview", "explain", "throttlerule_add"):
-        assert f'href="{url(name)}"' in rules, name
-    for name in ("explain", "throttleoverride_add"):
-        assert f'href="{url(name)}"' in overrides, name

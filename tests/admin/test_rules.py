@@ -26,37 +26,17 @@ pytestmark = pytest.mark.django_db
 
 LIST, ADD, PREVIEW = url("throttlerule_changelist"), url("throttlerule_add"), url("preview")
 TYPED = {
-    "name": "api",
-    "enabled": "on",
-    "algorithm": "token_bucket",
-    "rate": "100/min",
-    "burst": "20",
-    "refill": "continuous",
-    "resolution": "1",
-    "key": "user",
-    "scopes": "search, chat",
-    "events": ["request", "message"],
-    "action": "reject",
-    "on_store_failure": "local",
-    "cost": "1",
-    "enforce_at": "1.0",
-    "estimator": "fast",
-    "unit": "calls",
-    "at_limit": "reject",
-}
+    "name": "api", "enabled": "on", "algorithm": "token_bucket", "rate": "100/min", "burst": "20", "key": "user",
+    "refill": "continuous", "resolution": "1", "scopes": "search, chat", "events": ["request", "message"],
+    "action": "reject", "on_store_failure": "local", "cost": "1", "enforce_at": "1.0", "estimator": "fast",
+    "unit": "calls", "at_limit": "reject",
+}  # fmt: skip
 SOCKETS = {"algorithm": "concurrency", "rate": "", "burst": "", "events": ["connection"]}
 QUOTA = {
-    "name": "quota",
-    "algorithm": "fixed_window",
-    "rate": "1000/day",
-    "burst": "",
-    "events": ["request"],
-    "methods": "post, Put",
-    "audience": "staff, group:night shift",
-    "count_on": "403, 401",
-    "warn_at": "100 %, 80%, 33.3 %",
-    "enforce_at": "2.5",
-}
+    "name": "quota", "algorithm": "fixed_window", "rate": "1000/day", "burst": "", "events": ["request"],
+    "methods": "post, Put", "audience": "staff, group:night shift", "count_on": "403, 401",
+    "warn_at": "100 %, 80%, 33.3 %", "enforce_at": "2.5",
+}  # fmt: skip
 WORDS = "each user: 100 requests per minute, bursts up to 20, HTTP and WebSocket together, on search and chat together"
 
 
@@ -115,10 +95,6 @@ class TestPreview:
             assert answer.status_code == 200 and answer.json().keys() == {"words", "errors"}
             assert operator.post(ADD, given).status_code in (200, 302)
 
-    def test_it_asks_the_database_only_who_is_asking(self, operator: Client, django_assert_num_queries: Any) -> None:
-        with django_assert_num_queries(2):  # session and user
-            operator.get(PREVIEW, TYPED)
-
 
 class TestForm:
     def test_what_is_typed_is_stored_and_shown(self, operator: Client) -> None:
@@ -142,26 +118,15 @@ class TestForm:
         ("typed", "field", "said"),
         [
             ({"algorithm": "fixed_window"}, "burst", "belongs to"),
-            ({"rate": "10 per minute"}, "rate", "'10 per minute' is not a rate: write"),
             ({"rate": "5/s, 10 Per Minute"}, "rate", "'10 Per Minute' is not a rate: write"),
-            ({**SOCKETS, "events": ["connection"], "limit": "0"}, "limit", "must be a whole number from 1"),
+            ({**SOCKETS, "limit": "0"}, "limit", "must be a whole number from 1"),
             ({**SOCKETS, "limit": "-1"}, "limit", "from 1 to 999,999,999,999,999, not -1"),
             ({**SOCKETS, "limit": str(10**15)}, "limit", "“Limit” must be a whole number from 1 to"),
             ({**SOCKETS, "limit": str(2**63)}, "limit", f"not {2**63}"),
-            ({"algorithm": "sliding_log", "rate": "20000/day", "burst": ""}, None, ""),
-            ({"action": "delay", "max_delay": "5"}, None, ""),
-            ({"max_delay": "5"}, None, ""),
-            ({"algorithm": "gcra", "refill": "interval"}, None, ""),
-            ({"timezone": "UTC"}, None, ""),
-            ({"limit": "5"}, None, ""),
-            ({"rate": ""}, None, ""),
-            ({"strict": "on"}, None, ""),
-            ({"events": ["request", "connection"]}, None, ""),
-            ({**QUOTA, "methods": "psot"}, "methods", ""),
-            ({**QUOTA, "audience": "stuff"}, "audience", ""),
-            ({**QUOTA, "count_on": "4xx"}, "count_on", ""),
-            ({**QUOTA, "warn_at": "80"}, "warn_at", ""),
-            ({**QUOTA, "enforce_at": "0"}, "enforce_at", ""),
+            ({"cost": "os.path.getsize"}, "cost", "is used by no rule in settings; name it there first"),
+            *(({name: value}, None, "") for name, value in (("max_delay", "5"), ("timezone", "UTC"), ("strict", "on"))),
+            *(({**QUOTA, name: value}, name, "") for name, value in (("methods", "psot"), ("count_on", "4xx"))),
+            *(({**QUOTA, name: value}, name, "") for name, value in (("warn_at", "80"), ("audience", "stuff"))),
         ],
         ids=str,
     )
@@ -174,46 +139,29 @@ class TestForm:
         assert field is None or list(found) == [field]
         words = " ".join(text for each in found.values() for text in each)
         assert said in words
-        if field is None or not said:
+        if not said:
             assert not re.search(r"=|\w'\w|_(window|log|bucket|delay)\b(?!\))", words), words
-        if field in QUOTA and field in typed and not said:
+        if field in QUOTA and not said:
             assert f'value="{typed[field]}"' in page.content.decode(), "as it was typed"
 
-    def test_a_rule_of_settings_fills_the_form_that_replaces_it(self, operator: Client, settings: Any) -> None:
-        options = {"rate": "9/s", "scopes": ["chat", "search"], "events": ["request", "message"], "key": "ip"}
-        settings.DJANGO_THROTTLE = {"RULES": {"a&b": options}}
-        page = operator.get(LIST)
-        link = re.search(r'href="([^"]+\?replace=[^"]+)"', page.content.decode())
-        assert link is not None
-        form = operator.get(link[1]).context["adminform"].form
-        assert {name: form[name].value() for name in ("name", "rate", "key")} == {
-            "name": "a&b",
-            "rate": "9/s",
-            "key": "ip",
+    def test_a_rule_of_settings_fills_the_form_with_what_can_be_told(self, operator: Client, settings: Any) -> None:
+        fine = {"rate": "9/s", "scopes": ["chat", "search"], "events": ["request", "message"], "key": "ip"}
+        wrong = {"rate": "9/mn", "scopes": "chat", "key": ["ip"], "plans": {"staff": "9/h"}, "count_on": [401]}
+        settings.DJANGO_THROTTLE = {
+            "RULES": {"a&b": wrong, "many": {"rates": ["9/s", "9"]}, "text": "9/s", "fine": fine}
         }
-        assert form["scopes"].value() == "chat, search"
-        assert list(form["events"].value()) == ["request", "message"]
-        assert operator.get(ADD, {"replace": "nobody"}).status_code == 200
-
-    def test_an_invalid_rule_of_settings_fills_it_with_what_can_be_told(self, operator: Client, settings: Any) -> None:
-        wrong = {
-            "rate": "9/mn",
-            "scopes": "chat",
-            "key": ["ip"],
-            "plans": {"staff": "9/h"},
-            "count_on": [401],
-            "burts": 5,
-        }
-        settings.DJANGO_THROTTLE = {"RULES": {"a&b": wrong, "many": {"rates": ["9/s", "9"]}, "text": "9/s"}}
         links = re.findall(r'href="([^"]+\?replace=[^"]+)"', operator.get(LIST).content.decode())
         forms = [operator.get(link).context["adminform"].form for link in links]
         shown = [{name: form[name].value() for name in ("name", "rate", "scopes", "key")} for form in forms]
         assert shown == [
+            {"name": "fine", "rate": "9/s", "scopes": "chat, search", "key": "ip"},
             {"name": "a&b", "rate": "9/mn", "scopes": "chat", "key": "user_or_ip"},
             {"name": "many", "rate": "9/s, 9", "scopes": "*", "key": "user_or_ip"},
             {"name": "text", "rate": "", "scopes": "*", "key": "user_or_ip"},
         ]
-        assert (forms[0]["plans"].value(), forms[0]["count_on"].value()) == ("staff = 9/hour", "401")
+        assert list(forms[0]["events"].value()) == ["request", "message"]
+        assert operator.get(ADD, {"replace": "nobody"}).status_code == 200
+        assert (forms[1]["plans"].value(), forms[1]["count_on"].value()) == ("staff = 9/hour", "401")
 
     def test_what_a_quota_says_is_stored_and_shown(self, operator: Client) -> None:
         typed = {**TYPED, **QUOTA}
@@ -228,27 +176,20 @@ class TestForm:
         rule = ThrottleRule.objects.get().as_rule()
         assert (rule.methods, rule.audience) == (("POST", "PUT"), ("staff", "group:night shift"))
         assert (rule.count_on, rule.warn_at, rule.enforce_at) == ((401, 403), (0.333, 0.8, 1.0), 2.5)
-        page = operator.get(change_url(ThrottleRule.objects.get()))
-        shown = {name: page.context["adminform"].form[name].value() for name in QUOTA}
-        assert 'value="33.3 %, 80 %, 100 %"' in page.content.decode()
-        assert 'value="401, 403"' in page.content.decode()
-        assert shown["methods"] == "POST, PUT"
+        html = operator.get(change_url(ThrottleRule.objects.get())).content.decode()
+        assert [
+            text for text in ("33.3 %, 80 %, 100 %", "401, 403", "POST, PUT") if f'value="{text}"' not in html
+        ] == []
         operator.post(change_url(ThrottleRule.objects.get()), typed)
         assert LogEntry.objects.latest("pk").get_change_message() == "No fields changed."
 
-    def test_a_group_that_nobody_has_made_is_said_and_stored_all_the_same(self, operator: Client) -> None:
-        Group.objects.create(name="editors")
-        page = operator.post(ADD, {**TYPED, "audience": "group:editors, group:edtors, staff"}, follow=True)
-        said = [str(message) for message in page.context["messages"]]
-        assert "There is no group 'edtors' yet, so nobody is in it. Did you mean 'editors'?" in said
-        assert len(said) == 2
-        assert ThrottleRule.objects.get().audience == ("group:editors", "group:edtors", "staff")
-
     def test_plans_are_typed_a_line_each(self, operator: Client) -> None:
-        page = operator.post(
-            ADD, {**TYPED, "plans": " group:gold=900 / Minute\r\n\r\nstaff = 20/min burst 30 "}, follow=True
-        )
-        assert "There is no group 'gold' yet, so nobody is in it." in [str(one) for one in page.context["messages"]]
+        Group.objects.create(name="editors")
+        plans = " group:gold=900 / Minute\r\n\r\nstaff = 20/min burst 30 "
+        typed = {**TYPED, "plans": plans, "audience": "group:editors, group:edtors, staff"}
+        said = [str(message) for message in operator.post(ADD, typed, follow=True).context["messages"]]
+        assert "There is no group 'gold' yet, so nobody is in it." in said
+        assert "There is no group 'edtors' yet, so nobody is in it. Did you mean 'editors'?" in said
         row = ThrottleRule.objects.get()
         assert row.plans == ("group:gold = 900/min", "staff = 20/min burst 30")
         form = operator.get(change_url(row)).content.decode()
@@ -277,28 +218,6 @@ class TestForm:
         for message in told:  # the command works as it stands there
             call_command(*shlex.split(message.partition("manage.py ")[2]))
             assert ThrottleOverride.objects.get().rules == (name,)
-
-    def test_a_function_can_be_a_cost_where_settings_name_it(self, operator: Client, settings: Any) -> None:
-        typed = {**TYPED, "cost": "os.path.getsize"}
-        assert "is used by no rule in settings; name it there first" in text(operator.post(ADD, typed))
-        settings.DJANGO_THROTTLE = {"RULES": {"graphql": {"rate": "9/min", "cost": "os.path.getsize"}}}
-        assert operator.post(ADD, typed).status_code == 302
-        assert ThrottleRule.objects.get().as_rule().cost == "os.path.getsize"
-        assert "There is os.path.getsize." in text(operator.get(ADD, {"replace": "graphql"}))
-
-    def test_a_function_can_be_joined_with_another_key_where_settings_name_it(
-        self, operator: Client, settings: Any
-    ) -> None:
-        typed = {**TYPED, "key": "ip+os.path.getsize"}
-        assert operator.post(ADD, typed).status_code == 200
-        for named in ("ip+os.path.getsize", "os.path.getsize"):
-            settings.DJANGO_THROTTLE = {"RULES": {"plans": {"rate": "9/min", "key": named}}}
-            row = ThrottleRule(name="joined", rate="5/s", key="ip+os.path.getsize")
-            row.full_clean()
-            assert row.as_rule().key == "ip+os.path.getsize"
-        settings.DJANGO_THROTTLE = {"RULES": {"plans": {"rate": "9/min", "key": "ip+os.path.getsize"}}}
-        assert "Each combination of address and value of os.path.getsize" in text(operator.get(ADD))
-        assert operator.post(ADD, typed).status_code == 302
 
 
 class TestList:
@@ -348,15 +267,6 @@ class TestList:
         assert "Not in force: 'often' is not a rate" in text(page)
         assert operator.get(change_url(row)).status_code == 200
 
-    def test_a_row_has_a_rate_or_a_limit_to_type_in(self, operator: Client) -> None:
-        ThrottleRule.objects.create(name="a", rate="5/s")
-        ThrottleRule.objects.create(name="b", limit=5, algorithm="concurrency", events=["connection"])
-        html = operator.get(LIST).content.decode()
-        assert re.search(r'type="hidden" name="form-0-limit"', html)
-        assert re.search(r'type="text" name="form-0-rate"', html)
-        assert re.search(r'type="number" name="form-1-limit"', html)
-        assert re.search(r'type="hidden" name="form-1-rate"', html)
-
     def test_rules_of_settings_are_shown_unless_they_are_replaced(self, operator: Client, settings: Any) -> None:
         settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "3/s"}, "mine": {"rate": "4/s"}, "bad": {"rate": "x"}}}
         ThrottleRule.objects.create(name="mine", rate="5/s")
@@ -366,24 +276,15 @@ class TestList:
         assert "Not in force: 'x' is not a rate" in text(page)
         assert "(replaces the rule in settings)" in text(page)
 
-    @pytest.mark.parametrize(
-        ("query", "found"),
-        [
-            ("?event=connect", ["knock"]),
-            ("?event=message", ["api"]),
-            ("?event=sneeze", ["api", "knock"]),
-            ("?key=user", ["api"]),
-            ("?algorithm__exact=gcra", ["knock"]),
-            ("?q=chat", ["knock"]),
-            ("?q=sear", ["api"]),
-        ],
-    )
-    def test_filters_and_search(self, operator: Client, query: str, found: list[str]) -> None:
-        ThrottleRule.objects.create(
-            name="api", rate="5/s", events=["request", "message"], key="user", scopes="search,orders"
-        )
+    def test_filters_and_search(self, operator: Client) -> None:
+        api = {"events": ["request", "message"], "key": "user", "scopes": "search,orders"}
+        ThrottleRule.objects.create(name="api", rate="5/s", **api)
         ThrottleRule.objects.create(name="knock", rate="5/s", events=["connect"], algorithm="gcra", scopes="chat")
-        assert [row.name for row in operator.get(LIST + query).context["cl"].result_list] == found
+        for query in ("event=message", "key=user", "q=sear"):
+            assert [row.name for row in operator.get(f"{LIST}?{query}").context["cl"].result_list] == ["api"]
+        for query in ("event=connect", "algorithm__exact=gcra", "q=chat"):
+            assert [row.name for row in operator.get(f"{LIST}?{query}").context["cl"].result_list] == ["knock"]
+        assert len(operator.get(f"{LIST}?event=sneeze").context["cl"].result_list) == 2
 
 
 @pytest.mark.parametrize(

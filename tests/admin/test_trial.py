@@ -130,19 +130,6 @@ def test_a_mistake_in_the_form_is_told(operator: Client, site: Any) -> None:
     assert operator.get(TRIAL).status_code == 405
 
 
-def test_nothing_recorded(operator: Client, enforce: Enforce) -> None:
-    enforce(api=LOG)
-    assert "No requests were recorded in the last hour." in tried(operator, rule()).content.decode()
-    enforce(api=LOG, RECORD=False)
-    answer = tried(operator, rule(name="b"), "day")
-    assert "in the last day. The setting RECORD is off." in answer.content.decode()
-    enforce(api={**LOG, "events": ["message", "task"]})
-    for event in ("message", "task"):
-        limiter.decide(Facts("search", (event,), KnownCaller("ip:192.0.2.1"), method=""))
-    text = tried(operator, rule(name="c")).content.decode()
-    assert "The sample has calls of other events (message, task), which are not replayed." in text
-
-
 @pytest.mark.row("A53")
 def test_names_in_clear_are_inert_and_lead_to_their_explanation(operator: Client, enforce: Enforce) -> None:
     record(enforce(api=LOG, RECORD_IDENTS=True), {"user:<b>&ident=x": 9}, NASTY)

@@ -68,21 +68,6 @@ def test_the_chart_shows_what_is_allowed_and_what_is_refused(page: Page) -> None
         page.screenshot(path=DOCS / "pictures" / "demo.png")
 
 
-def test_a_report_over_the_rate_is_made_later(context: BrowserContext, page: Page) -> None:
-    page.click("#report")
-    expect(page.locator("#report-state")).to_contain_text("done, at once")
-    page.click("#report")
-    expect(page.locator("#report-state")).to_contain_text("number 1 in the queue")
-    expect(page.locator("#report-progress")).to_have_attribute("value", re.compile(r"\d"))
-    status = context.new_page()
-    status.goto(page.locator("#report-page").get_attribute("href") or "")
-    expect(status.get_by_role("heading")).to_contain_text("waiting")
-    expect(status.get_by_role("progressbar")).to_have_attribute("aria-label", "Time waited so far")
-    patience = slack(30) * 1000
-    expect(status.get_by_role("heading")).to_contain_text("done", timeout=patience)  # it looks again by itself
-    expect(page.locator("#report-state")).to_contain_text("is done", timeout=patience)
-
-
 def test_an_edit_in_the_admin_changes_the_chart_within_a_second(context: BrowserContext, page: Page) -> None:
     admin = context.new_page()
     log_in(admin)

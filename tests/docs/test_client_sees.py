@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.http import HttpResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import AsyncClient, Client
 from django.urls import clear_url_caches, include, path
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
-from django_throttle.core import Override
-from django_throttle.identity import HttpWho
 from django_throttle.site_queues import tasks_module
-from django_throttle.stores import RedisStore
 from tests.consumers import opened, socket
 from tests.doors import Enforce, enforcer
-from tests.inside import count_in
 from tests.outside.answers import assert_shown
-from tests.pages import DOCS, block, run, seen, shown
+from tests.pages import block, run, seen, shown
 
 enforce = pytest.fixture(enforcer)
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -96,20 +90,6 @@ def logins(site: Site) -> Iterator[str]:
     yield written(Client().post("/admin/login/", form))
 
 
-def plans(site: Site) -> Iterator[str]:
-    site.rules(shown("plans")[0])
-    site.view("search")
-    anna = User.objects.create(username="anna")
-    anna.groups.add(Group.objects.create(name="premium"))
-    client = Client()
-    client.force_login(anna)
-    yield written(client.get("/search"))
-    request = RequestFactory().get("/search")
-    request.user = anna
-    assert limiter.decide(Facts("search", ("request",), HttpWho(request), 999, method="GET")).allowed
-    yield written(client.get("/search"))
-
-
 def websockets(site: Site) -> Iterator[str]:
     rules, consumer = shown("websockets")
     site.rules(rules)
@@ -167,21 +147,6 @@ def streams(site: Site) -> Iterator[str]:
     yield from asyncio.run(last())
 
 
-def graphql(site: Site) -> Iterator[str]:
-    cost, rules, *_ = shown("graphql")
-    site.module("shop.limits", **run(cost))
-    site.rules(rules)
-    site.view("graphql")
-    (text,) = re.findall(
-        r"code-block:: graphql\n\n((?: {3}.*\n)+)", (DOCS / "howto" / "graphql.rst").read_text("utf-8")
-    )
-    first, *_ = re.findall(r"a1: (.*)", text)
-    query = " ".join(f"a{number}: {first}" for number in range(1, 31))
-    answers = [Client().post("/graphql", {"query": f"mutation {{ {query} }}"}, "application/json") for _ in range(3)]
-    assert answers[0]["RateLimit"].startswith(f'"graphql";r={1000 - 345};')
-    yield written(answers[2])
-
-
 def later(site: Site) -> Iterator[str]:
     rules, task, view, _ = shown("later")[:4]
     site.rules(rules)
@@ -195,19 +160,6 @@ def later(site: Site) -> Iterator[str]:
     yield written(Client().post("/report", {"month": "May"}))
 
 
-def overrides(site: Site) -> Iterator[str]:
-    site.enforce(api={"rate": "100/min"})
-    site.view("search")
-    until = limiter.get_store().clock() + 7200
-    block = Override(subject=ADDRESS, effect="block", until=until)
-    rules = rulebook.current().rules
-    rulebook.pin(rulebook.Snapshot(rules, overrides=[block], now=limiter.get_store().clock))
-    try:
-        yield written(Client().get("/search"))
-    finally:
-        rulebook.pin(None)
-
-
 def proxy(site: Site) -> Iterator[str]:
     rule = {"rate": "100/min", "key": "ip"}
     site.enforce(api=rule, **run(block("proxy", '"::1"'))["DJANGO_THROTTLE"])
@@ -219,19 +171,7 @@ def proxy(site: Site) -> Iterator[str]:
     yield written(Client(REMOTE_ADDR="").get("/search"))
 
 
-def outages(site: Site) -> Iterator[str]:
-    answers = {}
-    site.view("search")
-    for policy in ("allow", "local", "deny"):
-        site.enforce(api={"rate": "100/min", "on_store_failure": policy})
-        count_in(RedisStore("redis://127.0.0.1:1/0"), site.patch)
-        answers[policy] = Client().get("/search")
-    assert [answers[policy].status_code for policy in ("allow", "local")] == [200, 200]
-    assert not {"RateLimit", "RateLimit-Policy"} & {*answers["allow"].headers, *answers["local"].headers}
-    yield written(answers["deny"])
-
-
-ALL = (graphql, later, logins, outages, overrides, plans, proxy, streams, uploads, websockets)
+ALL = (later, logins, proxy, streams, uploads, websockets)
 SCENARIOS: dict[str, Scenario] = {scenario.__name__: scenario for scenario in ALL}
 
 

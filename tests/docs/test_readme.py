@@ -6,20 +6,18 @@ import re
 from asyncio import to_thread
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from channels.testing import WebsocketCommunicator
 from django.contrib.auth.models import AnonymousUser, User
-from django.test import Client, RequestFactory
+from django.test import RequestFactory
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottledConsumerMixin
-from django_throttle.core import Rule
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
 from tests.pages import block, shown
@@ -141,14 +139,6 @@ class TestDoors:
         answers = [search(names, "203.0.113.14").status_code for _ in range(61)]
         assert answers == [200] * 60 + [429]
 
-    def test_the_middleware(self, rules: Callable[..., None], settings: Any, client: Client) -> None:
-        rules(page={"rate": "2/min", "scopes": ["page"], "key": "ip"})
-        without = [name for name in settings.MIDDLEWARE if not name.startswith("django_throttle")]
-        settings.MIDDLEWARE = run(block("doors", "MIDDLEWARE += "), MIDDLEWARE=without)["MIDDLEWARE"]
-        answers = [client.get("/") for _ in range(3)]
-        assert [answer.status_code for answer in answers] == [200, 200, 429]
-        assert answers[2]["Retry-After"]
-
     async def test_the_decorator(self, rules: Callable[..., None]) -> None:
         rules(search={"rate": "1/min", "key": "ip"}, mail={"rate": "3/day"})
         names = run(block("doors", "def send("))
@@ -162,28 +152,3 @@ class TestDoors:
         with pytest.raises(Refused):
             await to_thread(names["send"], user, ["one", "two"])
         assert await to_thread(names["send"], user, ["one"]) == 1
-
-    async def test_the_consumer_tells_in_a_frame(self, rules: Callable[..., None]) -> None:
-        rules(sockets={"limit": 1, "algorithm": "concurrency", "scopes": ["chat"]})
-        names = run(block("doors", "class ChatConsumer"))
-        first, second = (socket(names, "203.0.113.13") for _ in range(2))
-        assert (await first.connect(timeout=20))[0] and (await second.connect(timeout=20))[0]
-        assert (await second.receive_json_from(timeout=5))["code"] == "connection_limit"
-        assert (await second.receive_output(timeout=5))["code"] == 4430
-        await first.disconnect(timeout=20)
-
-    def test_the_engine(self, rules: Callable[..., None]) -> None:
-        rules()
-
-        def make_report() -> None:
-            reports.append(True)
-            if len(reports) < 3:
-                exec(engine, names)
-
-        reports, engine = list[bool](), block("doors", "make_report()")
-        names = {"Rule": Rule, "user": SimpleNamespace(pk=1), "make_report": make_report}
-        with pytest.raises(Refused):
-            exec(engine, names)
-        assert len(reports) == 2
-        exec(engine, names)
-        assert len(reports) == 3, "the slots came back"

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-import re
+import logging
+import logging.config
 import sys
 import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import uvicorn
-import yaml
 from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.test import RequestFactory
 
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
+from django_throttle.checks import settings as checked_settings
 from django_throttle.core import Decision, Reason, Rule
 from django_throttle.exceptions import Refused
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.logins import UNCLEAR
-from django_throttle.management.commands.refresh_connections import Command
 from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
 from tests.doors import Enforce, enforcer
 from tests.other_side import other_side
-from tests.pages import DOCS, run, shown
+from tests.pages import block, run, shown
+from tests.sockets.guarded import Line
 
 enforce = pytest.fixture(enforcer)
 (QUOTAS, TOLD), (OPERATIONS, GRAPHQL, *_VIEWS), (*_, ACCOUNT) = map(shown, ("quotas", "graphql", "logins"))
@@ -186,27 +187,50 @@ def test_a_job_ends_the_background_threads(capsys: pytest.CaptureFixture[str]) -
     assert not [thread for thread in threading.enumerate() if thread.name == "django_throttle agent"]
 
 
-def test_sites_on_one_redis_count_apart_unless_they_have_one_prefix(redis_url: str, settings: Any) -> None:
-    (code,) = (code for code in shown("sites") if "PREFIX" in code)
-    own = {"REDIS": redis_url, "RULES": {"api": {"rate": "1/min", "key": "user"}}, "DATABASE_RULES": False}
-    shop = {**run(code)["DJANGO_THROTTLE"], **own, "AGENT": False, "DEADLINE": 5.0, "TESTS_IN_MEMORY": False}
-    allowed = []
-    for site in (shop, {**shop, "PREFIX": "news"}, shop, {**shop, "KEY_SECRET": "another"}):
-        settings.DJANGO_THROTTLE = site
-        allowed.append(decide(post()).allowed)
-    assert allowed == [True, True, False, True]
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("limit", [1000, 10_000])
+async def test_an_export_and_the_last_frame_say_where_they_are_incomplete(
+    enforce: Enforce, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    async def tokens(request: Any) -> Any:
+        for number in range(2000):
+            yield f"token {number}"
+
+    orders = {"orders": lambda: (f"order {number}" for number in range(2000))}
+    for name, names in {"mysite": {}, "mysite.orders": orders, "mysite.model": {"tokens": tokens}}.items():
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        vars(sys.modules[name]).update(names)
+    code, consumer, export, _events = shown("streams")
+    (options,) = run(code)["DJANGO_THROTTLE"]["RULES"].values()
+    rule = {**options, "key": "everyone", "rate": f"{limit}/h"}
+    enforce(tokens=rule)
+    view = run(export)["ExportView"].as_view()
+    sent = await asyncio.to_thread(lambda: b"".join(view(RequestFactory().get("/export")).streaming_content))
+    lines = sent.decode().splitlines()
+    assert lines[: min(limit, 2000)] == [f"order {number}" for number in range(min(limit, 2000))]
+    assert [line.partition(":")[0] for line in lines[limit:]] == ["# incomplete"] * (limit < 2000)
+    enforce(tokens=rule)
+    line = await Line(run(consumer)["Answers"].as_asgi()).open()
+    line.send("{}")
+    await line.until(lambda: line.told("error") or len(line.frames) > 2000)
+    assert [frame["type"] for frame in line.frames[limit:]] == ["error"] * (limit < 2000)
+    await line.close()
 
 
-def test_a_pod_has_what_its_containers_need() -> None:
-    """The refresher sees the server's processes, and the server ends before the pod is killed."""
-    page = (DOCS / "howto" / "containers.rst").read_text("utf-8")
-    (text,) = re.findall(r"code-block:: yaml\n\n((?: {3}.*\n)+)", page)
-    pod = yaml.safe_load(text)["spec"]
-    web, refresher = pod["containers"]
-    assert pod["shareProcessNamespace"]
-    server = uvicorn.main.make_context("uvicorn", web["command"][1:]).params
-    assert server["app"] == "mysite.asgi:application"
-    assert server["timeout_graceful_shutdown"] < pod["terminationGracePeriodSeconds"]
-    for command in (refresher["command"], refresher["livenessProbe"]["exec"]["command"]):
-        assert command[:3] == ["python", "manage.py", "refresh_connections"]
-        Command().create_parser("manage.py", command[2]).parse_args(command[3:])
+def test_the_filter_keeps_refused_handshakes_out_of_the_log_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    server = logging.getLogger("uvicorn.error")
+    before = server.filters[:]
+    logging.config.dictConfig(run(block("deployment", "LOGGING = "))["LOGGING"])
+    try:
+        server.error("ASGI callable returned without completing handshake.")
+        server.error("Exception in ASGI application")
+    finally:
+        server.filters[:] = before
+    assert [record.getMessage() for record in caplog.records] == ["Exception in ASGI application"]
+
+
+@pytest.mark.parametrize("code", [code for code in shown("proxy") if "TRUSTED_PROXIES" in code])
+def test_every_way_to_name_proxies_passes_the_checks(code: str, settings: Any) -> None:
+    settings.DJANGO_THROTTLE = run(code)["DJANGO_THROTTLE"]
+    assert checked_settings.check_settings(None) == []
+    assert "django_throttle.W012" not in {message.id for message in checked_settings.check_deployment(None)}

@@ -13,19 +13,15 @@ from django.core.cache import cache
 from django.http import HttpRequest
 from django.test import RequestFactory
 from django_ratelimit.exceptions import Ratelimited
-from rest_framework.response import Response
-from rest_framework.test import APIRequestFactory, force_authenticate
-from rest_framework.views import APIView
 
 from django_throttle import limiter
 from django_throttle.core import Rule
-from django_throttle.drf import RuleThrottle
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
 from tests.pages import DOCS, shown
 
 BLOCKS = shown("switching")
-DRF, (*DECORATED, TEXT, RATES) = BLOCKS[:3], BLOCKS[3:]
+*DECORATED, TEXT, RATES = BLOCKS[3:]  # the first are REST framework's own
 OURS = "django_throttle"
 
 
@@ -43,7 +39,6 @@ PAIRS = list(pairs())
 ASKING = [after for before, after in PAIRS if "block=False" in before]
 ROW = re.compile(r"^(``\"[0-9].*?) {2,}``(\"rates?\": .*)``$", re.MULTILINE)
 ADDRESSES, NETWORK = ("192.0.2.1", "192.0.2.2"), ("2001:db8::1", "2001:db8::2")
-Calls = Callable[[Callable[..., Any]], list[bool]]
 
 
 @pytest.fixture(autouse=True)
@@ -110,34 +105,6 @@ def test_a_view_that_decides_what_a_refusal_is_counts_the_client_behind_a_proxy(
 
     assert answers(*(f"2001:db8::{number}" for number in range(5))) == [False] * 3 + [True] * 2
     assert answers("203.0.113.7", "203.0.113.8", "2001:db8:0:1::1") == [False] * 3
-
-
-@pytest.mark.django_db
-def test_rest_frameworks_throttles_their_drop_ins_and_rules_refuse_the_same(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    user = User.objects.create(username="anna")
-
-    def answers(throttles: list[Any]) -> list[int]:
-        class Search(APIView):
-            throttle_classes = throttles
-
-            def get(self, request: Any) -> Response:
-                return Response()
-
-        for kind in throttles:
-            monkeypatch.setattr(kind, "THROTTLE_RATES", {"anon": "3/min", "user": "5/min"}, raising=False)
-        found = []
-        for who in (None, user):
-            for _ in range(8):
-                request = APIRequestFactory().get("/")
-                force_authenticate(request, user=who)
-                found.append(Search.as_view()(request).status_code)
-        return found
-
-    theirs, drop_ins = (answers(run(code, settings)["THROTTLES"]) for code in DRF[:2])
-    run(DRF[2], settings)
-    assert theirs == drop_ins == answers([RuleThrottle]) == [200] * 3 + [429] * 5 + [200] * 5 + [429] * 3
 
 
 def test_texts_of_limits_are_rates(settings: Any) -> None:
