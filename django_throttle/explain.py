@@ -12,7 +12,7 @@ from django_throttle.core.commands import Charge, charges_of
 from django_throttle.core.decide import decide_charges
 from django_throttle.core.decision import conclude
 from django_throttle.core.overrides import describe_effect
-from django_throttle.core.texts import Text, gettext_lazy, gettext_noop
+from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed, sentences
 from django_throttle.damper.aggregate import Allowance, Report, attempted, factor
 from django_throttle.exceptions import StoreError
 from django_throttle.identity.known_caller import KnownCaller
@@ -57,12 +57,13 @@ class RuleState(NamedTuple):
     """A rule that counts the call, or one of its rates, and what it says of the call now.
 
     Under an override that exempts or blocks, ``outcome`` is what the rule would say without it. ``chance`` is the share
-    of calls that a damper refuses.
+    of calls that a damper refuses. ``is_sure`` is False where the call may pass, or be refused, after all.
     """
 
     counting: Counting
     outcome: Outcome
     chance: float = 0.0
+    is_sure: bool = True
 
     @property
     def used(self) -> int:
@@ -146,7 +147,9 @@ class Explanation:
     @property
     def would(self) -> str | None:
         """What would happen: "allowed" or "refused"; None where nobody can tell."""
-        return "refused" if not self.decision.allowed else None if self._doubt() else "allowed"
+        if self.block is not None or any(state.verdict == "refused" and state.is_sure for state in self.rules):
+            return "refused"
+        return None if self._doubt() else "allowed"
 
     @property
     def refusing(self) -> tuple[str, ...]:
@@ -162,8 +165,11 @@ class Explanation:
                 gettext_noop("{call} to {scope} by {caller}: nobody can tell, because of rule {rule!r}: {why}."),
                 gettext_noop("{call} by {caller}: nobody can tell, because of rule {rule!r}: {why}."),
             )
-            rule, why = self._doubt()[0]
-            return gettext_lazy(scoped if self.call.scope else plain, rule=rule.name, why=why, **told)
+            rule, why, functions = self._doubt()[0]
+            sentence = gettext_lazy(scoped if self.call.scope else plain, rule=rule.name, why=why, **told)
+            pattern = gettext_noop("Only {functions} can tell, from a request.")
+            who_can = gettext_lazy(pattern, functions=listed(functions)) if functions else ""
+            return sentences([part for part in (sentence, who_can) if part])
         scoped, plain = (
             gettext_noop("{call} to {scope} by {caller} would be {verdict}."),
             gettext_noop("{call} by {caller} would be {verdict}."),
@@ -186,10 +192,13 @@ class Explanation:
             "overrides": [override_as_json(one) for one in self.overrides],
         }
 
-    def _doubt(self) -> list[tuple[Rule, str]]:
-        """The rules that may count the call, or count it under another ident, and why."""
-        others = [(one.rule, one.why) for one in self.others if one.is_doubtful]
-        return [*others, *((one.counting.rule, one.assuming) for one in self.rules if one.counting.is_doubtful)]
+    def _doubt(self) -> list[tuple[Rule, str, Sequence[str]]]:
+        """Return the rules of which nobody can tell what they do with the call, why, and which functions can."""
+        refusing = [state for state in self.rules if state.verdict == "refused" and not state.is_sure]
+        unsure = [state for state in self.rules if state.verdict != "refused" and not state.is_sure]
+        doubtful = [state for state in self.rules if state.counting.is_doubtful and state.is_sure]
+        others = [(other.rule, other.why, ()) for other in self.others if other.is_doubtful]
+        return [*map(_doubt_of, refusing), *others, *map(_doubt_of, [*unsure, *doubtful])]
 
     def _said(self) -> RuleState | None:
         """The rule that the decision names, or one that only records and would refuse what passes at once."""
@@ -233,12 +242,18 @@ class Explanation:
         return gettext_lazy("allowed: no rule that refuses counts it")
 
 
+def _doubt_of(state: RuleState) -> tuple[Rule, str, Sequence[str]]:
+    return state.counting.rule, state.assuming, () if state.is_sure else state.counting.functions
+
+
 def explain(store: AnyStore, snapshot: Snapshot, call: Call, who: KnownCaller) -> Explanation:
     """Peek at every rule that counts a call of this caller. Raises StoreError: then nobody knows."""
     covered = list(coverage(snapshot, call, who))
+    named = _counted_by_name(store, covered)
+    covered = [named.get(each.rule.name, each) if isinstance(each, NotCounting) else each for each in covered]
     counting = [one for one in covered if isinstance(one, Counting)]
     ranked = snapshot.overrides.of(who)
-    rules = [*_damped(store, counting), *_peeked(store, counting)]
+    rules = _doubted(store, [*_damped(store, counting), *_peeked(store, counting)])
     blocks = snapshot.overrides.blocks([one.rule for one in counting], ranked)
     outcomes = [one.outcome for one in rules if one.verdict in ("allowed", "refused", "shadowed")]
     return Explanation(
@@ -250,6 +265,41 @@ def explain(store: AnyStore, snapshot: Snapshot, call: Call, who: KnownCaller) -
         decision=conclude((*blocks, *outcomes)),
         block=_blocking(ranked, counting) if blocks else None,
     )
+
+
+def counts_any(store: AnyStore, snapshot: Snapshot, ident: str) -> bool:
+    """Return True if a rule has counted calls under this ident, whatever its key. Raises StoreError."""
+    rules = [rule for rule in snapshot.rules if rule.enabled]
+    return any(state.used for state in _peeked(store, [Counting(rule, rule, None, ident, 1) for rule in rules]))
+
+
+def _counted_by_name(store: AnyStore, covered: Sequence[Counting | NotCounting]) -> dict[str, Counting]:
+    """Return the rules that have counted the caller's ident though their keys do not make it: the code names it."""
+    countings = [each.if_named for each in covered if isinstance(each, NotCounting) and each.if_named is not None]
+    return {state.counting.rule.name: state.counting for state in _peeked(store, countings) if state.used}
+
+
+def _doubted(store: AnyStore, states: Sequence[RuleState]) -> list[RuleState]:
+    """The same; those are not sure that refuse what they may not count, or that say another thing by another plan."""
+    countings = [
+        state.counting._replace(held=other)
+        for state in states
+        if state.verdict in ("allowed", "refused")
+        for other in state.counting.alternatives
+    ]
+    passes: dict[str, set[bool]] = {}
+    for state in [*states, *_damped(store, countings), *_peeked(store, countings)]:
+        passes.setdefault(state.outcome.rule, set()).add(state.outcome.allowed)
+    return [state._replace(is_sure=_is_sure(state, passes[state.outcome.rule])) for state in states]
+
+
+def _is_sure(state: RuleState, passes: set[bool]) -> bool:
+    """``passes`` are the answers of the rule's rates under all plans that the caller may have."""
+    if state.verdict not in ("allowed", "refused"):
+        return True
+    if state.verdict == "refused" and (state.counting.may_not_count or state.counting.is_doubtful):
+        return False
+    return not state.counting.alternatives or len(passes) == 1
 
 
 def override_as_json(override: Override) -> dict[str, Any]:

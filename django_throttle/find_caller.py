@@ -16,12 +16,20 @@ from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import did_you_mean, is_dotted, key_parts
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_lazy, gettext_noop, sentences
-from django_throttle.identity.keys import HASHED, combined, ident_of
-from django_throttle.identity.known_caller import LOGIN_NAME, KnownCaller
+from django_throttle.explain import counts_any
+from django_throttle.identity.caller import CLAIMED, given_ident
+from django_throttle.identity.keys import HASHED, combined, ident_of, user_value
+from django_throttle.identity.known_caller import GROUP, LOGIN_NAME, KnownCaller
 from django_throttle.logins import folded
 from django_throttle.models.subjects import HASHED as OF_KEY
-from django_throttle.models.subjects import check_ident, typed_ident
-from django_throttle.models.typed_keys import ident_of_typed_key
+from django_throttle.models.subjects import check_ident, typed_ident, users_meant
+from django_throttle.models.typed_keys import (
+    ident_of_typed_key,
+    idents_of_rows,
+    row_of_ident,
+    row_of_typed_key,
+    user_of_row,
+)
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
@@ -29,6 +37,7 @@ from django_throttle.translated import gettext, translated
 
 TAG: Final = re.compile(r"[0-9a-f]{8}")
 IDENT_TAG: Final = re.compile(r"[\w-]{22}", re.ASCII)  # what an API key counts under
+HOST: Final = "host"  # of the transports for httpx
 MOST_USERS: Final = 50_000  # who joined last, of whom one is looked for by a tag
 LONGEST: Final = 1000
 EXAMPLES: Final = gettext_noop(
@@ -48,18 +57,40 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
     text = typed.strip()
     tagged = (ident for ident in _candidates(snapshot, store) if ident_for_logs(ident) == text.lower())
     if TAG.fullmatch(text.lower()) and (found := next(tagged, None)):
-        return KnownCaller(found)
+        return known_caller(found)
     if not text or len(text) > LONGEST or not text.isprintable():
         raise ValidationError(translated(_with_examples(gettext_lazy("This names nobody."))))
     try:
         ident = read_ident(text)
     except ValidationError as error:
+        own = KnownCaller(str(given_ident("ident", text, None)))
+        if own.is_given and counts_any(store, snapshot, own.name):
+            return own
         if TAG.fullmatch(text.lower()):
             unknown = gettext_lazy("Neither an open socket nor a user has the tag {tag}.", tag=text)
             raise UnknownTag(translated(_with_examples(unknown))) from error
         raise ValidationError([*error.messages, gettext(EXAMPLES)]) from error
+    who = known_caller(ident, text)
+    if who.is_given:  # an entry point names it, as ident= of @throttle does
+        who = KnownCaller(str(given_ident("ident", text, None)))
     if fault := _fault(ident, snapshot.rules):
+        if counts_any(store, snapshot, who.name):
+            return KnownCaller(who.name, is_given=True)
         raise ValidationError(translated(_with_examples(fault)))
+    return who
+
+
+def known_caller(ident: str, typed: str = "") -> KnownCaller:
+    """Return the caller of an ident, with the rows that it names, or what was typed for it."""
+    kind, _, value = typed.partition(":")
+    if ident.startswith("api_key:"):
+        key = "" if IDENT_TAG.fullmatch(value.removeprefix(OF_KEY)) else value
+        auth: Any = (row_of_typed_key(key) or key) if key else row_of_ident(ident)
+        return KnownCaller(ident, user=user_of_row(auth), auth=auth)
+    if ident.startswith("user:") and conf().USER_IDENT:
+        users = users_meant(value if kind == "user" else typed) or ()
+        user = next((user for user in users if ident_of("user", user_value(user)) == ident), None)
+        return KnownCaller(ident, user=user)
     return KnownCaller(ident)
 
 
@@ -96,15 +127,18 @@ def _fits(key: str, part: str) -> bool:
     kind, _, value = part.partition(":")
     answers = KEY_KINDS[kind].answers if kind in KEY_KINDS else ()
     is_of_key = kind == key != "user_or_ip" or key in answers or (is_dotted(key) and kind == "ip")
+    is_of_key = is_of_key or (kind == "group" and key == GROUP)
     return is_of_key and value != ""
 
 
 def _fault(ident: str, rules: Iterable[Rule]) -> str:
     """What is wrong with the kind of an ident; empty for one that rules of this site may count."""
     kind, _, value = ident.partition(":")
-    if ident == EVERYONE:
+    if ident == EVERYONE or kind in (CLAIMED, HOST):
         return ""
     known = {*KEY_KINDS, *(part for rule in rules for part in (rule.key, *key_parts(rule.key)))} - {EVERYONE}
+    if kind == "group" and GROUP in known:
+        kind = GROUP
     is_known = kind in known or all(part in known for part in key_parts(kind))
     if is_known and not value:
         return gettext_lazy("{kind!r} is only the kind of an identity.", kind=kind)
@@ -114,7 +148,8 @@ def _fault(ident: str, rules: Iterable[Rule]) -> str:
         return "" if _has_form(kind, value) else fault
     if hint := did_you_mean(kind[:60], sorted(known)):
         return gettext_lazy("{kind!r} is no kind of identity{hint}", kind=kind[:60], hint=hint)
-    return gettext_lazy("{kind!r} is no kind of identity.", kind=kind[:60])
+    pattern = gettext_noop("{kind!r} is no kind of identity, and nothing is counted under it now.")
+    return gettext_lazy(pattern, kind=kind[:60])
 
 
 def _with_examples(fault: str) -> str:
@@ -125,6 +160,7 @@ def _candidates(snapshot: Snapshot, store: AnyStore) -> Iterator[str]:
     yield EVERYONE
     yield from (ident.shown for ident in look(store).idents)
     yield from (override.subject for override in snapshot.overrides.all)
+    yield from (ident for ident, _ in idents_of_rows())
     if not conf().USER_IDENT:
         try:
             users: Any = get_user_model()._default_manager.order_by("-pk").values_list("pk", flat=True)

@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle.connections.overview import looks
 from django_throttle.explain import Explanation, explain
-from django_throttle.find_caller import UnknownTag, find_caller
-from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.find_caller import UnknownTag, find_caller, known_caller
 from django_throttle.models import ThrottleOverride
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.recording.read import Recorded, recent
@@ -81,7 +80,7 @@ def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: fl
             return Answer(tag, None, recent(store, tag, LOOKED_AT, call.scope))
         if not named:
             raise
-        who = KnownCaller(named.pop())
+        who = known_caller(named.pop())
     told = explain(store, snapshot, call, who)
     numbers = [override.number for override in told.overrides]
     rows = ThrottleOverride.objects.using(sources.alias()).filter(pk__in=numbers) if numbers else ()

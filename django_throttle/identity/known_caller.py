@@ -12,35 +12,43 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django_throttle.conf import conf
 from django_throttle.core.descriptions import who as whose
 from django_throttle.core.key import EVERYONE, KEY_KINDS
-from django_throttle.core.options import key_parts
+from django_throttle.core.options import is_dotted, key_parts
 from django_throttle.core.texts import gettext_lazy, gettext_noop
 from django_throttle.identity.keys import combined, has_trait, ident_of, is_path, tenant_of
 
 LOGIN_NAME: Final = "django_throttle.logins.login_name"
+GROUP: Final = "django_throttle.publishing.group"
 EXAMPLES: Final = {
     "user": "user:42", "ip": "ip:203.0.113.9", "user_or_ip": "user:42", "api_key": "api_key:KEY",
-    "session": "session:KEY", "tenant": "tenant:acme",
+    "session": "session:KEY", "tenant": "tenant:acme", GROUP: "group:default:NAME",
 }  # fmt: skip
 
 
 class KnownCaller:
     """Whoever has this ident, such as "user:42"; of a user also staff, groups and, by the user, the tenant.
 
-    ``is_certain`` is False where it is unknown to which audiences the caller belongs: of a tenant, of a session, and of
-    a user whom a function of the site's names.
+    ``user`` and ``auth`` are those that requests of the caller have, as far as they are known. ``is_certain`` is False
+    where it is unknown to which audiences the caller belongs: of a tenant, of a session, and of a user whom a function
+    of the site's names. ``is_given`` for an ident that no key makes: only an entry point that names it counts it.
     """
 
     subject: Any = None
 
-    def __init__(self, ident: str) -> None:
-        self.name = ident
+    def __init__(self, ident: str, *, user: Any = None, auth: Any = None, is_given: bool = False) -> None:
+        self.name, self.auth = ident, auth
         self.kind, _, value = ident.partition(":")
         self.kinds = key_parts(self.kind)
-        self._user = _user(value) if self.kind == "user" else None
+        self._user = _user(value) if user is None and self.kind == "user" else user
         self.is_certain = self._user is not None or self.kind == "ip"
+        is_of_key = self.kind in (*KEY_KINDS, "group") or "+" in self.kind or is_dotted(self.kind)
+        self.is_given = is_given or not is_of_key
 
     def ident(self, key: str) -> str | None:
         """The ident under a rule's key; None where it is another, or is not known."""
+        if self.is_given:
+            return None
+        if key == GROUP and self.kind == "group":
+            return self.name
         kind = KEY_KINDS.get(self.kind)
         if key in (EVERYONE, self.kind) or (kind is not None and key in kind.answers):
             return EVERYONE if key == EVERYONE else self.name
@@ -56,6 +64,12 @@ class KnownCaller:
 
     def user(self) -> Any:
         return self._user
+
+    def request(self) -> PartialRequest | None:
+        """Return what is known of a request of the caller; None if nothing is."""
+        attributes = {"user": self._user, "auth": self.auth}
+        attributes = {name: value for name, value in attributes.items() if value is not None}
+        return PartialRequest(attributes) if attributes else None
 
     def may_have(self, key: str) -> bool:
         """Whether a call of this user or visitor may count under an ident of this key that nobody can tell here.
@@ -81,6 +95,8 @@ class KnownCaller:
 
     def why_not(self, key: str) -> str:
         """Why a rule of this key does not count the caller under this ident, or why nobody can tell."""
+        if self.is_given:
+            return gettext_lazy("it has counted nothing under {caller}", caller=self.name)
         if key == "connection":
             return gettext_lazy("it counts each WebSocket by itself, in the process that has it open")
         surely = gettext_noop("it counts {who}, so {caller} is not who it counts: ask for {like}")
@@ -90,6 +106,19 @@ class KnownCaller:
 
     def _tenant(self) -> object:
         return tenant_of(SimpleNamespace(user=self._user)) if self._user is not None and _is_of_user() else None
+
+
+class PartialRequest:
+    """Attributes of a request that are known. ``lacks_any`` is True once a function has asked for another one."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self.lacks_any = False
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            self.lacks_any = True
+        raise AttributeError(f"of the caller's requests no {name} is known")
 
 
 def _is_of_user() -> bool:

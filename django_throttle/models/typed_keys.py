@@ -18,6 +18,7 @@ from django.utils.translation import gettext
 
 from django_throttle.identity.keys import api_key, key_types
 
+MOST_ROWS: Final = 50_000  # the newest, among which the row of an ident is looked for
 _ROW: Final = re.compile(r"([A-Za-z_]\w*\.[A-Za-z_]\w*):(.+)")
 
 
@@ -28,9 +29,32 @@ def ident_of_typed_key(typed: str, *, checks: bool = True) -> str:
     where this site is known to put rows into ``auth``. Raises ValidationError for a model or a row that there is not,
     unless ``checks`` is False.
     """
-    match = _ROW.fullmatch(typed)
-    row = _row(*match.groups(), checks=checks) if match else next(_rows_with(typed), None)
+    row = row_of_typed_key(typed, checks=checks)
     return str(api_key(typed if row is None else row))
+
+
+def row_of_typed_key(typed: str, *, checks: bool = False) -> Model | None:
+    """Return the row of an API key that was typed; None if there is none, or raise ValidationError if it ``checks``."""
+    match = _ROW.fullmatch(typed)
+    return _row(*match.groups(), checks=checks) if match else next(_rows_with(typed), None)
+
+
+def row_of_ident(ident: str) -> Model | None:
+    """Return the row whose ident this is, of the newest rows of API keys."""
+    row = next((row for known, row in idents_of_rows() if known == ident), None)
+    return row and type(row)._base_manager.filter(pk=row.pk).first()
+
+
+def idents_of_rows() -> Iterator[tuple[str, Model]]:
+    """Yield the idents of the newest rows of API keys, with rows of which only the primary key is loaded."""
+    for model in key_models():
+        for pk in model._base_manager.order_by("-pk").values_list("pk", flat=True)[:MOST_ROWS].iterator():
+            yield str(api_key(model(pk=pk))), model(pk=pk)
+
+
+def user_of_row(row: object) -> Any:
+    """Return the user as whom a row is accepted; None where only an authentication of the site's own can tell."""
+    return getattr(row, "user", None) if isinstance(row, tuple(_models_of_settings())) else None
 
 
 def doubt_of_typed_key(typed: str) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from types import SimpleNamespace
 from typing import Final, NamedTuple
 
 from django_throttle.call_facts import Facts, plans_said
@@ -54,7 +53,9 @@ class Counting(NamedTuple):
 
     ``rule`` is by the caller's plan, and ``held`` as it holds by the ``override`` that decides about it, None where
     that exempts the caller. ``assumed`` says what of the caller had to be assumed. ``is_doubtful`` if it may count by
-    another ident.
+    another ident, ``may_not_count`` if the caller may be of no audience of it, or no entry point may name the ident.
+    ``alternatives`` are the rule as it holds under plans of which nobody can tell whether the caller has them, and
+    ``functions`` those that can tell.
     """
 
     rule: Rule
@@ -64,14 +65,21 @@ class Counting(NamedTuple):
     cost: int
     assumed: str = ""
     is_doubtful: bool = False
+    may_not_count: bool = False
+    alternatives: tuple[Rule, ...] = ()
+    functions: tuple[str, ...] = ()
 
 
 class NotCounting(NamedTuple):
-    """A rule that covers the scope, and why it does not count the call; or, if it ``is_doubtful``, may not."""
+    """A rule that covers the scope, and why it does not count the call; or, if it ``is_doubtful``, may not.
+
+    ``if_named`` is how it would count the ident of the caller where an entry point names that.
+    """
 
     rule: Rule
     why: str
     is_doubtful: bool = False
+    if_named: Counting | None = None
 
 
 def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Counting | NotCounting]:
@@ -79,8 +87,11 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
     ranked = snapshot.overrides.of(who)
     rules = snapshot.covering(call.scope) if call.scope else [rule for rule in snapshot.rules if rule.enabled]
     for rule in rules:
-        if why := _why_not(rule, call, who):
+        if why := _why_not_this_call(rule, call):
             yield NotCounting(rule, why)
+            continue
+        if why := _why_not_this_caller(rule, who):
+            yield NotCounting(rule, why, if_named=_if_named(snapshot, rule, call, who))
             continue
         planned, unasked = _planned(rule, who)
         override, held = snapshot.overrides.deciding(planned, ranked)
@@ -88,32 +99,59 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
         # Most sites have rules by address, which are asked about by themselves.
         is_doubtful = may_refuse and rule.key not in ("ip", "session") and who.may_have(rule.key)
         if (ident := who.ident(rule.key)) is None:
-            yield NotCounting(rule, who.why_not(rule.key), is_doubtful)
+            named = None if is_doubtful else _if_named(snapshot, rule, call, who)
+            yield NotCounting(rule, who.why_not(rule.key), is_doubtful, named)
             continue
         charged = planned if held is None else held
-        cost = 1 if charged.is_plain else rule_cost(charged, Facts(call.scope, call.events, who, size=1))
-        assumed = _assumed(rule, unasked, who)
-        yield Counting(planned, held, override, ident, cost, assumed, is_doubtful)
+        held_by_plan = [snapshot.overrides.deciding(other, ranked)[1] for other in unasked.values()]
+        paths = dict.fromkeys(plan.partition(":")[0] for plan in unasked)
+        yield Counting(
+            rule=planned,
+            held=held,
+            override=override,
+            ident=ident,
+            cost=_cost(charged, call, who),
+            assumed=_assumed(rule, list(unasked), who),
+            is_doubtful=is_doubtful,
+            may_not_count=_is_unknown(rule, who),
+            alternatives=tuple([other for other in held_by_plan if other is not None]),
+            functions=tuple(filter(is_dotted, paths)),
+        )
 
 
-def _planned(rule: Rule, who: KnownCaller) -> tuple[Rule, list[str]]:
-    """The rule by the plan found, and who has one that precedes it, where nobody can tell if the caller is of them.
+def _if_named(snapshot: Snapshot, rule: Rule, call: Call, who: KnownCaller) -> Counting | None:
+    """Return how the rule counts the caller's ident where the code names it; None if its key makes that or another."""
+    if who.ident(rule.key) is not None or rule.key == "connection":
+        return None
+    override, held = snapshot.overrides.deciding(rule, snapshot.overrides.of(who))
+    assumed = "" if who.is_given else gettext_lazy("where the code names {caller} itself", caller=who.name)
+    cost = _cost(rule if held is None else held, call, who)
+    return Counting(rule, held, override, who.name, cost, assumed, may_not_count=not who.is_given)
 
-    A function is asked about the user alone: it fails where it reads anything else of a request.
+
+def _cost(rule: Rule, call: Call, who: KnownCaller) -> int:
+    return 1 if rule.is_plain else rule_cost(rule, Facts(call.scope, call.events, who, size=1))
+
+
+def _planned(rule: Rule, who: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
+    """Return the rule by the caller's plan, and by those that precede it of which nobody can tell.
+
+    A function is asked with what is known of a request. Where it reads anything else, nobody can tell.
     """
     said: dict[str, Collection[str] | None] = {}
-    unasked: list[str] = []
+    unasked: dict[str, Rule] = {}
     for plan, planned in rule.by_plan:
         path, _, name = plan.partition(":")
         if is_dotted(path):
             if path not in said:
-                subject = SimpleNamespace(user=who.user())
-                said[path] = None if subject.user is None else plans_said(rule, path, subject, logs=False)
+                request = who.request()
+                names = None if request is None else plans_said(rule, path, request, logs=False)
+                said[path] = None if request is None or request.lacks_any else names
             names = said[path]
         else:
             names = (name,) if not plan or who.is_(plan) else () if who.is_certain else None
         if names is None:
-            unasked.append(plan)
+            unasked[plan] = planned
         elif name in names:
             return planned, unasked
     return rule, unasked
@@ -129,11 +167,15 @@ def _assumed(rule: Rule, unasked: Sequence[str], who: KnownCaller) -> str:
     return with_commas([in_audience, without_plan, without_key])
 
 
-def _why_not(rule: Rule, call: Call, who: KnownCaller) -> str:
+def _why_not_this_call(rule: Rule, call: Call) -> str:
     if set(rule.events).isdisjoint(call.events):
         return gettext_lazy("it counts {events}", events=events_in_words(rule.events))
     if rule.methods and call.method and not takes_method(rule, call.method):
         return gettext_lazy("it counts {methods} only", methods=listed(rule.methods))
+    return ""
+
+
+def _why_not_this_caller(rule: Rule, who: KnownCaller) -> str:
     if rule.key == "connection" or (who.ident(rule.key) is None and not who.may_have(rule.key)):
         return who.why_not(rule.key)
     if rule.audience and not _is_unknown(rule, who) and not any(map(who.is_, rule.audience)):
