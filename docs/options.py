@@ -36,7 +36,7 @@ VALUES: Final = {
     "audience": "a list, see below",
     "plans": "a dictionary, see below",
     "shares": "a list of shares, such as 0.8",
-    "statuses": "a list of HTTP statuses",
+    "statuses": "a list of HTTP statuses, and of classes such as ``5xx``",
     "reserve": "a whole number, ``mean``, or the path of a function",
     "path": "the path of a function",
     "results": "a list of HTTP statuses, of classes such as ``5xx``, and ``cancelled``",

@@ -103,7 +103,7 @@ def reserving(reserve: int | str) -> str:
     return gettext_lazy("as much reserved beforehand as {function} says", function=reserve)
 
 
-def counting_only(statuses: tuple[int, ...]) -> str:
+def counting_only(statuses: tuple[int | str, ...]) -> str:
     """Which answers count."""
     return gettext_lazy("counting only answers of status {statuses}", statuses=listed(list(map(str, statuses))))
 

@@ -33,7 +33,14 @@ EVENTS: Final = tuple(NOUNS)
 HELD: Final = ("inflight", "connection")
 MEASURED: Final = tuple(UNITS)[2:]
 CANCELLED: Final = "cancelled"
-METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
+# HTTP's own methods, and those of WebDAV and others that are registered:
+# https://www.iana.org/assignments/http-methods/http-methods.xhtml
+METHODS: Final = (
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY", "TRACE", "CONNECT",
+    "ACL", "BASELINE-CONTROL", "BIND", "CHECKIN", "CHECKOUT", "COPY", "LABEL", "LINK", "LOCK", "MERGE", "MKACTIVITY",
+    "MKCALENDAR", "MKCOL", "MKREDIRECTREF", "MKWORKSPACE", "MOVE", "ORDERPATCH", "PROPFIND", "PROPPATCH", "REBIND",
+    "REPORT", "SEARCH", "UNBIND", "UNCHECKOUT", "UNLINK", "UNLOCK", "UPDATE", "UPDATEREDIRECTREF", "VERSION-CONTROL",
+)  # fmt: skip
 MAX_RATES: Final = 10
 MAX_RESOLUTION: Final = 30  # a Lua pattern has 32 captures
 MAX_NAME: Final = 100
@@ -333,13 +340,16 @@ def _shares(row: Option, given: object) -> tuple[float, ...]:
     return tuple(sorted(set(map(float, found))))
 
 
-def _statuses(row: Option, given: object) -> tuple[int, ...]:
+def _statuses(row: Option, given: object) -> tuple[int | str, ...]:
     found = sequence(row.name, given)
     for status in found:
-        if type(status) is not int or not 100 <= status <= 599:
-            pattern = gettext_noop("{name} must have HTTP statuses, from 100 to 599, not {status!r}")
+        is_class = isinstance(status, str) and STATUS_CLASS.fullmatch(status)
+        if not is_class and (type(status) is not int or not 100 <= status <= 599):
+            pattern = gettext_noop(
+                '{name} must have HTTP statuses, from 100 to 599, or classes such as "4xx", not {status!r}'
+            )
             raise InvalidRule(gettext_lazy(pattern, name=row.name, status=status), row.name)
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(found), key=str))
 
 
 def _results(row: Option, given: object) -> tuple[str, ...]:
@@ -379,6 +389,7 @@ KINDS: Final[dict[str, Callable[[Option, object], Any]]] = {
 
 
 RESULT: Final = re.compile("[1-5]([0-9][0-9]|xx)")
+STATUS_CLASS: Final = re.compile("[1-5]xx")
 # The parts of shapes, for the database.
 _LIST: Final = "^({0})(,({0}))*$"
 _AUDIENCE: Final = "|".join([*AUDIENCES, *(f"{kind}:[^ ,]([^,]*[^ ,])?" for kind in AUDIENCE_KINDS)])
@@ -428,7 +439,7 @@ class Options:
         help="What is counted. Several kinds draw on one budget.",
     )
     methods: tuple[str, ...] = option(
-        "methods", (), group=WHO, length=100, words=option_words.only_methods, shape=_LIST.format("|".join(METHODS)),
+        "methods", (), group=WHO, length=300, words=option_words.only_methods, shape=_LIST.format("[A-Z]+(-[A-Z]+)*"),
         wanted="HTTP methods, such as POST, PUT",
         help="Only requests of these HTTP methods, with commas in between: POST, PUT. GET covers HEAD too. Empty: "
         "every method.",
@@ -513,12 +524,12 @@ class Options:
         help="How much of the budget one call takes, where the code says nothing else: a number, or the path of a "
         "function that a rule in settings has too. 1 where the unit is measured: that is the cost.",
     )
-    count_on: tuple[int, ...] = option(
+    count_on: tuple[int | str, ...] = option(
         "statuses", (), group=AMOUNT, label="Count only answers", never=("concurrency", "damper"), length=300,
         words=option_words.counting_only,
-        shape=_LIST.format("[1-5][0-9][0-9]"), wanted="HTTP statuses, such as 401, 403",
+        shape=_LIST.format("[1-5]([0-9][0-9]|xx)"), wanted="HTTP statuses, such as 401, 403, 5xx",
         help="Only requests that are answered with one of these HTTP statuses use up the budget: 401, 403 for failed "
-        "logins. Empty: all requests do.",
+        "logins, or 4xx for all mistakes. Empty: all requests do.",
     )
     refund_on: tuple[str, ...] = option(
         "results", (), group=AMOUNT, label="Refund when it ends as", never=("concurrency", "damper"), length=300,

@@ -184,9 +184,10 @@ class Rule(Options):
 
     def counts(self, status: int | str) -> bool:
         """Whether a call that was answered with this HTTP status, or that was CANCELLED, uses up the budget."""
-        if self.count_on and status != CANCELLED and status not in self.count_on:
+        names = {status, str(status), f"{str(status)[:1]}xx"}
+        if self.count_on and status != CANCELLED and names.isdisjoint(self.count_on):
             return False
-        return not self.refund_on or not {str(status), f"{str(status)[:1]}xx"}.intersection(self.refund_on)
+        return names.isdisjoint(self.refund_on)
 
     @property
     def functions(self) -> tuple[tuple[str, str], ...]:

@@ -248,11 +248,12 @@ class SortedField(NamesField):
     """A list, sorted; a text that is not of the ``kind`` stays one, which a rule refuses."""
 
     kind: ClassVar[Callable[[str], Any]]
+    order: ClassVar[Any] = None  # by what it is sorted, where that is not the value
 
     def read(self, value: Any) -> tuple[Any, ...]:
         found = split(map(str, value) if isinstance(value, (list, tuple)) else value or ())
         try:
-            return tuple(sorted(set(map(type(self).kind, found))))
+            return tuple(sorted(set(map(type(self).kind, found)), key=self.order))
         except (ValueError, OverflowError):
             return found
 
@@ -275,11 +276,16 @@ class SharesField(SortedField):
         return ",".join(map(_plain, self.read(value)))
 
 
+def _status(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
 class StatusesField(SortedField):
-    """HTTP statuses."""
+    """HTTP statuses, and classes of them."""
 
     description = "List of HTTP statuses"
-    kind = int
+    kind = _status
+    order = str
 
 
 class ResultsField(SortedField):

@@ -79,7 +79,7 @@ class TestPreview:
             ({"rate": "0,5/min"}, "'0,5/min' is not a rate: the number must be whole"),
             ({"enforce_at": "2,5"}, "Write a number, with a point and no comma: 0.5."),
             ({"enforce_at": "0.5"}, "“Refuse at” must be a number from 1 to 100"),
-            ({"count_on": "4xx"}, "“Count only answers” must have HTTP statuses, from 100 to 599, not '4xx'"),
+            ({"count_on": "6xx"}, "must have HTTP statuses, from 100 to 599, or classes such as \"4xx\", not '6xx'"),
         ],
     )
     def test_it_says_what_is_wrong(self, operator: Client, typed: dict[str, Any], said: str) -> None:
@@ -125,7 +125,7 @@ class TestForm:
             ({**SOCKETS, "limit": str(2**63)}, "limit", f"not {2**63}"),
             ({"cost": "os.path.getsize"}, "cost", "is used by no rule in settings; name it there first"),
             *(({name: value}, None, "") for name, value in (("max_delay", "5"), ("timezone", "UTC"), ("strict", "on"))),
-            *(({**QUOTA, name: value}, name, "") for name, value in (("methods", "psot"), ("count_on", "4xx"))),
+            *(({**QUOTA, name: value}, name, "") for name, value in (("methods", "psot"), ("count_on", "often"))),
             *(({**QUOTA, name: value}, name, "") for name, value in (("warn_at", "80"), ("audience", "stuff"))),
         ],
         ids=str,

@@ -100,5 +100,5 @@ def test_what_the_site_recorded(run: Any, settings: Any, monkeypatch: pytest.Mon
     ]
     strict = {"refused": 2, "idents": 1, "estimate": {"refused": 2, "low": 2, "high": 2}}
     told = json.loads(run(rules, "--recorded", "hour", "--json")[0])
-    assert told == {"calls": 4, "rules": {"strict": strict}, "share": 1.0}
+    assert told == {"calls": 4, "rules": {"strict": strict}, "share": 1.0, "cut": 0}
     own_records.forget()

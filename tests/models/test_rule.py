@@ -54,7 +54,7 @@ WRONG = [
 BEYOND_CONSTRAINTS = [
     *({"name": "a\nb"}, {"rate": "5/600w"}, {"rate": "5/month"}, {"timezone": "Mars/Olympus"}, {"cost": 6}),
     *({"key": "os.abort"}, {"cost": 2}, {"count_denied": True}, {"cost": "shop.limits.price"}, {"warn_at": (1.5,)}),
-    *({"audience": ("anonymous",)}, {"algorithm": "sundial"}),
+    *({"audience": ("anonymous",)}, {"algorithm": "sundial"}, {"methods": ("PSOT",)}),
 ]
 
 
@@ -87,7 +87,7 @@ def test_it_is_refused_under_the_field_where_it_is_mended_and_by_the_database(
         ("events", "request,"), ("events", "connection"), ("scopes", ""), ("key", "shoe size"), ("refill", "interval"),
         ("timezone", "UTC"), ("max_delay", 1), ("action", "delay"), ("methods", "post"), ("methods", "POST,"),
         ("audience", "nobody"), ("audience", "group: "), ("plans", "group:x 5/min"), ("warn_at", "80 %"),
-        ("plans", "group:x = 5/min\n\nstaff = 5/min"), ("count_on", "4xx"), ("count_on", "401, 403"),
+        ("plans", "group:x = 5/min\n\nstaff = 5/min"), ("count_on", "6xx"), ("count_on", "401, 403"),
         ("warn_at", "1e3"), ("enforce_at", 0), ("enforce_at", 1000),
     ],
 )  # fmt: skip
@@ -152,6 +152,10 @@ def test_a_rule_survives_the_table_and_fixtures(rule: Rule) -> None:
         ({"scopes": " search, chat,search "}, {"scopes": ("search", "chat")}),
         ({"events": ["request", "message"]}, {"events": ("request", "message")}),
         ({"methods": "post, Get,post", "count_on": "403, 401"}, {"methods": ("POST", "GET"), "count_on": (401, 403)}),
+        (
+            {"methods": "query, Version-Control", "count_on": "5xx, 401"},
+            {"methods": ("QUERY", "VERSION-CONTROL"), "count_on": (401, "5xx")},
+        ),
         ({"warn_at": [1, "0.8"]}, {"warn_at": (0.8, 1.0)}),
         ({"audience": "staff , group:x"}, {"audience": ("staff", "group:x")}),
         ({"cost": "3"}, {"cost": 3}),
