@@ -32,9 +32,7 @@ settings.configure(
     MIDDLEWARE=["django_throttle.middleware.ThrottleMiddleware"],
     DJANGO_THROTTLE={
         "REDIS": os.environ["REDIS_URL"],
-        "RULES": {
-            "api": {"rate": "100000/min", "key": "ip"},
-        },
+        "RULES": {"api": {"rate": "100000/min", "key": "ip"}},
         "MAX_CONNECTIONS": 5,
         "DATABASE_RULES": False,
         "BEAT_INTERVAL": 0.5,

@@ -39,20 +39,6 @@ def nothing_left() -> Iterator[None]:
     wait_until(lambda: not agent_threads())
 
 
-@pytest.mark.agent
-def test_serves_each_store_once(settings: Any, redis_url: str) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
-    first, second = RedisStore(redis_url, deadline=5.0), RedisStore(redis_url, deadline=5.0)
-    for _ in range(3):
-        agent.ensure(first)
-    assert len(agent_threads()) == 1
-    agent.ensure(second)
-    wait_until(lambda: first.leases.is_introduced and second.leases.is_introduced, timeout=slack(2))
-    assert len(agent_threads()) == 2
-    agent.stop()
-    assert second.transport.client.zcard("dt:{p}:live") == 0
-
-
 @pytest.mark.parametrize(
     ("ends", "others", "stops"), [(True, 0, 1), (True, 1, 0), (False, 0, 0)], ids=["last", "not the last", "goes on"]
 )
@@ -186,35 +172,6 @@ def test_rules_are_watched_where_a_limiter_came_before_the_doors(
     assert len(agent_threads()) == 1
     (jobs,) = [service.thread._jobs for service in served().values() if service.thread]
     assert [job.name for job in jobs].count("polling the rules") == 1
-
-
-@pytest.mark.agent
-def test_rules_are_watched_later_where_no_thread_was_to_be_had(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
-    start_again(monkeypatch)
-    store = MemoryStore()
-    agent.ensure(store)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no thread")))
-        agent.ensure(store, rules=True)
-    assert agent_threads() == []
-    start_again(monkeypatch)
-    agent.ensure(store, rules=True)
-    assert len(agent_threads()) == 1
-
-
-def test_without_an_agent_nothing_runs(settings: Any) -> None:
-    agent.ensure(MemoryStore())
-    assert agent_threads() == []
-
-
-@pytest.mark.agent
-def test_memory_needs_no_beat(settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False, "RULES_POLL": 0.01}
-    agent.ensure(MemoryStore())
-    assert agent_threads() == []
-    agent.ensure(MemoryStore(), rules=True)
-    assert len(agent_threads()) == 1
 
 
 @pytest.mark.agent

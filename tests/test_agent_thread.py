@@ -53,17 +53,6 @@ def test_a_failing_job_is_logged_once_a_minute_and_ends_nothing(
     ]
 
 
-def test_its_log_line_says_what_a_failure_means(running: AgentThread, caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
-        raise ValueError("on purpose")
-
-    running.every(60, fail, "the failing job", meaning="nothing is written: see why")
-    with caplog.at_level(logging.WARNING, logger="django_throttle"):
-        running.start()
-        wait_until(lambda: caplog.records, timeout=slack(1))
-    assert caplog.records[0].message.endswith("ValueError: on purpose; nothing is written: see why")
-
-
 def test_a_failed_job_is_tried_again_soon(running: AgentThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_thread, "RETRY_SECONDS", 0.05)
     done: list[int] = []

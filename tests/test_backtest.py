@@ -95,11 +95,7 @@ def test_the_scope_of_a_path_is_that_of_its_view(settings: Any) -> None:
     all_of = {"rate": "1/min", "key": "ip"}
     assert refused(
         *calls, one=all_of, one_route={**all_of, "scopes": ["things"]}, nowhere={**all_of, "scopes": ["404"]}
-    ) == {
-        "one": {"ip:192.0.2.7": 3},
-        "one_route": {"ip:192.0.2.7": 1},
-        "nowhere": {"ip:192.0.2.7": 1},
-    }
+    ) == {"one": {"ip:192.0.2.7": 3}, "one_route": {"ip:192.0.2.7": 1}, "nowhere": {"ip:192.0.2.7": 1}}
 
 
 def test_what_an_answer_gives_back() -> None:

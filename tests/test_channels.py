@@ -62,14 +62,6 @@ class TestHandshake:
         assert close["code"] == 4001
         await communicator.disconnect()
 
-    async def test_the_setting_says_how_where_nobody_else_does(self, enforce: Enforce) -> None:
-        enforce(sockets={**TWO_SOCKETS, "limit": 1}, REFUSE_SOCKET="frame")
-        communicator = await opened()
-        assert [event["type"] for event in await handshake()] == [
-            "websocket.accept", "websocket.send", "websocket.close",
-        ]  # fmt: skip
-        await communicator.disconnect()
-
     async def test_an_unknown_way_to_refuse_is_said_at_once(self, enforce: Enforce) -> None:
         enforce()
         with pytest.raises(InvalidSetting, match="one of http, frame, not 'shout'"):
@@ -96,14 +88,6 @@ class TestHandshake:
         await (await opened(routed)).disconnect()
         assert (await socket(routed).connect())[0] is False
         await (await opened(KINDS["async"])).disconnect()
-
-    async def test_it_stands_between_two_routers(self, enforce: Enforce) -> None:
-        enforce(sockets={**TWO_SOCKETS, "limit": 1})
-        inner = ThrottleMiddleware(URLRouter([path("chat", PlainEcho.as_asgi())]), "chat")
-        app = URLRouter([path("", inner)])
-        communicator = await opened(app)
-        assert (await socket(app).connect())[0] is False
-        await communicator.disconnect()
 
     async def test_what_is_no_socket_passes_the_middleware_untouched(self, enforce: Enforce) -> None:
         async def http(scope: Any, receive: Any, send: Any) -> None:

@@ -55,11 +55,6 @@ def work_and_end(url: str) -> int:
     return passed
 
 
-def work_and_vanish(url: str) -> None:
-    work_and_end(url)
-    os._exit(0)
-
-
 def run_children(method: str, target: Callable[[str], object], url: str) -> None:
     """Run two, one after the other, from a process that has no other threads."""
     for _ in range(2):
@@ -104,13 +99,6 @@ def url(redis_url: str, settings: Any) -> str:
 @METHODS
 def test_one_that_ends_by_itself(method: str, url: str) -> None:
     run(run_children, method, work, url)
-    check_nothing_is_lost()
-
-
-@METHODS
-def test_one_that_vanishes_once_it_has_told(method: str, url: str) -> None:
-    """As a worker of RQ does after each job."""
-    run(run_children, method, work_and_vanish, url)
     check_nothing_is_lost()
 
 

@@ -89,23 +89,6 @@ def test_a_long_text_in_a_variable_is_one_value() -> None:
 
 
 @pytest.mark.parametrize(
-    "query",
-    [
-        " ".join(f"query q{number} {{ ...f }}" for number in range(450)) + "fragment f on T {" + "a " * 3_000 + "}",
-        "query("
-        + "".join(f"$a{n}: I " for n in range(900))
-        + "){f("
-        + " ".join(f"x: $a{n}" for n in range(600))
-        + ")}",
-    ],
-    ids=["operations with one fragment", "variables"],
-)
-def test_a_query_is_looked_at_so_often_at_most(query: str) -> None:
-    assert len(query) < 15_000
-    quick(lambda: operation_cost(post(json.dumps({"query": query}))))
-
-
-@pytest.mark.parametrize(
     "line",
     [LINE + "a" * 60_000, LINE + '"' * 60_000, LINE + '" ' * 30_000, "a:1" * 20_000, "a - " + " [" * 30_000],
     ids=["path", "quotes", "apart", "colons", "brackets"],

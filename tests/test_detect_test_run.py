@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from threading import active_count
 from typing import Any
 
@@ -18,8 +15,6 @@ from django_throttle import agent, detect_test_run, stores
 from django_throttle.limiter import decide
 from django_throttle.stores import MemoryStore, RedisStore, get_store
 from tests.observe.conftest import FACTS
-
-TOP = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -63,57 +58,6 @@ def test_an_ordinary_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_command_of_django_is_one_from_the_start(line: str, is_one: bool) -> None:
     assert detect_test_run.is_test_command(line.split()) is is_one
-
-
-def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, **variables, "PYTHONPATH": f"{folder}{os.pathsep}{TOP}"}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, check=False, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
-
-
-@pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize(("module", "is_one"), [("django", True), ("server", False)])
-def test_of_the_modules_that_python_runs_only_django_is_one(tmp_path: Path, module: str, is_one: bool) -> None:
-    (tmp_path / "server").mkdir()
-    (tmp_path / "server" / "__main__.py").write_text("import said\n")
-    (tmp_path / "said.py").write_text(
-        "from django_throttle import detect_test_run\nraise SystemExit(f'on: {detect_test_run.counts_in_memory()}')\n"
-    )
-    found = run(tmp_path, "-m", module, "test", DJANGO_SETTINGS_MODULE="said")
-    assert f"on: {is_one}" in found.stderr
-
-
-RUNNER = """
-import sys
-import django
-from django.conf import settings
-settings.configure(
-    SECRET_KEY="x", INSTALLED_APPS=["site_limits"], DJANGO_THROTTLE={"REDIS": "redis://127.0.0.1:1/0"}
-)
-from django.test.utils import setup_test_environment
-steps = [django.setup, setup_test_environment]
-for step in reversed(steps) if "early" in sys.argv else steps:
-    step()
-from site_limits import models
-print(type(models.limiter.store).__name__)
-"""
-LIMITS = """
-from django_throttle.core import Rule
-from django_throttle.limiter import Limiter
-from django_throttle.stores import get_store
-limiter = Limiter([Rule("mail", "5/min")], get_store())
-"""
-
-
-@pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize(("when", "store"), [("early", "MemoryStore"), ("late", "RedisStore")])
-def test_what_was_got_before_the_environment_is_set_up_stays(tmp_path: Path, when: str, store: str) -> None:
-    (tmp_path / "site_limits").mkdir()
-    (tmp_path / "site_limits" / "__init__.py").touch()
-    (tmp_path / "site_limits" / "models.py").write_text(LIMITS)
-    (tmp_path / "run.py").write_text(RUNNER)
-    found = run(tmp_path, "run.py", when)
-    assert found.stdout.split() == [store], found.stderr
 
 
 def test_what_is_declared_holds() -> None:

@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
-from django_throttle.exceptions import StoreError
 from django_throttle.explain import Explanation, explain, in_short
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import Call
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores import MemoryStore
 from tests import doors
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce, Store
-from tests.servers import free_port
 
 pytestmark = pytest.mark.django_db
 enforce = pytest.fixture(doors.enforcer)
@@ -111,13 +109,6 @@ def test_the_sentence_speaks_of_what_is_asked_or_of_what_its_rule_counts(
     store = enforce(slots=slots, quiet=quiet)
     limiter.decide(Facts("search", ("request",), KnownCaller("ip:192.0.2.1")))
     assert told(store, call=call).sentence.startswith(began)
-
-
-@pytest.mark.usefixtures("redis_server")
-def test_a_store_that_does_not_answer_knows_nothing(enforce: Enforce) -> None:
-    enforce(api={"rate": "1/min"})
-    with pytest.raises(StoreError):
-        told(RedisStore(f"redis://127.0.0.1:{free_port()}/0"))
 
 
 RULES = st.builds(

@@ -7,12 +7,19 @@ import json
 from typing import Any
 from urllib.parse import urlencode
 
+import graphene
 import pytest
+import strawberry
 from django.http import HttpRequest
 from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path
+from graphene_django.views import GraphQLView as GrapheneView
 from graphql.language.parser import Parser
+from strawberry.django.views import AsyncGraphQLView, GraphQLView
+from strawberry.schema.config import StrawberryConfig
 
 from django_throttle.core.rate import TOO_COSTLY
+from django_throttle.decorators import throttle
 from django_throttle.graphql import graphql_cost, operation_cost
 from tests.doors import BOTH, Enforce, enforcer
 
@@ -221,9 +228,6 @@ class TestReadings:
         assert operation_cost(post({"query": long}, query="operationName=x")) == 4_000
         assert operation_cost(post({"query": long}, query=urlencode({"variables": "{}"}))) == 4_000
 
-    def test_a_list_in_a_float(self) -> None:
-        assert cost("{ a(limit: 1e1) { b } }", flat) == 11
-
 
 class TestRequests:
     def test_get(self) -> None:
@@ -261,10 +265,6 @@ class TestHostile:
         found = operation_cost(post({"query": f"{{ ...f0 }} {parts} fragment f200 on Q {{ x }}"}))
         assert found == TOO_COSTLY
 
-    def test_a_long_chain_of_fragments(self) -> None:
-        parts = " ".join(f"fragment f{n} on Q {{ ...f{n + 1} }}" for n in range(400))
-        assert operation_cost(post({"query": f"{{ ...f0 }} {parts} fragment f400 on Q {{ x }}"})) in (1, TOO_COSTLY)
-
     @pytest.mark.parametrize("levels", [20, 200, 3000, 7000])
     def test_depth(self, levels: int) -> None:
         found = operation_cost(post({"query": "{a" * levels + "}" * levels}))
@@ -280,10 +280,6 @@ class TestHostile:
         assert operation_cost(post([{"query": "{ a }" + " " * 5_000}] * 4)) == TOO_COSTLY
         assert operation_cost(post([{}] * 20_000)) == 20_000
 
-    def test_one_text_in_the_url_for_many_operations(self) -> None:
-        sent = urlencode({"query": "{ a }", "variables": json.dumps({"n": [0] * 1000})})
-        assert operation_cost(post([{}] * 10_000, query=sent)) == TOO_COSTLY
-
     def test_a_large_variable_used_often(self) -> None:
         query = f"query($v: V) {{ {' '.join(f'a{n}: u(v: $v) {{ x }}' for n in range(500))} }}"
         assert operation_cost(post({"query": query, "variables": {"v": [{"first": 3}] * 10_000}})) == 500 * 5.5
@@ -294,12 +290,61 @@ class TestHostile:
         assert cost(f"{{ a(first: {'9' * 400}) {{ __typename }} }}") == 1
 
 
+class Person(graphene.ObjectType):
+    name = graphene.String()
+    friends = graphene.List(lambda: Person, first=graphene.Int())
+
+    def resolve_name(self, _: Any) -> str:
+        return "Anna"
+
+    def resolve_friends(self, _: Any, first: int = 1) -> list[Person]:
+        return [Person()] * first
+
+
+class Query(graphene.ObjectType):
+    me = graphene.Field(Person)
+
+    def resolve_me(self, _: Any) -> Person:
+        return Person()
+
+
+@strawberry.type
+class Somebody:
+    @strawberry.field
+    def name(self) -> str:
+        return "Anna"
+
+    @strawberry.field
+    def friends(self, first: int = 1) -> list[Somebody]:
+        return [Somebody()] * first
+
+
+@strawberry.type
+class Root:
+    @strawberry.field
+    def me(self) -> Somebody:
+        return Somebody()
+
+
+graphene_schema = graphene.Schema(query=Query)
+schema = strawberry.Schema(query=Root, config=StrawberryConfig(batching_config={"max_operations": 10}))
+
+
+urlpatterns = [
+    path("graphene", GrapheneView.as_view(schema=graphene_schema), name="graphene"),
+    path("graphene-batch", GrapheneView.as_view(schema=graphene_schema, batch=True), name="graphene-batch"),
+    path("strawberry", GraphQLView.as_view(schema=schema), name="strawberry"),
+    path("strawberry-async", AsyncGraphQLView.as_view(schema=schema), name="strawberry-async"),
+    path("decorated", throttle("decorated", cost=operation_cost)(GrapheneView.as_view(schema=graphene_schema))),
+    path("decorated-async", throttle("decorated", cost=operation_cost)(AsyncGraphQLView.as_view(schema=schema))),
+]
+
 ME = "{ me { name } }"
 FRIENDS = "{ me { friends(first: 10) { name } } }"  # 1 + 1.5 × (1 + 10 × 1.5)
 
 
 @BOTH
-@pytest.mark.urls("tests.graphql_site")
+@pytest.mark.urls(__name__)
 class TestViews:
     """Real ones, behind the middleware and under the decorator."""
 
@@ -329,22 +374,6 @@ class TestViews:
         assert "r=3" in client.post(f"/{path}", two, content_type=JSON)["RateLimit"]
         refused = client.post(f"/{path}", {"query": FRIENDS}, content_type=JSON)
         assert refused.status_code == 429 and int(refused["Retry-After"]) >= 1
-
-    @pytest.mark.parametrize("beside", ["{}", "[]", '{"query": "{ me { name } }"}'])
-    @pytest.mark.parametrize("kind", ["form", "multipart"])
-    def test_a_field_more_makes_nothing_cheaper(self, enforce: Enforce, beside: str, kind: str) -> None:
-        self.rules(enforce)
-        sent = {"query": FRIENDS, "operations": beside}
-        form = {"data": sent} if kind == "multipart" else {"data": urlencode(sent), "content_type": FORM}
-        answer = Client().post("/graphene", **form)
-        assert len(answer.json()["data"]["me"]["friends"]) == 10 and "r=35" in answer["RateLimit"]
-
-    def test_a_body_that_the_server_does_not_read_makes_nothing_cheaper(self, enforce: Enforce) -> None:
-        self.rules(enforce)
-        query = "query($n: Int! = 10) { me { friends(first: $n) { name } } }"
-        body = json.dumps({"variables": {"n": 1}})
-        answer = Client().generic("GET", f"/strawberry?{urlencode({'query': query})}", body, content_type=JSON)
-        assert len(answer.json()["data"]["me"]["friends"]) == 10 and "r=35" in answer["RateLimit"]
 
     @pytest.mark.parametrize("path", ["graphene-batch", "strawberry"])
     def test_a_batch(self, enforce: Enforce, path: str) -> None:

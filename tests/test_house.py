@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 from collections.abc import Callable, Iterator
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -100,25 +98,6 @@ def test_nothing_that_is_read_is_run() -> None:
     assert faults_in(PACKAGE.rglob("*.py"), running) == []
     scripts = {path.name: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.lua")}
     assert [name for name, text in scripts.items() if re.search(r"\b(load|loadstring|dofile|setfenv)\b", text)] == []
-
-
-def test_every_script_says_what_goes_in_and_out() -> None:
-    faults = []
-    for path in PACKAGE.rglob("*.lua"):
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        header = "\n".join(takewhile(lambda line: line.startswith("--"), lines))
-        faults += [f"{path.name} lacks {word}" for word in ("KEYS", "ARGV", "eply") if word not in header]
-    assert faults == []
-
-
-def test_what_a_module_offers_is_sorted_and_there() -> None:
-    faults = []
-    for name in modules():
-        module = importlib.import_module(name)
-        offered = list(getattr(module, "__all__", []))
-        if offered != sorted(set(offered)) or not all(hasattr(module, each) for each in offered):
-            faults.append(name)
-    assert faults == []
 
 
 def test_no_file_names_a_path_of_a_machine() -> None:

@@ -11,7 +11,6 @@ import time
 import urllib.request
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from django.conf import settings as django_settings
@@ -19,7 +18,6 @@ from redis import Redis
 
 from django_throttle.core import Rule
 from tests.damper.test_processes import counted
-from tests.http.servers import Server as HttpServer
 from tests.servers import RedisServer, free_port, slack, wait_until
 from tests.sockets.servers import RULES, Server
 from tests.sockets.visitor import Visitor, echo, ends
@@ -107,23 +105,6 @@ async def test_the_last_reports_of_dampers_arrive(name: str, redis_server: Redis
         assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 30
     finally:
         server.kill()
-
-
-@pytest.mark.row("F44")
-@pytest.mark.parametrize("kind", ["uvicorn-h11", "uvicorn-httptools"])
-@pytest.mark.usefixtures("servers")
-def test_those_of_requests_arrive_as_well(kind: str, redis_server: RedisServer) -> None:
-    rules = {"api": {"rate": "1000/s", "algorithm": "damper", "scopes": ["middleware"], "key": "tests.http.served.who"}}
-    with HttpServer(kind, redis_server, rules, DAMPER_INTERVAL=NEVER) as server:
-        name = uuid4().hex
-        for _ in range(30):
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/middleware/quick/{name}", timeout=30) as one:
-                assert one.status == 200
-        rule, ident = Rule.from_options("api", rules["api"]), f"tests.http.served.who:{name}"
-        assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 0
-        server.signal()
-        server.process.wait(slack(20))
-        assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 30
 
 
 def test_a_site_of_synchronous_views_under_uvicorn(redis_server: RedisServer, redis: Redis, tmp_path: Path) -> None:

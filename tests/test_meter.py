@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group, User
-from django.db import DatabaseError, Error, OperationalError, connection, connections, transaction
+from django.db import DatabaseError, OperationalError, connection, connections, transaction
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.test.utils import CaptureQueriesContext
@@ -50,10 +50,6 @@ def other(groups: None, tmp_path: Any) -> Iterator[str]:
         del connections["other"]
 
 
-def first() -> int:
-    return len(Group.objects.order_by("pk")[:1])
-
-
 def every() -> int:
     return len(Group.objects.all())
 
@@ -65,14 +61,6 @@ def piecewise() -> int:
 def number() -> int:
     Group.objects.count()
     return 1
-
-
-def nothing() -> int:
-    return len(Group.objects.filter(name="nobody"))
-
-
-def missing() -> int:
-    return int(Group.objects.filter(name="nobody").exists())
 
 
 def names() -> int:
@@ -93,13 +81,6 @@ def remove() -> int:
 def in_transaction() -> int:
     with transaction.atomic(), transaction.atomic():
         return len(Group.objects.all()[:3])
-
-
-def rolled_back() -> int:
-    with transaction.atomic():
-        found = len(Group.objects.all()[:3])
-        transaction.set_rollback(True)
-    return found
 
 
 def failing() -> int:
@@ -124,13 +105,8 @@ def by_many() -> int:
     return 0
 
 
-def raw() -> int:
-    return len(list(Group.objects.raw("SELECT id, name FROM auth_group WHERE name LIKE %s", ["group 1%"])))
-
-
 WAYS = (
-    first, every, piecewise, number, nothing, missing, names, write, remove, in_transaction, rolled_back, failing,
-    by_cursor, by_many, raw,
+    every, piecewise, number, names, write, remove, in_transaction, failing, by_cursor, by_many,
 )  # fmt: skip
 
 
@@ -143,16 +119,6 @@ class TestQueriesAndRows:
         assert meter.queries == len(logged(captured)) > 0
         assert meter.rows == fetched
         assert meter.seconds > 0.0
-
-    @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-    async def test_the_same_from_an_event_loop(self, way: Callable[[], int]) -> None:
-        def captured() -> tuple[int, int]:
-            with CaptureQueriesContext(connection) as captured:
-                return way(), len(logged(captured))
-
-        with metered() as meter:
-            fetched, queries = await sync_to_async(captured)()
-        assert (meter.queries, meter.rows) == (queries, fetched)
 
     async def test_of_asynchronous_queries(self) -> None:
         with metered() as meter:
@@ -282,13 +248,6 @@ class TestConnections:
             assert own.fetchone() == "its own"
         assert (meter.queries, meter.rows) == (1, 0)
 
-    def test_errors_while_rows_are_fetched_are_those_of_django(self) -> None:
-        with metered(), connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-            cursor.cursor.close()
-            with pytest.raises(Error):
-                cursor.fetchone()
-
 
 class TestTimes:
     def test_wall_and_cpu_time_go_on_until_it_stops(self) -> None:
@@ -304,14 +263,6 @@ class TestTimes:
         stood = meter.measures
         assert not meter.stop()
         assert meter.measures == stood
-
-    def test_another_thread_adds_no_cpu_time(self) -> None:
-        meter = Meter()
-        before = meter.cpu_ms
-        thread = threading.Thread(target=lambda: [sum(range(200_000)), meter.cpu_ms])
-        thread.start()
-        thread.join()
-        assert meter.cpu_ms - before < 50
 
     def test_all_measures_by_name(self) -> None:
         meter = Meter(bytes=12)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +66,6 @@ class TestOneProcess:
         assert all(decision.allowed for decision in decisions)
         assert len(commands) <= 10, "whoever comes while one buys waits for that"
 
-    def test_nor_those_of_many_threads(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        commands = commands_to(store, monkeypatch)
-        with ThreadPoolExecutor(20) as pool:
-            list(pool.map(warm, [Limiter([HOT], store)] * 20, [50] * 20))
-        assert len(commands) <= 12
-        assert used(store) >= 1000
-
     def test_remaining_has_what_the_process_holds(self, store: RedisStore) -> None:
         limits = Limiter([HOT], store)
         told = [decision.remaining for decision in warm(limits)]
@@ -90,11 +82,6 @@ class TestOneProcess:
         assert LONGEST_HOLD / 1_000_000 + SWEEP_SECONDS < 1
         wait_until(lambda: used(store) == 100)
         agent.stop_for(store)
-
-    def test_all_goes_back_at_the_end(self, store: RedisStore) -> None:
-        warm(Limiter([HOT], store))
-        give_back(store, everything=True)
-        assert used(store) == 100
 
     def test_receivers_are_told_once(self, redis_url: str, settings: Any) -> None:
         rule = {"rate": "100/hour", "algorithm": "fixed_window", "prepaid": True, "warn_at": [0.5], "enforce_at": 2.5}
@@ -132,22 +119,6 @@ class TestSeveralRules:
         assert decisions[-1].rule == "hot"
         assert [one.rule for one in decisions[0].outcomes] == ["other", "hot"]
         assert used(store, other) == 3
-
-    def test_beside_a_damper_and_a_slot(self, store: RedisStore) -> None:
-        rules = [
-            HOT,
-            Rule("damper", "1000/s", algorithm="damper"),
-            Rule("slot", limit=2, algorithm="concurrency", events=("connection",)),
-            Rule("second", "1000/h", algorithm="gcra", prepaid=True),
-        ]
-        limits = Limiter(rules, store)
-        decisions = warm(limits, 4)
-        assert [decision.allowed for decision in decisions] == [True, True, False, False]
-        assert [one.rule for one in decisions[0].outcomes] == ["hot", "damper", "slot", "second"]
-        for decision in decisions:
-            limits.release(decision.lease)
-        give_back(store, everything=True)
-        assert used(store) == 2
 
     async def test_a_receipt_of_the_whole_gives_units_back(self, store: RedisStore) -> None:
         """As a door needs that decides before the view."""

@@ -21,7 +21,6 @@ from tests.doors import Enforce, enforcer
 from tests.inside import count_in
 
 enforce = pytest.fixture(enforcer)
-QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
 
 class View(APIView):

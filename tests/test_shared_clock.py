@@ -107,13 +107,6 @@ def test_a_process_logs_it_once(
     assert ("300.0 s behind Redis'" in line) is (off < 0)
 
 
-def test_clocks_that_agree_are_left_alone(enforce: Live, host: Callable[[float], None]) -> None:
-    store: Any = enforce()
-    host(0.4)
-    in_force.fetch(store)
-    assert shared_clock.shared_clock.offset == 0.0
-
-
 @OFF
 def test_the_overview_names_the_host(enforce: Live, host: Callable[[float], None], off: float) -> None:
     store = enforce(api={"rate": "5/min"})

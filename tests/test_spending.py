@@ -100,14 +100,6 @@ def test_beyond_it_batches_are_paid_for(enforce: Enforce, asked: Any) -> None:
 
 
 @BOTH
-def test_large_chunks_are_batches_of_their_own(enforce: Enforce, asked: Any) -> None:
-    commands = asked(enforce, tokens=TOKENS)
-    spending(70, 60)
-    assert costs(commands) == [50, 70, 60]
-    assert left() == 870
-
-
-@BOTH
 def test_the_end_of_a_budget_is_said_and_what_went_beyond_it_is_owed(enforce: Enforce) -> None:
     options = {"algorithm": "token_bucket"}
     enforce(tokens={**TOKENS, **options})
@@ -132,22 +124,6 @@ def test_the_last_units_of_a_budget_are_had(enforce: Enforce, asked: Any) -> Non
     assert [one.allowed for one in told] == [True] * 4
     assert costs(commands) == [995, 10, 2, 10, 2, 10, 1]
     assert left() == 0
-
-
-@BOTH
-def test_without_a_rule_nothing_is_charged(enforce: Enforce, asked: Any) -> None:
-    commands = asked(enforce, tokens={**TOKENS, "unit": "calls", "reserve": ""})
-    _, told = spending(5, 5000)
-    assert [one.allowed for one in told] == [True, True]
-    assert costs(commands) == [1]
-
-
-@BOTH
-def test_a_result_that_is_refunded_has_spent_nothing(enforce: Enforce) -> None:
-    options = {"refund_on": ["5xx"]}
-    enforce(tokens={**TOKENS, **options})
-    spending(500, status=503)
-    assert left(**options) == 1000
 
 
 @BOTH

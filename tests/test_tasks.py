@@ -12,11 +12,8 @@ from celery import Celery
 from django.core.management import call_command
 from django_tasks_db.models import DBTaskResult
 
-from django_throttle import limiter
-from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
-from django_throttle.exceptions import PutOffTooOften, Refused
-from django_throttle.identity.caller import IdentWho
+from django_throttle.exceptions import InvalidCost, PutOffTooOften, Refused
 from django_throttle.limiter import Limiter
 from django_throttle.site_queues import tasks_module
 from django_throttle.stores import get_store
@@ -182,13 +179,6 @@ class TestDjangoTasks:
         assert (found.status, found.errors[0].exception_class_path, ran) == ("FAILED", "builtins.TypeError", [])
         assert "@throttled_task goes above @task of django.tasks" in found.errors[0].traceback
 
-    def test_the_budget_is_that_of_every_door(self, enforce: Enforce) -> None:
-        enforce(reports=WINDOW)
-        limiter.decide(Facts("elsewhere", ("request",), IdentWho("x"), rule="reports", ident="name:a"))
-        make.enqueue("a")
-        work()
-        assert ran == []
-
 
 class Worker:
     """Does with a message what Celery's worker does, and keeps what is published meanwhile."""
@@ -328,3 +318,13 @@ async def agenerates() -> Any:
 def test_what_it_cannot_limit_is_said(task: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         throttled_task("reports")(task)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rule": ""}, {"rule": 1}, {"ident": 1}, {"ident": awaited}, {"cost": awaited}, {"max_put_off": -1}]
+)
+def test_options_that_make_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        throttled_task(**({"rule": "reports"} | wrong))
+    with pytest.raises(InvalidCost):
+        throttled_task("reports", cost=-1)

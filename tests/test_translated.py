@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.core.management import CommandError, call_command
-from django.template.loader import render_to_string
-from django.test import override_settings
 from django.utils import translation
 
-from django_throttle.core import Override, Rule
+from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe, who
-from django_throttle.core.overrides import describe_effect
-from django_throttle.core.texts import gettext_lazy, in_sentence, sentences
 from django_throttle.exceptions import InvalidRate, InvalidRule
-from django_throttle.explain import Explanation, in_short
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
-from django_throttle.recording import own_records
-from django_throttle.recording.overview import overview
 from django_throttle.rulebook import sources
-from django_throttle.rulebook.coverage import Call
-from django_throttle.stores import MemoryStore
-from django_throttle.translated import capitalised, gettext, joined, ngettext, translated, written
-from tests.recording.calls import call
+from django_throttle.translated import gettext, translated, written
 
 LANGUAGES = ("en", "de", "es", "fr", "ja")
 PLANNED = Rule("api", "100/min", key="user", plans={"group:premium": "1000/min"})
@@ -60,22 +48,6 @@ def test_whom_a_rule_counts_is_the_subject_of_its_sentence_in_german(key: str) -
         assert said.startswith(f"bei ihr hat {translated(who(key))} ein eigenes Budget, session:1 aber nicht:")
 
 
-def test_a_call_of_any_gender_is_said_in_german() -> None:
-    rule = Rule("a", "5/min", cost=2, enforce_at=2.5, scopes=["a", "b"])
-    with translation.override("de"):
-        assert "jeder Aufruf zählt 2, geduldet bis zum 2,5-Fachen" in translated(describe(rule))
-        for event, asked in (("message", "Eine Nachricht"), ("request", "Eine Anfrage"), ("task", "Eine Aufgabe")):
-            told = Explanation(Call("", "", event), KnownCaller("ip:192.0.2.1"))
-            said = f"{asked} von ip:192.0.2.1 würde zugelassen, da keine Regel gilt, die ablehnt."
-            assert translated(told.sentence) == said
-
-
-def test_no_space_stands_between_japanese_sentences() -> None:
-    with translation.override("ja"):
-        page = render_to_string("django_throttle/429.html", {"status": 429, "code": "blocked", "seconds": None})
-    assert "。誤り" in page and "。 " not in page
-
-
 def test_all_parts_of_a_description_are_translated() -> None:
     options: dict[str, Any] = {"key": "tenant+user", "algorithm": "leaky_bucket", "burst": 20, "scopes": ["a", "b"]}
     words = describe(Rule("q", "5/10m", action="delay", max_delay=1.5, audience=["staff", "group:editors"], **options))
@@ -90,29 +62,6 @@ def test_all_parts_of_a_description_are_translated() -> None:
     assert in_every_language(describe(Rule("s", **sockets)))["fr"] == (
         "chaque utilisateur ou adresse : 1 WebSocket ouvert à la fois, un nouveau WebSocket ferme le plus ancien"
     )
-
-
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [
-        (1, ("1 Anfrage je Minute", "1 solicitud cada minuto", "1 requête par minute", "1 分あたり 1 リクエスト")),
-        (2, ("2 Anfragen je Minute", "2 solicitudes cada minuto", "2 requêtes par minute", "1 分あたり 2 リクエスト")),
-    ],
-)
-def test_plurals(count: int, said: tuple[str, ...]) -> None:
-    found = in_every_language(describe(Rule("api", f"{count}/min", key="everyone")))
-    assert tuple(found[language].partition(": ")[2] for language in LANGUAGES[1:]) == said
-
-
-def test_one_call_of_a_rule_is_one_call() -> None:
-    own_records.forget()  # what other tests of this process have recorded
-    store = MemoryStore()
-    call(store, [Rule("api", "3/hour", algorithm="sliding_log")], "user:1", 1)
-    found = overview(store, ["api"])
-    said = in_every_language(found.rules[0].in_words)
-    assert said["en"].startswith("'api': 1 call, 0.0") and said["de"].startswith("'api': 1 Aufruf, ")
-    assert said["fr"].startswith("'api' : 1 appel, ") and said["fr"].endswith(" au cours des dernières 24 heures.")
-    assert " 1 Entscheidung in " in in_every_language(found.store_in_words)["de"]
 
 
 def test_what_is_wrong_is_translated_and_the_exception_is_not() -> None:
@@ -137,20 +86,6 @@ def test_numbers_have_the_separators_of_the_language_and_what_is_typed_has_not()
         assert (written(1234.5, ",.1f"), written(0.5, ".0%")) == ("1.234,5", "50\xa0%")
     with translation.override("it"):  # all of it is English, though Django itself has a word for "group"
         assert translated(describe(PLANNED)) == SAID["en"]
-
-
-def test_labels_sentences_and_overrides() -> None:
-    label = gettext_lazy("{title} belongs to {owners} only", title="strict", owners=in_sentence("Sliding window"))
-    assert in_every_language(label)["en"] == "strict belongs to sliding window only"
-    assert in_every_language(label)["de"] == "strict gehört nur zu Gleitendes Fenster"
-    both = sentences([gettext_lazy("What was already used still counts."), gettext_lazy("This names nobody.")])
-    assert in_every_language(both)["ja"] == "使用量は引き継がれます。該当する対象がありません。"
-    effect = describe_effect(Override(subject="user:1", effect="multiply", factor=2.5, rules=("api", "chat")))
-    assert in_every_language(effect)["de"] == "2,5 × das Limit von api und chat"
-    assert in_every_language(in_short(7000.0))["fr"] == "2 h"
-    with translation.override("de"):
-        assert joined(["Eins.", "", "Zwei."]) == "Eins. Zwei." and capitalised("jeder API-Schlüssel")[0] == "J"
-        assert ngettext("{count} day", "{count} days", 2) == "2 Tagen" and translated(7) == "7"
 
 
 @pytest.mark.django_db
@@ -182,17 +117,3 @@ def test_the_form_says_what_is_wrong_in_the_language_of_its_reader() -> None:
         with translation.override("de"), pytest.raises(ValidationError) as wrong:
             ThrottleRule(name="api", rate="5/min", **values).full_clean()
         assert wrong.value.messages == [said]
-
-
-@pytest.mark.django_db
-def test_commands_speak_the_language_of_the_site() -> None:
-    ThrottleRule.of(PLANNED).save()
-    with override_settings(LANGUAGE_CODE="de", DJANGO_THROTTLE={}), translation.override("de"):
-        out = StringIO()
-        call_command("throttle_rules", "list", stdout=out)
-        assert SAID["de"] in out.getvalue() and "Datenbank" in out.getvalue()
-        with pytest.raises(CommandError, match="nichts wurde beendet, da nicht in Kraft: 99"):
-            call_command("throttle_override", "end", "99")
-        out = StringIO()
-        call_command("throttle_rules", "log", "--json", stdout=out)
-        assert json.loads(out.getvalue())[0]["words"] == SAID["en"]

@@ -159,21 +159,3 @@ def test_each_panel_shows_something(scrape: Any, promtool: Any, tmp_path: Path) 
     complaints = told.stdout + told.stderr
     quiet = [one for one in shown() if f"expr: {json.dumps(one)}" not in complaints]
     assert not quiet, complaints
-
-
-def test_the_dashboard_can_be_imported_anywhere() -> None:
-    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    source = dashboard["templating"]["list"][0]
-    assert (source["type"], source["query"]) == ("datasource", "prometheus")
-    for one in (*panels(), *dashboard["templating"]["list"][1:], *(t for panel in panels() for t in panel["targets"])):
-        assert one["datasource"]["uid"] == f"${{{source['name']}}}"
-    numbers = [panel["id"] for panel in panels()]
-    assert len({*numbers}) == len(numbers)
-    taken = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in panels())
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len({*taken}) == len(taken), "two panels lie on each other"
-    assert max(x for x, _ in taken) < 24

@@ -6,12 +6,10 @@ from collections import Counter
 
 import pytest
 
-from django_throttle import observe
 from django_throttle.core.decision import Outcome, conclude
-from django_throttle.exceptions import Cause
 from django_throttle.meter import Meter
 from django_throttle.observe import metrics
-from django_throttle.observe.metrics import COSTLY, DECISIONS, DROPS, FAILURES, Add, Counts, Metric
+from django_throttle.observe.metrics import COSTLY, DECISIONS, Add, Counts, Metric
 from django_throttle.observe.reports import Report
 from django_throttle.signals import costly
 from tests.observe.conftest import FACTS, decided
@@ -48,17 +46,6 @@ def test_each_outcome_is_counted_and_its_series_asked_for_once(library: Library)
     assert library.counted == {one: 3, two: 3}
     assert library.asked == {one: 1, two: 1}
     assert library.seconds == [0.002] * 3
-
-
-def test_a_decision_without_the_store_is_counted_by_cause(library: Library) -> None:
-    library.counts.count(Report(FACTS, decided(True)._replace(degraded=True, cause=Cause.POOL), 0.0))
-    assert library.counted[FAILURES.name, "pool"] == 1
-
-
-def test_signals_are_counted(library: Library) -> None:
-    observe.tell_dropped("receive", 3)
-    costly.send(sender=None, scope="search", meter=Meter(), above=("queries",))
-    assert library.counted == {(DROPS.name, "receive"): 3, (COSTLY.name, "search"): 1}
 
 
 def test_rules_and_scopes_without_end_share_a_name(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:

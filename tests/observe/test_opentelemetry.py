@@ -60,33 +60,6 @@ use()
 (scope,) = resource.scope_metrics
 print(json.dumps([scope.scope.name, [json.loads(metric.to_json()) for metric in scope.metrics]]))
 """
-COLLECTED = """
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.metrics import set_meter_provider
-from opentelemetry.sdk.metrics import MeterProvider
-from prometheus_client import REGISTRY, CollectorRegistry
-
-own = CollectorRegistry()
-theirs = PrometheusMetricReader()
-REGISTRY.unregister(theirs._collector)
-own.register(theirs._collector)
-set_meter_provider(MeterProvider([theirs]))
-use()
-
-
-def series(registry):
-    found = []
-    for family in registry.collect():
-        for sample in family.samples:
-            if sample.name.startswith("django_throttle_") and not sample.name.endswith("_created"):
-                labels = {name: value for name, value in sample.labels.items() if not name.startswith("otel_scope_")}
-                labels = {**labels, "le": str(float(labels["le"]))} if "le" in labels else labels
-                found.append([sample.name, labels, None if "decision_seconds" in sample.name else float(sample.value)])
-    return sorted(found, key=lambda one: json.dumps(one, sort_keys=True))
-
-
-print(json.dumps([series(own), series(REGISTRY)]))
-"""
 
 
 def site(code: str, *arguments: str) -> Any:
@@ -127,11 +100,3 @@ def test_the_provider_gets_all_that_is_counted_once_it_is_set(when: str) -> None
         assert f"``{metric['unit']}``" in line
         labels = {label for point in metric["data"]["data_points"] for label in point["attributes"]}
         assert all(f"``{label}``" in line for label in labels)
-
-
-@pytest.mark.usefixtures("servers")
-def test_a_collector_makes_of_them_what_prometheus_has() -> None:
-    need_package("opentelemetry.exporter")
-    collected, ours = site(COLLECTED)
-    assert collected == ours
-    assert len(ours) > 20

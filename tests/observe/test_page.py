@@ -5,16 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from django.contrib.auth.models import AnonymousUser
-from django.dispatch import Signal
 from django.test import RequestFactory
 
-from django_throttle import observe, signals
+from django_throttle import observe
 from django_throttle.core import Rule
 from django_throttle.core.commands import OnceKey
-from django_throttle.core.decision import Crossing, Reason
-from django_throttle.exceptions import Cause
+from django_throttle.core.decision import Crossing
 from django_throttle.limiter import Limiter, decide
 from django_throttle.signals import throttled
 from django_throttle.stores import MemoryStore
@@ -90,11 +87,3 @@ def test_a_decision_of_ones_own_is_told() -> None:
     finally:
         throttled.disconnect(hear)
     assert heard == ["report"]
-
-
-SIGNALS = [name for name, signal in vars(signals).items() if isinstance(signal, Signal)]
-
-
-@pytest.mark.parametrize("name", [*Reason, *Cause, *SIGNALS])
-def test_the_tables_are_complete(name: str) -> None:
-    assert f"``{name}``" in TEXT

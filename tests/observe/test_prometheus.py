@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,9 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from django_throttle import observe
 from django_throttle.call_facts import Facts
-from django_throttle.core.decision import Outcome, Reason, conclude
 from django_throttle.exceptions import Cause
-from django_throttle.limiter import Limiter, adecide, decide
-from django_throttle.observe import metrics, prometheus, reports
+from django_throttle.limiter import Limiter, decide
 from django_throttle.stores import RedisStore, get_store
-from tests.inside import labels
 from tests.observe.conftest import FACTS, decided
 
 ROOT = Path(__file__).parents[2]
@@ -86,14 +82,6 @@ def test_what_a_door_decides_is_counted(enforce: Enforce) -> None:
     assert [now - then for now, then in zip(after, before, strict=True)] == [2, 3, 5]
 
 
-async def test_and_so_it_is_on_an_event_loop(enforce: Enforce) -> None:
-    before = value("decisions_total", rule="api", outcome="shadowed", reason="exceeded")
-    enforce(HOOKS=HOOKS, action="shadow")
-    for _ in range(5):
-        await adecide(FACTS)
-    assert value("decisions_total", rule="api", outcome="shadowed", reason="exceeded") - before == 3
-
-
 @pytest.mark.parametrize("cause", Cause)
 def test_failures_of_the_store_are_counted_by_cause(cause: Cause, settings: Any) -> None:
     settings.DJANGO_THROTTLE = {"AGENT": False, "HOOKS": HOOKS}
@@ -127,27 +115,6 @@ def test_an_open_breaker_is_shown(scheme: str, settings: Any) -> None:
     assert value("breakers_open") == 1
     breaker.succeeded()
     assert value("breakers_open") == 0
-
-
-class TestCardinality:
-    """No caller, and no number of rules, can make metrics grow without end."""
-
-    @pytest.fixture(autouse=True)
-    def fresh(self, settings: Any) -> None:
-        for known in labels():
-            known.clear()
-        settings.DJANGO_THROTTLE = {"AGENT": False, "HOOKS": HOOKS}
-
-    def test_it_is_at_most_rules_times_reasons_times_outcomes(self) -> None:
-        passing = {Reason.WITHIN, Reason.STORE_FAILED}
-        refusing = set(Reason) - {Reason.WITHIN}
-        said = [(True, reason) for reason in passing] + [(False, reason) for reason in refusing]
-        for rule, (allowed, reason), shadow, ident in product(RULES, said, (False, True), IDENTS):
-            outcome = Outcome(rule, ident, allowed, 1, 0, 0.0, 0.0, reason, shadow)
-            observe.tell(FACTS, conclude((outcome,)))
-        found = [line for line in series() if line.startswith("django_throttle_decisions_total")]
-        assert len(found) == len(RULES) * (len(passing) + 2 * len(refusing)) <= len(RULES) * 6 * 3
-        assert sum(float(line.split()[-1]) for line in found) == len(RULES) * len(said) * 2 * len(IDENTS)
 
 
 @pytest.mark.usefixtures("servers")
@@ -194,13 +161,3 @@ def _collected(folder: Path) -> CollectorRegistry:
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
     return registry
-
-
-def test_without_that_mode_nothing_is_done_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
-    for gauge in (prometheus.breakers, prometheus.leases, prometheus.unconfirmed):
-        monkeypatch.setattr(gauge, "set", told.append)
-    reports.run_periodic_work()
-    assert told == []
-    prometheus.set_gauges()  # what it does there
-    assert told == [metrics.open_breakers(), metrics.held_leases(), pytest.approx(metrics.unconfirmed_seconds(), abs=5)]

@@ -19,8 +19,7 @@ from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
-from tests.inside import commands_to
-from tests.servers import RedisServer, Stopwatch
+from tests.servers import RedisServer
 
 QUOTA = {"rate": "10/hour", "algorithm": "fixed_window", "warn_at": [0.8, 1.0], "enforce_at": 2}
 QUIET = {"AGENT": False, "DATABASE_RULES": False, "DEADLINE": 5.0}
@@ -55,11 +54,6 @@ def store(request: pytest.FixtureRequest, settings: Any, clock: FrozenClock) -> 
     stores.pin(before)
 
 
-@pytest.fixture
-def asked(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
-    return commands_to(store, monkeypatch)
-
-
 @pytest.fixture(params=["sync", "async"])
 def decide(request: pytest.FixtureRequest) -> Callable[..., Decision]:
     return limiter.decide if request.param == "sync" else async_to_sync(limiter.adecide)
@@ -76,13 +70,6 @@ class TestDoors:
         for _ in range(10):
             decide(FACTS)
         assert len(told) == 4, "and afresh in the next window"
-
-    def test_several_shares_at_once_are_one_command(
-        self, store: Any, decide: Any, told: list[Any], asked: list[Command]
-    ) -> None:
-        decide(Facts("search", ("request",), SameByEveryKey(), 10))
-        assert [type(command) for command in asked] == [Decide, SetOnceKeys]
-        assert [share for *_, share in told] == [0.8, 1.0]
 
     def test_to_ask_tells_nobody(self, store: Any, decide: Any, told: list[Any]) -> None:
         decide(Facts("search", ("request",), SameByEveryKey(), 7))
@@ -131,11 +118,6 @@ class TestDoors:
         assert "no mail today" in caplog.text
         assert len(told) == 1
 
-    def test_a_limiter_of_ones_own_says_what_was_reached(self, store: Any, told: list[Any]) -> None:
-        own = Limiter([Rule("quota", **QUOTA)], store)
-        assert [crossing.share for crossing in own.acquire("user:1", 8).crossed] == [0.8]
-        assert told == []
-
 
 async def test_a_caller_who_goes_away_meanwhile_leaves_no_lease_behind(settings: Any, clock: FrozenClock) -> None:
     settings.DJANGO_THROTTLE = {
@@ -178,15 +160,6 @@ class TestOnce:
         clock.to(60)
         assert store.execute(SetOnceKeys(self.MARKS)) == (True, True)
 
-    async def test_on_an_event_loop_too(self, store: Any) -> None:
-        assert await store.aexecute(SetOnceKeys(self.MARKS)) == (True, True)
-        assert await store.aexecute(SetOnceKeys(self.MARKS)) == (False, False)
-
-    @pytest.mark.parametrize("field", ["rule_id", "ident", "name"])
-    def test_another_mark_is_another(self, store: Any, field: str) -> None:
-        store.execute(SetOnceKeys(self.MARKS))
-        assert store.execute(SetOnceKeys((self.MARKS[0]._replace(**{field: "another"}),))) == (True,)
-
     def test_after_a_step_back_of_the_clock_it_lasts_no_longer_than_ever(self, store: Any, clock: FrozenClock) -> None:
         clock.to(86_400)
         store.execute(SetOnceKeys(self.MARKS[:1]))
@@ -218,17 +191,3 @@ class TestRedis:
             client.hset(key, "a", "b")
             assert store.execute(SetOnceKeys((mark,))) == (True,)
             assert 0 < client.pttl(key) <= 60_000
-
-    @pytest.mark.parametrize("driver", ["execute", "aexecute"])
-    def test_a_redis_that_hangs_just_then_costs_half_a_deadline(
-        self, driver: str, servers: None, stopwatch: type[Stopwatch]
-    ) -> None:
-        """So that a decision and its warning together take no longer than a deadline and 50 ms, by default."""
-        with RedisServer() as server:
-            store = RedisStore(server.url, deadline=1.0)
-            ask = async_to_sync(store.aexecute) if driver == "aexecute" else store.execute
-            assert ask(SetOnceKeys((OnceKey("rule", "user:1", "0.8", 60_000_000),))) == (True,)
-            server.pause()
-            with pytest.raises(StoreError), stopwatch(most=0.9):
-                ask(SetOnceKeys((OnceKey("rule", "user:1", "1.0", 60_000_000),)))
-            server.resume()

@@ -131,24 +131,6 @@ def test_a_line_names_the_event_that_the_rule_limits(
     assert [fields(record)["event"] for record in caplog.records] == [events[0], events[1], events[0]]
 
 
-def test_what_is_no_event_has_none(caplog: pytest.LogCaptureFixture) -> None:
-    observe.tell(replace(FACTS, events=()), decided(False))
-    assert "scope 'any', event none, ident" in caplog.text
-    assert fields(caplog.records[0])["event"] == ""
-
-
-def test_a_shadow_is_one_too(caplog: pytest.LogCaptureFixture, enforce: Callable[..., None]) -> None:
-    enforce(action="shadow")
-    assert all(decide(FACTS).allowed for _ in range(5))
-    assert [fields(record)["outcome"] for record in caplog.records] == ["shadowed"]
-
-
-def test_what_passes_is_none(caplog: pytest.LogCaptureFixture) -> None:
-    observe.tell(FACTS, decided(True, True))
-    observe.tell(FACTS, decided(True)._replace(degraded=True))
-    assert caplog.records == []
-
-
 def test_there_is_one_line_in_ten_seconds_for_each_rule_and_reason(
     caplog: pytest.LogCaptureFixture, clock: FrozenClock
 ) -> None:
@@ -195,27 +177,6 @@ def test_no_text_begins_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> N
     assert len(text.splitlines()) == 1
     assert text.isprintable()
     assert len(text) < 2000
-
-
-def test_the_hash_is_the_one_of_store_keys_and_of_this_site(settings: object) -> None:
-    from base64 import urlsafe_b64encode
-
-    from django_throttle.stores import RedisStore
-
-    store = RedisStore("redis://127.0.0.1:1/0", secret=reports.conf().KEY_SECRET)
-    short = reports.ident_for_logs("user:42")
-    begins = urlsafe_b64encode(bytes.fromhex(short))[:5].decode()
-    assert len(short) == 8
-    assert store.key("rule", "user:42").startswith(f"dt:{{{begins}")
-    settings.DJANGO_THROTTLE = {"KEY_SECRET": "another"}  # type: ignore[attr-defined]
-    assert reports.ident_for_logs("user:42") != short
-    assert reports.ident_for_logs("user:\ud800")
-
-
-def test_a_level_above_warning_silences_it(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.ERROR, logger="django_throttle.decisions"):
-        observe.tell(FACTS, decided(False))
-    assert caplog.records == []
 
 
 def test_the_reference_of_a_refusal_is_the_ident_of_the_rule_that_a_client_is_told_of() -> None:

@@ -14,10 +14,10 @@ from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.commands import OnceKey
 from django_throttle.core.decision import Crossing
-from django_throttle.exceptions import Cause, InvalidCost
-from django_throttle.limiter import adecide, decide
+from django_throttle.exceptions import Cause
+from django_throttle.limiter import decide
 from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
-from tests.observe.conftest import FACTS, Somebody, decided
+from tests.observe.conftest import FACTS, decided
 from tests.servers import free_port
 
 SIGNALS = {"throttled": throttled, "shadowed": shadowed, "quota_warning": quota_warning, "store_failed": store_failed}
@@ -97,18 +97,6 @@ async def test_each_signal_is_sent_for_what_it_means(case: str, on_loop: bool, t
         assert told.told == {"decision": decision}
 
 
-def test_a_refusal_of_a_door_is_signalled(enforce: Enforce, told: Receiver) -> None:
-    enforce()
-    assert [decide(FACTS).allowed for _ in range(4)] == [True, True, False, False]
-    assert told.names == ["throttled"] * 2
-
-
-async def test_and_so_it_is_on_an_event_loop(enforce: Enforce, told: Receiver) -> None:
-    enforce()
-    assert [(await adecide(FACTS)).allowed for _ in range(3)] == [True, True, False]
-    assert told.names == ["throttled"]
-
-
 @pytest.mark.parametrize("policy", ["allow", "deny", "local"])
 @pytest.mark.usefixtures("servers")
 def test_a_store_that_does_not_answer_is_signalled_with_its_cause(
@@ -131,10 +119,3 @@ async def test_a_synchronous_call_on_a_loop_goes_on_without_asynchronous_receive
     observe.tell(FACTS, decided(False))
     assert told.names == []
     assert "receiver was not called" in caplog.text
-
-
-@pytest.mark.parametrize("cost", [-1, 1.5, True, "2", None, float("nan")])
-def test_no_door_can_charge_a_cost_that_makes_no_sense(enforce: Enforce, cost: Any) -> None:
-    enforce()
-    with pytest.raises(InvalidCost):
-        decide(Facts("any", ("request",), Somebody(), cost))

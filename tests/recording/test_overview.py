@@ -10,7 +10,6 @@ from django.utils import timezone
 
 from django_throttle.core import Rule
 from django_throttle.recording.overview import overview
-from django_throttle.recording.process_rules import ProcessRules
 from django_throttle.recording.read import sample
 from django_throttle.stores import MemoryStore
 from tests.recording.calls import call
@@ -39,12 +38,3 @@ def test_a_site_without_time_zones(settings: Any) -> None:
     assert overview(store, ["api"]).rules[0].day_points[-1] == (3, 1)
     now = timezone.now()
     assert len(sample(store, now - timedelta(hours=1), now + timedelta(hours=1)).records) == 4
-
-
-def test_processes_in_words() -> None:
-    found = overview(MemoryStore(), [])
-    live = ProcessRules("a", "web1", 1, "v", 0.0, 0.0, "live")
-    found.processes.extend([live, live._replace(uid="b", pid=7, state="silent")])
-    assert found.in_words == (
-        "1 of 2 processes have version v of the rules in force; process 7 on web1 is silent: it has stopped or died"
-    )

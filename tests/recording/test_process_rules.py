@@ -146,21 +146,3 @@ def test_a_damped_ident_in_clear_sends_nothing_to_a_terminal(
     RulesReporter(store, "one")()
     call_command("throttle_overview", stdout=(out := io.StringIO()))
     assert "tenant:\\x1b[2J" in out.getvalue() and "\x1b" not in out.getvalue()
-
-
-@pytest.mark.django_db
-def test_the_command_says_of_a_rule_without_calls_only_that(
-    redis_url: str, held: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held(Snapshot([]))
-    doors.count_in(RedisStore(redis_url, deadline=5.0), monkeypatch)
-    call_command("throttle_overview", stdout=(out := io.StringIO()))
-    assert "'api': no calls in the last day." in out.getvalue()
-
-
-def test_dampers_of_a_store_in_memory() -> None:
-    store = MemoryStore()
-    for _ in range(1000):
-        store.local_limits.decide_damper(Charge(Rule("account", "10/s", algorithm="damper"), "tenant:7", 1))
-    flush(store.local_limits, store)
-    assert [one.rule for one in overview(store, []).dampers] == ["account"]
