@@ -1,7 +1,9 @@
-"""Which rules count a call, and why the others do not."""
+"""Which rules count a call, why the others do not, and which rule refuses before another one does."""
 
 from __future__ import annotations
 
+import random
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,13 +12,18 @@ from django.test import RequestFactory
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
+from django_throttle.core.algorithms import ALGORITHMS
+from django_throttle.exceptions import InvalidRule
 from django_throttle.explain import explain
 from django_throttle.find_caller import find_caller
 from django_throttle.identity import HttpWho
 from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.coverage import Call
+from django_throttle.rulebook.coverage import Call, stricter
+from django_throttle.stores import MemoryStore
 from tests import doors
+from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
 from tests.test_explain import told
 
@@ -131,3 +138,112 @@ def test_an_api_key_may_come_with_any_call(enforce: Enforce, django_user_model: 
     typed = find_caller(f"api_key:{'3f' * 20}", rulebook.current(), store).name
     assert (typed, told(store, typed).would) == (HttpWho(request).ident("api_key"), "refused")
     assert find_caller(typed, rulebook.current(), store).name == typed
+
+
+AMOUNTS: dict[str, list[Any]] = {"rate": ["2/2s", "3/6s", "4/4s", "20/min", "61/min"]}
+CHOICES: dict[str, list[Any]] = {
+    "burst": [None, 2, 9],
+    "refill": ["continuous", "interval"],
+    "resolution": [1, 4],
+    "strict": [False, True],
+    "limit": [2, 3],
+}
+
+
+def rules_of(algorithm: str) -> list[Rule]:
+    """Rules of each combination of amounts and options that the algorithm has."""
+    takes = ALGORITHMS[algorithm].takes
+    options = {name: values for name, values in CHOICES.items() if name in takes}
+    if not ALGORITHMS[algorithm].holds:
+        options |= AMOUNTS
+    rules = []
+    for values in product(*options.values()):
+        given = {name: value for name, value in zip(options, values, strict=True) if value is not None}
+        try:
+            rules.append(Rule(f"rule {(100 - 37 * len(rules)) % 101}", algorithm=algorithm, **given))
+        except InvalidRule:
+            continue
+    return rules
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_only_rules_that_refuse_first_are_said_to(algorithm: str) -> None:
+    chance, rules = random.Random(7), rules_of(algorithm)
+    pairs = [(one, other) for one, other in product(rules, rules) if one is not other]
+    found = [(strict, loose) for strict, loose in pairs if stricter(Snapshot([strict, loose]), loose)]
+    assert 0 < len(found) < len(pairs)
+    if ALGORITHMS[algorithm].is_damper:  # no store decides it
+        return
+    for strict, loose in chance.sample(found, min(40, len(found))):
+        clock = FrozenClock()
+        clock.to(chance.random() * 60)
+        limiter = Limiter([strict, loose], MemoryStore(clock))
+        for _ in range(400):
+            clock.step(chance.choice((0.0, 0.01, 0.3, 1.0, 1.0, 7.3)))
+            outcomes = {outcome.rule: outcome for outcome in limiter.acquire("user:1").outcomes}
+            assert outcomes[loose.name].allowed or not outcomes[strict.name].allowed, (strict, loose)
+
+
+RATES = (
+    (
+        "sliding_window",
+        [("4/min", "5/min"), ("5/h", "5/min"), ("1/s", "61/min")],
+        [("5/min", "4/min"), ("1/s", "60/min")],
+    ),
+    ("sliding_log", [("1/s", "60/min")], [("1/s", "59/min"), ("7/7s", "60/min")]),
+    ("fixed_window", [("1/s", "60/min"), ("5/h", "5/min")], [("3/7s", "26/min")]),
+    ("gcra", [("10/min", "700/h")], [("10/min", "500/h")]),
+    ("token_bucket", [("10/min", "10/min")], []),
+    ("damper", [("10/s", "700/min"), ("15/min", "1/s")], [("10/s", "500/min"), ("1/s", "15/min")]),
+)
+
+
+@pytest.mark.parametrize(("algorithm", "stricter_pairs", "others"), RATES)
+def test_by_rate(algorithm: str, stricter_pairs: list[tuple[str, str]], others: list[tuple[str, str]]) -> None:
+    for one, other in stricter_pairs + others:
+        strict, loose = Rule("a", one, algorithm=algorithm), Rule("b", other, algorithm=algorithm)
+        assert (stricter(Snapshot([strict, loose]), loose) is not None) == ((one, other) in stricter_pairs), (
+            one,
+            other,
+        )
+
+
+@pytest.mark.parametrize("algorithm", [name for name, row in ALGORITHMS.items() if row.is_bucket])
+def test_a_bucket_is_compared_by_its_speed_and_its_size(algorithm: str) -> None:
+    small, large, slow = (
+        Rule(name, rate, algorithm=algorithm, burst=burst)
+        for name, rate, burst in (("small", "10/min", 5), ("large", "10/min", 50), ("slow", "100/h", 5))
+    )
+    assert stricter(Snapshot([small, large]), large) == small
+    assert stricter(Snapshot([small, large]), small) is None
+    assert stricter(Snapshot([small, slow]), small) == slow
+
+
+@pytest.mark.parametrize(
+    ("options", "is_stricter"),
+    [
+        *(
+            (options, True)
+            for options in ({}, {"scopes": ["*"]}, {"scopes": ["se*"]}, {"events": ["request", "message"]})
+        ),
+        ({"rate": None, "rates": ["4/min", "1000/h"]}, True),
+        *(({"scopes": [scope]}, False) for scope in ("search", "chat")),
+        *(
+            ({name: [value]}, False)
+            for name, value in (("events", "message"), ("methods", "POST"), ("audience", "staff"))
+        ),
+        *((options, False) for options in ({"key": "ip"}, {"cost": 2}, {"action": "shadow"}, {"enabled": False})),
+        ({"enforce_at": 2}, False),
+    ],
+    ids=str,
+)
+def test_by_what_they_count(options: dict[str, Any], is_stricter: bool) -> None:
+    rule = Rule("b", "5/min", scopes=["search", "se*"])
+    other = Rule("z", **{"rate": "4/min", "scopes": ["search", "se*"], **options})
+    assert stricter(Snapshot([rule, other]), rule) == (other if is_stricter else None)
+
+
+def test_of_equal_rules_it_is_the_first() -> None:
+    first, second = Rule("a", "5/min"), Rule("b", "5/min")
+    snapshot = Snapshot([first, second])
+    assert (stricter(snapshot, first), stricter(snapshot, second)) == (None, first)

@@ -10,21 +10,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import pytest
 
 from testproject.check.standstill import elapsed
-from tests.databases import PostgreSQL
 from tests.http.servers import Server, Visit
-from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
 
 ROOT = Path(__file__).parents[2]
+OWN = {"DJANGO_SETTINGS_MODULE": "testproject.settings", "PYTHONPATH": str(ROOT)}
 # In settings five calls are allowed; an operator has made two of them.
 RULES = {"api": {"rate": "5/h", "key": "ip", "scopes": ["middleware"]}}
 ROW = {**RULES["api"], "rate": "2/h"}
@@ -63,11 +61,12 @@ class Database(NamedTuple):
     free: Callable[[], object]
 
 
-@contextmanager
-def locked_file(folder: Path, prepare: Callable[[str], None]) -> Iterator[Database]:
+@pytest.fixture
+def database(servers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """A SQLite file in which another process writes, and takes its time."""
-    file = str(folder / "db.sqlite3")
-    prepare(file)
+    file = str(tmp_path / "db.sqlite3")
+    monkeypatch.setenv("DATABASE", file)
+    subprocess.run([sys.executable, "-c", MAKE], env={**os.environ, **OWN}, cwd=ROOT, check=True)
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
 
         def hang() -> None:
@@ -77,38 +76,9 @@ def locked_file(folder: Path, prepare: Callable[[str], None]) -> Iterator[Databa
         yield Database(hang, lambda: other.execute("ROLLBACK"))
 
 
-@contextmanager
-def silent_server(folder: Path, prepare: Callable[[str], None]) -> Iterator[Database]:
-    """PostgreSQL, on a network that swallows whatever is sent."""
-    with PostgreSQL() as server, Proxy(server.port) as proxy:
-        parts = urlsplit(server.url)
-        prepare(parts._replace(netloc=parts.netloc.replace(str(server.port), str(proxy.port))).geturl())
-
-        def free() -> None:
-            proxy.set("pass")
-            proxy.cut()
-
-        yield Database(lambda: proxy.set("dead"), free)
-
-
-@pytest.fixture
-def database(
-    request: pytest.FixtureRequest, servers: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Database]:
-    def prepare(address: str) -> None:
-        monkeypatch.setenv("DATABASE", address)
-        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "testproject.settings", "PYTHONPATH": str(ROOT)}
-        subprocess.run([sys.executable, "-c", MAKE], env=environment, cwd=ROOT, check=True)
-
-    with request.param(tmp_path, prepare) as database:
-        yield database
-
-
 @pytest.mark.row("F56")
 @pytest.mark.usefixtures("redis_url")
-@pytest.mark.parametrize(
-    ("database", "kind"), [(locked_file, "uvicorn-h11"), (silent_server, "gunicorn")], indirect=["database"]
-)
+@pytest.mark.parametrize("kind", ["uvicorn-h11", "gunicorn"])
 def test_it_answers_by_the_rules_of_settings_until_the_database_has_said_others(
     database: Database, kind: str, redis_server: RedisServer, figure: Callable[..., None]
 ) -> None:
@@ -141,12 +111,10 @@ def is_said(server: Server, limit: str) -> bool:
 
 
 @pytest.mark.row("F56")
-@pytest.mark.parametrize("database", [locked_file], indirect=True)
 def test_where_that_is_asked_for_it_waits_and_nothing_else_does(database: Database) -> None:
     database.hang()
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "testproject.settings", "PYTHONPATH": str(ROOT)}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", WAITING], env=environment, cwd=ROOT, **pipes) as process:
+    with subprocess.Popen([sys.executable, "-c", WAITING], env={**os.environ, **OWN}, cwd=ROOT, **pipes) as process:
         try:
             assert process.stdout.readline() == "waiting\n"
             database.free()

@@ -121,51 +121,42 @@ def _with_rate(row: ThrottleRule) -> ThrottleRule:
     return row
 
 
-class TestOverridesThatEnd:
-    """By their own time, which nobody edits."""
+def limit(snapshot: Snapshot) -> int | None:
+    (charge,) = snapshot.match(Facts("page", ("request",), Caller(user="user:anna")))
+    return charge.rule.limit
 
-    RULE = Rule("api", "3/min", key="user")
 
-    def put(self, clock: FrozenClock, *rules: Rule, **lasts: float) -> Snapshot:
-        """In force: for each of these users twice the limit, until so many seconds after the clock's start."""
-        overrides = [
-            Override(subject=f"user:{name}", effect="multiply", factor=2, until=clock() + seconds)
-            for name, seconds in lasts.items()
-        ]
-        snapshot = Snapshot(rules or (self.RULE,), overrides=overrides, now=clock)
-        rulebook.pin(snapshot)
-        return snapshot
-
-    @staticmethod
-    def limit(snapshot: Snapshot) -> int | None:
-        (charge,) = snapshot.match(Facts("page", ("request",), Caller(user="user:anna")))
-        return charge.rule.limit
-
-    def test_listeners_are_told_once_of_what_was_and_is_in_force(self, clock: FrozenClock, heard: Heard) -> None:
-        self.put(clock, anna=10, ben=20)
-        heard.clear()
-        clock.to(9.999)
-        in_force.end_overrides()
-        assert heard == []
-        clock.to(10)
-        in_force.end_overrides()
-        in_force.end_overrides()
-        ((old, new),) = heard
-        assert (self.limit(old), self.limit(new)) == (6, 3)
-        assert new is rulebook.current()
-        assert [one.subject for one in new.overrides.all] == ["user:ben"]
-        assert new.version == Snapshot([self.RULE], overrides=new.overrides.all).version
-        clock.to(20)
-        in_force.end_overrides()
-        assert rulebook.current().version == Snapshot([self.RULE]).version
-
-    def test_an_edit_before_the_next_look_tells_of_it_too(self, clock: FrozenClock, heard: Heard) -> None:
-        self.put(clock, anna=10)
-        in_force.end_overrides()
-        heard.clear()
-        clock.to(10.2)
-        self.put(clock, replace(self.RULE, enforce_at=1.0, warn_at=(0.5,)))
-        assert [self.limit(one) for pair in heard for one in pair] == [6, 3]
+def test_listeners_are_told_once_of_overrides_that_end_by_themselves(clock: FrozenClock, heard: Heard) -> None:
+    rule = Rule("api", "3/min", key="user")
+    twice = [
+        Override(subject=f"user:{name}", effect="multiply", factor=2, until=clock() + seconds)
+        for name, seconds in (("anna", 10), ("ben", 20))
+    ]
+    rulebook.pin(Snapshot([rule], overrides=twice, now=clock))
+    heard.clear()
+    clock.to(9.999)
+    in_force.end_overrides()
+    assert heard == []
+    clock.to(10)
+    in_force.end_overrides()
+    in_force.end_overrides()
+    ((old, new),) = heard
+    assert (limit(old), limit(new)) == (6, 3)
+    assert new is rulebook.current() and new.overrides.all == (twice[1],)
+    assert new.version == Snapshot([rule], overrides=twice[1:]).version
+    clock.to(20)
+    in_force.end_overrides()
+    assert rulebook.current().version == Snapshot([rule]).version
+    heard.clear()
+    clock.to(0)
+    rulebook.pin(Snapshot([rule], overrides=twice, now=clock))
+    in_force.end_overrides()
+    heard.clear()
+    clock.to(10.2)
+    rulebook.pin(Snapshot([replace(rule, enforce_at=1.0, warn_at=(0.5,))], overrides=twice, now=clock))
+    assert [limit(snapshot) for pair in heard for snapshot in pair] == [6, 3], (
+        "an edit before the next look tells of it"
+    )
 
 
 @pytest.mark.row("F56")

@@ -160,32 +160,6 @@ def test_a_change_of_plan_is_felt_at_once_and_keeps_the_counts(enforce: Enforce)
     assert ask()[:3] == (False, 3, 0)
 
 
-def tier_of_user(subject: Any) -> Any:
-    user = subject["user"] if isinstance(subject, dict) else subject.user
-    return subject.headers["x"] if user.username == "bob" else user.first_name
-
-
-@BOTH
-@pytest.mark.django_db
-def test_explain_asks_the_function_about_a_user_and_says_where_it_cannot(
-    enforce: Enforce, caplog: pytest.LogCaptureFixture
-) -> None:
-    plans = {f"{HERE}tier_of_user:pro": "20/min", f"{HERE}tier_of_user:team": "30/min", "group:premium": "40/min"}
-    store = enforce(api={"rate": "5/min", "key": "user", "plans": plans})
-    first, second, _ = plans
-    rows = [("anna", "pro"), ("tina", "team"), ("carl", ""), ("bob", "pro")]
-    users = [User.objects.create(username=name, first_name=plan) for name, plan in rows]
-    users[-1].groups.add(Group.objects.create(name="premium"))
-    said = [explain(store, rulebook.current(), Call("search"), KnownCaller(f"user:{one.pk}")).sentence for one in users]
-    assert [one.partition("limit, ")[2] for one in said] == [
-        f"0 of 20 by plan {first} used.",
-        f"0 of 30 by plan {second} used.",
-        "0 of 5 used.",
-        f"0 of 40 by plan group:premium used (if the caller has no plan by {first} or {second}).",
-    ]
-    assert caplog.messages == []
-
-
 @pytest.mark.django_db
 @BOTH
 def test_a_user_whom_a_function_names_has_the_plan_without_a_request(enforce: Enforce) -> None:

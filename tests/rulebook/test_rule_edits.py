@@ -14,13 +14,14 @@ from django_throttle.stores import RedisStore
 from tests.servers import slack
 
 ROOT = Path(__file__).parents[2]
-# Says when it has read the rules, and when it sees another rate, by its own clock, which is the same one.
+# Says when it has read the rules, and when it sees another rate, or another override of user 1, by the clock of all.
 WATCHER = """
 import time, django
 django.setup()
 from django_throttle import agent, rulebook
 from django_throttle.rulebook import sources
 from django_throttle.stores import get_store
+from tests.callers import Caller
 reading = sources.from_database
 def read(before):
     found = reading(before)
@@ -28,13 +29,13 @@ def read(before):
     return found
 sources.from_database = read
 agent.ensure(get_store(), rules=True)
-seen = object()
+seen = None
 while True:
-    rule = rulebook.current().by_name("api")
-    rate = str(rule.rate) if rule else "none"
-    if rate != seen:
-        seen = rate
-        print(time.time(), rate, flush=True)
+    now = rulebook.current()
+    rule, held = now.by_name("api"), [override.effect for override in now.overrides.of(Caller(user="user:1"))]
+    if (found := (str(rule.rate) if rule else "none", *held)) != seen:
+        seen = found
+        print(time.time(), *seen, flush=True)
     time.sleep(0.002)
 """
 # For each line that it is given: an edit inside a transaction, which it commits on the next line.
@@ -50,6 +51,23 @@ for line in sys.stdin:
         sys.stdin.readline()
         print(time.time(), flush=True)
     print("committed", flush=True)
+"""
+
+
+# For each line that it is given: an override that lasts for so many seconds, or the end of all.
+OVERRIDE_WRITER = """
+import sys, time, datetime, django
+django.setup()
+from django.utils import timezone
+from django_throttle.models import ThrottleOverride
+for line in sys.stdin:
+    if line.strip() == "end":
+        ThrottleOverride.objects.update(until=timezone.now())
+        print(time.time(), flush=True)
+        continue
+    until = timezone.now() + datetime.timedelta(seconds=float(line))
+    ThrottleOverride.objects.create(kind="user", value="1", effect="exempt", reason="test", until=until)
+    print(time.time(), until.timestamp(), flush=True)
 """
 
 
@@ -98,10 +116,10 @@ def start(environment: dict[str, str]) -> Iterator[Callable[..., Process]]:
 
 
 def hear_change(watcher: Process) -> tuple[float, str]:
-    """Return when a watcher saw its next rate, and the rate."""
+    """Return when a watcher saw its next change, and the rate or the override that it saw."""
     while (line := watcher.hear().split())[1] == "read":
         pass
-    return float(line[0]), line[1]
+    return float(line[0]), line[-1]
 
 
 def edit(writer: Process, rate: str, *watchers: Process) -> float:
@@ -145,3 +163,25 @@ def test_it_is_seen_after_its_commit_and_within_a_second(
     for delay in delays:
         figure("in force after", delay, "s")
     assert 0 <= min(delays) <= max(delays) < slack(1.0)
+
+
+@pytest.mark.usefixtures("stopwatch")
+def test_an_override_is_in_force_within_a_second_and_ends_by_itself(start: Callable[..., Process]) -> None:
+    watcher, writer = start(WATCHER), start(OVERRIDE_WRITER)
+    without = hear_change(watcher)[1]
+
+    def delay(since: float, effect: str) -> float:
+        at, held = hear_change(watcher)
+        assert held == effect
+        return at - since
+
+    writer.say("1.5")
+    made, until = map(float, writer.hear().split())
+    delays = [delay(made, "exempt")]
+    late = delay(until, without)  # nobody edits anything
+    writer.say("600")
+    delays.append(delay(float(writer.hear().split()[0]), "exempt"))
+    writer.say("end")
+    delays.append(delay(float(writer.hear()), without))
+    assert max(delays) < slack(1.0)
+    assert 0 <= late < slack(0.25)

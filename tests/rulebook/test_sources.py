@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from django.db import connection
 from django_throttle import rulebook
 from django_throttle.core import Rule
 from django_throttle.models import ThrottleRule
-from django_throttle.rulebook import in_force, sources
+from django_throttle.rulebook import in_force
 from django_throttle.rulebook.sources import Reader
 from django_throttle.stores import MemoryStore
 from tests.forks import holds_in_child
@@ -28,55 +26,48 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.django_db
-class TestMerge:
-    def test_both_sources_are_in_force_and_the_database_wins(self, rules: Any) -> None:
-        rules(api={"rate": "10/min"}, login={"rate": "5/min"}, off={"rate": "5/min"})
-        ThrottleRule.objects.create(name="api", rate="20/min")
-        ThrottleRule.objects.create(name="extra", rate="1/s")
-        ThrottleRule.objects.create(name="off", rate="10/min", enabled=False)
-        snapshot = rulebook.refresh()
-        assert [name for name, *_ in charged(snapshot, "any", "request")] == ["api", "extra", "login"]
-        assert snapshot.by_name("api") == Rule("api", "20/min")
-
-    def test_rules_of_settings_that_make_no_sense_are_skipped(self, settings: Any, caplog: Any) -> None:
-        settings.DJANGO_THROTTLE = {"RULES": {"good": {"rate": "1/s"}, "bad": {"rate": "1/s", "burts": 3}}}
-        assert names(rulebook.refresh()) == ["good"]
-        assert "rule 'bad' from settings is skipped" in caplog.text
-        settings.DJANGO_THROTTLE = {"RULES": ["api"]}
-        assert rulebook.refresh().rules == ()
+def test_both_sources_are_in_force_the_database_wins_and_what_makes_no_sense_is_skipped(
+    rules: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules(api={"rate": "10/min"}, login={"rate": "5/min"}, off={"rate": "5/min"}, bad={"rate": "1/s", "burts": 3})
+    ThrottleRule.objects.create(name="api", rate="20/min")
+    ThrottleRule.objects.create(name="extra", rate="1/s")
+    ThrottleRule.objects.create(name="off", rate="10/min", enabled=False)
+    ThrottleRule.objects.create(name="login", rate="10/min")
+    force(ThrottleRule, {"name": "login"}, rate="nonsense")
+    snapshot = rulebook.refresh()
+    assert [name for name, *_ in charged(snapshot, "any", "request")] == ["api", "extra", "login"]
+    assert snapshot.by_name("api") == Rule("api", "20/min")
+    assert snapshot.by_name("login") == Rule("login", "5/min"), "a bad row leaves the rule of settings in force"
+    assert "rule 'bad' from settings is skipped" in caplog.text
 
 
+@pytest.mark.row("F58")
 @pytest.mark.django_db
-class TestRows:
-    def insert(self, row: str, **columns: Any) -> None:
-        """A row as a slip of raw SQL leaves it, past the constraints."""
-        ThrottleRule.objects.create(name=row, rate="5/min")
-        force(ThrottleRule, {"name": row}, **columns)
-
-    @pytest.mark.row("F58")
-    @pytest.mark.parametrize(
-        "columns",
-        [
-            {"limit": -1, "algorithm": "concurrency", "rate": "", "events": "connection"}, {"events": "connection"},
-            {"rate": "5/0m"}, {"rate": "nonsense"}, {"rate": ""}, {"rate": "5/month"}, {"rate": "5/min, 6/min"},
-            {"algorithm": "sundial"}, {"key": "("}, {"key": "os.abort"}, {"events": "request,sneeze"},
-            {"scopes": " , "}, {"resolution": 0}, {"cost": 2**62}, {"cost": "free"}, {"cost": "os.abort"}, {"burst": 5},
-            {"refill": "sometimes"}, {"max_delay": -1}, {"timezone": "Mars/Olympus"}, {"name": "bad\x00name"},
-            {"methods": "PSOT"}, {"methods": "POST", "events": "message"}, {"audience": "nobody"},
-            {"count_on": "often"}, {"warn_at": "80 %"}, {"warn_at": "nan"}, {"enforce_at": -1}, {"enforce_at": "twice"},
-        ],
-        ids=str,
-    )  # fmt: skip
-    def test_a_bad_row_is_skipped_with_one_line_and_the_others_work(
-        self, rules: Any, columns: dict[str, Any], caplog: pytest.LogCaptureFixture
-    ) -> None:
-        ThrottleRule.objects.create(name="good", rate="7/min")
-        self.insert("bad", **columns)
-        for _ in range(3):
-            snapshot = rulebook.refresh()
-        assert charged(snapshot, "any", "request") == [("good", "user:1", 1)]
-        (line,) = [record.getMessage() for record in caplog.records if record.name == "django_throttle"]
-        assert "from database is skipped" in line
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"limit": -1, "algorithm": "concurrency", "rate": "", "events": "connection"}, {"events": "connection"},
+        {"rate": "5/0m"}, {"rate": "nonsense"}, {"rate": ""}, {"rate": "5/month"}, {"rate": "5/min, 6/min"},
+        {"algorithm": "sundial"}, {"key": "("}, {"key": "os.abort"}, {"events": "request,sneeze"},
+        {"scopes": " , "}, {"resolution": 0}, {"cost": 2**62}, {"cost": "free"}, {"cost": "os.abort"}, {"burst": 5},
+        {"refill": "sometimes"}, {"max_delay": -1}, {"timezone": "Mars/Olympus"}, {"name": "bad\x00name"},
+        {"methods": "PSOT"}, {"methods": "POST", "events": "message"}, {"audience": "nobody"},
+        {"count_on": "often"}, {"warn_at": "80 %"}, {"warn_at": "nan"}, {"enforce_at": -1}, {"enforce_at": "twice"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_bad_row_is_skipped_with_one_line_and_the_others_work(
+    rules: Any, columns: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    ThrottleRule.objects.create(name="good", rate="7/min")
+    ThrottleRule.objects.create(name="bad", rate="5/min")
+    force(ThrottleRule, {"name": "bad"}, **columns)
+    for _ in range(3):
+        snapshot = rulebook.refresh()
+    assert charged(snapshot, "any", "request") == [("good", "user:1", 1)]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "django_throttle"]
+    assert "from database is skipped" in line
 
 
 @pytest.mark.row("F57")
@@ -102,71 +93,18 @@ def readings() -> list[str | None]:
     return []
 
 
-@pytest.fixture
-def one(readings: list[str | None]) -> Iterator[Reader]:
-    found = Reader(readings.append, idle=0.2)
-    yield found
-    found.end()
-
-
-class Connection:
-    """The part of an open connection that Django looks at."""
-
-    def __init__(self, usable: bool = True, autocommit: bool = True, failed: bool = False) -> None:
-        self.connection = object()
-        self.errors_occurred = failed
-        self.settings_dict = {"AUTOCOMMIT": autocommit}
-        self.is_usable = lambda: usable
-        self.closed = 0
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-@pytest.fixture
-def connections(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
-    """Stand in for those of the reader's thread; readers of earlier tests, which may be ending still, have none."""
-    found: list[Connection] = []
-    others = set(threading.enumerate())
-
-    def own(**_: object) -> list[Connection]:
-        return [] if threading.current_thread() in others else found
-
-    def close_all() -> None:
-        for each in own():
-            each.close()
-
-    monkeypatch.setattr(sources, "connections", SimpleNamespace(all=own, close_all=close_all))
-    return found
-
-
-def test_it_keeps_its_thread_and_connection_until_nobody_asks(
-    readings: list[str | None], connections: list[Connection]
-) -> None:
-    connections.append(Connection())
-    reader, threads = Reader(readings.append, idle=0.5), set()
+def test_it_keeps_its_thread_until_nobody_asks(readings: list[str | None]) -> None:
+    reader, threads = Reader(readings.append, idle=0.2), set()
     for number in range(5):
         reader.ask(str(number))
         threads.add(thread_of(reader))
         assert reader.wait(5)
-    assert readings == ["0", "1", "2", "3", "4"]
-    assert (len(threads), connections[0].closed) == (1, 0)
-    wait_until(lambda: connections[0].closed)
+    assert (readings, len(threads)) == (["0", "1", "2", "3", "4"], 1)
+    wait_until(lambda: not threads.copy().pop().is_alive())
     reader.ask("again")
     assert reader.wait(5) and readings[-1] == "again"
     reader.end()
-    wait_until(lambda: connections[0].closed == 2)
     assert not reader.ask("ended") and readings[-1] == "again"
-
-
-@pytest.mark.parametrize("spoilt", [{"usable": False}, {"autocommit": False}, {"failed": True}], ids=str)
-def test_a_connection_that_is_no_good_is_not_used_again(
-    one: Reader, connections: list[Connection], spoilt: dict[str, Any]
-) -> None:
-    connections += [Connection(), Connection(**spoilt)]
-    one.ask(None)
-    assert one.wait(5)
-    assert [each.closed for each in connections] == [0, 1]
 
 
 @pytest.mark.row("F56")

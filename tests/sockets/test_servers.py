@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from tests.rulebook.test_override_edits import WRITER
-from tests.rulebook.test_rule_edits import Process, environment, start
+from tests.rulebook.test_rule_edits import OVERRIDE_WRITER, Process, environment, start
 from tests.servers import RedisServer, slack, wait_until
 from tests.sockets.servers import CAP, HASTE, USUAL, Server, serving
 from tests.sockets.visitor import PATIENCE, Visitor, code, echo, ends
@@ -89,7 +88,7 @@ async def test_an_override_that_ends_is_felt_in_every_process(
     pair = serve("uvicorn-sansio", "uvicorn-sansio", settings={"RULES": rules, "DATABASE_RULES": True})
     visitors = [Visitor(server) for server in pair]
     old = [await visitor.open(path) for visitor in visitors for path in ("chat", "strict")]
-    writer = start(WRITER.replace('kind="user", value="1"', 'kind="ip", value="127.0.0.1"'))
+    writer = start(OVERRIDE_WRITER.replace('kind="user", value="1"', 'kind="ip", value="127.0.0.1"'))
     writer.say("8")
     _, until = map(float, writer.hear().split())
     newest = [await admitted(visitor, path) for visitor in visitors for path in ("chat", "strict")]
