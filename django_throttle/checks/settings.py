@@ -20,13 +20,13 @@ from django.core.signals import got_request_exception
 from django.db import Error as DatabaseFailure
 from django.dispatch import receiver
 from django.utils.module_loading import import_string
-from redis.exceptions import NoPermissionError
+from redis.exceptions import ClusterCrossSlotError, NoPermissionError
 
 from django_throttle.conf import NAMES, Conf, no_dictionary, unknown
 from django_throttle.core import Rule
 from django_throttle.core.headers import VERSIONS, X_VERSIONS
 from django_throttle.core.options import is_dotted, key_parts
-from django_throttle.exceptions import Cause, InvalidSetting
+from django_throttle.exceptions import Cause, InvalidSetting, StoreError
 from django_throttle.identity.address import declared
 from django_throttle.identity.keys import is_async, is_path
 from django_throttle.meter import MEASURES
@@ -34,7 +34,7 @@ from django_throttle.observe.reports import load_hook
 from django_throttle.rulebook import sources
 from django_throttle.stores import get_store
 from django_throttle.stores.addresses import REPLACED, Address, find_address, parse_address
-from django_throttle.stores.failures import cause_of
+from django_throttle.stores.failures import advice, cause_of
 from django_throttle.stores.timeouts import EVENTLET, is_patched_by_eventlet
 
 logger = logging.getLogger("django_throttle")
@@ -439,12 +439,24 @@ def _names(fits: Callable[[Rule], bool]) -> str:
 EVICTING_POLICIES: Final = ("volatile-lru", "volatile-lfu", "volatile-ttl", "volatile-random", "allkeys-random")
 
 
+def _unusable(place: str, replication: str, error: Exception) -> CheckMessage:
+    """Return what is wrong with a server on which no call can succeed."""
+    role = dict(re.findall(r"^(role|master_host|master_port):(\S*)", replication, re.MULTILINE))
+    hint = "Correct REDIS: until then the rules' failure policies decide every call."
+    if role.get("role") == "slave" and ("READONLY" in str(error) or "read only replica" in str(error)):
+        what = f"it is a replica, which takes no writes, of {role['master_host']}:{role['master_port']}"
+        hint = "Name the primary, or its Sentinels: redis+sentinel://host:26379/name/0."
+    elif cause_of(error) is Cause.UNAVAILABLE:
+        what = f"it does not answer ({error})"
+        hint = f"Start Redis there, or correct REDIS. {hint.partition(': ')[2].capitalize()}"
+    else:
+        what = f"it refuses calls: {error}{'' if isinstance(error, StoreError) else advice(error)}"
+    return warning("W039", f"REDIS: no call can succeed at {place}: {what}", hint)
+
+
 @settings_check(Tags.security, deploy=True)
 def check_server(given: Given) -> Iterator[CheckMessage]:
-    """Whether Redis takes our connections, and how it is configured. The only check that asks it.
-
-    Silent where it does not answer, or forbids INFO.
-    """
+    """Whether calls can succeed on Redis, and how it is configured. The only check that asks it."""
     try:
         store = None if settings.DEBUG else get_store()
     except InvalidSetting:
@@ -452,15 +464,21 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
     if store is None or not store.is_remote:
         return
     times = [monotonic()]
+    replication = memory = ""
     try:
-        replication = store.transport.server_state("replication")
-        times.append(monotonic())
-        memory = store.transport.server_state("memory")
-        times.append(monotonic())
+        with suppress(NoPermissionError):  # INFO may be forbidden
+            replication = store.transport.server_state("replication")
+            times.append(monotonic())
+            memory = store.transport.server_state("memory")
+            times.append(monotonic())
+            if "cluster_enabled:1" in store.transport.server_state("cluster"):
+                raise ClusterCrossSlotError("keys of one call are in several slots")
+        # What every decision needs: a script that writes.
+        store.call("once", [store.process_key("check")], [store.now_arg(), 1])
     except Exception as error:  # noqa: BLE001 - whatever Redis or the way to it has to complain of
-        if cause_of(error) is Cause.CONFIG and not isinstance(error, NoPermissionError):
-            hint = "Correct REDIS: until then the rules' failure policies decide every call."
-            yield warning("W039", f"REDIS: the server refuses every call: {error}", hint)
+        yield _unusable(store.transport.place, replication, error)
+        return
+    if len(times) < 3:
         return
     connecting, deadline = (times[1] - times[0]) - (times[2] - times[1]), store.transport.seconds
     if connecting > deadline:

@@ -184,6 +184,13 @@ class Address:
     def is_cluster(self) -> bool:
         return bool(self.hosts) and not self.service
 
+    @property
+    def place(self) -> str:
+        """Where the servers are, without a user or a password."""
+        hosts = self.hosts or ((self.settings.get("host", "localhost"), self.settings.get("port", 6379)),)
+        named = ", ".join(f"{host}:{port}" for host, port in hosts)
+        return str(self.settings.get("path") or named) + (f"/{self.service}" if self.service else "")
+
 
 def find_address(address: str) -> Address:
     """The address of a URL or of a CACHES alias; raises InvalidSetting for anything else."""

@@ -316,6 +316,7 @@ class ClusterTransport:
 
     def __init__(self, address: Address, seconds: float, max_connections: int) -> None:
         self.seconds = seconds
+        self.place = address.place
         self.breaker = ClosedBreaker()
         self._arguments = (address.settings, seconds, max_connections)
         self._nodes: dict[Host, Node] = {}

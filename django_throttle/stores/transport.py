@@ -112,6 +112,7 @@ class Transport:
     def __init__(self, address: Address, seconds: float, max_connections: int) -> None:
         self.seconds = seconds
         self.failovers = 0  # how often another server has taken over, as far as was noticed
+        self.place = address.place
         settings = dict(address.settings)
         known = KnownPrimary(self._moved)
         self._sentinels = Sentinels(address, seconds, max_connections, known) if address.service else None

@@ -28,9 +28,9 @@ from django_throttle.conf import Conf
 from django_throttle.drf import UserRateThrottle
 from django_throttle.models import ThrottleRule
 from django_throttle.stores import RedisStore, pin
-from tests.fleet import Sentinels
+from tests.fleet import RedisCluster, Sentinels
 from tests.proxy import Proxy
-from tests.servers import RedisServer
+from tests.servers import RedisServer, free_port
 
 LOCMEM = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 REDIS = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://127.0.0.1:1/0"}}
@@ -394,8 +394,22 @@ def test_w039_what_the_server_refuses_and_w086_how_long_connecting_takes(warned:
         assert message.id == "django_throttle.W086" and "longer than DEADLINE (250 ms)" in message.msg
         with server.client() as client:
             client.execute_command("ACL SETUSER curious on >secret +@all -info ~*")
-        assert warned(f"redis://curious:secret@127.0.0.1:{server.port}/0") == []
-    assert warned(f"redis://127.0.0.1:{server.port}/0") == [], "which does not answer"
+            assert warned(f"redis://curious:secret@127.0.0.1:{server.port}/0") == []
+            client.execute_command("ACL SETUSER plain on >secret +@all -evalsha ~*")
+            (message,) = warned(f"redis://plain:secret@127.0.0.1:{server.port}/0")
+            assert f"at 127.0.0.1:{server.port}: it refuses calls: " in message.msg and "evalsha" in message.msg
+            primary = free_port()
+            client.replicaof("127.0.0.1", primary)
+            (message,) = warned(server.url)
+            assert f"it is a replica, which takes no writes, of 127.0.0.1:{primary}" in message.msg
+    with RedisCluster(replicas=0) as cluster:
+        assert warned(cluster.url) == []
+        for node in cluster.nodes[:2]:
+            (message,) = warned(node.url)
+            assert message.id == "django_throttle.W039" and "name it by a redis+cluster:// URL" in message.msg
+    (message,) = warned(f"redis://user:password@127.0.0.1:{server.port}/0")
+    assert message.id == "django_throttle.W039"
+    assert f"at 127.0.0.1:{server.port}: it does not answer" in message.msg and "password" not in message.msg
     settings.DEBUG = True
     assert checked_settings.check_server(None) == []
 
