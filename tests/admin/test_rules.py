@@ -12,7 +12,6 @@ from django.contrib.auth.models import Group
 from django.contrib.messages import get_messages
 from django.core.management import call_command
 from django.test import Client
-from django.utils import translation
 
 from django_throttle import rulebook
 from django_throttle.core.options import EVENTS
@@ -245,11 +244,6 @@ class TestList:
             assert said in text(page)
         assert ThrottleRule.objects.get().rate == "50/s"
 
-    def test_it_says_when_nothing_is_refused(self, operator: Client, settings: Any) -> None:
-        assert "Nothing is refused at present" not in text(operator.get(LIST))
-        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "SHADOW": True}
-        assert "Nothing is refused at present: SHADOW is on in the settings" in text(operator.get(LIST))
-
     def test_what_a_row_does_not_show_is_kept_and_a_queue_may_be_watched_first(self, operator: Client) -> None:
         queue = {"algorithm": "leaky_bucket", "action": "delay", "max_delay": 2}
         ThrottleRule.objects.create(name="api", rate="50/s", warn_at=(0.8, 1.0), audience=("staff",), **queue)
@@ -285,41 +279,3 @@ class TestList:
         for query in ("event=connect", "algorithm__exact=gcra", "q=chat"):
             assert [row.name for row in operator.get(f"{LIST}?{query}").context["cl"].result_list] == ["knock"]
         assert len(operator.get(f"{LIST}?event=sneeze").context["cl"].result_list) == 2
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ({"rate": "9/min"}, "What was already used still counts."),
-        ({"rate": "9/h"}, "What was already used still counts."),
-        ({"rate": "5/min", "algorithm": "gcra"}, "Counts start afresh."),
-    ],
-)
-def test_the_preview_says_what_becomes_of_what_was_used(operator: Client, typed: dict[str, str], said: str) -> None:
-    ThrottleRule.objects.create(name="edited", rate="5/min", algorithm="fixed_window")
-    rulebook.refresh()
-    same = {**TYPED, "name": "edited", "rate": "5/min", "algorithm": "fixed_window", "key": "user_or_ip", "burst": ""}
-    words = operator.get(PREVIEW, same).json()["words"]
-    assert words
-    assert said not in words
-    assert operator.get(PREVIEW, {**same, **typed}).json()["words"].endswith(f". {said}")
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("language", "said"),
-    [
-        ("de", ["Vor dem Speichern erproben", "Als Kandidat speichern", "Zählen nach", "Wie Aufrufe gezählt werden."]),
-        ("ar", ["Try before saving"]),
-    ],
-)
-def test_the_form_speaks_the_language_of_who_reads_it(
-    operator: Client, settings: Any, language: str, said: list[str]
-) -> None:
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
-    row = ThrottleRule.objects.create(name="api", rate="5/min")
-    with translation.override("en"):  # what the middleware has activated goes with the test
-        answer = operator.get(f"{LIST}{row.pk}/change/", headers={"Accept-Language": language})
-    text = answer.content.decode()
-    assert [one for one in said if one not in text] == []
-    assert ('dir="rtl"' in text) == (language == "ar")

@@ -11,18 +11,16 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.test import Client
-from django.utils import timezone
 
 from django_throttle import limiter
 from django_throttle.backtest import SPANS
 from django_throttle.call_facts import Facts
 from django_throttle.identity.known_caller import KnownCaller
-from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.models import ThrottleRule
 from django_throttle.recording import RecordFlusher, own_records, places
 from django_throttle.stores import RedisStore
 from tests.admin.conftest import NASTY, form, url, user
-from tests.doors import BOTH, REDIS, Enforce
-from tests.inside import counters
+from tests.doors import BOTH, Enforce
 
 pytestmark = pytest.mark.django_db
 ADD, TRIAL = url("throttlerule_add"), url("trial")
@@ -89,24 +87,6 @@ def test_both_rules_as_the_command_replays_them(operator: Client, site: Any, spa
     assert "live rule: 4 refused, 4 at most in one of" in text
 
 
-def test_nothing_is_saved_and_nobody_charged(operator: Client, site: Any) -> None:
-    row, before = rule(), repr(counters(site))
-    assert sides(tried(operator, row, rate="1/hour"))["edited rule"] == (10, 2)
-    assert repr(counters(site)) == before
-    row.refresh_from_db()
-    assert row.rate == "5/hour"
-    assert not ThrottleCandidate.objects.exists()
-
-
-def test_a_rule_that_is_new_or_stands_in_for_one_of_settings(operator: Client, site: Any) -> None:
-    edited = {"rate": "2/hour", "algorithm": "sliding_log"}
-    for name in ("other", ""):
-        new = tried(operator, name=name, **edited)
-        assert sides(new) == {"edited rule": (8, 2)}
-    assert remarks(new) == "There is no live rule to compare with."
-    assert sides(tried(operator, name="api", **edited)) == {"live rule": (4, 1), "edited rule": (8, 2)}
-
-
 def test_what_cannot_be_tried_is_said_in_a_sentence(operator: Client, site: Any) -> None:
     row = rule()
     for values, why in (
@@ -149,25 +129,3 @@ def test_who_may_only_see_tries_the_live_rule_and_others_nothing(client: Client,
     assert remarks(answer) == "You may not edit rules."
     seer.user_permissions.clear()
     assert client.post(trial).status_code == 403
-
-
-@REDIS
-def test_of_a_sample_it_says_how_sure_it_is(operator: Client, enforce: Enforce) -> None:
-    store: Any = enforce(api=LOG)
-    slot = int(timezone.now().timestamp()) // places.SLOT - 1
-    calls = [[slot * places.SLOT + 3 * n, "search", "GET", "request", "allowed", "", "", 1] for n in range(160)]
-    entries = [
-        bytes(3) + bytes([n % 40]) + json.dumps([*call, {f"{n % 40:016x}": ["api"]}]).encode()
-        for n, call in enumerate(calls)
-    ]
-    name = store.process_key(places.sample_name("whole", slot))
-    args = ["f", 1, 10**8, 10**8, 200, 16, f"{2**30} 7", *entries]  # of a quarter of the callers
-    keys = [store.process_key("rec:seen:x"), name, f"{name}:level", f"{name}:older", f"{name}:older:level"]
-    store.call("sample", keys, args)
-    answer = tried(operator, rule(), "day", rate="2/hour")
-    assert (answer.context["calls"], answer.context["share"]) == (160, 0.25)
-    text = answer.content.decode()
-    assert "25.00% of the callers" in text and text.count("95 % confidence") == 1
-    assert "so many of each: 1." in text
-    edited = {side["name"]: side for side in answer.context["sides"]}["edited rule"]
-    assert edited["refused"].startswith(f"{edited['one'].refused * 4:,} (")

@@ -173,12 +173,3 @@ def test_a_store_that_knows_nothing_is_said_plainly(settings: Any, line: str, in
     else:
         with pytest.raises(CommandError, match=in_memory):
             run(*line.split())
-
-
-@pytest.mark.parametrize("line", [line for line in LINES if line.startswith(("throttle_rules", "throttle_override"))])
-def test_options_of_django_may_follow_a_subcommand(line: str) -> None:
-    command, *words = line.split()
-    parser = load_command_class("django_throttle", command).create_parser("manage.py", command)
-    found = parser.parse_args(["-v", "2", "--traceback", *words, "--settings", "site.test", "--no-color"])
-    assert (found.verbosity, found.traceback, found.settings, found.no_color) == (2, True, "site.test", True)
-    assert parser.parse_args([*words, "-v", "0"]).verbosity == 0

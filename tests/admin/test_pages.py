@@ -1,0 +1,293 @@
+"""The admin's pages on callers, rules at work, costs, candidates and the history: what they say and do."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone, translation
+
+from django_throttle import limiter, rulebook
+from django_throttle.admin.candidates import picture
+from django_throttle.call_facts import Facts
+from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.meter import MEASURES
+from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule
+from django_throttle.observe.reports import ident_for_logs
+from django_throttle.observe.route_costs import CostFlusher, route_costs
+from django_throttle.recording import RecordFlusher, own_records
+from django_throttle.stores import RedisStore
+from tests import doors
+from tests.admin.conftest import form, text, url
+from tests.doors import BOTH, Enforce
+from tests.observe.test_route_costs import used
+from tests.recording.calls import call
+from tests.servers import free_port
+
+pytestmark = pytest.mark.django_db
+PAGE, RESET = url("explain"), url("explain_reset")
+
+
+@pytest.fixture(autouse=True)
+def nothing_recorded() -> Iterator[None]:
+    own_records.forget()
+    route_costs.take()
+    yield
+    own_records.forget()
+    route_costs.take()
+
+
+def page(client: Client, **asked: str) -> str:
+    answer = client.get(PAGE, asked)
+    assert answer.status_code == 200 and "no-store" in answer["Cache-Control"]
+    return answer.content.decode()
+
+
+def words(client: Client, **asked: str) -> str:
+    return text(client.get(PAGE, asked))
+
+
+def refuse(ident: str) -> None:
+    while limiter.decide(Facts("search", ("request",), KnownCaller(ident), method="POST")).allowed:
+        pass
+
+
+@BOTH
+def test_it_says_why_or_that_nobody_can_tell(enforce: Enforce, operator: Client) -> None:
+    enforce(api={"rate": "2/min", "key": "user"}, sockets={"limit": 5, "algorithm": "concurrency"})
+    anna = User.objects.create_user("anna")
+    refuse(f"user:{anna.pk}")
+    for typed in ("anna", f"user:{anna.pk}", ident_for_logs(f"user:{anna.pk}")):
+        said = words(operator, ident=typed, scope="search", method="post")
+        assert f"A POST to search by user:{anna.pk} would be refused by rule 'api': 2 of 2 used, free in" in said
+        assert "sockets it counts open WebSockets" in said
+    enforce(login={"rate": "2/min", "key": "django_throttle.logins.login_name"})
+    said = words(operator, ident="anna", scope="search")
+    assert f"A request to search by user:{anna.pk}: nobody can tell, because of rule 'login': it counts each" in said
+    assert "ask for django_throttle.logins.login_name:anna" in said
+    assert "There is no method 'PSOT'; did you mean 'POST'?" in words(operator, ident="anna", method="psot")
+
+
+@BOTH
+def test_a_reset_is_for_the_caller_alone(enforce: Enforce, operator: Client) -> None:
+    enforce(api={"rate": "2/min"}, all={"rate": "2/min", "key": "everyone"})
+    refuse("ip:192.0.2.1")
+    said = text(operator.post(RESET, {"ident": "192.0.2.1", "scope": "search"}, follow=True))
+    assert "The budgets of ip:192.0.2.1 are full again." in said
+    assert "refused by rule 'all'" in said and "api allowed 0 2" in said
+    assert LogEntry.objects.get().object_repr == "ip:192.0.2.1"
+    assert "This names nobody." in text(operator.post(RESET, {"ident": "\x00"}, follow=True))
+
+
+def test_relief_is_a_form_that_only_has_to_be_saved(enforce: Enforce, operator: Client) -> None:
+    enforce(api={"rate": "2/min"}, DATABASE_RULES=True)
+    refuse("ip:192.0.2.1")
+    (href,) = re.findall(r'id="explain-relief"[^>]*href="([^"]*)"', page(operator, ident="192.0.2.1"))
+    form = operator.get(unescape(href)).context["adminform"].form
+    fields = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
+    given = {name: value for name, value in fields.items() if value not in (None, "")}
+    assert (given["kind"], given["value"], given["rules"], given["lasting"]) == ("ip", "192.0.2.1", "api", "7200")
+    assert operator.post(unescape(href), given).status_code == 302
+    override = ThrottleOverride.objects.get()
+    assert (override.effect, override.factor) == ("multiply", 2) and "would be refused by rule 'api'" in override.reason
+    override.delete()
+    ThrottleOverride.objects.create(kind="ip", value="192.0.2.0/24", effect="block", reason="an abuse")
+    rulebook.refresh()
+    said = words(operator, ident="192.0.2.1")
+    assert "would be refused by override" in said and "an abuse" in said
+
+
+@pytest.mark.usefixtures("redis_server")
+def test_redis_that_does_not_answer(enforce: Enforce, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    enforce(api={"rate": "2/min"})
+    doors.count_in(RedisStore(f"redis://127.0.0.1:{free_port()}/0"), monkeypatch)
+    assert "does not answer" in words(operator, ident="192.0.2.1")
+    assert "Nothing was reset" in text(operator.post(RESET, {"ident": "192.0.2.1"}, follow=True))
+
+
+OVERVIEW, COSTS = url("overview"), url("costs")
+
+
+@BOTH
+def test_rules_with_what_they_did(enforce: Enforce, operator: Client) -> None:
+    store = enforce(api={"rate": "3/hour"}, idle={"rate": "3/hour"})
+    rules = [rule for rule in rulebook.current().rules if rule.name == "api"]
+    assert call(store, rules, "user:1", 4) == 3
+    if isinstance(store, RedisStore):
+        RecordFlusher(store)()
+    page = operator.get(OVERVIEW).content.decode()
+    assert "25.0%" in page and 'aria-label="4 calls, 3 allowed"' in page
+    unknown = 2 + isinstance(store, RedisStore)  # how long after an edit the process had its first rules
+    assert page.count('<td class="number">–</td>') == unknown, "no share and no time of a rule without calls"
+    if isinstance(store, RedisStore):
+        assert "1 of 1 processes have version " in page and f"{os.getpid()} on " in page
+    with translation.override("de"):
+        german = operator.get(OVERVIEW).content.decode()
+    assert ">25,0\xa0%<" in german and 'aria-label="4 Aufrufe, 3 erlaubt"' in german
+
+
+@BOTH
+def test_routes_with_what_they_used(enforce: Enforce, operator: Client) -> None:
+    store = enforce()
+    assert "No requests were measured" in text(operator.get(COSTS))
+    for _ in range(3):
+        route_costs.add("orders", used(12, 1500, 0.25, 20_480))
+    route_costs.add("search", used(40, 10, 0.5))
+    if isinstance(store, RedisStore):
+        CostFlusher(store)()
+    page = operator.get(COSTS)
+    assert "orders 3 12 12.5 · 12.5 · 12.5 1,500 " in text(page)
+    assert ("in all processes" if store.is_remote else "this process") in text(page)
+    assert all(f'href="?by={name}"' in page.content.decode() for name in MEASURES)
+    with translation.override("de"):
+        german = text(operator.get(COSTS))
+    assert "12,5 · 12,5 · 12,5 1.500 " in german and "Datenbankabfragen" in german
+    for by, first in (("rows", "orders"), ("queries", "search")):
+        shown = operator.get(COSTS, {"by": by}).content.decode()
+        assert min(shown.index(name) for name in (">orders<", ">search<")) == shown.index(f">{first}<")
+
+
+@pytest.mark.usefixtures("redis_server")
+@pytest.mark.parametrize("page", ["costs", "overview"])
+def test_they_are_read_only_and_say_that_redis_does_not_answer(
+    enforce: Enforce, operator: Client, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    enforce()
+    assert operator.post(url(page)).status_code == 405
+    doors.count_in(RedisStore(f"redis://127.0.0.1:{free_port()}/0"), monkeypatch)
+    assert "Redis does not answer" in text(operator.get(url(page)))
+
+
+def save(client: Client, **values: Any) -> ThrottleCandidate:
+    row = ThrottleRule.objects.filter(name="api").first() or ThrottleRule.objects.create(name="api", rate="5/min")
+    page = url("throttlerule_change", row.pk)
+    posted = form(client, page, **{"rate": "3/min", "edit_reason": "try it", **values})
+    answer = client.post(page, {**posted, "_candidate": "1"})
+    candidate = ThrottleCandidate.objects.get()
+    assert (answer.status_code, answer["Location"]) == (302, url("throttlecandidate_change", candidate.pk))
+    return candidate
+
+
+@pytest.mark.parametrize(
+    ("step", "rate", "action"), [("promote", "4/min", "promoted"), ("discard", "5/min", "discarded")]
+)
+def test_an_edited_rule_is_saved_as_a_candidate_and_one_click_ends_it(
+    operator: Client, step: str, rate: str, action: str
+) -> None:
+    candidate = save(operator, name="renamed")
+    assert ThrottleRule.objects.get().rate == "5/min"
+    assert (candidate.name, candidate.created_by) == ("api", "somebody")
+    assert candidate.options == {"name": "api", "rate": "3/min"}
+    line = ThrottleChange.objects.latest("pk")
+    assert (line.kind, line.who, line.reason) == ("candidate", "somebody", "try it")
+    ThrottleCandidate.objects.update(created_at=timezone.now() - timedelta(hours=2))
+    assert timedelta(minutes=59) < timezone.now() - ThrottleCandidate.objects.get().since < timedelta(minutes=61)
+    again = save(operator, rate="4/min")
+    assert again.options["rate"] == "4/min"
+    assert again.since == again.created_at > timezone.now() - timedelta(minutes=1)
+    assert operator.post(url(step, again.pk), follow=True).status_code == 200
+    assert ThrottleRule.objects.get().rate == rate
+    assert not ThrottleCandidate.objects.exists()
+    line = ThrottleChange.objects.filter(kind="candidate").latest("pk")
+    assert (line.who, line.action) == ("somebody", action)
+
+
+def test_the_picture_has_a_bar_for_each_rule_and_minute() -> None:
+    now = timezone.now()
+    shown = picture([(now - timedelta(minutes=59), 0, 2), (now - timedelta(minutes=1), 8, 4)], now)
+    assert "refused 8 calls, the candidate 6" in shown
+    bars = re.findall(r'<rect class="(.+?)" x="(.+?)" y="(.+?)" .*?height="(.+?)"', shown)
+    first, live, second = bars
+    assert first == ("candidate", "3.60", "48.00", "16.00")
+    assert (live, second) == (("live", "464.00", "0.00", "64.00"), ("candidate", "467.60", "32.00", "32.00"))
+    with translation.override("de"):
+        assert "1 Aufruf abgelehnt, der Kandidat 2.000" in picture([(now, 1, 2000)], now)
+
+
+LIST = url("throttlechange_changelist")
+
+
+def create(name: str = "api", rate: str = "5/min") -> ThrottleRule:
+    return ThrottleRule.objects.create(name=name, rate=rate)
+
+
+def newest() -> Any:
+    return ThrottleChange.objects.latest("pk")
+
+
+def revert(client: Client, line: ThrottleChange, **posted: str) -> str:
+    answer = client.post(url("revert", line.pk), posted, follow=True)
+    return " ".join(map(str, answer.context["messages"]))
+
+
+def test_every_page_says_who_and_the_form_why(operator: Client) -> None:
+    page = url("throttlerule_change", create().pk)
+    answer = operator.post(page, form(operator, page, rate="7/min", edit_reason="slow\u2028db"))
+    assert answer.status_code == 302
+    line = newest()
+    assert (line.who, line.via, line.reason, line.words) == ("somebody", "admin", "slow\u2028db", "rate: 5/min → 7/min")
+    row, page = ThrottleRule.objects.get(), url("throttlerule_changelist")
+    edited = {"id": row.pk, "rate": "8/min", "limit": "", "action": "shadow", "enabled": "on"}
+    rows = {f"form-0-{name}": value for name, value in edited.items()}
+    operator.post(page, {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "_save": "Save", **rows})
+    operator.post(page, {"action": "delete_selected", "_selected_action": row.pk, "post": "yes"})
+    told = list(ThrottleChange.objects.values_list("who", "action")[:2])
+    assert told == [("somebody", "removed"), ("somebody", "changed")]
+
+
+def test_the_end_of_an_override_is_reverted(operator: Client) -> None:
+    row = ThrottleOverride.objects.create(kind="ip", value="192.0.2.1", effect="block", reason="abuse")
+    operator.post(url("throttleoverride_changelist"), {"action": "end_now", "_selected_action": row.pk})
+    line = newest()
+    assert (line.who, line.name, line.action) == ("somebody", "Address 192.0.2.1", "changed")
+    assert "Reverted" in revert(operator, line)
+    row.refresh_from_db()
+    assert row.until is None
+
+
+def test_one_click_reverts_an_edit_a_removal_and_an_addition(operator: Client) -> None:
+    row = create()
+    ThrottleRule.objects.update(rate="7/min")
+    edit = newest()
+    assert revert(operator, edit) == "Reverted: rate: 7/min → 5/min."
+    reverted = newest()
+    assert (reverted.action, reverted.who, reverted.reason) == ("reverted", "somebody", f"revert of change {edit.pk}")
+    assert "nothing to revert" in revert(operator, edit)
+    row.delete()
+    assert revert(operator, newest()) == "Reverted: Rule api is there again."
+    assert ThrottleRule.objects.get().rate == "5/min"
+    revert(operator, ThrottleChange.objects.earliest("pk"))
+    assert not ThrottleRule.objects.exists()
+
+
+def test_what_has_changed_since_is_reverted_only_when_confirmed(operator: Client) -> None:
+    create()
+    ThrottleRule.objects.update(rate="7/min")
+    edit = newest()
+    ThrottleRule.objects.update(rate="9/min")
+    assert revert(operator, edit) == "Not reverted. It has been edited since: rate: 7/min → 9/min."
+    assert ThrottleRule.objects.get().rate == "9/min"
+    assert "Revert all the same" in operator.get(url("throttlechange_change", edit.pk) + "?confirm=1").content.decode()
+    revert(operator, edit, confirmed="1")
+    assert ThrottleRule.objects.get().rate == "5/min"
+
+
+def test_what_would_be_invalid_or_is_no_edit_is_not_reverted(operator: Client) -> None:
+    create()
+    ThrottleRule.objects.all().delete()
+    removal = newest()
+    ThrottleChange.objects.filter(pk=removal.pk).update(before={"name": "api", "rate": "soon"})
+    assert "Not reverted." in revert(operator, removal)
+    assert not ThrottleRule.objects.exists()
+    ThrottleChange.objects.all().delete()
+    line = ThrottleChange.objects.create(kind="settings", action="changed", words="x", before={}, after={"api": {}})
+    assert "Revert" not in operator.get(LIST).content.decode()
+    assert operator.post(url("revert", line.pk)).status_code == 403

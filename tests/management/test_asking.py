@@ -1,0 +1,299 @@
+"""The commands that only look: throttle_explain, throttle_costs, throttle_inspect and throttle_backtest."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import translation
+
+from django_throttle import limiter, rulebook
+from django_throttle.call_facts import Facts
+from django_throttle.connections import overview
+from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.connections.reconcile import Reconciler
+from django_throttle.connections.socket_control import SocketControl
+from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.management.commands import throttle_inspect
+from django_throttle.meter import MEASURES
+from django_throttle.models import ThrottleOverride
+from django_throttle.observe.reports import ident_for_logs
+from django_throttle.observe.route_costs import CostFlusher, route_costs
+from django_throttle.recording import RecordFlusher, own_records
+from django_throttle.stores import MemoryStore, RedisStore
+from tests import doors
+from tests.connections.evictions import redis_store
+from tests.connections.recorder import sockets
+from tests.doors import BOTH, Enforce
+from tests.inside import count_in
+from tests.management.shell import run
+from tests.observe.test_route_costs import used
+from tests.test_access_log import COMBINED, LOG
+
+pytestmark = pytest.mark.django_db
+enforce = pytest.fixture(doors.enforcer)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_records.forget()  # what other tests of this process have recorded: after many, few refusals are sampled
+    monkeypatch.setattr("django_throttle.management.commands.throttle_explain.ANSWER_SECONDS", 0.0)
+
+
+def explain(line: str) -> str:
+    return run(f"throttle_explain {line}")
+
+
+def refuse(ident: str, scope: str = "search", store: Any = None) -> None:
+    while limiter.decide(Facts(scope, ("request",), KnownCaller(ident), method="POST")).allowed:
+        pass
+    if isinstance(store, RedisStore):
+        RecordFlusher(store)()
+
+
+@BOTH
+def test_in_words_and_in_the_json_that_is_promised(enforce: Enforce, django_user_model: Any) -> None:
+    sockets = {"limit": 5, "algorithm": "concurrency", "scopes": ["search"]}
+    enforce(api={"rate": "2/min", "scopes": ["search"], "key": "user"}, sockets=sockets)
+    ident = f"user:{django_user_model.objects.create_user('anna').pk}"
+    before = json.loads(explain(f"{ident} --scope search --json"))
+    assert (before["would"], before["recent"]) == ("allowed", [])
+    refuse(ident)
+    found = json.loads(explain("anna --scope search --method post --json"))
+    assert (found["ident"], found["tag"], found["would"]) == (ident, ident_for_logs(ident), "refused")
+    (rule,) = found["rules"]
+    assert (rule["name"], rule["limit"], rule["used"], rule["remaining"], rule["override"]) == ("api", 2, 2, 0, None)
+    assert 0 < rule["reset_after"] <= 120
+    assert found["connections"]["open"] == 0
+    assert json.loads(explain("anna --scope elsewhere --json"))["rules"] == []
+    assert json.loads(explain(f"{ident_for_logs(ident)} --json"))["ident"] == ident, "a log line leads to a user"
+    first, second, third, *recent = explain("anna --scope search --method POST").splitlines()
+    assert first.startswith(f"A POST to search by {ident} would be refused by rule 'api': 2 of 2 used, free in")
+    assert second.startswith("  refused  api: 2 of 2 used") and ", counted over 60 s, full again in" in second
+    assert third == "  -        sockets: it counts open WebSockets"
+    assert all("to search by rule 'api' (over the limit)" in line for line in recent)
+
+
+def test_an_override_is_a_sentence_with_what_it_does_its_end_and_its_reason(enforce: Enforce) -> None:
+    enforce(api={"rate": "2/min"}, DATABASE_RULES=True)
+    until = datetime(2126, 1, 31, 18, 0, 0, 123456, UTC)
+    for options, terms in (
+        ({"effect": "multiply", "factor": 3, "until": until}, "3 × the limit of every rule, until 2126-01-31 18:00:00"),
+        ({"effect": "replace", "rate": "9/min"}, "9/min instead of the limit of every rule, without an end"),
+        ({"effect": "block", "rules": ("chat",)}, "blocked from what chat covers, without an end"),
+        ({"effect": "exempt", "rules": ("chat",)}, "exempt from chat, without an end"),
+    ):
+        row = ThrottleOverride.objects.create(kind="ip", value="192.0.2.1", reason="a\n launch", **options)
+        rulebook.refresh()
+        said = explain("192.0.2.1").splitlines()[-1].replace(" UTC", "")
+        assert said == f"  override {row.pk} for Address 192.0.2.1: {terms}: a launch"
+        row.delete()
+
+
+def test_where_nobody_can_tell(enforce: Enforce, django_user_model: Any) -> None:
+    enforce(api={"rate": "2/min", "key": "user"}, login={"rate": "2/min", "key": "django_throttle.logins.login_name"})
+    user = django_user_model.objects.create_user("anna")
+    first, second, third = explain("anna").splitlines()
+    assert first.startswith(f"A request by user:{user.pk}: nobody can tell, because of rule 'login': it counts each")
+    assert (second, third[:18]) == ("  allowed  api: 0 of 2 used, counted over 60 s", "  ?        login: ")
+    assert json.loads(explain("anna --json"))["would"] is None
+    refuse(f"user:{user.pk}")
+    assert "would be refused by rule 'api'" in explain("anna")
+
+
+@BOTH
+def test_what_was_refused_is_told_in_the_reader_s_language_and_in_json_by_names(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "2/min"}, all={"rate": "4000/min", "scopes": ["all"]})
+    for _ in range(3):  # calls of a decorated function
+        limiter.decide(Facts("api", (), KnownCaller("ip:192.0.2.1"), rule="api"))
+    refuse("ip:192.0.2.1", "x\n  refused\x1b[2J", store)
+    with translation.override("de"):
+        told, found = explain("ip:192.0.2.1"), json.loads(explain("ip:192.0.2.1 --json"))
+    assert "abgelehnt: 1 Anfrage an x\\n  refused\\x1b[2J durch Regel 'api' (über dem Limit), 2" in told
+    assert all(map(str.isprintable, told.splitlines())), "a scope that a client chose adds no line"
+    assert {(one["event"], one["reason"]) for one in found["recent"]} == {("request", "exceeded"), ("", "exceeded")}
+    assert "refused: 1 call to api by rule 'api' (over the limit), 2" in explain("ip:192.0.2.1")
+    for language, said in (("fr", "sur 4\xa0000"), ("es", "de 4\xa0000"), ("en", "of 4,000")):
+        with translation.override(language):
+            assert said in explain("ip:192.0.2.1 --scope all")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("nobody", "No user has the id, name or e-mail address 'nobody'"),
+        ("usr:42", "'usr' is no kind of identity; did you mean 'user'? Write one like user:42"),
+        ("session:", "only the kind"),
+        ("00000000", "has the tag 00000000"),
+        ("ip:10.0.0.0/8", "no budget of its own"),
+        ("everyone --method PSOT", "there is no method 'PSOT'; did you mean 'POST'?"),
+        ("everyone --event dance", "the event is one of request,"),
+    ],
+)
+def test_it_says_plainly_what_is_wrong(enforce: Enforce, typed: str, said: str) -> None:
+    enforce(api={"rate": "2/min"})
+    with pytest.raises(CommandError, match=re.escape(said)):
+        explain(typed)
+
+
+@pytest.fixture
+def store(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> RedisStore:
+    found = redis_store(redis_url)
+    count_in(found, monkeypatch)
+    route_costs.take()
+    return found
+
+
+def test_the_dearest_routes(store: RedisStore) -> None:
+    assert run("throttle_costs") == "No requests were measured in the last 24 hours.\n"
+    for queries in (2, 2, 2, 6):
+        route_costs.add("orders", used(queries, 1500, 0.25, 20_480))
+    route_costs.add("search", used(3, seconds=2.0))
+    CostFlusher(store)()
+    first, head, queries, rows, *_ = run("throttle_costs --by rows").splitlines()
+    assert first == "orders: 4 requests"
+    assert head.split() == ["mean", "50", "%", "95", "%", "99", "%"]
+    assert queries.split() == ["queries", "3", "2", "6", "6"]
+    assert rows.split()[:2] == ["rows", "1,500"]
+    assert run("throttle_costs --by db_ms").startswith("search: 1 request\n")
+    assert "orders" not in run("throttle_costs --by db_ms --most 1")
+    with pytest.raises(CommandError, match="from 1, not 0"):
+        run("throttle_costs --most 0")
+    told = json.loads(run("throttle_costs --json --by queries"))
+    (orders,) = (route for route in told["routes"] if route["scope"] == "orders")
+    assert (told["hours"], orders["calls"], orders["db_ms"]["mean"]) == (24, 4, 250)
+    assert orders["queries"] == {"mean": 3, "p50": 2, "p95": 6, "p99": 6}
+    assert set(orders) == {"scope", "calls", *MEASURES}
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    open_sockets.clear()
+    overview.look_again()
+    monkeypatch.setattr(throttle_inspect, "ANSWER_SECONDS", 0.3)
+    yield
+    open_sockets.clear()
+
+
+def test_who_has_how_many_sockets(nobody: None, store: RedisStore, redis_url: str) -> None:
+    stores = (store, redis_store(redis_url))
+    for each in stores:
+        Reconciler(each).beat()
+    sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:2"))
+    assert run("throttle_inspect").splitlines()[0] == "0 sockets open in 2 processes"
+    for each in stores:
+        SocketControl(each)()
+    overview.look_again()
+    lines = run("throttle_inspect").splitlines()
+    assert lines[0] == "6 sockets open in 2 processes"  # both are this process
+    assert lines[1].endswith(": 3 sockets open; 0 leases, of these and of requests in flight")
+    assert lines[3:] == ["      4  user:1  (in 2 processes)", "      2  user:2  (in 2 processes)"]
+    assert run("throttle_inspect --most 1").splitlines()[3:] == ["      4  user:1  (in 2 processes)"]
+
+
+def test_a_process_that_does_not_answer(nobody: None, store: RedisStore) -> None:
+    Reconciler(store).beat()
+    first, second = run("throttle_inspect").splitlines()
+    assert first == "0 sockets open in 1 process"
+    assert "has not answered (it has no sockets, or is too busy); 0 leases" in second
+
+
+def test_a_pass_of_the_refresher_is_a_line(settings: Any, redis_url: str) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "AGENT": False}
+    said = run("refresh_connections --once")
+    assert "processes 0 alive, 0 dead; connections 0 held, 0 freed; keys 0 extended" in said
+    for interval in ("0", "-1", "nan", "soon", "1e9"):
+        with pytest.raises(CommandError, match=f"must be a number of seconds from 0.05 to 3600, not '{interval}'"):
+            run("refresh_connections --interval", interval)
+
+
+SAMPLE = {f"each{n}": {"rate": f"{n}/min", "algorithm": "sliding_log", "key": "ip"} for n in (60, 20, 10)}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def replay(tmp_path: Path) -> Any:
+    """Runs the command over these rules; returns what it prints, and what it complains of."""
+
+    def replay(rules: Any, *arguments: str, log: Path = LOG, to: io.StringIO | None = None) -> tuple[str, str]:
+        (tmp_path / "rules.json").write_text(rules if isinstance(rules, str) else json.dumps(rules))
+        out, errors = io.StringIO(), to or io.StringIO()
+        given = [str(tmp_path / "rules.json"), *(() if "--recorded" in arguments else ("--log", str(log))), *arguments]
+        call_command("throttle_backtest", *given, stdout=out, stderr=errors, no_color=True)
+        return out.getvalue(), errors.getvalue()
+
+    return replay
+
+
+def test_as_json_and_in_words_with_progress(replay: Any) -> None:
+    out, errors = replay(SAMPLE, "--json", to=Terminal())
+    refused = {"each60": (87, 2), "each20": (931, 50), "each10": (1729, 79)}
+    rules = {name: {"refused": number, "idents": idents} for name, (number, idents) in refused.items()}
+    assert (json.loads(out), errors) == ({"calls": 10_000, "rules": rules}, "")
+    out, errors = replay({"each60": SAMPLE["each60"]}, "--most", "1", to=Terminal())
+    assert out.splitlines() == [
+        "10,000 calls, from 2015-05-17 10:05:00 to 2015-05-20 21:05:59 UTC",
+        "each60: 87 refused (0.9%), of 2 identities",
+        "       72  ip:75.97.9.59",
+    ]
+    assert "\rreading  [" in errors
+    assert json.loads(replay(SAMPLE, "--json", "--together")[0])["rules"]["each60"]["refused"] == 0
+
+
+def test_rules_that_are_switched_off_are_tried_and_others_named(replay: Any, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(f"{COMBINED.format('-')}\n{COMBINED.format('-')}\nnothing\n")
+    sockets = {"limit": 5, "algorithm": "concurrency", "events": ["connection"]}
+    rules = {"off": {"rate": "1/min", "key": "ip", "enabled": False}, "sockets": sockets}
+    out, errors = replay(rules, log=tmp_path / "log")
+    assert out.splitlines()[1:] == ["off: 1 refused (50.0%), of 1 identity", "        1  ip:192.0.2.7"]
+    assert errors.splitlines() == [  # and progress is for terminals
+        "sockets is left out: its events are not those of requests",
+        "1 line not understood, the first is line 3: 'nothing'",
+    ]
+
+
+def test_what_it_cannot_read(replay: Any, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("nothing\n")
+    sockets = {"limit": 5, "algorithm": "concurrency", "events": ["connection"]}
+    for rules, log, said in (
+        (SAMPLE, Path("/no/such"), r"cannot read '/no/such': No such file"),
+        (SAMPLE, tmp_path, "Is a directory"),
+        (SAMPLE, tmp_path / "log", "the log has no calls"),
+        ({"sockets": sockets}, LOG, "no rule that can be replayed"),
+        ({"api": {"rat": "1/min"}}, LOG, "did you mean 'rate'"),
+        ("{", LOG, "is not JSON"),
+    ):
+        with pytest.raises(CommandError, match=said):
+            replay(rules, log=log)
+    with pytest.raises(CommandError, match=r"cannot read .*rules.json.*: No such file"):
+        call_command("throttle_backtest", str(tmp_path / "no" / "rules.json"), "--log", str(LOG))
+
+
+def test_what_the_site_recorded(replay: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "5/hour"}}, "AGENT": False}
+    own_records.forget()
+    count_in(MemoryStore(), monkeypatch)
+    rules = {"strict": {"rate": "2/hour", "algorithm": "sliding_log"}}
+    with pytest.raises(CommandError, match="no requests were recorded"):
+        replay(rules, "--recorded", "hour")
+    for _ in range(4):
+        limiter.decide(Facts("search", ("request",), KnownCaller("ip:192.0.2.1"), method="GET"))
+    assert replay(rules, "--recorded", "hour")[0].splitlines()[:2] == [
+        "4 calls, all those of 100.00% of the callers",
+        "strict: 2 refused (50.0%), of 1 identity",
+    ]
+    strict = {"refused": 2, "idents": 1, "estimate": {"refused": 2, "low": 2, "high": 2}}
+    told = json.loads(replay(rules, "--recorded", "hour", "--json")[0])
+    assert told == {"calls": 4, "rules": {"strict": strict}, "share": 1.0, "cut": 0}
+    own_records.forget()
