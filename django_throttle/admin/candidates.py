@@ -46,6 +46,14 @@ class CandidateForm(RowForm):
         model = ThrottleCandidate
         fields = ("share", "starts_at")
 
+    may_add = True  # whoever edits may add rules
+
+    def clean_starts_at(self) -> datetime | None:
+        moment: datetime | None = self.cleaned_data["starts_at"]
+        if moment and "starts_at" in self.changed_data and not self.may_add and self.instance.adds_rule():
+            raise ValidationError(gettext("It would be added to the rules, and you may not add rules."))
+        return moment
+
 
 def picture(points: Sequence[tuple[datetime, int, int]], now: datetime) -> SafeString:
     """What both rules would have refused in each minute of the last hour, as bars beside each other."""
@@ -69,9 +77,17 @@ def picture(points: Sequence[tuple[datetime, int, int]], now: datetime) -> SafeS
     return format_html(PICTURE, WIDTH, HEIGHT, label, format_html_join("", BAR, bars), caption)
 
 
+def may_add_rules(request: HttpRequest) -> bool:
+    """Return True if this person may add rules, as a promotion does that has no row to replace."""
+    return bool(request.user.has_perm("django_throttle.add_throttlerule"))
+
+
 @admin.register(ThrottleCandidate)
 class ThrottleCandidateAdmin(ListAdmin):
-    """Candidates, with the permissions of rules: who may change rules may promote and discard."""
+    """Candidates, with the permissions of rules: who may change rules may promote and discard.
+
+    To promote one whose rule is not in the database takes the permission to add rules.
+    """
 
     class Media:
         css = {"all": ("django_throttle/overview.css",)}
@@ -122,10 +138,12 @@ class ThrottleCandidateAdmin(ListAdmin):
         row = self._asked(request, pk)
         try:
             with history.editing(request.user.get_username(), "admin"):
-                rule = row.promote()
+                rule = row.promote(may_add=may_add_rules(request))
         except ValidationError as error:
             why = joined(error.messages)
             self.message_user(request, gettext("Not promoted. {why}").format(why=why), messages.ERROR)
+            if getattr(error, "code", "") == "gone":
+                return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_changelist")
             return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_change", pk)
         said = gettext("Promoted: {name} is {meaning}.").format(name=rule.name, meaning=translated(rule.meaning))
         self.message_user(request, said, messages.SUCCESS)
@@ -152,9 +170,15 @@ class ThrottleCandidateAdmin(ListAdmin):
         row = self.get_object(request, object_id)
         urls: dict[str, Any] = {}
         if row is not None and self.has_change_permission(request, row):
-            for name in ("promote", "discard"):
+            is_allowed = {"promote": may_add_rules(request) or not row.adds_rule(), "discard": True}
+            for name in filter(is_allowed.get, is_allowed):
                 urls[f"{name}_url"] = reverse(f"{self.admin_site.name}:django_throttle_{name}", args=[row.pk])
         return super().change_view(request, object_id, form_url, {**urls, **(extra_context or {})})
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        form: Any = super().get_form(request, obj, change, **options)
+        form.may_add = may_add_rules(request)
+        return form
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)

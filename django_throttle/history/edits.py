@@ -59,7 +59,8 @@ def _after_save(*, instance: Any, using: str, **_: object) -> None:
 
 
 def _before_deletion(*, instance: Any, using: str, **_: object) -> None:
-    _tell([(instance, None)], using)
+    """Tell of a row that is still there: of two who remove one at once, the second removes nothing."""
+    _tell([(row, None) for row in _rows(type(instance), using).filter(pk=instance.pk)], using)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.history.lines import editing, keep, made, record
 from django_throttle.rulebook import sources
-from django_throttle.signals import rules_changed
+from django_throttle.rulebook.in_force import rules_read
 
 logger = logging.getLogger("django_throttle")
 
@@ -25,7 +25,7 @@ _told: object = None  # the rules that this process has seen in the history
 
 def connect() -> None:
     """Tell them once this process has read its rules, in the thread that reads them and over its connection."""
-    rules_changed.connect(_look, dispatch_uid="django_throttle.history")
+    rules_read.connect(_look, dispatch_uid="django_throttle.history")
 
 
 def tell_settings(rules: Mapping[str, Rule], using: str) -> bool:
@@ -63,4 +63,4 @@ def _look(**_: object) -> None:
         tell_settings(rules, sources.alias())
         _told = rules
     except Error as error:
-        logger.info("the rules of settings could not be told to the history, the next edit tries again: %s", error)
+        logger.info("the rules of settings could not be told to the history, the next reading tries again: %s", error)

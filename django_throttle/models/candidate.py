@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models, router, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -108,16 +108,29 @@ class ThrottleCandidate(CheckedRow):
             raise ValidationError({"share": gettext("In steps only where it counts by the same key as the live rule.")})
         super().clean()
 
-    def promote(self) -> ThrottleRule:
-        """Put it in place of the live rule; raises ValidationError where it is no longer valid."""
+    def adds_rule(self, using: str | None = None) -> bool:
+        """Return True if there is no row that it would replace, as of a rule in settings."""
+        return not ThrottleRule.objects.using(using).filter(name=self.name).exists()
+
+    def promote(self, *, may_add: bool = True) -> ThrottleRule:
+        """Put it in place of the live rule, as it is in the database.
+
+        Raise ValidationError if it is no longer valid, or no longer there: its ``code`` is "gone" then. Raise
+        PermissionDenied if there is no live rule in the database, unless it ``may_add`` one.
+        """
         using = router.db_for_write(type(self), instance=self)
         with transaction.atomic(using=using), history.because("", action="promoted"):
-            row = self.as_row()
+            present = type(self)._base_manager.using(using).select_for_update().filter(pk=self.pk).first()
+            if present is None:
+                raise ValidationError(gettext("The candidate was promoted or discarded meanwhile."), code="gone")
+            row = present.as_row()
             live = ThrottleRule.objects.using(using).select_for_update().filter(name=self.name).first()
+            if live is None and not may_add:
+                raise PermissionDenied
             row.pk, row._state.adding = live.pk if live else None, live is None
             row.full_clean()
             row.save(using=using)
-            self.delete(using=using)
+            present.delete(using=using)
         return row
 
     @classmethod

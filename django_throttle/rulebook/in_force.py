@@ -21,7 +21,7 @@ from asgiref.sync import sync_to_async
 from django.core.signals import setting_changed
 from django.db import Error, transaction
 from django.db.models.signals import post_delete, post_save
-from django.dispatch import receiver
+from django.dispatch import Signal, receiver
 
 from django_throttle import detect_test_run
 from django_throttle.conf import conf
@@ -35,6 +35,9 @@ from django_throttle.signals import overrides_ended, rules_changed
 from django_throttle.stores import AnyStore, get_store
 
 logger = logging.getLogger("django_throttle")
+
+# Sent in the thread that reads the rules whenever the database has answered. For the history, which may be behind.
+rules_read: Final = Signal()
 
 # A version that Redis has yet to be told: when the edit was committed, in epoch seconds, a hyphen, and chance.
 _unsent: str | None = None
@@ -134,6 +137,8 @@ def _read_aside(seen: str | None) -> None:
         _recall(book)
     if ended:
         overrides_ended.send_robust(sender=Snapshot, overrides=ended)
+    if not book.failing:
+        rules_read.send_robust(sender=Snapshot)
 
 
 def _recall(book: _Book) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from ast import literal_eval
 from collections.abc import Callable
 from datetime import timedelta
 from threading import Barrier, Thread
@@ -24,6 +25,7 @@ from django_throttle.history.edits import state
 from django_throttle.history.from_settings import tell_settings
 from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
 from django_throttle.rulebook import Snapshot
+from django_throttle.rulebook.in_force import rules_read
 from django_throttle.signals import overrides_ended
 
 pytestmark = pytest.mark.django_db
@@ -217,18 +219,47 @@ class TestOverridesThatRanOut:
         ThrottleOverride.objects.update(until=row.until)
         assert tell() == tell() == [row.meaning]
 
+    def test_those_that_ended_unseen_are_told_once_the_database_answers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = timezone.now()
+        unseen, by_edit = (block(value=str(n), until=now + timedelta(hours=1)) for n in (1, 2))
+        later = now + timedelta(hours=2)
+        monkeypatch.setattr(timezone, "now", lambda: later)
+        by_edit.until = later - timedelta(seconds=1)
+        by_edit.save()
+
+        def told() -> list[Any]:
+            rules_read.send_robust(sender=Snapshot)
+            return [name for action, name in lines("action", "name") if action == "ran out"]
+
+        def away(*args: object, **options: object) -> None:
+            raise DatabaseError("away")
+
+        monkeypatch.setattr(ended, "_may_lack", True)
+        with monkeypatch.context() as patch:
+            patch.setattr(ended, "record", away)
+            assert told() == []
+        assert told() == told() == [unseen.history_name]
+
 
 # A process that starts, and what the history then says of its settings.
 START = """
 import django, time
+from datetime import timedelta
+from django.utils import timezone
 django.setup()
 from django.core.management import call_command
 call_command("migrate", verbosity=0)
 from django_throttle import rulebook
-from django_throttle.models import ThrottleChange
+from django_throttle.models import ThrottleChange, ThrottleOverride
+overrides = ThrottleOverride._base_manager  # so that no line is written
+if not overrides.exists():
+    now = timezone.now()
+    row = ThrottleOverride(kind="user", value="42", effect="block", reason="abuse", until=now - timedelta(hours=1))
+    overrides.bulk_create([row])
+    overrides.update(created_at=now - timedelta(hours=2))
 rulebook.current()
 ends = time.monotonic() + 20
-while not ThrottleChange.objects.exists() and time.monotonic() < ends:
+while ThrottleChange.objects.count() < 3 and time.monotonic() < ends:
     time.sleep(0.01)
 print(list(ThrottleChange.objects.values_list("kind", "name", "who")))
 """
@@ -274,7 +305,9 @@ class TestRulesOfSettings:
         assert ThrottleChange.objects.count() == 2
 
     @pytest.mark.usefixtures("servers")
-    def test_a_process_that_starts_tells_them(self, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_process_that_starts_tells_them_and_of_ended_overrides(
+        self, database: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         own = {"DATABASE": database, "RULES": '{"api": {"rate": "5/min"}}', "DJANGO_SETTINGS_MODULE": "tests.editing"}
         for name, value in own.items():
             monkeypatch.setenv(name, value)
@@ -282,7 +315,8 @@ class TestRulesOfSettings:
             done = subprocess.run(
                 [sys.executable, "-c", START], capture_output=True, text=True, timeout=60, check=False
             )
-            assert done.stdout.strip() == "[('rule', 'api', 'settings'), ('settings', '', 'settings')]", done.stderr
+            settings = [("rule", "api", "settings"), ("settings", "", "settings")]
+            assert sorted(literal_eval(done.stdout)) == [("override", "User 42", ""), *settings], done.stderr
 
 
 class TestRevert:
