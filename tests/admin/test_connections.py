@@ -66,13 +66,6 @@ class TestPage:
         assert "16 min 5 min ago 3" in shown and "16 min none 0" in shown
         assert ("in memory, so only what this process holds" in shown) == (not isinstance(store, RedisStore))
 
-    def test_a_search(self, operator: Client, enforce: Enforce) -> None:
-        store = process(enforce())
-        sockets(("a", "user:1"), ("b", "user:11"), ("c", "user:2"))
-        for search, number in (("user:1", 2), ('"user:1"', 1), ("192.0.2", 3), ("nobody", 0)):
-            process(store, search)
-            assert f"{number} open connection" in text(operator.get(PAGE, {"q": search})), search
-
     def test_a_socket_is_closed_and_the_log_says_by_whom(self, operator: Client, enforce: Enforce) -> None:
         store = enforce()
         first, second = sockets(("a", "user:1"), ("b", "user:1"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.test import RequestFactory
 from django.utils import translation
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from websockets.sync.client import ClientConnection, connect
 
 from django_throttle.core import Outcome, Reason, Rule
@@ -142,44 +141,6 @@ class TestRuleForm:
         page.fill("[name=limit]", "5")
         page.select_option("[name=algorithm]", "damper")
         assert "limit" in shown(), "a field that holds a value stays, or nobody would see why the rule is refused"
-
-
-class TestConnections:
-    @pytest.fixture
-    def page(self, page: Page) -> Page:
-        """The list of open connections, which must not be loaded again."""
-        page.goto(f"{ADMIN}/throttleconnection/")
-        self.total(page, "0 open connections")
-        page.evaluate("window.loaded = 'once'")
-        return page
-
-    def total(self, page: Page, words: str) -> None:
-        expect(page.locator(".connections-total")).to_contain_text(words)
-
-    def rows(self, page: Page) -> Locator:
-        return page.locator("#connections section:nth-of-type(2) tbody tr:has(button)")
-
-    def is_closed(self, socket: ClientConnection) -> None:
-        assert json.loads(socket.recv(PATIENCE))["code"] == "closed"
-        wait_until(lambda: socket.close_code == 4410, timeout=PATIENCE)
-
-    def test_it_is_live_and_closes_a_socket_of_any_process(self, page: Page, visit: Open) -> None:
-        socket = visit()
-        self.total(page, "1 open connection")
-        cells = self.rows(page).locator("th, td")
-        expect(cells.nth(0)).to_contain_text("ip:127.0.0.1")
-        expect(cells.nth(6)).to_have_text("0")
-        age = cells.nth(4).inner_text()
-        socket.send(json.dumps({"id": 1, "text": "hello"}))
-        assert json.loads(socket.recv(PATIENCE))["type"] == "echo"
-        expect(cells.nth(6)).to_have_text("1")
-        expect(cells.nth(5)).to_have_text(re.compile(r"^\d+ s ago$"))
-        expect(cells.nth(4)).not_to_have_text(age)
-        assert page.evaluate("window.loaded") == "once"
-        page.get_by_role("button", name="Close", exact=True).click(delay=1200)  # for two looks
-        expect(page.locator(".messagelist")).to_contain_text("The connection of ip:127.0.0.1 (chat, /ws/chat) is being")
-        self.is_closed(socket)
-        self.total(page, "0 open connections")
 
 
 def picture(page: Page, name: str) -> None:

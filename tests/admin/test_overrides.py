@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -143,19 +143,6 @@ class TestForm:
         assert row.until is None
         assert operator.get(change_url(row)).context["adminform"].form["lasting"].value() == "endless"
 
-    def test_saving_what_is_shown_changes_nothing_and_a_choice_counts_from_now(self, operator: Client) -> None:
-        row = create(rules=("gone",), until=timezone.now().replace(microsecond=0) + timedelta(days=3))
-        assert operator.get(change_url(row)).context["adminform"].form["lasting"].value() == ""
-        shown = {**TYPED, "rules": "gone", "effect": "block", "factor": "", "lasting": "", "reason": "because"}
-        assert row.until is not None
-        shown |= {"until_0": f"{row.until:%Y-%m-%d}", "until_1": f"{row.until:%H:%M:%S}"}
-        assert operator.post(change_url(row), shown).status_code == 302
-        assert LogEntry.objects.latest("pk").get_change_message() == "No fields changed."
-        assert list(errors(operator.post(change_url(row), {**shown, "until_0": "", "until_1": ""}))) == ["lasting"]
-        operator.post(change_url(row), {**shown, "lasting": "0"})
-        row.refresh_from_db()
-        assert row.until is not None and row.until <= timezone.now()
-
     def test_an_api_key_is_in_no_table_and_in_no_log(self, operator: Client) -> None:
         operator.post(ADD, {**TYPED, "kind": "api_key", "value": "canary-4711"})
         row = ThrottleOverride.objects.get()
@@ -209,14 +196,6 @@ class TestList:
         force(ThrottleOverride, value="9" * 40, rate="often")
         assert 'class="rule-wrong"' in operator.get(LIST).content.decode()
         assert operator.get(change_url(row)).status_code == 200
-
-    def test_a_row_that_ends_with_all_dates_is_shown_and_can_be_mended(self, operator: Client, settings: Any) -> None:
-        settings.TIME_ZONE = "Europe/Berlin"
-        row = create(until=datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
-        assert operator.get(LIST).status_code == operator.get(change_url(row)).status_code == 200
-        action(operator, "end_now", row)
-        row.refresh_from_db()
-        assert not row.lasts()
 
 
 class TestActions:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -145,9 +146,7 @@ def test_redis_or_valkey_on_the_path_or_a_chosen_program(monkeypatch: pytest.Mon
         find_redis()
 
 
-def test_a_stubborn_server_is_killed_with_its_children(
-    servers: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_stubborn_server_is_killed_with_its_children(servers: None, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr(services, "PATIENCE", 0.2)
     stubborn = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.fork(); print(os.getpid(), flush=True)"
     with Services(tmp_path) as running:

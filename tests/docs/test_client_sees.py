@@ -177,9 +177,7 @@ SCENARIOS: dict[str, Scenario] = {scenario.__name__: scenario for scenario in AL
 
 @pytest.mark.usefixtures("redis_server")
 @pytest.mark.parametrize("page", SCENARIOS)
-def test_the_page_says_what_its_code_answers(
-    page: str, enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_says_what_its_code_answers(page: str, enforce: Enforce, settings: Any, monkeypatch: Any) -> None:
     answers = SCENARIOS[page](Site(enforce, settings, monkeypatch))
     for told, answer in zip(seen(page), answers, strict=True):
         assert_shown(laid_out(told), "\n".join(laid_out(answer)))

@@ -199,9 +199,7 @@ class TestLines:
 
 
 class TestOverridesThatRanOut:
-    def test_one_line_whoever_tells_it_and_none_where_an_edit_came_first(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_one_line_whoever_tells_it_and_none_where_an_edit_came_first(self, monkeypatch: Any, caplog: Any) -> None:
         row = block(until=timezone.now() - timedelta(seconds=1))
 
         def tell() -> list[Any]:

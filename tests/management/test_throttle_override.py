@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.core.management import CommandError
 from django.utils import timezone, translation
 
@@ -117,13 +117,6 @@ def test_it_says_what_precedes_it_and_no_more() -> None:
         assert f"Ausnahme {mail.pk} geht dieser bei mail vor: gesperrt" in add(f"{IP} --times 2 --rules mail")
     for line in (f"{IP} --block", "ip 192.0.2.8 --exempt"):
         assert "precedes" not in add(line)
-
-
-def test_a_group_in_other_letters_is_another() -> None:
-    Group.objects.create(name="support")
-    assert "There is no group" not in add("group support --block")
-    for name in ("Support", "súpport"):
-        assert f"There is no group {name!r}" in add(f"group {name} --block")
 
 
 def test_what_is_in_force_is_listed_and_ended() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import DatabaseError
 
 from django_throttle.connections.open_sockets import open_sockets
@@ -79,15 +79,6 @@ def test_a_user_is_typed_as_for_an_override(store: Any) -> None:
     for typed in (str(anna.pk), f"user:{anna.pk}", "anna", "user:anna", "ANNA@example.org", "user:anna@example.org"):
         Limiter(RATES, store).acquire(f"user:{anna.pk}")
         assert reset(typed) == f"user:{anna.pk}: 2 budgets full again\n"
-
-
-def test_what_may_be_several_users_is_an_error(store: Any) -> None:
-    anna = User.objects.create_user("anna")
-    User.objects.create_user(str(anna.pk))
-    override = ("throttle_override", "add", "user", str(anna.pk), "--block", "--reason", "spam")
-    for line in (("throttle_reset", str(anna.pk)), ("throttle_reset", f"user:{anna.pk}"), override):
-        with pytest.raises(CommandError, match=rf"users match: anna \(id {anna.pk}\), {anna.pk} "):
-            call_command(*line)
 
 
 def test_any_other_ident_is_typed_as_it_is_counted(store: Any) -> None:

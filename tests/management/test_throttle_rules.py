@@ -252,14 +252,6 @@ class TestImport:
             run("import", put(self.RULES), "--replace")
         assert list(ThrottleRule.objects.values_list("name", flat=True)) == ["old"]
 
-    def test_names_that_differ_in_their_capitals_alone(self, put: Put) -> None:
-        path = put({"api": {"rate": "1/s"}, "API": {"rate": "2/s"}})
-        if connection.vendor != "mysql":
-            assert "2 added" in run("import", path)
-            return
-        with pytest.raises(CommandError, match="nothing was imported: 'API' and 'api' are one name to this database"):
-            run("import", path)
-
     def test_the_demo_rules_and_a_file_that_is_not_there(self) -> None:
         assert "0 changed, 0 removed" in run("import", str(Path(__file__).parents[2] / "testproject" / "rules.json"))
         with pytest.raises(CommandError, match="cannot read"):

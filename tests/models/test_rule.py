@@ -11,12 +11,9 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from django_throttle.core import Rule
-from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.options import Option
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.rule import OPTIONS
 from django_throttle.models import ThrottleOverride, ThrottleRule
-from django_throttle.models.fields import stored
 from tests.raw_rows import write
 
 pytestmark = pytest.mark.django_db
@@ -171,23 +168,6 @@ def test_what_is_typed_is_stored_in_its_shortest_form(settings: Any, typed: Any,
     cleaned = row(**{**RATE, **typed, "name": "other"})
     cleaned.full_clean()
     assert {name: getattr(cleaned.as_rule() if name == "cost" else cleaned, name) for name in stored} == stored
-
-
-@pytest.mark.parametrize(("name", "option"), stored(Rule).items())
-def test_columns_and_constraints_are_what_the_table_of_options_says(name: str, option: Option) -> None:
-    field = ThrottleRule._meta.get_field(name)
-    assert dict(field.choices or ()) == {value: choice.label for value, choice in option.choices.items()}
-    assert field.help_text.startswith(option.help)
-    assert [one.label for one in option.choices.values() if one.help and one.label not in field.help_text] == []
-    assert str(field.verbose_name) == (option.label or name.replace("_", " "))
-    assert name == "name" or ThrottleRule().as_options().get(name) == (option.initial or option.default)
-    checks = {check.name.removeprefix("throttle_"): check for check in ThrottleRule._meta.constraints}
-    if option.kind == "whole":
-        assert field.null == (option.default is None)
-        assert f"('{name}__lte', {option.most})" in str(checks[f"{name}_range"].condition)
-    if option.owners and name not in ("limit", "max_delay"):  # what throttle_rate_or_limit and throttle_delay_… say
-        (said,) = [check for key, check in checks.items() if key.startswith(f"{name}_of_")]
-        assert {each for each in ALGORITHMS if f"'{each}'" in str(said.condition)} == {*ALGORITHMS} - {*option.owners}
 
 
 def test_every_option_is_a_field_and_words_need_no_migration() -> None:

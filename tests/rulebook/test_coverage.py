@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from itertools import product
 from typing import Any
 
 import pytest
@@ -13,17 +11,13 @@ from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.exceptions import InvalidRule
 from django_throttle.explain import explain
 from django_throttle.find_caller import find_caller
 from django_throttle.identity import HttpWho
 from django_throttle.identity.known_caller import KnownCaller
-from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import Call, stricter
-from django_throttle.stores import MemoryStore
 from tests import doors
-from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
 from tests.test_explain import told
 
@@ -52,21 +46,6 @@ def test_rules_that_do_not_count_the_call_say_why(enforce: Enforce) -> None:
     }
     assert told(store).rules == []
     assert told(store).sentence == "A POST to search by ip:192.0.2.1 would be allowed: no rule that refuses counts it."
-
-
-def test_of_a_user_it_knows_groups_and_of_a_tenant_that_it_knows_none(enforce: Enforce, django_user_model: Any) -> None:
-    staff = django_user_model.objects.create_user("boss", is_staff=True)
-    store = enforce(
-        staff={"rate": "9/min", "audience": ["staff"], "key": "user"},
-        acme={"rate": "9/min", "audience": ["staff"], "key": "tenant"},
-        TENANT="user.username",
-    )
-    assert [(one.outcome.rule, one.outcome.ident) for one in told(store, f"user:{staff.pk}").rules] == [
-        ("acme", "tenant:boss"),
-        ("staff", f"user:{staff.pk}"),
-    ]
-    (only,) = told(store, "tenant:acme").rules
-    assert only.counting.assumed == "if the caller is staff"
 
 
 def named(subject: Any) -> str:
@@ -138,50 +117,6 @@ def test_an_api_key_may_come_with_any_call(enforce: Enforce, django_user_model: 
     typed = find_caller(f"api_key:{'3f' * 20}", rulebook.current(), store).name
     assert (typed, told(store, typed).would) == (HttpWho(request).ident("api_key"), "refused")
     assert find_caller(typed, rulebook.current(), store).name == typed
-
-
-AMOUNTS: dict[str, list[Any]] = {"rate": ["2/2s", "3/6s", "4/4s", "20/min", "61/min"]}
-CHOICES: dict[str, list[Any]] = {
-    "burst": [None, 2, 9],
-    "refill": ["continuous", "interval"],
-    "resolution": [1, 4],
-    "strict": [False, True],
-    "limit": [2, 3],
-}
-
-
-def rules_of(algorithm: str) -> list[Rule]:
-    """Rules of each combination of amounts and options that the algorithm has."""
-    takes = ALGORITHMS[algorithm].takes
-    options = {name: values for name, values in CHOICES.items() if name in takes}
-    if not ALGORITHMS[algorithm].holds:
-        options |= AMOUNTS
-    rules = []
-    for values in product(*options.values()):
-        given = {name: value for name, value in zip(options, values, strict=True) if value is not None}
-        try:
-            rules.append(Rule(f"rule {(100 - 37 * len(rules)) % 101}", algorithm=algorithm, **given))
-        except InvalidRule:
-            continue
-    return rules
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_only_rules_that_refuse_first_are_said_to(algorithm: str) -> None:
-    chance, rules = random.Random(7), rules_of(algorithm)
-    pairs = [(one, other) for one, other in product(rules, rules) if one is not other]
-    found = [(strict, loose) for strict, loose in pairs if stricter(Snapshot([strict, loose]), loose)]
-    assert 0 < len(found) < len(pairs)
-    if ALGORITHMS[algorithm].is_damper:  # no store decides it
-        return
-    for strict, loose in chance.sample(found, min(40, len(found))):
-        clock = FrozenClock()
-        clock.to(chance.random() * 60)
-        limiter = Limiter([strict, loose], MemoryStore(clock))
-        for _ in range(400):
-            clock.step(chance.choice((0.0, 0.01, 0.3, 1.0, 1.0, 7.3)))
-            outcomes = {outcome.rule: outcome for outcome in limiter.acquire("user:1").outcomes}
-            assert outcomes[loose.name].allowed or not outcomes[strict.name].allowed, (strict, loose)
 
 
 RATES = (

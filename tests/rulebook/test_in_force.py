@@ -12,7 +12,7 @@ import pytest
 from django.db import DatabaseError, transaction
 from django.utils import timezone
 
-from django_throttle import limiter, rulebook
+from django_throttle import rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
 from django_throttle.exceptions import Cause, StoreError
@@ -20,7 +20,7 @@ from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot, in_force, sources
 from django_throttle.signals import rules_changed
 from django_throttle.stores import MemoryStore, RedisStore
-from tests.callers import ANNA, Caller
+from tests.callers import Caller
 from tests.clock import FrozenClock
 from tests.inside import book, count_in, forget_rules
 from tests.rulebook.conftest import names
@@ -48,20 +48,6 @@ def heard() -> Iterator[Heard]:
     rules_changed.connect(listen)
     yield told
     rulebook.pin(None)
-
-
-@pytest.mark.django_db
-def test_where_everything_is_a_shadow_no_rule_refuses(rules: Any, settings: Any) -> None:
-    rules(api={"rate": "1/min"}, queue={"rate": "1/min", "algorithm": "leaky_bucket", "action": "delay"})
-    ThrottleRule.objects.create(name="row", rate="1/min, 2/h", count_denied=True)
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "SHADOW": True}
-    assert all(part.is_shadow for rule in rulebook.current().rules for part in rule.parts)
-    decisions = [limiter.decide(Facts("any", ("request",), ANNA)) for _ in range(5)]
-    assert [(decision.allowed, decision.delay) for decision in decisions] == [(True, 0.0)] * 5
-    assert [outcome.allowed for outcome in decisions[-1].outcomes] == [False] * 4
-    version = rulebook.current().version
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "SHADOW": False}
-    assert not rulebook.current().rules[0].is_shadow and rulebook.current().version != version
 
 
 @pytest.mark.django_db(transaction=True)
@@ -270,9 +256,7 @@ class TestPoll:
             self.poll(store)
             assert rulebook.put_in_force().after in (None, 0.0)
 
-    def test_it_is_known_since_when_nothing_is_known(
-        self, store: RedisStore, settings: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_it_is_known_since_when_nothing_is_known(self, store: RedisStore, settings: Any, monkeypatch: Any) -> None:
         assert rulebook.unconfirmed() == 0.0
         self.poll(store)
         for confirming in (store, MemoryStore()):  # Redis says so, or the database does

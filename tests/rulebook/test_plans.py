@@ -15,13 +15,10 @@ from django_throttle import call_facts, limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
 from django_throttle.core.headers import plain_fields
-from django_throttle.decorators import throttle
-from django_throttle.exceptions import Refused
 from django_throttle.explain import explain
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import Call
-from django_throttle.tasks import throttled_task
 from tests import doors
 from tests.callers import SameByEveryKey
 from tests.doors import BOTH, Enforce
@@ -158,24 +155,3 @@ def test_a_change_of_plan_is_felt_at_once_and_keeps_the_counts(enforce: Enforce)
     assert [each.why for each in changed] == ["4 of 20 by plan group:premium (changed by override 7) used"]
     user.groups.clear()
     assert ask()[:3] == (False, 3, 0)
-
-
-@pytest.mark.django_db
-@BOTH
-def test_a_user_whom_a_function_names_has_the_plan_without_a_request(enforce: Enforce) -> None:
-    enforce(mails={"rate": "1/min", "key": "user", "plans": {"group:premium": "3/min"}})
-    anna, bob = (User.objects.create(username=name) for name in ("anna", "bob"))
-    anna.groups.add(Group.objects.create(name="premium"))
-
-    @throttle("mails", ident=lambda user: user)
-    def send(user: User) -> bool:
-        return True
-
-    @throttled_task("mails", ident=lambda user: user)
-    def remind(user: User) -> bool:
-        return True
-
-    assert send(bob) and send(anna) and remind(anna) and send(anna)
-    for refused, who in ((send, bob), (remind, bob), (send, anna), (remind, anna)):
-        with pytest.raises(Refused):
-            refused(who)

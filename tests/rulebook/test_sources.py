@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from django.db import connection
 from django_throttle import rulebook
 from django_throttle.core import Rule
 from django_throttle.models import ThrottleRule
-from django_throttle.rulebook import in_force
 from django_throttle.rulebook.sources import Reader
-from django_throttle.stores import MemoryStore
 from tests.forks import holds_in_child
 from tests.inside import book, thread_of
 from tests.raw_rows import force
@@ -153,16 +150,3 @@ def test_other_settings_and_a_fork_have_a_reader_of_their_own(settings: Any) -> 
     assert second is not first
     assert not first.ask(None), "it was told to end"
     assert holds_in_child(lambda: book().reader is not second and book().reader.ask(None))
-
-
-def test_very_many_rows_are_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(book().reader, "ask", asked.append)
-    monkeypatch.setattr(in_force.sources, "is_private", lambda: False)
-    monkeypatch.setattr(book(), "is_committed", True)
-    for took, age, is_read in [(0.001, 0.5, True), (0.02, 0.5, False), (0.02, 0.7, True), (9.0, 0.7, True)]:
-        asked.clear()
-        monkeypatch.setattr(book(), "took", took)
-        monkeypatch.setattr(book(), "read_at", time.monotonic() - age)
-        rulebook.poll(MemoryStore())
-        assert bool(asked) is is_read, took
