@@ -13,7 +13,6 @@ import pytest
 from redis import Redis
 
 from django_throttle.exceptions import StoreError
-from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
 from tests.connections.conftest import MakeSite, Site
 from tests.connections.worker import RULE
@@ -71,20 +70,6 @@ def test_the_others_are_registered_and_released(make_site: MakeSite, redis: Redi
         assert counts(onlooker) == (15, 0)
     site.reconciler.resend()
     assert (counts(onlooker), site.leases.unconfirmed()) == ((0, 0), [])
-
-
-def test_the_others_are_extended(make_site: MakeSite, redis: Redis) -> None:
-    site, onlooker = holder(make_site), make_site()
-    names = [site.store.key(RULE.id, ident) for ident in IDENTS]
-    for name in names:
-        redis.pexpire(name, 5000)
-    with away(site):
-        fails(site.reconciler.extend)
-    assert [redis.pttl(name) > 590_000 for name in names] == [False, True] * 15
-    command = HostRefresher(onlooker.store)
-    with away(onlooker):
-        assert command.refresh().extended == 15
-        assert command.refresh().alive == 1
 
 
 def test_the_others_are_swept(make_site: MakeSite, clock: FrozenClock) -> None:

@@ -1,4 +1,4 @@
-"""A damper at every door: what is refused there, what a client is told, what overrides make of it, and the metrics."""
+"""A damper at every entry point: what is refused there, what a client is told, and what overrides make of it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from tests.inside import count_in
 
 DAMPER = Rule("account", "20/s", algorithm="damper", key="ip", events=("request", "message"))
 AT_ONCE = 18  # what the local limiter lets through
-HERE = "ip:127.0.0.1"
-WITHIN, SUPPRESSED = ("allowed", "within"), ("refused", "suppressed")
 Enforce = Callable[..., Store]
 
 
@@ -40,30 +38,20 @@ def plain(request: HttpRequest) -> HttpResponse:
     return HttpResponse("plain")
 
 
-@throttle("account")
-def decorated(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("decorated")
-
-
-urlpatterns = [path("drf", Search.as_view()), path("plain", plain), path("decorated", decorated)]
+urlpatterns = [path("drf", Search.as_view()), path("plain", plain), path("decorated", throttle("account")(plain))]
 
 
 @pytest.fixture
 def enforce(
     request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock
 ) -> Iterator[Enforce]:
-    """Puts the damper, other rules and overrides in force, on the store that its parameter names."""
+    """Puts the damper and overrides in force, on the store that its parameter names."""
     settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []
     settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
     store = build(request, clock)
     count_in(store, monkeypatch)
     monkeypatch.setattr(store.local_limits, "clock", clock)
-
-    def enforce(*overrides: Override, rules: tuple[Rule, ...] = (DAMPER,)) -> Store:
-        rulebook.pin(rulebook.Snapshot(rules, overrides=overrides, now=clock))
-        return store
-
-    yield enforce
+    yield lambda *overrides: rulebook.pin(rulebook.Snapshot((DAMPER,), overrides=overrides, now=clock))
     rulebook.pin(None)
 
 
@@ -110,5 +98,5 @@ async def test_so_are_messages_of_sockets(enforce: Enforce) -> None:
     ],
 )
 def test_overrides_hold(effect: str, options: dict[str, Any], expected: int, enforce: Enforce) -> None:
-    enforce(Override(subject=HERE, effect=effect, **options))
+    enforce(Override(subject="ip:127.0.0.1", effect=effect, **options))
     assert passed() == expected

@@ -1,10 +1,9 @@
-"""Damper rules through the facade and the doors: on both stores, alone and beside exact rules."""
+"""Damper rules through the facade: on both stores, alone and beside exact rules."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,12 +15,12 @@ from django_throttle.limiter import Limiter
 from django_throttle.local_limits import flush
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
+from tests.damper.test_processes import counted
 from tests.servers import slack, wait_until
 
 DAMPER = Rule("account", "100/s", algorithm="damper")
 EXACT = Rule("calls", "1000/day", algorithm="fixed_window")
 Store = MemoryStore | RedisStore
-MakeStore = Callable[[], Store]
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -34,8 +33,8 @@ def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
     return store
 
 
-def report(store: Store) -> None:
-    """Redis is told by hand; the store in memory tells itself when it is time."""
+def report(store: Any) -> None:
+    """Report to Redis; the store in memory does so itself when it is time."""
     if isinstance(store, RedisStore):
         flush(store.local_limits, store.aggregator)
 
@@ -45,7 +44,7 @@ def flood(limiter: Limiter, clock: FrozenClock, seconds: float, rate: float) -> 
     for number in range(round(seconds * rate)):
         clock.step(1 / rate)
         if number % round(2 * rate) == 0:
-            report(limiter.store)  # type: ignore[arg-type]
+            report(limiter.store)
         decisions.append(limiter.acquire("user:1"))
     return decisions
 
@@ -73,8 +72,7 @@ def test_what_a_damper_suppresses_is_charged_nowhere(store: Store, clock: Frozen
 
 
 def test_what_another_rule_refuses_is_attempted_all_the_same(store: Store, clock: FrozenClock) -> None:
-    one = Rule("one", "1/day", algorithm="fixed_window")
-    limiter = Limiter([one, DAMPER], store)
+    limiter = Limiter([Rule("one", "1/day", algorithm="fixed_window"), DAMPER], store)
     decisions = flood(limiter, clock, 20, 90)
     assert sum(decision.allowed for decision in decisions) == 1
     assert decisions[-1].rule == "one" and [outcome.allowed for outcome in decisions[-1].outcomes] == [False, True]
@@ -93,8 +91,8 @@ def test_a_reset_reaches_every_process(prefix: str, redis_url: str, clock: Froze
     assert min(limiter.peek("user:1").outcomes[0].factor for limiter in limiters) > 0.5
     removed: Any = getattr(limiters[0], f"{prefix}reset")("user:1")
     assert (asyncio.run(removed) if prefix else removed) == 3, "sub-intervals"
-    here = limiters[0].acquire("user:1").outcomes[0]
-    assert (here.allowed, here.factor, here.remaining) == (True, 0, 100)
+    outcome = limiters[0].acquire("user:1").outcomes[0]
+    assert (outcome.allowed, outcome.factor, outcome.remaining) == (True, 0, 100)
     limiters[1].acquire("user:1")
     report(there)
     assert limiters[1].peek("user:1").outcomes[0].factor == 0
@@ -109,22 +107,15 @@ def test_without_redis_nothing_waits_and_only_a_reset_fails(clock: FrozenClock) 
         limiter.reset("user:1")
 
 
-def client_counts(store: RedisStore, ident: str) -> int:
-    """What other processes have reported in the last sub-intervals."""
-    with store.transport.client as client:
-        found = [client.hget(key, "=") for key in client.scan_iter(f"{store.key(DAMPER.id, ident)}:*")]
-    return sum(int(sums.split(b":")[0]) for sums in found if sums)
-
-
 @pytest.mark.agent
 def test_the_agent_reports(redis_url: str, settings: Any) -> None:
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "DAMPER_INTERVAL": 0.5}
-    store, other = RedisStore(redis_url), RedisStore(redis_url, deadline=5.0)
+    store = RedisStore(redis_url)
     limiter = Limiter([DAMPER], store)
     for _ in range(30):
         limiter.acquire("user:1")
-    wait_until(lambda: client_counts(other, "user:1") == 30, timeout=slack(5))
+    wait_until(lambda: counted(redis_url, DAMPER) == 30, timeout=slack(5))
     assert store.local_limits.interval == 0.5 and store.local_limits.due > store.local_limits.clock() - 1
     limiter.acquire("user:1", 12)
     agent.stop()
-    assert client_counts(other, "user:1") == 42, "and what was left, at the end"
+    assert counted(redis_url, DAMPER) == 42, "and what was left, at the end"

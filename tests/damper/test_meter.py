@@ -1,150 +1,178 @@
-"""Who keeps to the limit is never refused, and no history makes the factor anything but a share."""
+"""One meter by the clock: how much of a flood it lets through, what follows a rest, an edit or an outage."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle.core import Rule
-from django_throttle.core.commands import Charge
-from django_throttle.damper.aggregate import SUB_US, Aggregates, Allowance, Reply
-from django_throttle.damper.meter import Bucket
-from django_throttle.local_limits import LocalLimits, MeterReport
-from tests.clock import START, FrozenClock
-
-INTERVAL = 2.0
-MOST_NODES = 4
-
-
-class Node:
-    """One process, whose clock began some time ago, and what is under way between it and the aggregator."""
-
-    def __init__(self, clock: FrozenClock, began: float, aggregates: Aggregates) -> None:
-        self.clock, self.began, self.aggregates = clock, began, aggregates
-        # Nobody is lucky: whatever may be refused is.
-        self.limits = LocalLimits(self.now, lambda: 0.0, interval=INTERVAL)
-        self.outward: list[tuple[list[MeterReport], float]] = []
-        self.homeward: list[tuple[list[MeterReport], list[Reply], float]] = []
-
-    def now(self) -> float:
-        return (self.clock.now_us - round(self.began * 1_000_000)) / 1_000_000
-
-    def attempt(self, rule: Rule, cost: int = 1) -> bool:
-        return self.limits.decide_damper(Charge(rule, "u", cost)).allowed
-
-    def send(self) -> None:
-        self.outward += [(sent, self.now()) for sent in self.limits.collect()]
-
-    def arrive(self) -> None:
-        if self.outward:
-            sent, at = self.outward.pop(0)
-            self.homeward.append((sent, self.aggregates.damp([report for _, report in sent]), at))
-
-    def hear(self) -> None:
-        if self.homeward:
-            self.limits.take(*self.homeward.pop(0))
-
-    def lose(self) -> None:
-        """On its way there or back, and nobody knows which."""
-        if under_way := self.homeward or self.outward:
-            self.limits.fail(under_way.pop(0)[0])
-
-    def flush(self) -> None:
-        """All of it at once, as when the network takes no time."""
-        for step in (self.send, self.arrive, self.hear):
-            step()
-
-    @property
-    def factors(self) -> Iterator[float]:
-        return (meter.factor for meter in self.limits.cache.meters.values())
-
-
-class Event(NamedTuple):
-    """So long after the one before, at one node: an attempt of a cost (0: none), or a step of a report."""
-
-    after: float
-    node: int
-    cost: int
-    step: str
-
-
-def events(*steps: str) -> st.SearchStrategy[list[Event]]:
-    after = st.sampled_from([0.0, 0.0, 0.000_001, 0.01, 0.1, 0.3, 0.7, 2.0, 7.0, 40.0])
-    event = st.builds(Event, after, st.integers(0, MOST_NODES - 1), st.integers(0, 7), st.sampled_from(steps))
-    return st.lists(event, max_size=200)
-
-
-class Conforming:
-    """Lets through what keeps to the limit: so much in each sub-interval, and no burst of one node alone."""
-
-    def __init__(self, rule: Rule) -> None:
-        self.allowance = Allowance(rule.plan.limit, rule.plan.window)
-        self.counts: Counter[int] = Counter()
-        self.buckets = [Bucket(self.allowance) for _ in range(MOST_NODES)]
-
-    def keeps(self, now_us: int, node: int, cost: int) -> bool:
-        index = now_us // SUB_US
-        if self.buckets[node].wait(now_us / 1_000_000) or self.allowance.is_exceeded(self.counts[index] + cost):
-            return False
-        self.counts[index] += cost
-        self.buckets[node].charge(cost)
-        return True
-
-
-def nodes(clock: FrozenClock) -> list[Node]:
-    """They know the time exactly: by how much they are mistaken is by how much a sub-interval is."""
-    aggregates = Aggregates(clock)
-    found = [Node(clock, began, aggregates) for began in (0.0, START - 3.3, 12_345.678_901, -77.0)]
-    for node in found:
-        node.attempt(Rule("other", "1/s", algorithm="damper"))
-        node.flush()
-    return found
-
-
-RULES = [
-    Rule("account", "5/s", algorithm="damper"),
-    Rule("account", "5/s", algorithm="damper", estimator="average"),
-    Rule("account", "10/min", algorithm="damper"),
-    Rule("account", "1000/s", algorithm="damper"),
-]
-
-
-@given(st.sampled_from(RULES), events("none", "none", "send", "arrive", "hear", "flush"), st.floats(0, 6))
-def test_nothing_is_refused_within_the_limit(rule: Rule, history: list[Event], phase: float) -> None:
-    clock = FrozenClock(START + phase)
-    company, conforming = nodes(clock), Conforming(rule)
-    for event in history:
-        clock.step(event.after)
-        node = company[event.node]
-        if event.cost and conforming.keeps(clock.now_us, event.node, event.cost):
-            assert node.attempt(rule, event.cost)
-        getattr(node, event.step, lambda: None)()
-        assert not any(node.factors)
-
-
-@given(
-    st.lists(st.sampled_from(RULES), min_size=1, max_size=3),
-    events("none", "send", "arrive", "hear", "lose", "lose", "flush", "set", "reset", "crowd"),
+from django_throttle.core import Reason, Rule
+from django_throttle.damper.aggregate import (
+    EMPTY,
+    KEPT,
+    SUB,
+    Allowance,
+    Count,
+    Reply,
+    attempted,
+    factor,
+    larger_rate,
+    mean_rate,
+    shifted,
 )
-def test_no_history_makes_the_factor_anything_but_a_share(rules: list[Rule], history: list[Event]) -> None:
-    clock = FrozenClock()
-    company = nodes(clock)
-    for number, event in enumerate(history):
-        clock.step(event.after)
-        node, rule = company[event.node], rules[number % len(rules)]
-        match event.step:
-            case "set":
-                clock.step(event.cost - 3.5)
-            case "reset":
-                node.aggregates.reset(rule.id, "u")
-            case "crowd":
-                node.limits.processes = 1 + event.cost
-                node.attempt(rule, 10_000 * event.cost)
-            case step:
-                getattr(node, step, lambda: None)()
-        node.attempt(rule, event.cost)
-        assert all(0 <= factor < 1 for each in company for factor in each.factors)
+from django_throttle.local_limits import JITTER, Flusher
+from tests.clock import FrozenClock
+from tests.damper.conftest import RULE, Away, Process
+
+TEN = Allowance(10, 1_000_000)  # 10/s: 60 in a sub-interval
+numbers = st.integers(0, 10**9)
+counts = st.tuples(*[st.builds(Count, numbers, numbers, numbers)] * KEPT)
+
+
+def whole(*attempts: int) -> tuple[Count, ...]:
+    """Return sub-intervals of which everything is known, the one in progress first; the rest are empty."""
+    known = tuple(Count(number, number, 0) for number in attempts)
+    return (known + EMPTY)[:KEPT]
+
+
+class TestEstimators:
+    @pytest.mark.parametrize(
+        ("attempted", "allowed", "expected"),
+        [(0, 60, 0), (60, 60, 0), (59.9, 60, 0), (120, 60, 0.5), (300, 60, 0.8), (1200, 60, 0.95)],
+    )
+    def test_the_factor_leaves_what_is_allowed(self, attempted: float, allowed: float, expected: float) -> None:
+        assert factor(attempted, allowed) == pytest.approx(expected)
+        assert attempted * (1 - factor(attempted, allowed)) == pytest.approx(min(attempted, allowed))
+
+    def test_fast_takes_the_larger_of_the_last_two_or_a_pace_that_chance_does_not_explain(self) -> None:
+        assert larger_rate(whole(100, 300, 900)) == larger_rate(whole(300, 100, 900)) == 300
+        assert larger_rate((Count(1000, 1200, 60_000), *whole(500)[1:])) == 60_000
+        assert larger_rate((Count(1000, 6000, 6100), *whole(0)[1:])) == 6000, "5 square roots of it could be chance"
+
+    def test_the_average_ignores_a_sub_interval_in_progress_that_is_below_the_others(self) -> None:
+        assert mean_rate(whole(0, 100, 200, 300)) == 200
+        assert mean_rate(whole(199, 100, 200, 300)) == 200, "no ripple while it fills up"
+        assert mean_rate(whole(600, 100, 200, 300)) == 300, "yet quick on a spike"
+
+    @pytest.mark.parametrize(("estimator", "long_ago"), [("fast", 0), ("average", pytest.approx(1810 / 3))])
+    def test_who_keeps_to_the_limit_has_attempted_nothing(self, estimator: str, long_ago: float) -> None:
+        assert attempted(estimator, whole(60, 60, 60, 60), TEN) == 0
+        projected = (Count(60, 900, 900), Count(60, 900, 900), *EMPTY[2:])
+        assert attempted(estimator, projected, TEN) == 0, "whatever is expected of the rest"
+        assert attempted(estimator, whole(61, 61, 61, 61), TEN) == 61
+        assert attempted(estimator, whole(10, 10, 900, 900), TEN) == long_ago
+
+    @given(counts, st.integers(1, 10**7), st.integers(1000, 10**11), st.sampled_from(["fast", "average"]))
+    def test_the_factor_is_a_share_and_nothing_for_the_conforming(
+        self, counts: tuple[Count, ...], limit: int, window_us: int, estimator: str
+    ) -> None:
+        allowance = Allowance(limit, window_us)
+        share = factor(attempted(estimator, counts, allowance), allowance.per_sub)
+        assert 0 <= share < 1
+        if not any(allowance.is_exceeded(count.attempted) for count in counts):
+            assert share == 0
+        assert shifted(counts, 0) == counts
+        assert shifted(counts, 1)[0] == EMPTY[0] and shifted(counts, 1)[1].attempted == counts[0].projected
+        assert shifted(counts, KEPT) == shifted(counts, 1000) == EMPTY
+
+
+class TestFlood:
+    @pytest.mark.parametrize("times", [1.2, 20])
+    def test_one_process_alone_is_held_to_the_limit(self, process: Process, times: float) -> None:
+        assert process.run(2, 100 * times) <= 150, "at once"
+        process.run(18, 100 * times)
+        assert 97 <= process.run(30, 100 * times) <= 103
+
+    def test_a_refusal_says_when_the_next_factor_comes(self, process: Process, clock: FrozenClock) -> None:
+        process.run(4.5, 1000)
+        process.flush()
+        clock.step(0.5)
+        refused = next(decision for _ in range(100) if not (decision := process.attempt()).allowed)
+        (outcome,) = refused.outcomes
+        assert outcome.reason is Reason.SUPPRESSED and 0.8 < outcome.factor < 1
+        assert refused.retry_after == pytest.approx(1.5, abs=0.002), "or sooner, where the local limiter holds"
+        assert (refused.limit, refused.remaining, refused.rule) == (100, 0, "account")
+
+    def test_who_comes_back_after_a_rest_is_not_suppressed(self, process: Process, clock: FrozenClock) -> None:
+        process.run(20, 500)
+        assert process.factor > 0.7
+        clock.step(2 * SUB)
+        assert process.factor == 0 and process.attempt().allowed
+        process.run(12, 80)
+        assert process.run(10, 80) == pytest.approx(80)
+
+    def test_another_limit_is_in_force_at_once(self, process: Process) -> None:
+        process.run(20, 400)
+        assert process.factor == pytest.approx(0.75, abs=0.02)
+        process.rule = replace(RULE, rate="200/s", limit=None)
+        assert process.rule.id == RULE.id
+        assert process.factor == pytest.approx(0.5, abs=0.02)
+        process.rule = replace(RULE, rate="60000/min", limit=None)
+        assert process.factor == 0, "whatever the window"
+
+    def test_without_room_in_the_local_limiter_no_factor_makes_any(self, process: Process, clock: FrozenClock) -> None:
+        process.rule = Rule("account", "20/min", algorithm="damper")
+        while (decision := process.attempt()).allowed:
+            clock.step(0.001)
+        assert decision.retry_after == pytest.approx(3, abs=0.01), "a call's worth, though the factor comes in two"
+
+
+class TestReports:
+    def test_while_the_store_is_away_the_factor_decays_toward_the_fair_share(
+        self, process: Process, store: Away
+    ) -> None:
+        process.run(20, 400)
+        process.limits.processes = 4
+        store.is_away = True
+        assert process.run(3, 400) == pytest.approx(100, rel=0.1), "a lost report or two change nothing"
+        process.run(20, 400)
+        assert process.run(10, 400) == pytest.approx(25, rel=0.2)
+        assert process.run(30, 20) and process.run(10, 20) == pytest.approx(20), "its share passes"
+
+    @pytest.mark.parametrize("time_is_known", [True, False])
+    def test_what_was_counted_while_the_store_was_away_is_told_with_its_own_time(
+        self, process: Process, store: Away, clock: FrozenClock, time_is_known: bool
+    ) -> None:
+        store.is_away = not time_is_known
+        process.run(1, 10)
+        process.flush()
+        store.is_away = True
+        clock.to(SUB)
+        process.run(SUB, 20)
+        process.run(1, 30)
+        process.flush()
+        store.is_away = False
+        process.flush()
+        (reply,) = store.aggregates.damp(store.asked)  # type: ignore[arg-type]
+        assert [count.attempted for count in reply.counts] == [31, 120, 10, 0]
+
+    def test_of_very_many_reports_the_last_are_counted_too(
+        self, process: Process, store: Away, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("django_throttle.local_limits.BATCH", 10)
+        process.run(1, 10)
+        process.flush()
+        taken = []
+
+        def slowly(reports: list[object]) -> list[Reply]:
+            replies = store.aggregates.damp(reports)  # type: ignore[arg-type]
+            taken.extend(reply.taken for reply in replies)
+            clock.step(0.9)
+            return replies
+
+        monkeypatch.setattr(store, "damp", slowly)
+        for number in range(40):
+            process.attempt(f"u{number}")
+        process.flush()
+        assert taken == [True] * 40
+
+    def test_processes_do_not_flush_at_the_same_time(self, process: Process, store: Away) -> None:
+        flusher = Flusher(process.limits, store, lambda: 3)  # type: ignore[arg-type]
+        interval = process.limits.interval
+        firsts, waits = {flusher.first for _ in range(50)}, {flusher() for _ in range(50)}
+        assert len(firsts) == len(waits) == 50
+        assert min(firsts) >= 0 and max(firsts) <= interval
+        assert interval <= min(waits) and max(waits) <= interval * (1 + JITTER)
+        assert process.limits.processes == 3

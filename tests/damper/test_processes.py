@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,6 @@ from tests.servers import slack, wait_until
 
 ROOT = Path(__file__).parents[2]
 DAMPER = Rule("account", "1000/s", algorithm="damper")
-
-
 PROGRAM = """
 import os, signal, sys, time
 import django
@@ -50,41 +47,27 @@ while True:
 
 
 def counted(url: str, rule: Rule = DAMPER, ident: str = "user:1", secret: str = "") -> int:
-    """What all processes have reported."""
+    """Return what all processes have reported."""
     store = RedisStore(url, deadline=5.0, secret=secret)
-    found = 0
-    for key in store.transport.client.scan_iter(f"{store.key(rule.id, ident)}:*"):
-        found += int((store.transport.client.hget(key, "=") or b"0").split(b":")[0])
-    store.transport.client.connection_pool.disconnect()
-    return found
+    client = store.transport.client
+    sums = [client.hget(key, "=") or b"0" for key in client.scan_iter(f"{store.key(rule.id, ident)}:*")]
+    client.connection_pool.disconnect()
+    return sum(int(text.split(b":")[0]) for text in sums)
 
 
-@contextmanager
-def run(url: str, then: str) -> Iterator[subprocess.Popen[str]]:
-    """A process and what it forks, which are killed where they do not end."""
-    program = [sys.executable, "-c", PROGRAM.format(url=url, then=then)]
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize(
+    ("then", "expected"), [("", 10), (FORK, 1110), (WAIT, 10)], ids=["alone", "forked", "asked to end"]
+)
+def test_a_process_tells_what_it_counted_before_it_ends(redis_url: str, then: str, expected: int) -> None:
+    program = [sys.executable, "-c", PROGRAM.format(url=redis_url, then=then)]
     with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
-            yield process
+            if then == WAIT:
+                assert process.stdout and process.stdout.readline() == "ready\n"
+                process.send_signal(signal.SIGTERM)
+            assert process.wait(slack(60)) == 0
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
-@pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize(("then", "expected"), [("", 10), (FORK, 1110)], ids=["alone", "forked"])
-def test_a_process_tells_what_it_counted_before_it_ends(redis_url: str, then: str, expected: int) -> None:
-    with run(redis_url, then) as process:
-        assert process.wait(slack(20)) == 0
-    assert counted(redis_url) == expected
-
-
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
-@pytest.mark.usefixtures("servers")
-def test_so_does_one_that_is_asked_to_end(redis_url: str) -> None:
-    with run(redis_url, WAIT) as process:
-        assert process.stdout and process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(slack(20)) == 0
-    wait_until(lambda: counted(redis_url) == 10)
+    wait_until(lambda: counted(redis_url) == expected)

@@ -11,7 +11,7 @@ import pytest
 
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.sockets.connection import CLOSE_TIMEOUT
-from django_throttle.sockets.error_frames import SEND_TIMEOUT, Close
+from django_throttle.sockets.error_frames import SEND_TIMEOUT
 from tests.clock import LoopClock
 from tests.consumers import TWO_SOCKETS, held
 from tests.doors import Enforce
@@ -108,28 +108,6 @@ async def test_who_sends_and_never_listens_is_let_be_for_a_moment(enforce: Enfor
     assert (len(raised), line.sent[-1]["type"]) == (1, "websocket.close")
 
 
-async def test_an_error_of_the_server_for_a_frame_after_our_close_is_swallowed(enforce: Enforce) -> None:
-    going = asyncio.Event()
-
-    class Strict(Line):
-        async def take(self, event: Any) -> None:
-            if event.get("text") == "late":
-                await going.wait()
-                raise RuntimeError("a frame after the close")
-            await super().take(event)
-            if event["type"] == "websocket.close":
-                going.set()
-                await asyncio.sleep(0.02)  # so that it fails before it is cut
-
-    enforce()
-    line = await Strict().open()
-    line.send("late")
-    await line.received(1)
-    only().close(4000, "goodbye")
-    await line.ended()
-    assert line.got[-1]["type"] == "websocket.disconnect"
-
-
 @pytest.mark.parametrize("error", [ConnectionAbortedError, RuntimeError])
 async def test_but_errors_of_an_open_socket_are_the_application_s(enforce: Enforce, error: Any) -> None:
     class Failing(Line):
@@ -199,12 +177,3 @@ async def test_an_application_that_waits_no_longer_does_not_cut_the_close_short(
     line.send("1", "2", "3")
     await line.until(lambda: line.closed and codes)
     assert (line.closed, codes) == ({"type": "websocket.close", "code": 4429, "reason": ANY}, [4429])
-
-
-async def test_a_payload_that_cannot_be_encoded_is_left_out(enforce: Enforce, caplog: Any) -> None:
-    store = enforce(sockets=TWO_SOCKETS)
-    line = await Line().open()
-    only().start_close(Close(4403, "blocked", {("a", 1): 2}))
-    await line.ended()
-    assert ([event["type"] for event in line.sent[1:]], held(store)) == (["websocket.close"], 0)
-    assert "cannot be encoded" in caplog.text

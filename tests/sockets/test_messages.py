@@ -25,7 +25,6 @@ from django_throttle.exceptions import InvalidIdent
 from django_throttle.limiter import Limiter
 from django_throttle.observe import reports
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.signals import quota_warning, throttled
 from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.error_frames import encode
 from django_throttle.stores import get_store
@@ -197,14 +196,6 @@ class TestOwnRules:
             await line.received(3)
             assert {error["rule"] for error in line.told("error")} == {"shared"}, "its own three were never used up"
 
-    async def test_a_queue_of_its_own(self, enforce: Enforce, loop_clock: LoopClock) -> None:
-        enforce(queue={**OWN, "rate": "2/s", "algorithm": "leaky_bucket", "action": "delay", "burst": 10})
-        async with Line(ladder={"close": 0}) as line:
-            began = loop_clock()
-            line.send(*"abcdefghij")
-            assert await line.received(10) == [*"abcdefghij"]
-            assert loop_clock() - began == pytest.approx(4.5, abs=0.1)
-
 
 class TestPrices:
     async def test_a_frame_costs_what_the_consumer_says(self, enforce: Enforce) -> None:
@@ -295,25 +286,6 @@ class TestReports:
         assert {name: reported[name, "allowed"] for name in rules} == dict.fromkeys(rules, passed)
         assert reported["own", "refused"] == 60 - passed
 
-    async def test_receivers_hear_of_refusals_and_of_shares_reached(self, enforce_live: Live) -> None:
-        heard: list[Any] = []
-
-        def refused(decision: Any, **_: Any) -> None:
-            heard.append(decision.rule)
-
-        def reached(share: float, **_: Any) -> None:
-            heard.append(share)
-
-        throttled.connect(refused)
-        quota_warning.connect(reached)
-        enforce_live(shared={**SHARED, "rate": "10/h", "warn_at": [0.5, 1]})
-        async with Line() as line:
-            line.send(*["x"] * 11)
-            await line.error()
-        throttled.disconnect(refused)
-        quota_warning.disconnect(reached)
-        assert heard == [0.5, 1.0, "shared"]
-
 
 class TestCallers:
     """Who sends is looked up off the event loop, and anew after a second."""
@@ -355,19 +327,6 @@ class TestCallers:
                 line.send("x")
                 await line.received(passed)
                 await asyncio.sleep(1.01)
-
-    @AT_ONCE
-    async def test_who_logs_in_is_another_one(self, enforce: Enforce) -> None:
-        """``channels.auth.login`` puts the user into the scope of a socket that is open."""
-        enforce(shared={**SHARED, "rate": "1/h", "key": "user"})
-        async with Line() as line:
-            line.send("one", "two")
-            await line.received(2)
-            line.scope["user"] = User(pk=5)
-            await asyncio.sleep(1.0)
-            line.send("three", "four")
-            await line.error()
-            assert len(texts(line)) == 3
 
     async def test_a_function_that_names_nobody_is_an_error_of_the_site(self, enforce: Enforce) -> None:
         enforce(shared={**SHARED, "key": "tests.sockets.test_messages.nobody"})

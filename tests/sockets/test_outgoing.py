@@ -112,14 +112,6 @@ class TestLoss:
             assert (shown(line), line.sent[-1]["type"]) == (["a", "b", 6], "websocket.close")
             assert open_sockets.everyone() == ()
 
-    async def test_so_does_a_close_by_us(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "1/hour"})
-        line = await Line().open()
-        await say(line, "a", "lost", "lost")
-        only().close(4410, "closed", {"type": "error"})
-        await line.ended()
-        assert shown(line) == ["a", 2, "error"]
-
     async def test_and_a_moment_after_another_was_told(self) -> None:
         connection, sent = connected()
         out = UnsentFrames(connection)
@@ -130,14 +122,6 @@ class TestLoss:
         assert ([json.loads(event["text"])["lost"] for event in sent], gap and gap.lost) == ([1], 1)
         assert out.end() is None, "there is nothing more to tell"
 
-    async def test_a_queue_holds_the_application_up(self, enforce: Enforce, loop_clock: LoopClock) -> None:
-        enforce(outward={**OUT, "rate": "2/s", "burst": 6, "algorithm": "leaky_bucket", "action": "delay"})
-        async with Line() as line:
-            began = loop_clock()
-            await say(line, *"abcdef")
-            assert loop_clock() - began == pytest.approx(2.5, abs=0.1)
-            assert line.frames == [*"abcdef"]
-
 
 class TestCoalescing:
     async def test_the_newest_of_a_kind_is_sent_when_there_is_room(self, enforce: Enforce) -> None:
@@ -147,15 +131,6 @@ class TestCoalescing:
             await asyncio.sleep(5)
             assert [frame for frame in line.frames if isinstance(frame, str)] == ["a", "b", "y1", "x3"]
             assert sum(gap["lost"] for gap in line.told("continuity_lost")) == 3, "x1 and x2 overtaken, c left out"
-
-    async def test_what_was_kept_keeps_the_pace_too(self, enforce: Enforce) -> None:
-        """A frame of each of twenty kinds waits: they go one by one, each when there is room for it."""
-        enforce(outward={**OUT, "rate": "1/s"})
-        async with Line(coalesce=lambda event: event["text"]) as line:
-            await say(line, *"abcdefghijklmnopqrst")
-            for seconds in range(1, 20):
-                assert line.frames == [*"abcdefghijklmnopqrst"[:seconds]]
-                await asyncio.sleep(1.01)
 
     async def test_what_passes_overtakes_what_was_kept(self, enforce: Enforce, loop_clock: LoopClock) -> None:
         enforce(outward={**OUT, "rate": "1/s"})

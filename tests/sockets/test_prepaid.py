@@ -259,26 +259,6 @@ class TestUnits:
         held.go.set()
         assert await taken(large, held.decides(claim())) == [False, True]
 
-    async def test_two_frames_that_wait_for_one_question_while_rules_change(self, held: Held) -> None:
-        """Both are paid for; what was bought under the old rule goes back once."""
-        waiting = [held.decides(claim()) for _ in range(2)]
-        await held.asks()
-        other = held.decides(claim(of=rule("900/h")))
-        await asyncio.sleep(0)
-        held.go.set()
-        assert await taken(*waiting, other) == [True] * 3
-        assert held.used() == 3
-
-    async def test_who_waits_for_what_a_larger_frame_is_refused_asks_by_itself(
-        self, held: Held, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        buys(1, monkeypatch)
-        large = held.decides(claim(501))
-        await held.asks()
-        small = held.decides(claim())
-        held.go.set()
-        assert await taken(large, small) == [False, True]
-
     async def test_who_has_asked_as_often_as_it_may_waits_and_is_not_refused(self, enforce_live: Live) -> None:
         """One unit is left at a time: whoever is charged elsewhere is refused meanwhile."""
         store = enforce_live(chat={**CHAT, "rate": "1000/s", "algorithm": "gcra"})

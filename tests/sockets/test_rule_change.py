@@ -241,17 +241,6 @@ class TestResets:
             line.send(*["again"] * 9)
             await line.until(lambda: only().received == 49 and len(texts(line)) == 10)
 
-    async def test_of_rules_of_its_own(self, enforce_live: Live) -> None:
-        """What it was told is forgotten too, and it is told again."""
-        enforce_live(own={**CHAT, "key": "connection"}, MAX_VIOLATIONS=0)
-        async with await flooded() as line:
-            assert len(line.told("error")) == 1
-            only().reset()
-            await asyncio.sleep(0)
-            line.send(*["x"] * 9)
-            await line.until(lambda: only().refused == 35 + 4)
-            assert (len(texts(line)), len(line.told("error"))) == (10, 2)
-
     @pytest.mark.parametrize("prepaid", [False, True], ids=["asked", "prepaid"])
     async def test_an_override_that_runs_out_ends_what_was_refused_under_it(
         self, enforce_live: Live, change: Any, prepaid: bool, clock: FrozenClock

@@ -11,7 +11,7 @@ import pytest
 
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import open_sockets
-from tests.consumers import TWO_FRAMES, TWO_SOCKETS, AsyncEcho, PlainEcho, held, opened, socket
+from tests.consumers import TWO_SOCKETS, AsyncEcho, PlainEcho, held, opened, socket
 from tests.doors import Enforce
 
 CONNECT: dict[str, Any] = {"type": "websocket.connect"}
@@ -88,28 +88,3 @@ async def test_consumers_side_by_side(enforce: Enforce, kind: Callable[..., Any]
                 parts[place].put({"type": "websocket.disconnect", "code": 1000})
                 await both[place]
             assert (held(store), len(open_sockets), dict(scope).get("django_throttle")) == (0, 0, None)
-
-
-async def test_what_runs_after_another_has_ended_is_guarded(enforce: Enforce) -> None:
-    """A connection that has ended limits nothing: the next one does not leave its part to it."""
-    store = enforce(sockets=TWO_SOCKETS, frames=TWO_FRAMES)
-    first, second, third, sent = Events(), Events(), Events(), Events()
-    scope = socket().scope
-
-    async def started(scoped: str, part: Events) -> asyncio.Task[Any]:
-        part.put(CONNECT)
-        app = ThrottleMiddleware(PlainEcho.as_asgi(), scoped)
-        task = asyncio.create_task(app(scope, part.receive, sent.send))
-        assert (await sent.receive())["type"] == "websocket.accept"
-        return task
-
-    both = [(first, await started("chat", first)), (second, await started("news", second))]
-    for part, task in both:
-        part.put({"type": "websocket.disconnect", "code": 1000})
-        await task
-    last = await started("chat", third)
-    third.put(*[{"type": "websocket.receive", "text": "hello"}] * 5, {"type": "websocket.disconnect", "code": 1000})
-    await last
-    events = [await sent.receive() for _ in range(sent.queue.qsize())]
-    assert sum(event.get("text") == "hello" for event in events) == 2, "the rule of two frames holds"
-    assert (held(store), len(open_sockets)) == (0, 0)

@@ -42,37 +42,16 @@ class BrokenLayer(InMemoryChannelLayer):
         raise Broken
 
 
-class Leaving(AsyncEcho):
-    """Its own disconnect fails, and never gets to super()."""
-
-    async def disconnect(self, code: int) -> None:
-        raise Broken
+async def fails(*_: Any, **__: Any) -> None:
+    raise Broken
 
 
-class SyncLeaving(SyncEcho):
-    def disconnect(self, code: int) -> None:
-        raise Broken
-
-
-class Overriding(AsyncEcho):
-    """Takes the disconnect itself, without super() and without ending."""
-
-    async def websocket_disconnect(self, message: Any) -> None:
-        raise Broken
-
-
-class Receiving(AsyncEcho):
-    async def receive(self, *_: Any, **__: Any) -> None:
-        raise Broken
-
-
-class SyncReceiving(SyncEcho):
-    def receive(self, *_: Any, **__: Any) -> None:
-        raise Broken
+def fails_sync(*_: Any, **__: Any) -> None:
+    raise Broken
 
 
 async def bare(scope: Any, receive: Any, send: Any) -> None:
-    """An application that lasts until its client says something, or goes."""
+    """Run until the client says something, or goes."""
     await receive()
     await send({"type": "websocket.accept"})
     await receive()
@@ -83,51 +62,39 @@ async def breaking(scope: Any, receive: Any, send: Any) -> None:
     raise Broken
 
 
+def failing(base: Any, **attributes: Any) -> Any:
+    return type("Failing", (base,), attributes).as_asgi()
+
+
 # Channels has threads of its own, which a fork would lose.
 PLAIN = ThrottleMiddleware(bare, scope="chat")
 FAILING = {
-    "a layer": type("Grouped", (AsyncEcho,), {"groups": ["lobby"]}).as_asgi(),
-    "a layer, sync": type("SyncGrouped", (SyncEcho,), {"groups": ["lobby"]}).as_asgi(),
-    "disconnect": Leaving.as_asgi(),
-    "disconnect, sync": SyncLeaving.as_asgi(),
-    "websocket_disconnect": Overriding.as_asgi(),
-    "receive": Receiving.as_asgi(),
-    "receive, sync": SyncReceiving.as_asgi(),
+    "a layer": failing(AsyncEcho, groups=["lobby"]),
+    "a layer, sync": failing(SyncEcho, groups=["lobby"]),
+    "disconnect": failing(AsyncEcho, disconnect=fails),
+    "disconnect, sync": failing(SyncEcho, disconnect=fails_sync),
+    "websocket_disconnect": failing(AsyncEcho, websocket_disconnect=fails),
+    "receive": failing(AsyncEcho, receive=fails),
+    "receive, sync": failing(SyncEcho, receive=fails_sync),
     "an application": ThrottleMiddleware(breaking, scope="chat"),
 }
 
 
 @pytest.mark.row("F47")
-@pytest.mark.parametrize("app", FAILING.values(), ids=FAILING.keys())
-async def test_f47_something_fails_as_a_socket_ends(enforce: Enforce, settings: Any, app: Any) -> None:
+@pytest.mark.parametrize("fault", FAILING)
+async def test_f47_something_fails_as_a_socket_ends(enforce: Enforce, settings: Any, fault: str) -> None:
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "tests.sockets.test_slots.BrokenLayer"}}
     store = enforce(sockets=MANY)
-    lines = [await Line(app).open() for _ in range(20)]
+    lines = [await Line(FAILING[fault]).open() for _ in range(20)]
     assert held(store) == 20
     for line in lines:
-        if app in (FAILING["receive"], FAILING["receive, sync"]):
+        if fault.startswith("receive"):
             line.send("x")
         else:
             line.leave()
     ended = await asyncio.gather(*(line.ended() for line in lines), return_exceptions=True)
     assert {type(error) for error in ended} == {Broken}
     assert held(store) == 0
-
-
-async def test_the_slot_is_free_while_the_application_still_says_goodbye(enforce: Enforce) -> None:
-    go_on = asyncio.Event()
-
-    class Slow(AsyncEcho):
-        async def disconnect(self, code: int) -> None:
-            await go_on.wait()
-
-    store = enforce(sockets=TWO_SOCKETS)
-    line = await Line(Slow.as_asgi()).open()
-    line.leave()
-    await becomes(lambda: not held(store))
-    assert not line.task.done()
-    go_on.set()
-    await line.ended()
 
 
 @REDIS

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from django_throttle.conf import Conf
 from tests.servers import RedisServer
 from tests.sockets.servers import CAP, Server, serving
 from tests.sockets.visitor import PATIENCE, Visitor, reset
@@ -48,18 +47,6 @@ async def storm(servers: list[Server], clients: int) -> tuple[int, int, set[int]
 
 async def test_five_hundred_handshakes_of_one_user_fill_the_cap_exactly(two: list[Server]) -> None:
     assert await storm(two, 500) == EXACT
-
-
-async def test_nor_does_a_storm_look_like_a_store_that_is_away(serve: Any) -> None:
-    """With the usual deadline, which 300 handshakes at once keep two processes from looking at in time.
-
-    On a machine that is busy with others Redis itself may be late, but not each time.
-    """
-    started = serve("uvicorn-sansio", workers=2, settings={"DEADLINE": Conf().DEADLINE})
-    for _ in range(5):
-        if (found := await storm(started, 300)) == EXACT:
-            break
-    assert found == EXACT
 
 
 @pytest.mark.row("A43")

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import secrets
 import subprocess
@@ -17,8 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-
-from testproject.databases import database_settings
 
 SECRET = "the same in all tests of sockets"
 # A tenth of the defaults; what machines may take is no part of it.
@@ -31,10 +28,10 @@ GROUP = "news"
 class Worker:
     """Our end of the pipe."""
 
-    def __init__(self, database: str = "", **settings: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         layers = settings.pop("CHANNEL_LAYERS", {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}})
         throttle = {**QUICK, "KEY_SECRET": SECRET, **settings}
-        whole = {"DJANGO_THROTTLE": throttle, "CHANNEL_LAYERS": layers, "database": database}
+        whole = {"DJANGO_THROTTLE": throttle, "CHANNEL_LAYERS": layers}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.sockets.worker", json.dumps(whole)],
             stdin=subprocess.PIPE,
@@ -176,27 +173,6 @@ class Sockets:
             return []
         return [True]
 
-    async def migrate(self) -> None:
-        """Make the database."""
-        from asgiref.sync import sync_to_async
-        from django.core.management import call_command
-
-        await sync_to_async(call_command)("migrate", verbosity=0)
-
-    async def block(self, address: str) -> None:
-        """As an operator does."""
-        from asgiref.sync import sync_to_async
-        from django.core.management import call_command
-
-        await sync_to_async(call_command)(
-            "throttle_override", "add", "ip", address, "--block", "--reason", "a test", stdout=io.StringIO()
-        )
-
-    async def uid(self) -> str:
-        from django_throttle.stores import get_store
-
-        return get_store().leases.uid
-
     async def processes(self) -> int:
         """How many this one shares limits with, itself included."""
         from django_throttle.stores import get_store
@@ -222,7 +198,6 @@ def main(given: dict[str, Any]) -> None:
     settings.configure(
         SECRET_KEY=SECRET,
         INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_throttle"],
-        DATABASES={"default": database_settings(given["database"])},
         CHANNEL_LAYERS=given["CHANNEL_LAYERS"],
         DJANGO_THROTTLE=given["DJANGO_THROTTLE"],
         USE_TZ=True,
