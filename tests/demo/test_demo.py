@@ -154,11 +154,3 @@ def test_a_stubborn_server_is_killed_with_its_children(servers: None, monkeypatc
         wait_until(lambda: running.log("stubborn").read_text().count("\n") == 2, timeout=slack(5))
         pids = [int(line) for line in running.log("stubborn").read_text().split()]
     wait_until(lambda: not any(map(runs, pids)), timeout=slack(2))
-
-
-def test_a_server_that_ends_at_once_is_said_with_its_last_words(servers: None, tmp_path: Path) -> None:
-    with Services(tmp_path) as running:
-        running.start("broken", sys.executable, "-c", "raise SystemExit('no luck today')")
-        with pytest.raises(NotRunning, match="no luck today"):
-            running.wait_for("broken", lambda: False)
-        assert running.ended() == "broken"

@@ -115,15 +115,6 @@ def websockets(site: Site) -> Iterator[str]:
     yield from map(json.dumps, asyncio.run(talk()))
 
 
-def uploads(site: Site) -> Iterator[str]:
-    site.rules(shown("uploads")[0])
-    site.view("upload")
-    sizes = (60_000_000, 60_000_000, 200_000_000)
-    _, second, third = (Client().post("/upload", b"x", "text/plain", CONTENT_LENGTH=str(size)) for size in sizes)
-    yield written(second)
-    yield written(third)
-
-
 def streams(site: Site) -> Iterator[str]:
     async def tokens(request: Any) -> Any:
         for number in range(5000):
@@ -171,7 +162,7 @@ def proxy(site: Site) -> Iterator[str]:
     yield written(Client(REMOTE_ADDR="").get("/search"))
 
 
-ALL = (later, logins, proxy, streams, uploads, websockets)
+ALL = (later, logins, proxy, streams, websockets)
 SCENARIOS: dict[str, Scenario] = {scenario.__name__: scenario for scenario in ALL}
 
 

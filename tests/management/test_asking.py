@@ -97,17 +97,6 @@ def test_an_override_is_a_sentence_with_what_it_does_its_end_and_its_reason(enfo
         row.delete()
 
 
-def test_where_nobody_can_tell(enforce: Enforce, django_user_model: Any) -> None:
-    enforce(api={"rate": "2/min", "key": "user"}, login={"rate": "2/min", "key": "django_throttle.logins.login_name"})
-    user = django_user_model.objects.create_user("anna")
-    first, second, third = explain("anna").splitlines()
-    assert first.startswith(f"A request by user:{user.pk}: nobody can tell, because of rule 'login': it counts each")
-    assert (second, third[:18]) == ("  allowed  api: 0 of 2 used, counted over 60 s", "  ?        login: ")
-    assert json.loads(explain("anna --json"))["would"] is None
-    refuse(f"user:{user.pk}")
-    assert "would be refused by rule 'api'" in explain("anna")
-
-
 @BOTH
 def test_what_was_refused_is_told_in_the_reader_s_language_and_in_json_by_names(enforce: Enforce) -> None:
     store = enforce(api={"rate": "2/min"}, all={"rate": "4000/min", "scopes": ["all"]})

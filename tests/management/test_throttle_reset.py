@@ -10,16 +10,12 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError
 from django.db import DatabaseError
 
-from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.connections.reconcile import Reconciler
-from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.identity.keys import api_key
 from django_throttle.limiter import Limiter
 from django_throttle.management.commands import throttle_reset
 from django_throttle.rulebook import sources
 from tests.connections.evictions import redis_store
-from tests.connections.recorder import Recorder, sockets
 from tests.inside import count_in
 from tests.management.shell import run
 
@@ -56,21 +52,6 @@ def test_every_rate_or_only_some_are_full_again_and_what_is_open_stays(store: An
     assert reset("user:1") == "user:1: 1 budget full again\n"
     assert [Limiter(RATES, store).peek(ident).remaining for ident in ("user:1", "user:2")] == [2, 0]
     assert Limiter([SOCKETS], store).peek("user:1").remaining == 0
-
-
-def test_sockets_are_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_sockets.clear()
-    (socket,) = sockets(("a", "user:1"))
-    resets: list[str] = []
-    monkeypatch.setattr(Recorder, "reset", lambda self: resets.append(self.id))
-    Reconciler(store).beat()
-    duties = SocketControl(store)
-    duties()
-    Limiter(RATES, store).acquire("user:1")
-    reset("user:1")
-    duties()
-    assert resets == [socket.id]
-    open_sockets.clear()
 
 
 def test_a_user_is_typed_as_for_an_override(store: Any) -> None:

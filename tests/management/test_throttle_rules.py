@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from django.core.management import CommandError
 from django.core.management.base import SystemCheckError
-from django.db import OperationalError, ProgrammingError, connection
+from django.db import connection
 from django.utils import timezone, translation
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule
 from django_throttle.recording import RecordFlusher, recorder
-from django_throttle.rulebook import sources
 from django_throttle.rulebook.file import MAX_BYTES
 from django_throttle.signals import overrides_ended
 from django_throttle.stores import get_store
@@ -97,22 +96,6 @@ def test_without_its_table_it_says_to_migrate(line: str, put: Put) -> None:
     finally:
         with connection.schema_editor() as editor:
             editor.create_model(model)
-
-
-@pytest.mark.parametrize(
-    ("error", "advised"),
-    [
-        (ProgrammingError('relation "django_throttle_throttlerule" does not exist\nLINE 1: SELECT'), True),
-        (OperationalError("(1146, \"Table 'site.django_throttle_throttlerule' doesn't exist\")"), True),
-        (ProgrammingError("permission denied for table django_throttle_throttlerule"), False),
-        (OperationalError("database is locked"), False),
-        (OperationalError(), False),
-    ],
-    ids=str,
-)
-def test_only_a_missing_table_needs_migrating(error: Exception, advised: bool) -> None:
-    assert ("migrate" in sources.advice(error)) is advised
-    assert "\n" not in sources.advice(error)
 
 
 QUOTA = {

@@ -9,14 +9,12 @@ from django.test import RequestFactory
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
-from django_throttle.core import Override, Rule
+from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.explain import explain
 from django_throttle.find_caller import find_caller
 from django_throttle.identity import HttpWho
-from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.coverage import Call, stricter
+from django_throttle.rulebook.coverage import stricter
 from tests import doors
 from tests.doors import BOTH, Enforce
 from tests.test_explain import told
@@ -81,27 +79,6 @@ def test_of_what_it_cannot_know_it_says_that_nobody_can_tell(
     assert find_caller(like, rulebook.current(), store).name.partition(":")[0] == key
     asked = told(store, like)
     assert asked.would == "allowed" and "other" in [one.outcome.rule for one in asked.rules]
-
-
-@BOTH
-def test_what_cannot_refuse_the_caller_leaves_no_doubt(enforce: Enforce, django_user_model: Any) -> None:
-    anna = django_user_model.objects.create_user("anna")
-    store = enforce(
-        elsewhere={"rate": "1/min", "key": NAMED, "scopes": ["chat"]},
-        methods={"rate": "1/min", "key": NAMED, "methods": ["GET"]},
-        guests={"rate": "1/min", "key": "ip", "audience": ["anonymous"]},
-        quiet={"rate": "1/min", "key": NAMED, "action": "shadow"},
-        address={"rate": "1/min", "key": "ip"},
-        session={"rate": "1/min", "key": "session"},
-        tenants={"rate": "1/min", "key": "tenant"},
-        TENANT="user.email",
-    )
-    found = told(store, f"user:{anna.pk}")
-    assert found.would == "allowed" and "is not known here: ask for ip:203.0.113.9" in str(found.others[0].why)
-    enforce(users={"rate": "1/min", "key": "user"}, both={"rate": "1/min", "key": "user+session"})
-    assert told(store).would == "allowed"
-    now = Snapshot([Rule("other", "1/min", key=NAMED)], [Override(subject="ip:192.0.2.1", effect="exempt")])
-    assert explain(store, now, Call("search"), KnownCaller("ip:192.0.2.1")).would == "allowed"
 
 
 @BOTH
