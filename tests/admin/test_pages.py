@@ -320,7 +320,12 @@ class TestConnections:
         first.received, first.last_received = 3, first.last_received - 330
         process(store)
         shown = text(operator.get(CONNECTIONS))
-        for words in ("3 open connections", "user:1 2 1 ", "user:2 1 1 ", "user:1 192.0.2.7 chat"):
+        for words in (
+            "3 open connections",
+            "user:1 explain 2 1 Close all",
+            "user:2 explain 1 1 ",
+            "user:1 192.0.2.7 chat",
+        ):
             assert words in shown, words
         assert "16 min 5 min ago 3" in shown and "16 min none 0" in shown
         assert ("in memory, so only what this process holds" in shown) == (not isinstance(store, RedisStore))
