@@ -4,6 +4,6 @@ E001–E006 are about the dictionary and its rules, E01x about texts and choices
 what must fit together; W00x are things that work but should be known.
 """
 
-from django_throttle.checks import project, scopes, settings
+from django_throttle.checks import middleware_order, project, scopes, settings
 
-__all__ = ["project", "scopes", "settings"]
+__all__ = ["middleware_order", "project", "scopes", "settings"]

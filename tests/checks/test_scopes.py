@@ -13,7 +13,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottledConsumerMixin
-from django_throttle.decorators import throttle
+from django_throttle.checks import scopes
+from django_throttle.decorators import decorated, throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.models import ThrottleRule
 
@@ -63,6 +64,12 @@ ROUTES = [
     path("u", sign_up, name="sign-up-page"),
     path("shop/", include(([path("", page, name="cart")], "shop"))),
 ]
+
+
+@pytest.fixture(autouse=True)
+def of_these_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what this file decorates: other tests name rules, too."""
+    monkeypatch.setattr(scopes, "decorated", {"sign-up": decorated["sign-up"]})
 
 
 def found(settings: Any, rules: dict[str, Any], routes: list[Any] = ROUTES) -> list[tuple[str, str]]:

@@ -1,0 +1,89 @@
+"""What the order of middleware changes, on the page about it, and what the checks say of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.core.checks import run_checks
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import path
+
+from tests.doors import Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+
+OURS = "django_throttle.middleware.ThrottleMiddleware"
+CORS = "corsheaders.middleware.CorsMiddleware"
+CONDITIONAL = "django.middleware.http.ConditionalGetMiddleware"
+UPDATE, FETCH = (f"django.middleware.cache.{name}CacheMiddleware" for name in ("Update", "FetchFrom"))
+
+
+def page(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(b"page" * 200, content_type="text/plain")
+
+
+urlpatterns = [path("", page, name="page")]
+
+
+@pytest.fixture
+def listed(settings: Any) -> Any:
+    settings.ROOT_URLCONF, settings.CORS_ALLOW_ALL_ORIGINS = __name__, True
+    cache.clear()
+
+    def put(*middleware: str) -> None:
+        settings.MIDDLEWARE = list(middleware)
+
+    yield put
+    cache.clear()
+
+
+def warnings(settings: Any, rules: dict[str, Any]) -> list[str]:
+    settings.DJANGO_THROTTLE = {"RULES": rules}
+    found = run_checks(tags=["django_throttle"])
+    return [str(message.id)[-4:] for message in found if str(message.id)[-4:] in ("W091", "W092", "W093")]
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_a_304_is_given_back_only_where_it_is_seen(enforce: Enforce, listed: Any, settings: Any, above: bool) -> None:
+    listed(*([CONDITIONAL, OURS] if above else [OURS, CONDITIONAL]))
+    rules = {"api": {"rate": "2/hour", "key": "ip", "refund_on": ["304"], "algorithm": "fixed_window"}}
+    enforce(**rules)
+    client = Client()
+    tag = client.get("/")["ETag"]
+    answers = [client.get("/", headers={"If-None-Match": tag}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == ([304, 429, 429] if above else [304] * 3)
+    assert ("RateLimit" in answers[0]) == (not above), "Django leaves it out of a 304"
+    assert warnings(settings, rules) == ["W091"] * above
+    assert warnings(settings, {"api": {"rate": "1/s"}}) == []
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_a_preflight_counts_and_a_refusal_has_no_cors_fields_below_which_it_is_not(
+    enforce: Enforce, listed: Any, settings: Any, above: bool
+) -> None:
+    listed(*([CORS, OURS] if above else [OURS, CORS]))
+    enforce(api={"rate": "2/hour", "key": "ip", "algorithm": "fixed_window"})
+    client = Client(headers={"Origin": "https://shop.example"})
+    preflight = client.options("/", headers={"Access-Control-Request-Method": "GET"})
+    assert preflight.status_code == 200
+    statuses = [client.get("/").status_code for _ in range(3)]
+    assert statuses == ([200, 200, 429] if above else [200, 429, 429])
+    assert ("Access-Control-Allow-Origin" in client.get("/")) == above
+    assert warnings(settings, {"api": {"rate": "1/s"}}) == ([] if above else ["W092"])
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_copy_from_the_cache_counts_and_has_the_fields_of_its_own_client(
+    enforce: Enforce, listed: Any, settings: Any, inside: bool
+) -> None:
+    listed(*([UPDATE, OURS, FETCH] if inside else [UPDATE, FETCH, OURS]))
+    enforce(api={"rate": "10/hour", "key": "ip", "algorithm": "fixed_window"})
+    first, second = (Client(REMOTE_ADDR=f"192.0.2.{number}").get("/") for number in (1, 2))
+    third = Client(REMOTE_ADDR="192.0.2.2").get("/")
+    told = [answer["RateLimit"].partition(";t")[0] for answer in (first, second, third)]
+    own, others = ['"api";r=9', '"api";r=9', '"api";r=8'], ['"api";r=9'] * 3
+    assert told == (own if inside else others)
+    assert warnings(settings, {"api": {"rate": "1/s"}}) == ([] if inside else ["W093"])
