@@ -232,7 +232,7 @@ class Connection:
         self.outgoing: FrameLimits = FrameLimits(self.scope, "send", self.who, self._counters, around[1])
         self.escalation = Escalation()
         self.take_dropped: Callable[[], DroppedFrames | None] = _none_dropped
-        self._caller = self._caller_entries()
+        self._caller: list[Any] = []
         self.is_open = self.has_ended = self.is_left = False
         self.closed: Close | None = None
         self._closed_at = 0.0
@@ -274,6 +274,7 @@ class Connection:
 
     def start(self) -> None:
         """It has been let in: its application begins."""
+        self._caller = self._caller_entries()
         if self.outer is None:
             open_sockets.add(self)
         else:
