@@ -13,17 +13,19 @@ from asgiref.sync import sync_to_async
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts, cost_of
+from django_throttle.connections.freed_slots import freed_slots
+from django_throttle.connections.leases import HeldUnder
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge, check_cost
 from django_throttle.core.decide import release_lease
-from django_throttle.core.decision import PASSED
+from django_throttle.core.decision import PASSED, Reason, refusing
 from django_throttle.exceptions import PutOffTooOften, Refused
 from django_throttle.identity import is_async
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
 from django_throttle.measured import measured
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Step, Steps
+from django_throttle.stores.base import Step, Steps, run
 
 Ident = str | Callable[..., Any]
 Cost = int | Callable[..., int]
@@ -101,6 +103,20 @@ class TaskBudget:
             ]
         )
 
+    def slot_awaited(self, decision: Decision) -> HeldUnder | None:
+        """Return the rule's id and the ident of the slot that a refused run lacks; None for another cause."""
+        outcome = None if decision.allowed else refusing(decision)
+        rule = (rulebook.present() or rulebook.current()).by_name(self.rule)
+        if outcome is None or rule is None or not rule.is_concurrency or outcome.reason is not Reason.EXCEEDED:
+            return None
+        return rule.id, outcome.ident
+
+    def has_slot(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return True where a slot is free by now."""
+        charges = rulebook.current().match(self._facts(args, kwargs, waits=False))
+        store = get_store()
+        return run(limiter.decide_flow(charges, store, commit=False), store).allowed
+
     def is_queue(self) -> Steps[bool]:
         """Whether the rule gives each call a turn of its own."""
         rules: rulebook.Snapshot = yield Step(rulebook.current, rulebook.acurrent)
@@ -130,3 +146,5 @@ def run_once(go: Step, decision: Decision, scope: str) -> Steps[Any]:
         return (yield from measured(decision.receipt, scope, go))
     finally:
         yield from release_lease(decision.lease)
+        if decision.lease is not None:
+            yield Step(freed_slots.drain, sync_to_async(freed_slots.drain, thread_sensitive=False))

@@ -16,9 +16,10 @@ from functools import lru_cache, partial, wraps
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeVar
 
-from django_throttle import limiter
+from django_throttle import limiter, task_slots
+from django_throttle.connections.leases import HeldUnder
 from django_throttle.core import Decision
-from django_throttle.core.decide import refund_charges
+from django_throttle.core.decide import refund_charges, release_lease
 from django_throttle.core.decision import PASSED
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
@@ -121,12 +122,22 @@ def _run_by_celery(budget: TaskBudget, task: Any, go: Step) -> Steps[Any]:
 
     request = task.request
     given = request.args, request.kwargs
-    times, has_turn = _put_offs(request)
-    start = PASSED
+    times, has_turn, message = _put_offs(request)
+    name, start = f"{request.id}.{request.retries}", PASSED
+    if message and not task_slots.claim(name, message, commit=False):
+        raise Ignore
     if has_turn and (start := (yield from budget.start(given))).allowed:
         return (yield go)
     decision = yield from budget.decided(given)
+    if hold := budget.slot_awaited(decision):
+        _wait_for_slot(task, name, message, hold, Refused(decision))
+        if budget.has_slot(*given):  # one was given back meanwhile
+            task_slots.call_next(hold)
+        raise Ignore
     turn = last_turn(decision)
+    if message and decision.allowed and not task_slots.claim(name, message, commit=True):
+        yield from release_lease(decision.lease)
+        raise Ignore
     is_due = decision.allowed and turn is None and not has_turn
     if is_due and (start := (yield from budget.start(given))).allowed:
         return (yield from run_once(go, decision, budget.name))
@@ -142,17 +153,21 @@ def _run_by_celery(budget: TaskBudget, task: Any, go: Step) -> Steps[Any]:
 
 
 class PutOffs(NamedTuple):
-    """How often a run was put off, and whether it has reserved the moment at which it starts now."""
+    """How often a run was put off, and whether it has reserved the moment at which it starts now.
+
+    ``message`` is which one this is of those of a run that waits for a slot; else empty.
+    """
 
     times: int = 0
     has_turn: bool = False
+    message: str = ""
 
 
 def _put_offs(request: Any) -> PutOffs:
     """Read the header of a message; a retry is a run of its own."""
     try:
-        times, retries, has_turn = (request.headers or {})[HEADER]
-        return PutOffs(int(times), bool(has_turn)) if retries == request.retries else PutOffs()
+        times, retries, has_turn, message = (request.headers or {})[HEADER]
+        return PutOffs(int(times), bool(has_turn), str(message)) if retries == request.retries else PutOffs()
     except (KeyError, TypeError, ValueError):  # there is none, or not one of ours
         return PutOffs()
 
@@ -170,17 +185,41 @@ def _publish_again(task: Any, eta: datetime, put_offs: PutOffs, why: Refused) ->
     """
     from celery.exceptions import Reject
 
-    request = task.request
-    headers = {**(request.headers or {}), HEADER: [put_offs.times, request.retries, put_offs.has_turn]}
-    again = task.signature_from_request(request, eta=eta, retries=request.retries, headers=headers)
+    again = _again(task, eta, put_offs)
     try:
-        if not (task.ignore_result or request.ignore_result):
-            task.backend.mark_as_retry(request.id, why, request=request)
+        _mark_as_waiting(task, why)
         again.apply_async()
     except Exception as error:
         if task.acks_late:
             raise Reject(error, requeue=True) from error
         raise
+
+
+def _mark_as_waiting(task: Any, why: Refused) -> None:
+    if not (task.ignore_result or task.request.ignore_result):
+        task.backend.mark_as_retry(task.request.id, why, request=task.request)
+
+
+def _again(task: Any, eta: datetime | None, put_offs: PutOffs) -> Any:
+    request = task.request
+    times, has_turn, message = put_offs
+    headers = {**(request.headers or {}), HEADER: [times, request.retries, has_turn, message]}
+    return task.signature_from_request(request, eta=eta, retries=request.retries, headers=headers)
+
+
+def _wait_for_slot(task: Any, name: str, message: str, hold: HeldUnder, why: Refused) -> None:
+    """Publish a run that asks by itself in a while, and note how to call it when a slot is given back.
+
+    Of both messages one runs: see ``task_slots.claim``. It is no put-off that counts.
+    """
+    task_slots.celery_apps[task.name] = task.app
+    times = _put_offs(task.request).times
+    if message == task_slots.CALLED:  # the other message still waits
+        _mark_as_waiting(task, why)
+    else:
+        _publish_again(task, task_slots.next_look(), PutOffs(times, message=task_slots.WAITING), why)
+    called = _again(task, None, PutOffs(times, message=task_slots.CALLED))
+    task_slots.enlist(hold, name, task_slots.celery_entry(name, task, called), is_first=bool(message))
 
 
 # What a worker of django.tasks is running.
@@ -242,6 +281,8 @@ class _Limited:
         if has_turn and (start := (yield from self.budget.start(given))).allowed:
             return (yield go)
         decision = yield from self.budget.decided(given)
+        if hold := self.budget.slot_awaited(decision):
+            raise _wait_as_row(found, Refused(decision), hold, partial(self.budget.has_slot, *given))
         if decision.allowed and not has_turn:
             return (yield from run_once(go, decision, self.budget.name))
         turn = last_turn(decision)
@@ -254,7 +295,19 @@ class _Limited:
     call, acall = _by(run, _run), _by(arun, _run)  # as a worker does
 
 
-def _put_off(found: Any, error: Refused, moment: datetime) -> Refused:
+def _wait_as_row(found: Any, error: Refused, hold: HeldUnder, has_slot: Callable[[], bool]) -> Refused:
+    """Return the error with which a row waits for a slot: it is put off, and noted as one to be called earlier."""
+
+    def enlist(row: Any) -> None:
+        entry, has_waited = task_slots.row_entry(row), len(found.worker_ids) > 1
+        task_slots.enlist(hold, str(row.pk), entry, is_first=has_waited)
+        if has_slot():
+            task_slots.call_next(hold)
+
+    return _put_off(found, error, task_slots.next_look(), enlist)
+
+
+def _put_off(found: Any, error: Refused, moment: datetime, then: Callable[[Any], object] = id) -> Refused:
     """What has the worker of the database backend put the row off when it is raised, in place of marking it failed."""
     row = getattr(found, "db_result", None)
     if row is None:
@@ -265,6 +318,7 @@ def _put_off(found: Any, error: Refused, moment: datetime) -> Refused:
         row.status, row.started_at = "READY", None
         row.run_after = moment
         row.save(update_fields=["status", "started_at", "run_after"])
+        then(row)
 
     row.set_failed = import_module("django_tasks_db.utils").retry()(put_off)
     return error

@@ -305,6 +305,42 @@ class Settle:
     age: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Enlist:
+    """Note a run of a task that waits for a slot; ``entry`` says how to call it. Without effect on a noted one's place.
+
+    ``most`` may wait. Reply: its place, from 1 on; 0 for one too many.
+    """
+
+    rule_id: str
+    ident: str
+    name: str
+    entry: bytes
+    lasts_ms: int
+    is_first: bool
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallNext:
+    """Take the first run that waits for a slot. Reply: its entry; None where none waits."""
+
+    rule_id: str
+    ident: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Ask which of several messages for a run has it, or with ``lasts_ms`` have this one take it, if none has.
+
+    Reply: that message; empty for none.
+    """
+
+    name: str
+    message: str
+    lasts_ms: int = 0
+
+
 # Begins the id of each lease that a socket holds. Only those are taken away for another.
 SOCKET_LEASE: Final = "~"
 
@@ -468,5 +504,5 @@ def _costing(one: PastCharge, cost: int) -> PastCharge:
 
 Command = (
     Decide | DecideLocally | Reset | Release | SetOnceKeys | Refund | Settle | Evict | SendControl | CountMembers |
-    Pause
+    Pause | Enlist | CallNext | Claim
 )  # fmt: skip

@@ -297,7 +297,7 @@ MEASURABLE: Final = frozenset(("request", "message", "task"))
 
 def _event_faults(rule: Rule) -> Faults:
     for event in rule.events:
-        if (event in HELD) != rule.is_concurrency:
+        if event != "task" and (event in HELD) != rule.is_concurrency:  # runs of tasks are counted either way
             hint = gettext_lazy("; did you mean {near!r}?", near=_MEANT[event]) if event in _MEANT else ""
             wanted = _CONCURRENCY if rule.is_concurrency else _RATES
             yield "events", gettext_lazy("{wanted}, not {event!r}{hint}", wanted=wanted, event=event, hint=hint)

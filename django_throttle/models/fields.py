@@ -472,7 +472,7 @@ def _not_lacking(row: Option) -> Q:
     return ~Q(algorithm__in=[name for name in FIRST_ALGORITHMS if not row.takes(name)])
 
 
-HELD_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(HELD))
+HELD_SHAPE: Final = "^({0})(,({0}))*$".format("|".join((*HELD, "task")))
 EVENTS_SHAPE: Final = "^({0})(,({0}))*$".format("|".join(event for event in EVENTS if event not in HELD))
 # Which keys there are is the rule's to know; a key of another version is stored, and not in force.
 KEY_SHAPE: Final = "^[a-z][a-z0-9_]*([+][a-z][a-z0-9_]*)*$"

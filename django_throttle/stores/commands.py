@@ -13,14 +13,18 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import InvalidResponse
 
+from django_throttle.connections.freed_slots import freed_slots
 from django_throttle.core.algorithms import Plan
 from django_throttle.core.commands import (
     Answer,
     Answers,
+    CallNext,
     Charge,
     Charges,
+    Claim,
     CountMembers,
     Decide,
+    Enlist,
     PastCharge,
     Pause,
     Refund,
@@ -39,7 +43,7 @@ from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import LoopBlocked, cause_of
 from django_throttle.stores.packing import JoinedCall, ReleaseCall, packed_lease, packing_of, record_head, repack
 from django_throttle.stores.scripts import OWN_KEY, Form, Script, script
-from django_throttle.stores.sync_pool import bulk
+from django_throttle.stores.sync_pool import bulk, text
 from django_throttle.stores.sync_pool import pack as pack_command
 from django_throttle.stores.timeouts import LEAST_SECONDS
 from django_throttle.stores.transport import Call, ScriptCall, grouped
@@ -320,6 +324,9 @@ class LeaseCommand(DecideCommand):
             self.context.leases.release_uncertain(*pair, self.command.lease or "", self.uid)
 
 
+SOMEBODY_WAITS: Final = 2  # in the reply to a release: for a slot of the same rule and ident
+
+
 class ReleaseCommand(RedisCommand):
     """A lease goes back; it is owed until Redis has confirmed it, so no failure and no cancellation loses it."""
 
@@ -332,6 +339,9 @@ class ReleaseCommand(RedisCommand):
 
     def read(self, replies: Sequence[Any]) -> None:
         self.context.leases.confirm_released(*self.owed)
+        for owed, reply in zip(self.owed, replies, strict=True):
+            if reply >= SOMEBODY_WAITS:
+                freed_slots.add((owed.rule_id, owed.ident))
 
     def hear(self, outcome: list[Any] | BaseException) -> None:
         """It was sent, or could not be, and nobody waits for it."""
@@ -404,6 +414,23 @@ def pause_command(context: RedisContext, command: Pause) -> RedisCommand:
         script("pause"), (context.key(pause_id(command.rule), command.ident),), (context.now_arg(), command.lasts)
     )
     return RedisCommand(context, [call], lambda replies: int(replies[0]))
+
+
+def enlist_command(context: RedisContext, command: Enlist) -> RedisCommand:
+    args = (command.name, command.entry, command.lasts_ms, int(command.is_first), command.most)
+    call = Call(script("enlist"), (context.key(command.rule_id, command.ident),), (context.now_arg(), *args), True)
+    return RedisCommand(context, [call], lambda replies: int(replies[0]))
+
+
+def call_next_command(context: RedisContext, command: CallNext) -> RedisCommand:
+    call = Call(script("call_next"), (context.key(command.rule_id, command.ident),), (), True)
+    return RedisCommand(context, [call], lambda replies: replies[0])
+
+
+def claim_command(context: RedisContext, command: Claim) -> RedisCommand:
+    args = (command.message, command.lasts_ms or "")
+    call = Call(script("claim"), (context.key("claim", command.name),), args)
+    return RedisCommand(context, [call], lambda replies: text(replies[0]))
 
 
 MEMBERS: Final = "members"  # in the place of a rule's id, which is shorter or longer

@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, Final, Literal
 
-from django_throttle.connections.leases import Leases
+from django_throttle.connections.freed_slots import freed_slots
+from django_throttle.connections.leases import HeldUnder, Leases
 from django_throttle.core.algorithms import LateCost, State, StepResult
 from django_throttle.core.commands import (
     Answer,
+    CallNext,
     Charge,
+    Claim,
     Command,
     Decide,
     DecideLocally,
+    Enlist,
     Evict,
     Measured,
     OnceKey,
@@ -67,6 +71,8 @@ class MemoryStore:
         self.local_limits = LocalLimits(self.clock, on_due=lambda: flush(self.local_limits, self))
         self.leases = Leases() if leases is None else leases
         self.control = LocalControl()
+        self._waiting: dict[HeldUnder, dict[str, bytes]] = {}  # runs that wait for a slot
+        self._claims: dict[str, tuple[int, str]] = {}  # until when, and by which message
         self._sent = leases is None
         self.max_entries = max_entries
         self._counters = Counters()
@@ -103,8 +109,17 @@ class MemoryStore:
                 self.control.give(messages)
                 return taken
             case Release(lease=lease, holds=holds):
-                for rule_id, ident in holds:
-                    self.leases.drop(rule_id, ident, lease)
+                for hold in holds:
+                    self.leases.drop(*hold, lease)
+                    if self._waiting.get(hold):
+                        freed_slots.add(hold)
+            case Enlist():
+                return self._enlist(command)
+            case CallNext(rule_id=rule_id, ident=ident):
+                waiting = self._waiting.get((rule_id, ident), {})
+                return waiting.pop(next(iter(waiting))) if waiting else None
+            case Claim():
+                return self._claim(command)
             case SendControl(messages=messages):
                 self.control.give(messages)
 
@@ -171,6 +186,28 @@ class MemoryStore:
         if step.refused_state is not None:
             self._write(_key(charge), step.refused_state, now + step.reset, is_spent=step.remaining <= 0)
         return Answer(step.retry, step.remaining, step.reset, now)
+
+    def _enlist(self, command: Enlist) -> int:
+        waiting = self._waiting.setdefault((command.rule_id, command.ident), {})
+        if command.name not in waiting and len(waiting) >= command.most:
+            return 0
+        is_first = command.is_first and command.name not in waiting
+        waiting[command.name] = command.entry
+        if is_first:
+            others = {name: entry for name, entry in waiting.items() if name != command.name}
+            waiting.clear()
+            waiting.update({command.name: command.entry, **others})
+        return list(waiting).index(command.name) + 1
+
+    def _claim(self, command: Claim) -> str:
+        now = round(self.clock() * 1_000_000)
+        expires, message = self._claims.get(command.name, (0, ""))
+        if expires > now or not command.lasts_ms:
+            return message if expires > now else ""
+        self._claims[command.name] = now + command.lasts_ms * 1000, command.message
+        if len(self._claims) > self.max_entries:
+            del self._claims[next(iter(self._claims))]
+        return command.message
 
     def _is_first(self, once: OnceKey) -> bool:
         """True when nobody has said so, or it has lasted; when the clock goes back it lasts no longer than ever."""

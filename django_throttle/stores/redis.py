@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 from django_throttle.core.commands import (
+    CallNext,
     Charges,
+    Claim,
     Command,
     CountMembers,
     Decide,
     DecideLocally,
+    Enlist,
     Evict,
     Pause,
     Refund,
@@ -36,7 +39,10 @@ from django_throttle.stores.commands import (
     RedisCommand,
     ReleaseCommand,
     RoundTrip,
+    call_next_command,
+    claim_command,
     count_command,
+    enlist_command,
     pause_command,
     refund_command,
     reset_command,
@@ -223,4 +229,7 @@ _COMMANDS: Final[dict[type, Callable[[RedisContext, Any], RedisCommand]]] = {
     Refund: refund_command,
     Settle: settle_command,
     Release: ReleaseCommand,
+    Enlist: enlist_command,
+    CallNext: call_next_command,
+    Claim: claim_command,
 }

@@ -162,7 +162,9 @@ def test_only_keys_that_were_handed_out_have_budgets(enforce: Enforce, shop: Any
         assert [decide(post(**{"X-Partner-Key": key})).allowed for _ in range(3)] == allowed
 
 
-QUEUE, MAILS, TRY, BUCKET, REMINDERS, _STRICT, JOB = shown("tasks")  # their worker is played by tests/outside
+QUEUE, MAILS, TRY, BUCKET, _SLOTS, _EXPORTS, REMINDERS, _STRICT, JOB = shown(
+    "tasks"
+)  # their worker is played by tests/outside
 
 
 @pytest.mark.parametrize(("code", "at_once"), [(QUEUE, 1), (BUCKET, 10)])

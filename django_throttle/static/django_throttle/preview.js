@@ -27,7 +27,7 @@
     function alignEvents() {
       const boxes = [...form.querySelectorAll("input[name=events]")];
       const concurrency = form.elements.algorithm.value === "concurrency";
-      const fits = (box) => held.includes(box.value) === concurrency;
+      const fits = (box) => box.value === "task" || held.includes(box.value) === concurrency;
       boxes.filter((box) => !fits(box)).forEach((box) => { box.checked = false; });
       const usual = concurrency ? "connection" : "request";
       if (!boxes.some((box) => box.checked)) boxes.forEach((box) => { box.checked = box.value === usual; });

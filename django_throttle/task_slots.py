@@ -1,0 +1,124 @@
+"""Runs of tasks that wait for a slot of a concurrency rule, and are called when one is given back.
+
+The site's own queue keeps each of them all the time, as a message or a row that asks by itself every WAIT_SECONDS: a
+process that held a slot may have been killed. What is kept in the store beside that is how to call it earlier.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import Any, Final
+
+from django_throttle.connections.freed_slots import freed_slots
+from django_throttle.connections.leases import HeldUnder
+from django_throttle.core.commands import CallNext, Claim, Enlist
+from django_throttle.exceptions import StoreError
+from django_throttle.shared_clock import shared_now
+from django_throttle.site_queues import CeleryTasks, deferred_to
+from django_throttle.stores import get_store
+
+logger = logging.getLogger("django_throttle")
+
+# Seconds after which a run that waits asks by itself.
+WAIT_SECONDS: Final = 30.0
+ENLISTED_MS: Final = 300_000  # for which the store keeps how to call it; asking renews that
+CLAIMED_MS: Final = 86_400_000  # for which it is known which message has had a run
+# Messages of Celery for one run: that which asks by itself, and that of a call.
+WAITING, CALLED = "waiting", "called"
+
+celery_apps: Final[dict[str, Any]] = {}  # by the names of tasks that have run in this process
+
+
+def enlist(hold: HeldUnder, name: str, entry: str, *, is_first: bool = False, most: int = 10_000) -> int | None:
+    """Note a run that waits; returns its place, 0 for one too many, and None where the store does not answer."""
+    try:
+        place: int = get_store().execute(Enlist(*hold, name, entry.encode(), ENLISTED_MS, is_first, most))
+    except StoreError:
+        return None
+    return place
+
+
+def claim(name: str, message: str, *, commit: bool) -> bool:
+    """Return True where this message may run, as no other one for the same run has; with ``commit`` it has it then."""
+    try:
+        found: str = get_store().execute(Claim(name, message, CLAIMED_MS if commit else 0))
+    except StoreError:
+        return True
+    return found in ("", message)
+
+
+def call_next(hold: HeldUnder) -> None:
+    """Call the first run that waits for a slot of this rule and ident."""
+    try:
+        while (entry := get_store().execute(CallNext(*hold))) is not None:
+            if _call(hold, json.loads(entry)):
+                return
+    except StoreError:
+        logger.debug("the next run of a task that waits for a slot asks by itself")
+
+
+def _call(hold: HeldUnder, entry: list[str]) -> bool:
+    """Call this run; False where it has run already."""
+    kind, name, *rest = entry
+    try:
+        return _call_row(name) if kind == "row" else _call_celery(name, *rest)
+    except Exception:  # whatever the broker or the database raises
+        logger.exception("a run of a task that waits for a slot was not called, and asks by itself")
+        enlist(hold, name, json.dumps(entry), is_first=True)
+        return True
+
+
+def row_entry(row: Any) -> str:
+    return json.dumps(["row", str(row.pk)])
+
+
+def _call_row(key: str) -> bool:
+    from django_tasks_db.models import DBTaskResult
+
+    return bool(DBTaskResult.objects.filter(pk=key, status="READY").update(run_after=shared_now()))
+
+
+def celery_entry(name: str, task: Any, signature: Any) -> str:
+    """How to publish the message of a run of Celery's, serialized as its broker has it."""
+    serializer = task.serializer or task.app.conf.task_serializer
+    content_type, encoding, body = _serialization().dumps(dict(signature), serializer=serializer)
+    body = base64.b64encode(body.encode() if isinstance(body, str) else body).decode()
+    return json.dumps(["celery", name, task.name, content_type, encoding, body])
+
+
+def _call_celery(name: str, task: str, content_type: str, encoding: str, body: str) -> bool:
+    from celery.canvas import Signature  # type: ignore[import-untyped]
+
+    if not claim(name, CALLED, commit=False):
+        return False
+    app = next(_apps(task))
+    accept = _serialization().prepare_accept_content(app.conf.accept_content)
+    content = _serialization().loads(base64.b64decode(body), content_type, encoding, accept=accept)
+    Signature.from_dict(content, app=app).apply_async()
+    return True
+
+
+def _serialization() -> Any:
+    return import_module("kombu.serialization")
+
+
+def _apps(task: str) -> Iterator[Any]:
+    from celery import current_app  # type: ignore[import-untyped]
+
+    if task in celery_apps:
+        yield celery_apps[task]
+    yield from (one.app for one in deferred_to if CeleryTasks().takes(one) and one.name == task)
+    yield current_app
+
+
+def next_look() -> datetime:
+    """Return when a run asks by itself that waits from now on."""
+    return datetime.fromtimestamp(shared_now().timestamp() + WAIT_SECONDS, UTC)
+
+
+freed_slots.call_next = call_next

@@ -1,0 +1,237 @@
+"""N runs of a tenant's tasks at once; the others wait, and are called when a slot is given back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.core.management import call_command
+from django_tasks_db.models import DBTaskResult
+
+from django_throttle import limiter, task_slots
+from django_throttle.call_facts import Facts
+from django_throttle.connections.freed_slots import freed_slots
+from django_throttle.core.commands import CallNext, Claim, Enlist
+from django_throttle.identity.caller import IdentWho
+from django_throttle.site_queues import tasks_module
+from django_throttle.stores import get_store
+from django_throttle.tasks import throttled_task
+from tests.clock import FrozenClock
+from tests.doors import BOTH, Enforce, enforcer
+
+enforce = pytest.fixture(enforcer)
+app = Celery("slots", broker="memory://", backend="cache+memory://", set_as_current=False)
+app.conf.task_track_started = True
+TWO = {"limit": 2, "algorithm": "concurrency", "events": ["task"], "key": "tenant"}
+ran: list[str] = []
+meanwhile: dict[str, Callable[[], Any]] = {}
+
+
+def tenant(name: str) -> str:
+    return f"tenant:{name.partition(' ')[0]}"
+
+
+@app.task(name="slots.export")  # type: ignore[misc,unused-ignore]
+@throttled_task("exports", ident=tenant, max_put_off=1)
+def export(name: str) -> str:
+    ran.append(name)
+    meanwhile.pop(name, int)()
+    return name
+
+
+@throttled_task("exports", ident=tenant)
+@import_module(tasks_module()).task()
+def row(name: str) -> str:
+    ran.append(name)
+    meanwhile.pop(name, int)()
+    return name
+
+
+class Worker:
+    """Does with a message what Celery's worker does; ``due`` is what was published."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.due: list[tuple[dict[str, Any], Any]] = []
+        monkeypatch.setattr(app.amqp, "send_task_message", self._send)
+
+    def _send(self, producer: Any, name: str, message: Any, **options: Any) -> None:
+        self.due.append((message.headers | (options.get("headers") or {}), message.body))
+
+    def take(self, *, eta: bool = False) -> Any:
+        """Take the first message that is due at once, or the first that is due later."""
+        found = next(one for one in self.due if bool(one[0]["eta"]) is eta)
+        self.due.remove(found)
+        return found
+
+    def run(self, message: Any = None) -> str:
+        """Run a message; the state of its task after that."""
+        from celery.app.trace import build_tracer
+
+        headers, (args, kwargs, embed) = message or self.take()
+        request = headers | embed | {"delivery_info": {"exchange": "", "routing_key": "slots"}}
+        build_tracer(export.name, export._get_current_object(), app=app)(headers["id"], args, kwargs, request)
+        return str(app.AsyncResult(headers["id"]).state)
+
+    @property
+    def at_once(self) -> int:
+        return sum(not headers["eta"] for headers, _ in self.due)
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    ran.clear()
+    meanwhile.clear()
+    return Worker(monkeypatch)
+
+
+@BOTH
+def test_whoever_waits_is_called_when_a_slot_is_given_back(enforce: Enforce, worker: Worker) -> None:
+    enforce(exports=TWO)
+    for name in ("acme 1", "acme 2", "acme 3", "acme 4", "acme 5", "other 1"):
+        export.delay(name)
+    seen: list[Any] = []
+
+    def first() -> None:
+        meanwhile["acme 2"] = second
+        worker.run()
+
+    def second() -> None:
+        seen.extend(worker.run() for _ in range(3))  # 3, 4 and 5 of acme
+        assert worker.run() == "SUCCESS", "another tenant has slots of its own"
+
+    meanwhile["acme 1"] = first
+    worker.run()
+    assert seen == ["RETRY"] * 3
+    assert ran == ["acme 1", "acme 2", "other 1"]
+    assert worker.at_once == 2, "one for each slot that was given back"
+    while worker.at_once:
+        assert worker.run() == "SUCCESS"
+    assert ran == ["acme 1", "acme 2", "other 1", "acme 3", "acme 4", "acme 5"], "in their order"
+    left = len(worker.due)
+    assert left == 3, "messages that would have asked by themselves"
+    while worker.due:
+        assert worker.run(worker.take(eta=True)) == "SUCCESS"
+    assert len(ran) == 6
+
+
+@BOTH
+def test_a_message_that_asks_by_itself_is_enough(enforce: Enforce, worker: Worker, monkeypatch: Any) -> None:
+    """As where the process that held the slot was killed."""
+    enforce(exports={**TWO, "limit": 1})
+    held = take_slot()
+    export.delay("acme 1")
+    assert worker.run() == "RETRY"
+    for _ in range(9):  # more often than max_put_off: it is no put-off
+        assert worker.run(worker.take(eta=True)) == "RETRY"
+    monkeypatch.setattr(freed_slots, "call_next", len)
+    limiter_release(held)
+    assert worker.run(worker.take(eta=True)) == "SUCCESS"
+    assert (ran, worker.due) == (["acme 1"], [])
+
+
+@BOTH
+def test_who_is_called_and_is_too_late_is_the_first_again(enforce: Enforce, worker: Worker) -> None:
+    enforce(exports={**TWO, "limit": 1})
+    held = take_slot()
+    for name in ("acme 1", "acme 2"):
+        export.delay(name)
+        assert worker.run() == "RETRY"
+    limiter_release(held)
+    freed_slots.drain()
+    held = take_slot()  # a newcomer was faster
+    assert worker.run() == "RETRY"
+    limiter_release(held)
+    freed_slots.drain()
+    assert worker.run() == "SUCCESS"
+    assert ran == ["acme 1"]
+
+
+def test_a_broker_that_is_away_when_a_slot_is_given_back(enforce: Enforce, worker: Worker, monkeypatch: Any) -> None:
+    enforce(exports={**TWO, "limit": 1})
+    held = take_slot()
+    export.delay("acme 1")
+    worker.run()
+    with monkeypatch.context() as patch:
+        patch.setattr("celery.canvas.Signature.apply_async", fails)
+        limiter_release(held)
+        freed_slots.drain()
+    assert worker.at_once == 0
+    limiter_release(take_slot())
+    freed_slots.drain()
+    assert worker.run() == "SUCCESS"
+
+
+@pytest.mark.django_db(transaction=True)
+@BOTH
+def test_rows_of_django_tasks(enforce: Enforce) -> None:
+    ran.clear()
+    enforce(exports={**TWO, "limit": 1})
+    for name in ("acme 1", "acme 2", "acme 3"):
+        row.enqueue(name)
+    held = take_slot()
+    work()
+    waiting = DBTaskResult.objects.filter(status="READY")
+    assert (ran, waiting.count()) == ([], 3)
+    limiter_release(held)
+    freed_slots.drain()
+    work()  # the first is called, and each calls the next
+    assert (ran, waiting.count()) == (["acme 1", "acme 2", "acme 3"], 0)
+
+
+def test_a_direct_call_is_refused_as_ever(enforce: Enforce) -> None:
+    enforce(exports={**TWO, "limit": 1})
+    held = take_slot()
+    with pytest.raises(Exception, match="refused by rule 'exports'"):
+        export("acme 1")
+    limiter_release(held)
+    assert export("acme 1") == "acme 1"
+
+
+@BOTH
+def test_the_list_of_those_that_wait(enforce: Enforce, clock: FrozenClock) -> None:
+    """One order, one place each, and no more than may wait."""
+    store = enforce(exports=TWO)
+
+    def enlist(name: str, *, is_first: bool = False, most: int = 4) -> int:
+        clock.tick(1)
+        place: int = store.execute(Enlist("rule", "acme", name, name.encode(), 1000, is_first, most))
+        return place
+
+    assert [enlist(name) for name in "abca"] == [1, 2, 3, 1]
+    assert (enlist("d", is_first=True), enlist("e"), enlist("c"), enlist("d", is_first=True)) == (1, 0, 4, 1)
+    called = [store.execute(CallNext("rule", "acme")) for _ in range(5)]
+    assert called == [b"d", b"a", b"b", b"c", None]
+    assert store.execute(CallNext("rule", "other")) is None
+    claims = [store.execute(Claim("run", *claim)) for claim in (("x",), ("x", 9), ("y",), ("y", 9), ("x", 9))]
+    assert claims == ["", "x", "x", "x", "x"]
+
+
+def test_what_is_kept_of_a_message_is_what_its_broker_gets(worker: Worker) -> None:
+    signature = export.s("acme 1").set(task_id="7", headers={"mine": [1]})
+    kept = json.loads(task_slots.celery_entry("7.0", export._get_current_object(), signature))
+    assert kept[:5] == ["celery", "7.0", "slots.export", "application/json", "utf-8"]
+
+
+def take_slot() -> Any:
+    decision = limiter.decide(Facts("x", ("task",), IdentWho("tenant:acme"), rule="exports", ident="tenant:acme"))
+    assert decision.allowed
+    return decision.lease
+
+
+def limiter_release(lease: Any) -> None:
+    from django_throttle.core.decide import release_lease
+    from django_throttle.stores.base import run
+
+    run(release_lease(lease), get_store())
+
+
+def work() -> None:
+    call_command("db_worker", batch=True, interval=0, startup_delay=False, reload=False, verbosity=0)
+
+
+def fails(*_: Any, **__: Any) -> None:
+    raise OSError("the broker is away")
