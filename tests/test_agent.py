@@ -1,4 +1,4 @@
-"""The background thread goes on, whatever its jobs do, and ends when it is told."""
+"""The background thread: its jobs go on, whatever they do, and end when it is told."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ import django
 import pytest
 from redis import Redis
 
-from django_throttle import agent, observe, rulebook
-from django_throttle.call_facts import Facts
-from django_throttle.connections.socket_control import Activity, SocketControl
+from django_throttle import agent, agent_thread
+from django_throttle.agent_thread import AgentThread
+from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
-from django_throttle.limiter import Limiter, decide
-from django_throttle.stores import MemoryStore, RedisStore, get_store
-from tests.callers import SameByEveryKey
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore, RedisStore
 from tests.crew import SPAWN
-from tests.inside import served, start_again
+from tests.inside import start_again
 from tests.servers import RedisServer, free_port, slack, wait_until
-from tests.test_agent_thread import agent_threads
 
 HELD = Rule("held", limit=5, algorithm="concurrency")
 
@@ -75,28 +73,6 @@ def test_the_engine_alone_takes_no_settings(redis_url: str) -> None:
 
 
 @pytest.mark.agent
-def test_other_settings_end_the_service_of_their_store_only(settings: Any, redis_url: str) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
-    agent.ensure(RedisStore(redis_url, deadline=5.0), rules=True)
-    own = RedisStore(redis_url, deadline=5.0)
-    agent.ensure(own)
-    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
-    wait_until(lambda: len(agent_threads()) == 1, timeout=slack(2))
-    wait_until(lambda: own.leases.is_introduced, timeout=slack(2))
-    assert list(served()) == [id(own)]
-
-
-@pytest.mark.agent
-def test_observers_are_told_what_was_left_out(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
-    told: list[int] = []
-    monkeypatch.setattr(agent, "PERIODIC_SECONDS", 0.02)
-    monkeypatch.setattr(observe, "run_periodic_work", lambda: told.append(1))
-    agent.ensure(MemoryStore(), rules=True)
-    wait_until(lambda: len(told) >= 3, timeout=slack(2))
-
-
-@pytest.mark.agent
 @pytest.mark.usefixtures("servers")
 def test_a_beat_that_fails_says_that_slots_are_given_back(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
     settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "PROCESS_TTL": 25.0}
@@ -123,17 +99,6 @@ def test_a_limiter_of_rates_beats_where_it_may_have_to_share_the_limit(
 
 
 @pytest.mark.agent
-def test_a_lease_of_a_limiter_of_ones_own_is_kept_up(settings: Any, redis_url: str) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
-    rules = Rule("rate", "5/min"), Rule("cap", limit=2, algorithm="concurrency")
-    limiter = Limiter(rules, RedisStore(redis_url, deadline=5.0))
-    assert agent_threads() == []
-    with limiter.lease("user:1"):
-        assert len(agent_threads()) == 1
-        wait_until(lambda: limiter.store.leases.is_introduced, timeout=slack(2))
-
-
-@pytest.mark.agent
 def test_a_thread_that_cannot_be_had_is_no_error(
     settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,25 +118,6 @@ def test_a_thread_that_cannot_be_had_is_no_error(
     start_again(monkeypatch)  # a while later
     agent.ensure(store, rules=True)
     assert len(agent_threads()) == 1
-
-
-@pytest.mark.agent
-@pytest.mark.parametrize("store", ["memory", "redis"])
-def test_rules_are_watched_where_a_limiter_came_before_the_doors(
-    store: str, settings: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where = {"STORE": "memory"} if store == "memory" else {"REDIS": request.getfixturevalue("redis_url")}
-    settings.DJANGO_THROTTLE = {**where, "DATABASE_RULES": False, "RULES_POLL": 0.05, "DEADLINE": 5.0}
-    polled: list[Any] = []
-    monkeypatch.setattr(rulebook, "poll", polled.append)
-    Limiter([HELD], get_store()).acquire("user:1")
-    assert decide(Facts("search", ("request",), SameByEveryKey())).allowed  # type: ignore[arg-type]
-    wait_until(lambda: len(polled) >= 2, timeout=slack(2))
-    for _ in range(5):
-        decide(Facts("search", ("request",), SameByEveryKey()))  # type: ignore[arg-type]
-    assert len(agent_threads()) == 1
-    (jobs,) = [service.thread._jobs for service in served().values() if service.thread]
-    assert [job.name for job in jobs].count("polling the rules") == 1
 
 
 @pytest.mark.agent
@@ -230,20 +176,6 @@ def hold_and_end(url: str) -> None:
 
 
 @pytest.mark.agent
-def test_the_store_is_told_which_sockets_were_heard_of(
-    settings: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
-    monkeypatch.setattr(agent, "HEARD_SECONDS", 0.02)
-    told: list[object] = []
-    monkeypatch.setattr(Activity, "__call__", lambda activity: told.append(activity.store))
-    store = RedisStore(redis_url, deadline=5.0)
-    agent.ensure(store, rules=True)
-    wait_until(lambda: len(told) >= 3)
-    assert set(told) == {store}
-
-
-@pytest.mark.agent
 def test_what_redis_does_not_take_back_is_closed(
     settings: Any, redis_url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,3 +191,55 @@ def test_what_redis_does_not_take_back_is_closed(
         wait_until(lambda: gone)
         assert gone == ["~lost"]
         client.flushdb()
+
+
+def agent_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "django_throttle agent"]
+
+
+@pytest.fixture
+def running() -> Iterator[AgentThread]:
+    running = AgentThread()
+    yield running
+    running.stop()
+
+
+def test_does_each_job_in_its_own_time(running: AgentThread) -> None:
+    often: list[float] = []
+    seldom: list[float] = []
+    running.every(0.02, lambda: often.append(time.monotonic()), "often")
+    running.every(60, lambda: seldom.append(time.monotonic()), "seldom", wait=60)
+    running.start()
+    wait_until(lambda: len(often) >= 5, timeout=slack(1))
+    assert seldom == []
+
+
+def test_a_failing_job_is_logged_once_a_minute_and_ends_nothing(
+    running: AgentThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[int] = []
+
+    def fail() -> None:
+        done.append(1)
+        raise ValueError("on purpose")
+
+    running.every(0.01, fail, "the failing job")
+    with caplog.at_level(logging.WARNING, logger="django_throttle"):
+        running.start()
+        wait_until(lambda: len(done) >= 5, timeout=slack(1))
+    assert [record.message for record in caplog.records] == [
+        "the failing job failed, trying again: ValueError: on purpose"
+    ]
+
+
+def test_a_failed_job_is_tried_again_soon(running: AgentThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_thread, "RETRY_SECONDS", 0.05)
+    done: list[int] = []
+
+    def fail() -> None:
+        done.append(1)
+        raise ValueError
+
+    running.every(60, fail, "the failing job")
+    running.start()
+    wait_until(lambda: len(done) >= 3, timeout=slack(1))

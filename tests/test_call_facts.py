@@ -16,7 +16,6 @@ from django_throttle.core import Rule
 from django_throttle.core.decide import EarlierCharges
 from django_throttle.core.rate import MAX_LIMIT
 from tests.callers import ANNA
-from tests.consumers import AsyncEcho, opened
 from tests.doors import Enforce, enforcer
 from tests.inside import unsaid
 from tests.sockets.guarded import Line, texts
@@ -104,16 +103,3 @@ async def test_a_socket_goes_on_and_its_budget_is_kept(enforce: Enforce, rule: d
     await line.until(lambda: line.told("error"))
     assert texts(line) == ["1", "2", "3", "4", "5"]
     await line.close()
-
-
-async def test_a_consumer_may_have_a_number(enforce: Enforce) -> None:
-    class Dear(AsyncEcho):
-        throttle_cost = 2  # type: ignore[assignment]
-
-    enforce(chat=OWN)
-    socket = await opened(Dear.as_asgi())
-    for text in ("one", "two", "three"):
-        await socket.send_to(text)
-    assert [await socket.receive_from(), await socket.receive_from()] == ["one", "two"]
-    assert (await socket.receive_json_from())["remaining"] == 1
-    await socket.disconnect()

@@ -85,7 +85,7 @@ def check_nothing_is_lost(jobs: int = 2) -> None:
 
 
 @pytest.fixture
-def url(redis_url: str, settings: Any) -> str:
+def url(servers: None, redis_url: str, settings: Any) -> str:
     settings.DJANGO_THROTTLE = {
         "REDIS": redis_url,
         "RULES": RULES,

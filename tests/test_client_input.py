@@ -17,7 +17,7 @@ from django_throttle import access_log
 from django_throttle.core.asked_wait import asked_wait
 from django_throttle.graphql import operation_cost
 from django_throttle.identity import client_address
-from django_throttle.logins import UNCLEAR, fold_name, login_name
+from django_throttle.logins import UNCLEAR, login_name
 
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
@@ -61,12 +61,6 @@ def quick(work: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("as_typed", [False, True])
 def test_a_login_name_has_a_longest(request_: HttpRequest, as_typed: bool) -> None:
     assert quick(lambda: login_name(request_, as_typed=as_typed)) == UNCLEAR
-
-
-def test_so_has_a_name_that_is_folded_by_itself() -> None:
-    assert quick(lambda: fold_name(MARKS)) == UNCLEAR
-    assert fold_name(" ＡNNA ") == fold_name("anna") == "anna"
-    assert fold_name(None) == UNCLEAR
 
 
 @pytest.mark.parametrize("body", MANY.values(), ids=MANY)

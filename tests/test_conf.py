@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -40,11 +39,6 @@ def test_who_names_a_redis_means_it(settings: Any) -> None:
 def test_what_there_is_not_is_an_error_that_says_so(given: Any, said: str) -> None:
     with override_settings(DJANGO_THROTTLE=given), pytest.raises(InvalidSetting, match=said):
         conf()
-
-
-def test_any_mapping_does(settings: Any) -> None:
-    settings.DJANGO_THROTTLE = MappingProxyType({"DEADLINE": 0.5})
-    assert conf().DEADLINE == 0.5
 
 
 def test_they_are_read_once_until_they_change(settings: Any) -> None:

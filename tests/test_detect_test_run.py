@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from threading import active_count
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import utils
 
-from django_throttle import agent, detect_test_run, stores
-from django_throttle.limiter import decide
+from django_throttle import detect_test_run, stores
 from django_throttle.stores import MemoryStore, RedisStore, get_store
-from tests.observe.conftest import FACTS
 
 
 @pytest.fixture(autouse=True)
@@ -60,13 +57,6 @@ def test_the_command_of_django_is_one_from_the_start(line: str, is_one: bool) ->
     assert detect_test_run.is_test_command(line.split()) is is_one
 
 
-def test_what_is_declared_holds() -> None:
-    assert detect_test_run.declare(False) is None
-    assert not detect_test_run.counts_in_memory()
-    assert detect_test_run.declare(True) is False
-    assert detect_test_run.counts_in_memory()
-
-
 def test_a_redis_is_left_alone_until_asked_for(settings: Any, redis_url: str) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
     store = get_store()
@@ -101,12 +91,3 @@ def test_commands_that_need_redis_say_that_tests_count_in_memory(
             call_command(*words)
     finally:
         stores.pin(before)
-
-
-@pytest.mark.agent
-def test_no_thread_is_started(settings: Any, redis_url: str) -> None:
-    agent.stop()
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": {"api": {"rate": "5/min"}}, "DATABASE_RULES": False}
-    before = active_count()
-    assert decide(FACTS).allowed
-    assert active_count() == before

@@ -63,15 +63,6 @@ class TestInThread:
         assert [name for name, _ in done] == ["close", "work", "close"]
         assert len({thread for _, thread in done}) == 1
 
-    async def test_it_does_not_wait_for_synchronous_consumers(self) -> None:
-        over = threading.Event()
-        consumer = asyncio.ensure_future(sync_to_async(over.wait)(20))
-        try:
-            assert await asyncio.wait_for(in_thread(lambda: not over.is_set()), 10)
-        finally:
-            over.set()
-            await consumer
-
 
 async def test_no_socket_asks_on_the_loop_or_on_the_thread_of_consumers(enforce: Live) -> None:
     """Neither at its handshake, nor for a message, nor when rules have changed."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
-from django_throttle.explain import Explanation, explain, in_short
+from django_throttle.explain import Explanation, explain
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import Call
@@ -89,28 +89,6 @@ def test_other_kinds_of_rules(enforce: Enforce) -> None:
         assert told(store).sentence.endswith("allowed: rule 'quiet' would refuse it, but only records.")
 
 
-@pytest.mark.parametrize(
-    ("call", "began"),
-    [
-        (Call(), "A request by"),
-        (Call(event="request"), "A request by"),
-        (Call(method="POST"), "A POST by"),
-        (Call(event="inflight"), "A request in flight by"),
-        (Call(event="message"), "A message by"),
-    ],
-)
-def test_the_sentence_speaks_of_what_is_asked_or_of_what_its_rule_counts(
-    enforce: Enforce, call: Call, began: str
-) -> None:
-    slots = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"]}
-    fn = {"rate": "5/min", "key": "django_throttle.logins.login_name", "events": ["request"]}
-    assert told(enforce(slots=slots, fn=fn), call=call).sentence.startswith(began)
-    quiet = {"rate": "1/min", "events": ["request"], "action": "shadow"}
-    store = enforce(slots=slots, quiet=quiet)
-    limiter.decide(Facts("search", ("request",), KnownCaller("ip:192.0.2.1")))
-    assert told(store, call=call).sentence.startswith(began)
-
-
 RULES = st.builds(
     Rule,
     rate=st.just("5/min"),
@@ -129,9 +107,3 @@ def test_the_rules_that_count_are_those_that_are_charged(rules: list[Rule]) -> N
     charged = [charge.rule.name for charge in snapshot.match(Facts("search", POST.events, who, method="POST"))]
     found = explain(MemoryStore(FrozenClock()), snapshot, POST, who)
     assert [one.outcome.rule for one in found.rules] == charged
-
-
-def test_waits_in_short() -> None:
-    assert [in_short(each) for each in (0.2, 100, 101, 7000, 360_000, 9e6)] == [
-        "1 s", "100 s", "2 min", "2 h", "100 h", "105 days",
-    ]  # fmt: skip

@@ -19,7 +19,6 @@ from strawberry.django.views import AsyncGraphQLView, GraphQLView
 from strawberry.schema.config import StrawberryConfig
 
 from django_throttle.core.rate import TOO_COSTLY
-from django_throttle.decorators import throttle
 from django_throttle.graphql import graphql_cost, operation_cost
 from tests.doors import BOTH, Enforce, enforcer
 
@@ -335,8 +334,6 @@ urlpatterns = [
     path("graphene-batch", GrapheneView.as_view(schema=graphene_schema, batch=True), name="graphene-batch"),
     path("strawberry", GraphQLView.as_view(schema=schema), name="strawberry"),
     path("strawberry-async", AsyncGraphQLView.as_view(schema=schema), name="strawberry-async"),
-    path("decorated", throttle("decorated", cost=operation_cost)(GrapheneView.as_view(schema=graphene_schema))),
-    path("decorated-async", throttle("decorated", cost=operation_cost)(AsyncGraphQLView.as_view(schema=schema))),
 ]
 
 ME = "{ me { name } }"
@@ -354,11 +351,8 @@ class TestViews:
         settings.ALLOWED_HOSTS = ["testserver"]
 
     def rules(self, enforce: Enforce) -> None:
-        priced = {"rate": "60/min", "key": "everyone", "algorithm": "fixed_window", "scopes": ["*"]}
-        enforce(
-            priced={**priced, "cost": "django_throttle.graphql.operation_cost"},
-            decorated={**priced, "scopes": ["decorated"]},
-        )
+        priced = {"rate": "60/min", "key": "everyone", "algorithm": "fixed_window"}
+        enforce(priced={**priced, "cost": "django_throttle.graphql.operation_cost"})
 
     @pytest.mark.parametrize("path", ["graphene", "strawberry"])
     def test_behind_the_middleware(self, enforce: Enforce, path: str) -> None:

@@ -13,11 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from django_throttle.core import Decision
 from django_throttle.exceptions import Refused, ThrottleError
-from django_throttle.httpx import AsyncThrottledTransport, CallRefused, ThrottledTransport
-from django_throttle.observe.reports import Report
-from django_throttle.signals import throttled
+from django_throttle.httpx import CallRefused, ThrottledTransport
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.crew import Crew
 from tests.inside import commands_to, count_in
@@ -96,13 +93,6 @@ def ask(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return lambda *args, **options: asyncio.run(awaited(*args, **options))
 
 
-reports: list[Report] = []
-
-
-def note_report(report: Report) -> None:
-    reports.append(report)
-
-
 async def _later(parts: Iterator[bytes]) -> Any:
     for part in parts:
         yield part
@@ -117,27 +107,6 @@ class TestTurns:
         start = time.monotonic()
         assert [answer.status_code for answer in ask(other.url, 5)] == [200] * 5
         assert not other.leads(start, start, start + 1, start + 1, start + 2)
-
-    def test_waiting_is_no_refusal(
-        self, rules: Rules, ask: Any, other: OtherSide, settings: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def note(decision: Decision, **_: Any) -> None:
-            refused.append(decision)
-
-        rules(crm={"rate": "2/s", **LOG})
-        settings.DJANGO_THROTTLE |= {"HOOKS": [f"{__name__}.note_report"]}
-        refused: list[Decision] = []
-        reports.clear()
-        throttled.connect(note)
-        with caplog.at_level(logging.WARNING, "django_throttle.decisions"):
-            assert len(ask(other.url, 3)) == 3
-            assert [report.decision.allowed for report in reports] == [True] * 3
-            assert not refused and not caplog.records
-            _, error = ask(other.url, 2, max_wait=0.01)
-        assert isinstance(error, CallRefused)
-        assert [report.decision.allowed for report in reports if not report.decision.allowed] == [False]
-        assert refused == [error.decision]
-        throttled.disconnect(note)
 
     def test_but_no_longer_than_max_wait(self, rules: Rules, ask: Any, other: OtherSide) -> None:
         rules(crm={"rate": "1/min", **LOG})
@@ -191,26 +160,6 @@ class TestTurns:
     def test_options_that_make_no_sense(self, given: dict[str, Any], error: type[Exception]) -> None:
         with pytest.raises(error):
             ThrottledTransport(**{"rule": "crm", **given})
-
-    def test_another_transport_is_closed_with_it(self) -> None:
-        closed: list[str] = []
-
-        class Inner(httpx.BaseTransport):
-            def close(self) -> None:
-                closed.append("sync")
-
-        class AsyncInner(httpx.AsyncBaseTransport):
-            async def aclose(self) -> None:
-                closed.append("async")
-
-        async def close() -> None:
-            async with AsyncThrottledTransport("crm", AsyncInner()):
-                pass
-
-        with ThrottledTransport("crm", Inner()):
-            pass
-        asyncio.run(close())
-        assert closed == ["sync", "async"]
 
 
 class TestWhatTheOtherSideAsks:
@@ -368,10 +317,6 @@ def _first_only(number: int, url: str, throttle: dict[str, Any]) -> list[Any]:
 
 
 class TestWithoutRedis:
-    def test_the_rules_policy_decides(self, away: Rules, ask: Any, other: OtherSide) -> None:
-        away(crm={"rate": "1/min", "on_store_failure": "allow"})
-        assert [answer.status_code for answer in ask(other.url, 3, max_wait=0)] == [200] * 3
-
     def test_deny(self, away: Rules, ask: Any, other: OtherSide) -> None:
         away(crm={"rate": "1/min", "on_store_failure": "deny"})
         (error,) = ask(other.url, max_wait=0)

@@ -8,19 +8,12 @@ from django_throttle.core import Rule
 from django_throttle.core.commands import Answer, Charge
 from django_throttle.core.prepaid import Claim
 from django_throttle.local_limits import IDLE, Pending, PrepaidBudgets
-from tests.clock import START, FrozenClock
+from tests.clock import FrozenClock
 from tests.damper.conftest import Away, Process, away, one_process
 from tests.forks import holds_in_child
 
 store = pytest.fixture(away)
 process = pytest.fixture(one_process)
-
-
-def test_a_shadow_counts_and_records(clock: FrozenClock, store: Away) -> None:
-    process = Process(clock, store, Rule("account", "100/s", algorithm="damper", action="shadow"))
-    assert process.run(20, 500) == pytest.approx(500)
-    refused = [outcome for _ in range(100) for outcome in process.attempt().outcomes if not outcome.allowed]
-    assert len(refused) > 60 and all(outcome.shadow for outcome in refused)
 
 
 def test_what_all_processes_attempt_together_is_held_to_the_limit(clock: FrozenClock, store: Away) -> None:
@@ -90,22 +83,6 @@ def test_many_others_end_no_suppression_and_empty_no_full_bucket(clock: FrozenCl
         clock.step(0.000_1)
     assert process.factor == factor > 0.7
     assert sum(process.attempt("full").allowed for _ in range(100)) <= 11, "what has drained in a tenth of a second"
-
-
-def test_a_clock_of_the_store_that_is_set_costs_what_was_not_told(
-    process: Process, store: Away, clock: FrozenClock
-) -> None:
-    began = clock.now_us
-    process.limits.clock = lambda: (began - START * 1_000_000) / 1_000_000 + 1  # ours stands still
-    process.attempt()
-    process.flush()
-    process.attempt(cost=50)
-    clock.step(-3600)
-    process.flush()
-    process.attempt(cost=7)
-    process.flush()
-    (reply,) = store.aggregates.damp(store.asked)  # type: ignore[arg-type]
-    assert [count.attempted for count in reply.counts] == [7, 0, 0, 0]
 
 
 @pytest.mark.usefixtures("servers")

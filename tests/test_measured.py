@@ -247,10 +247,3 @@ def test_a_callable_is_charged_what_it_has_used(enforce: Enforce, is_async: bool
     assert left() == 0
     with pytest.raises(Refused):
         ask(1)
-
-
-@BOTH
-def test_a_callable_that_cannot_spend_is_charged_its_reserve(enforce: Enforce) -> None:
-    enforce(api={**QUERIES, "unit": "units"})
-    throttle("api", ident="everyone")(ask_often)(3)
-    assert left(unit="units") == 90

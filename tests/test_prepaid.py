@@ -149,12 +149,6 @@ class TestChanges:
         finally:
             agent.stop_for(other)
 
-    def test_a_reset_here_is_in_force_at_once(self, store: RedisStore) -> None:
-        limits = Limiter([Rule("hot", "50/h", prepaid=True)], store)
-        assert sum(decision.allowed for decision in warm(limits, 60)) == 50
-        limits.reset("everyone")
-        assert sum(decision.allowed for decision in warm(limits, 60)) == 50
-
     def test_another_edition_of_the_rule(self, store: RedisStore) -> None:
         """What was bought under the old one goes back."""
         warm(Limiter([HOT], store), 100)

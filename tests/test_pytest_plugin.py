@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from django_throttle import rulebook
-from django_throttle.exceptions import InvalidRule
-from django_throttle.limiter import adecide, decide
+from django_throttle.limiter import decide
 from django_throttle.stores import MemoryStore, get_store, pin
 from django_throttle.testing import FrozenClock
 from tests.observe.conftest import FACTS
@@ -30,10 +29,6 @@ class TestIsolation:
         throttle_clock.tick(3600)
         assert decide(FACTS).allowed
 
-    async def test_on_a_loop_too(self, turn: int, throttle_rules: Put) -> None:
-        throttle_rules(ONE)
-        assert [(await adecide(FACTS)).allowed for _ in range(3)] == [True, True, False]
-
     def test_without_them_nothing_is_changed(self, turn: int) -> None:
         assert pin(None) is None
         assert rulebook.current().by_name("one") is None
@@ -52,8 +47,3 @@ def test_rules_may_be_replaced_and_added_to(throttle_rules: Put) -> None:
     assert [decide(FACTS).allowed for _ in range(2)] == [True, False], "on the same store"
     throttle_rules(OTHER)
     assert [rule.name for rule in rulebook.current().rules] == ["other"]
-
-
-def test_a_rule_that_makes_no_sense_is_refused(throttle_rules: Put) -> None:
-    with pytest.raises(InvalidRule):
-        throttle_rules({"one": {"rat": "1/s"}})

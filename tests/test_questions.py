@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest
 from django.test import RequestFactory
@@ -19,7 +18,6 @@ from django_throttle.core import Override, Rule
 from django_throttle.decorators import throttle, unidentified
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
 from django_throttle.limiter import aallows, allows
-from django_throttle.log_throttling import LogThrottle
 from tests.doors import BOTH, Enforce, enforcer
 
 enforce = pytest.fixture(enforcer)
@@ -72,12 +70,6 @@ class TestQuestions:
     def test_callers(self, enforce: Enforce, question: Any, caller: Any, ident: str) -> None:
         enforce(api=TWICE)
         assert question("api", caller).outcomes[0].ident == ident
-
-    def test_a_consumer(self, enforce: Enforce) -> None:
-        enforce(api=TWICE)
-        consumer = AsyncWebsocketConsumer()
-        consumer.scope = {"type": "websocket", "client": ["192.0.2.9", 1], "headers": []}
-        assert allows("api", consumer).outcomes[0].ident == "ip:192.0.2.9"
 
     def test_where_it_is_asked_to_it_raises(self, enforce: Enforce, question: Any) -> None:
         enforce(api=TWICE)
@@ -147,15 +139,6 @@ class TestMethods:
         enforce(api=TWICE | {"methods": ["POST"]})
         with pytest.raises(InvalidRule, match="the caller is the request"):
             allows("api", caller)
-
-    def test_without_one_the_log_says_that_it_limits_nothing(
-        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.setattr(LogThrottle, "due", lambda *_: True)
-        enforce(api=TWICE | {"methods": ["POST"]})
-        send = throttle("api", ident="everyone")(lambda: True)
-        assert [send() for _ in range(4)] == [True] * 4
-        assert "rule 'api' is for requests of some methods" in caplog.text
 
 
 class TestDecoratorsThatAreNoQuestion:

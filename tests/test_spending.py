@@ -14,7 +14,6 @@ from django.urls import path
 
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Decide, Settle
-from django_throttle.exceptions import InvalidCost
 from django_throttle.limiter import Limiter
 from django_throttle.signals import throttled
 from django_throttle.stores import get_store
@@ -204,19 +203,6 @@ def test_threads_of_one_request_lose_nothing(enforce: Enforce) -> None:
 
     get(spend)
     assert left(rate="100000/h") == 100_000 - 6000
-
-
-@BOTH
-@pytest.mark.parametrize("units", [-1, 1.5, "1", True])
-def test_what_is_no_number_of_units_is_an_error(enforce: Enforce, units: Any) -> None:
-    enforce(tokens=TOKENS)
-
-    def spend(request: Any) -> HttpResponse:
-        with pytest.raises(InvalidCost):
-            request.throttle.spend(units)
-        return HttpResponse()
-
-    assert get(spend).status_code == 200
 
 
 async def test_a_batch_that_is_on_its_way_when_its_stream_is_cancelled_goes_back(

@@ -60,8 +60,6 @@ def turned_round() -> None:
 @throttled_task("reports", ident=lambda to: f"to:{to}", max_put_off=2)
 def mail(self: Any, to: str) -> str:
     ran.append((to, self.request.retries))
-    if to == "again" and not self.request.retries:
-        raise self.retry(countdown=0)
     return f"mailed {to}"
 
 
@@ -228,18 +226,6 @@ class TestCelery:
         assert [worker.run(message) for message in again] == ["SUCCESS", "SUCCESS"], "they had their turns"
         assert results[2].get(timeout=1) == "mailed anna"
 
-    def test_a_retry_is_a_run_of_its_own(self, enforce: Enforce, worker: Worker) -> None:
-        enforce(reports=QUEUE)
-        mail.delay("again")
-        (message,), worker.published = worker.published, []
-        assert worker.run(message) == "RETRY"
-        (message,), worker.published = worker.published, []
-        assert worker.run(message) == "IGNORED"
-        (message,), worker.published = worker.published, []
-        assert message[1]["retries"] == 1
-        assert worker.run(message) == "SUCCESS"
-        assert ran == [("again", 0), ("again", 1)]
-
     def test_another_rule_puts_it_off_by_retry_after_and_so_often(self, enforce: Enforce, worker: Worker) -> None:
         enforce(reports=WINDOW)
         for _ in range(2):
@@ -279,14 +265,6 @@ class TestCelery:
         worker.run(third)
         eta = datetime.fromisoformat(worker.published[0][1]["eta"])
         assert eta < datetime.now(UTC) + timedelta(seconds=61)
-
-    def test_a_direct_call_is_refused(self, enforce: Enforce) -> None:
-        enforce(reports=WINDOW)
-        assert mail("anna") == "mailed anna"
-        with pytest.raises(Refused):
-            mail("anna")
-        with pytest.raises(Refused):
-            mail.apply(("anna",), throw=True)
 
 
 def fails(*_: Any, **__: Any) -> None:

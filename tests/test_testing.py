@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -27,7 +27,7 @@ from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
 from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot
-from django_throttle.signals import rules_changed
+from django_throttle.signals import throttled
 from django_throttle.stores import MemoryStore, RedisStore, get_store, pin
 from django_throttle.testing import FrozenClock, assert_throttled, override_rules, use_up
 from tests.inside import book, served
@@ -56,132 +56,89 @@ def site(settings: Any) -> Iterator[None]:
     assert (pin(None), book().pinned) == (None, None)
 
 
-class TestInForce:
-    def test_these_and_no_others(self) -> None:
-        for rules in (ONE, [Rule("one", "2/hour", key="everyone", algorithm="fixed_window")]):
-            with override_rules(rules):
-                assert names() == ["one"]
-                assert passed(5) == 2
-
-    def test_merged(self) -> None:
-        with override_rules({**OTHER, "site": {"rate": "1/s"}}, merge=True):
-            assert names() == ["other", "site"]
-            assert str(rulebook.current().by_name("site").rate) == "1/s"  # type: ignore[union-attr]
-
-    def test_nested(self) -> None:
-        with override_rules(ONE) as outer:
-            assert passed(1) == 1
-            with override_rules(OTHER, merge=True) as inner:
-                assert names() == ["one", "other"]
-                assert inner is not outer
-                assert passed(5) == 2, "counted from nothing"
-            assert names() == ["one"]
-            assert passed(5) == 1, "and what the outer one has counted is there still"
-
-    def test_overrides_stay_where_rules_are_merged(self) -> None:
-        free = Override(subject="user:somebody", effect="exempt")
-        rulebook.pin(Snapshot([Rule("one", "1/hour", key="user")], overrides=[free]))
-        try:
-            with override_rules({}, merge=True):
-                assert passed(5) == 5
-            with override_rules([Rule("one", "1/hour", key="user")]):
-                assert passed(5) == 1
-        finally:
-            rulebook.pin(None)
-
-    @pytest.mark.parametrize(
-        "rules", [{"one": {"rate": "x"}}, {"one": {"rat": "1/s"}}, [Rule("a", "1/s")] * 2], ids=str
-    )
-    def test_rules_that_make_no_sense_are_refused_where_they_are_written(self, rules: Any) -> None:
-        with pytest.raises((InvalidRule, ValueError)):
-            override_rules(rules)
-
-    def test_without_parentheses_it_says_how_it_is_written(self) -> None:
-        with pytest.raises(TypeError, match=r"write @override_rules\(\{.*\}\)"):
-
-            @override_rules
-            def test() -> None:
-                """Not called."""
-
-    def test_whoever_wants_to_know_is_told(self) -> None:
-        told = []
-
-        def hear(old: Snapshot | None, new: Snapshot, **_: object) -> None:
-            told.append(((old or Snapshot(())).rules, new.rules))
-
-        rules_changed.connect(hear)
-        try:
-            with override_rules(ONE):
-                inside = rulebook.current().rules
-        finally:
-            rules_changed.disconnect(hear)
-        outside = rulebook.current().rules
-        assert told == [(outside, inside), (inside, outside)]
-
-
-class TestAfterwards:
-    def test_all_is_as_it_was_even_after_an_error(self) -> None:
-        before = rulebook.current(), get_store(), dict(served())
-        with pytest.raises(ZeroDivisionError), override_rules(ONE):
-            raise ZeroDivisionError
-        assert (rulebook.current(), get_store(), served()) == before
-
-    def test_one_context_may_be_used_again_and_within_itself(self) -> None:
-        context = override_rules(ONE)
-        for _ in range(2):
-            with context:
-                assert passed(5) == 2
-                with context:
-                    assert passed(5) == 2
-
-    @pytest.mark.django_db
-    def test_what_is_edited_meanwhile_is_in_force_then(self, settings: Any) -> None:
-        with override_settings(DJANGO_THROTTLE={**SETTINGS, "DATABASE_RULES": True}):
-            assert names() == ["site"]
-            with override_rules(ONE):
-                ThrottleRule.objects.create(name="edited", rate="5/s")
-                rulebook.refresh()
-                assert names() == ["one"]
-            assert names() == ["edited", "site"]
-
-
-class TestStore:
-    def test_time_stands_still_until_it_is_told(self) -> None:
-        with override_rules(ONE) as clock:
-            assert passed(5) == 2
+@pytest.mark.parametrize("rules", [ONE, [Rule("one", "2/hour", key="everyone", algorithm="fixed_window")]])
+def test_these_rules_and_no_others_on_a_clock_that_stands_still(rules: Any) -> None:
+    context = override_rules(rules)
+    for _ in range(2):
+        with context as clock:
+            assert (names(), passed(5)) == (["one"], 2)
             clock.tick(3599)
             assert passed(5) == 0
             clock.tick(1)
             assert passed(5) == 2
 
-    def test_a_store_of_ones_own(self, redis_url: str) -> None:
-        store = RedisStore(redis_url, deadline=5.0)
-        for left in (2, 0):
-            with override_rules(ONE, store=store):
-                assert get_store() is store
-                assert passed(5) == left
+
+def test_nested_and_merged() -> None:
+    with override_rules(ONE) as outer:
+        assert passed(1) == 1
+        with override_rules({**OTHER, "one": {**ONE["one"], "rate": "3/hour"}}, merge=True) as inner:
+            assert names() == ["one", "other"]
+            assert inner is not outer
+            assert passed(5) == 3, "counted from nothing"
+        assert names() == ["one"]
+        assert passed(5) == 1, "and what the outer one has counted is there still"
 
 
-class TestDecorated:
-    @override_rules(ONE)
-    @pytest.mark.parametrize("number", [1, 2])
-    def test_with_parameters_and_fixtures(self, number: int, redis_url: str) -> None:
-        assert number in (1, 2) and redis_url
-        assert passed(5) == 2
+def test_overrides_stay_where_rules_are_merged() -> None:
+    free = Override(subject="user:somebody", effect="exempt")
+    rulebook.pin(Snapshot([Rule("one", "1/hour", key="user")], overrides=[free]))
+    try:
+        with override_rules({}, merge=True):
+            assert passed(5) == 5
+        with override_rules([Rule("one", "1/hour", key="user")]):
+            assert passed(5) == 1
+    finally:
+        rulebook.pin(None)
 
-    async def test_merging_does_not_block_the_loop_for_the_first_reading(self) -> None:
-        with override_settings(DJANGO_THROTTLE={**SETTINGS, "PREFIX": "unread"}):
-            async with override_rules(ONE, merge=True):
-                assert names() == ["one", "site"]
+
+@pytest.mark.parametrize("rules", [{"one": {"rate": "x"}}, {"one": {"rat": "1/s"}}, [Rule("a", "1/s")] * 2], ids=str)
+def test_rules_that_make_no_sense_are_refused_where_they_are_written(rules: Any) -> None:
+    with pytest.raises((InvalidRule, ValueError)):
+        override_rules(rules)
+
+
+def test_without_parentheses_it_says_how_it_is_written() -> None:
+    with pytest.raises(TypeError, match=r"write @override_rules\(\{.*\}\)"):
+        override_rules(lambda: None)  # type: ignore[arg-type]
+
+
+def test_all_is_as_it_was_even_after_an_error() -> None:
+    before = rulebook.current(), get_store(), dict(served())
+    with pytest.raises(ZeroDivisionError), override_rules(ONE):
+        raise ZeroDivisionError
+    assert (rulebook.current(), get_store(), served()) == before
+
+
+@pytest.mark.django_db
+def test_what_is_edited_meanwhile_is_in_force_afterwards() -> None:
+    with override_settings(DJANGO_THROTTLE={**SETTINGS, "DATABASE_RULES": True}):
+        assert names() == ["site"]
+        with override_rules(ONE):
+            ThrottleRule.objects.create(name="edited", rate="5/s")
+            rulebook.refresh()
+            assert names() == ["one"]
+        assert names() == ["edited", "site"]
+
+
+@override_rules(ONE)
+@pytest.mark.parametrize("number", [1, 2])
+def test_with_parameters_fixtures_and_a_store_of_ones_own(number: int, redis_url: str) -> None:
+    assert passed(5) == 2
+    store = RedisStore(redis_url, deadline=5.0)
+    for left in (2, 0):
+        with override_rules(ONE, store=store):
+            assert get_store() is store
+            assert passed(5) == left
+
+
+async def test_merging_does_not_block_the_loop_for_the_first_reading() -> None:
+    with override_settings(DJANGO_THROTTLE={**SETTINGS, "PREFIX": "unread"}):
+        async with override_rules(ONE, merge=True):
+            assert names() == ["one", "site"]
 
 
 @override_rules(ONE)
 class TestAClass:
-    """Each test counts from nothing."""
-
-    def test_one(self) -> None:
-        assert passed(5) == 2
-
     @override_rules(OTHER, merge=True)
     def test_with_more(self) -> None:
         assert names() == ["one", "other"]
@@ -190,20 +147,17 @@ class TestAClass:
         return names()
 
     def test_only_tests_are_decorated(self) -> None:
-        assert self.check() == ["one"]
+        assert (self.check(), passed(5)) == (["one"], 2)
         assert not hasattr(type(self).check, "__wrapped__")
 
 
-def a_case() -> type[unittest.TestCase]:
-    class Base(SimpleTestCase):
-        """A site's own base class, whose setUp calls."""
-
+def test_a_test_case() -> None:
+    @override_settings(DJANGO_THROTTLE={**SETTINGS, "PREFIX": "case"})
+    @override_rules(ONE)
+    class Case(SimpleTestCase):
         def setUp(self) -> None:
             self.first = decide(FACTS)
 
-    @override_settings(DJANGO_THROTTLE={**SETTINGS, "PREFIX": "case"})
-    @override_rules(ONE)
-    class Case(Base):
         def test_set_up_is_inside(self) -> None:
             assert self.first.rule == "one"
             assert passed(5) == 1
@@ -218,12 +172,8 @@ def a_case() -> type[unittest.TestCase]:
         def test_that_fails(self) -> None:
             raise ZeroDivisionError
 
-    return Case
-
-
-def test_a_test_case() -> None:
     result = unittest.TestResult()
-    unittest.defaultTestLoader.loadTestsFromTestCase(a_case()).run(result)
+    unittest.defaultTestLoader.loadTestsFromTestCase(Case).run(result)
     assert result.failures == []
     assert (result.testsRun, len(result.errors)) == (4, 1), result.errors
 
@@ -301,17 +251,13 @@ class TestCalling:
         assert answer.status_code == 429
         assert answer["Retry-After"]
 
-    def test_any_callable(self) -> None:
-        error = assert_throttled(send, after=3, rule="api")
-        assert isinstance(error, Refused)
-
     def test_a_view_without_a_client_is_known_by_its_signal(self) -> None:
         view = Search.as_view()
         assert_throttled(lambda: view(APIRequestFactory().get("/")), after=3, rule="api")
 
-    def test_nothing_refused(self) -> None:
-        send()
+    def test_any_callable(self) -> None:
         assert assert_throttled(send, after=2, times=0) == "sent"
+        assert isinstance(assert_throttled(send, after=1, rule="api"), Refused)
 
     async def test_asynchronous_calls_are_awaited_before(self) -> None:
         with pytest.raises(TypeError, match="await each call"):
@@ -323,30 +269,34 @@ class TestCalling:
         assert_throttled([await client.get("/apage") for _ in range(5)], after=3, rule="api")
 
 
-class TestAnswers:
-    @pytest.mark.parametrize(
-        "answer",
-        [HttpResponse(status=429), Response(status=429), NO, Refused(NO), Throttled(wait=5)],
-        ids=lambda answer: type(answer).__name__,
-    )
-    def test_one(self, answer: Any) -> None:
-        assert assert_throttled(answer) is answer
+ERROR = {"type": "error", "code": "rate_limited", "rule": "chat", "retry_after": 1.5}
 
-    @pytest.mark.parametrize(
-        ("answers", "how"),
-        [
-            ([NO], {}),
-            ([NO, NO], {}),
-            ([YES, YES, NO, NO], {"after": 2}),
-            ([YES, NO, YES], {"after": 1, "times": 1}),
-            ([NO, YES, NO], {"times": 2}),
-            ([YES, YES], {"times": 0}),
-            ((answer for answer in (YES, NO)), {"after": 1}),
-        ],
-        ids=range(7),
-    )
-    def test_several(self, answers: Any, how: dict[str, int]) -> None:
-        assert_throttled(answers, **how, rule="api")
+
+@pytest.mark.parametrize(
+    "answer",
+    [HttpResponse(status=429), Response(status=429), NO, Refused(NO), Throttled(wait=5), ERROR],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_a_refusal_by_itself(answer: Any) -> None:
+    assert assert_throttled(answer) is answer
+
+
+@pytest.mark.parametrize(
+    ("answers", "how"),
+    [
+        ([NO], {}),
+        ([NO, NO], {}),
+        ([YES, YES, NO, NO], {"after": 2}),
+        ([YES, NO, YES], {"after": 1, "times": 1}),
+        ([NO, YES, NO], {"times": 2}),
+        ([YES, YES], {"times": 0}),
+        ((answer for answer in (YES, NO)), {"after": 1}),
+        ([{"echo": 1}, "2", "three", json.dumps({**ERROR, "rule": "api"})], {"after": 3, "times": 1}),
+    ],
+    ids=range(8),
+)
+def test_several_answers(answers: Any, how: dict[str, int]) -> None:
+    assert_throttled(answers, **how, rule="api")
 
 
 def case(given: Any, message: str, **how: Any) -> Any:
@@ -372,9 +322,8 @@ def case(given: Any, message: str, **how: Any) -> Any:
             rule="api",
         ),
         case(STORE_FAILED, "call 1 should have been refused, but was turned away by rule 'api' as the store failed"),
-        case(
-            HttpResponse(status=503), "call 1 should have been refused, but was answered with status 503"
-        ),
+        case(HttpResponse(status=503), "call 1 should have been refused, but was answered with status 503"),
+        case("foo", "call 1 should have been refused, but was let through: 'foo'"),
     ],
 )  # fmt: skip
 def test_what_a_failure_says(given: Any, message: str, how: dict[str, Any]) -> None:
@@ -384,30 +333,15 @@ def test_what_a_failure_says(given: Any, message: str, how: dict[str, Any]) -> N
 
 
 def test_it_leaves_no_receiver_behind() -> None:
-    from django_throttle.signals import throttled
-
-    receivers: Callable[[], list[Any]] = lambda: list(throttled.receivers)  # noqa: E731
-    before = receivers()
+    before = list(throttled.receivers)
     with pytest.raises(ZeroDivisionError):
         assert_throttled(lambda: 1 / 0)
-    assert receivers() == before
+    assert list(throttled.receivers) == before
 
 
-class TestFrames:
-    ERROR = {"type": "error", "code": "rate_limited", "rule": "chat", "retry_after": 1.5}
-
-    def test_a_frame_that_refuses_is_a_refusal(self) -> None:
-        assert assert_throttled(self.ERROR, rule="chat") == self.ERROR
-        assert assert_throttled(json.dumps(self.ERROR), rule="chat") == self.ERROR
-        assert_throttled([{"echo": 1}, "2", "three", self.ERROR], after=3, times=1)
-
-    def test_a_text_that_is_no_frame_is_shown(self) -> None:
-        with pytest.raises(AssertionError, match="refused, but was let through: 'foo'"):
-            assert_throttled("foo")
-
-    def test_what_is_no_answer_is_said(self) -> None:
-        with pytest.raises(TypeError, match="an answer must be a response"):
-            assert_throttled([(True, None)])
+def test_what_is_no_answer_is_said() -> None:
+    with pytest.raises(TypeError, match="an answer must be a response"):
+        assert_throttled([(True, None)])
 
 
 def test_the_clock_stands_still_and_moves_without_losing_a_microsecond() -> None:

@@ -11,12 +11,11 @@ from django.core.exceptions import ValidationError
 from django.utils import translation
 
 from django_throttle.core import Rule
-from django_throttle.core.descriptions import describe, who
+from django_throttle.core.descriptions import describe
 from django_throttle.exceptions import InvalidRate, InvalidRule
-from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.rulebook import sources
-from django_throttle.translated import gettext, translated, written
+from django_throttle.translated import translated
 
 LANGUAGES = ("en", "de", "es", "fr", "ja")
 PLANNED = Rule("api", "100/min", key="user", plans={"group:premium": "1000/min"})
@@ -39,13 +38,6 @@ def in_every_language(text: object) -> dict[str, str]:
 
 def test_one_description_is_said_in_the_language_of_each_reader() -> None:
     assert in_every_language(describe(PLANNED)) == SAID
-
-
-@pytest.mark.parametrize("key", ["user", "ip", "tenant", "user+ip", "shop.limits.region"])
-def test_whom_a_rule_counts_is_the_subject_of_its_sentence_in_german(key: str) -> None:
-    with translation.override("de"):
-        said = translated(KnownCaller("session:1").why_not(key))
-        assert said.startswith(f"bei ihr hat {translated(who(key))} ein eigenes Budget, session:1 aber nicht:")
 
 
 def test_all_parts_of_a_description_are_translated() -> None:
@@ -77,15 +69,6 @@ def test_what_is_wrong_is_translated_and_the_exception_is_not() -> None:
     assert in_every_language(typed.value)["es"] == (
         "'mi' no es una unidad de tiempo: escriba una tasa como 100/min, 5/10m, 10/s o 1000/day"
     )
-
-
-def test_numbers_have_the_separators_of_the_language_and_what_is_typed_has_not() -> None:
-    with translation.override("de"):
-        assert gettext("{number:,}", number=1234567) == "1.234.567"
-        assert gettext("{share:.1%} {half:g} {plain}", share=0.125, half=0.5, plain=0.5) == "12,5\xa0% 0.5 0.5"
-        assert (written(1234.5, ",.1f"), written(0.5, ".0%")) == ("1.234,5", "50\xa0%")
-    with translation.override("it"):  # all of it is English, though Django itself has a word for "group"
-        assert translated(describe(PLANNED)) == SAID["en"]
 
 
 @pytest.mark.django_db

@@ -148,12 +148,6 @@ def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
     assert inside == {str(path.relative_to(ROOT)) for path in files}
 
 
-def test_it_says_under_which_license(wheel: Path) -> None:
-    with ZipFile(wheel) as archive:
-        (license_file,) = (name for name in archive.namelist() if name.endswith("LICENSE"))
-        assert b"the django_throttle developers" in archive.read(license_file)
-
-
 def test_it_decides_in_an_empty_environment(python: Path, redis_server: RedisServer, tmp_path: Path) -> None:
     script = tmp_path / "decide.py"
     script.write_text(DECIDE, encoding="utf-8")

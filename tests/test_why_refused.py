@@ -1,23 +1,28 @@
-"""All that an operator is told of a caller."""
+"""Whom an operator means, and all that is told of a caller."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
 from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.core import Override, Rule
+from django_throttle.find_caller import find_caller
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.models import ThrottleOverride
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.recording import RecordFlusher, own_records
+from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import Call
-from django_throttle.stores import RedisStore
+from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.why_refused import Answer, answer
 from tests import doors
 from tests.connections.recorder import sockets
@@ -93,9 +98,80 @@ def test_of_a_scope_that_is_asked_about_only_its_refusals_are_told(enforce: Enfo
         assert {one.scope for one in answer(store, rulebook.current(), Call(), typed).recent} == {"search", "chat" * 25}
 
 
-@BOTH
-def test_a_reference_names_an_address_that_is_recorded_in_clear(enforce: Enforce) -> None:
-    store = enforce(api={"rate": "2/min"}, RECORD_IDENTS=True)
-    refused("ip:192.0.2.1", store)
-    told = answer(store, rulebook.current(), Call("search"), ident_for_logs("ip:192.0.2.1")).explanation
-    assert told is not None and (told.who.name, told.would) == ("ip:192.0.2.1", "refused")
+RULES = Snapshot(
+    [
+        Rule("a", "1/s", key="shop.limits.plan"),
+        Rule("b", "1/s", key="ip+shop.limits.size"),
+        Rule("c", "1/s", key="django_throttle.logins.login_name"),
+    ],
+    [Override(subject="ip:198.51.100.0/24", effect="block", number=1)],
+)
+
+
+def name_of(typed: str) -> str:
+    return find_caller(typed, RULES, MemoryStore()).name
+
+
+@pytest.mark.parametrize(
+    ("typed", "ident"),
+    [
+        (" 203.0.113.9 ", "ip:203.0.113.9"),
+        ("ip:2001:db8::1", "ip:2001:db8::/64"),
+        ("everyone", "everyone"),
+        ("tenant:acme", "tenant:acme"),
+        ("shop.limits.plan:gold", "shop.limits.plan:gold"),
+        (
+            "ip+shop.limits.size:ip:192.0.2.1+shop.limits.size:a%2Bb",
+            "ip+shop.limits.size:ip:192.0.2.1+shop.limits.size:a%2Bb",
+        ),
+        ("api_key+tenant:ip:2001:db8::1+tenant:acme", "api_key+tenant:ip:2001:db8::/64+tenant:acme"),
+        ("tenant+user_or_ip:tenant:a+ip:192.0.2.1", "tenant+user_or_ip:tenant:a+ip:192.0.2.1"),
+        ("tenant+session:~" + "0a" * 32, "tenant+session:~" + "0a" * 32),
+        ("api_key:" + "aB3_" * 5 + "aB", "api_key:" + "aB3_" * 5 + "aB"),
+        ("django_throttle.logins.login_name: Ánna ", "django_throttle.logins.login_name:anna"),
+    ],
+)
+def test_idents(typed: str, ident: str) -> None:
+    assert name_of(typed) == ident
+
+
+def test_users_by_name_mail_and_tag(django_user_model: Any) -> None:
+    user = django_user_model.objects.create_user("anna", "anna@example.com")
+    tag = ident_for_logs(f"user:{user.pk}")
+    assert {name_of(typed) for typed in ("anna", "user:anna", "ANNA@example.com", tag, tag.upper())} == {
+        f"user:{user.pk}"
+    }
+    assert name_of(ident_for_logs("everyone")) == "everyone"
+
+
+@pytest.mark.parametrize(
+    "typed", ["", "\x00", "a\x00", "x" * 2000, "order:1", "user:", "shop.limits.other:1", "<b>:1", "login_name:a"]
+)
+def test_what_names_nobody_is_told_with_an_example(typed: str) -> None:
+    with pytest.raises(ValidationError, match="user:42"):
+        name_of(typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("tenant+user:acme+1", "'tenant+user' is written like tenant+user:tenant:acme+user:42"),
+        ("tenant+user:acme,1", "like tenant+user:tenant:acme+user:42"),
+        ("tenant+user:user:42+tenant:acme", "like tenant+user:tenant:acme+user:42"),
+        ("tenant+user:tenant:acme+user:", "like tenant+user:tenant:acme+user:42"),
+        ("tenant+user:tenant:acme+user:42+user:42", "like tenant+user:tenant:acme+user:42"),
+        ("tenant+user:tenant:acme+user:nobody", "No user has the id, name or e-mail address 'nobody'"),
+        ("ip+shop.limits.size:ip:192.0.2.1+2", "like ip+shop.limits.size:ip:203.0.113.9+shop.limits.size:VALUE"),
+        ("user_or_ip:42", "'user_or_ip' is written like user:42"),
+        ("tenant+user_or_ip:tenant:a+user_or_ip:5", "like tenant+user_or_ip:tenant:acme+user:42"),
+        ("ip:192.0.2.300", "ip:203.0.113.9"),
+    ],
+)
+def test_what_is_written_in_another_form_is_told_with_the_form(typed: str, said: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(said)):
+        name_of(typed)
+
+
+def test_a_part_of_a_joined_one_is_found_as_by_itself(django_user_model: Any) -> None:
+    user = django_user_model.objects.create_user("anna")
+    assert name_of("tenant+user:tenant:acme+user:anna") == f"tenant+user:tenant:acme+user:{user.pk}"

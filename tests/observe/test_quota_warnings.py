@@ -170,15 +170,6 @@ class TestOnce:
 
 
 class TestRedis:
-    def test_a_mark_is_one_small_key_with_an_end_in_the_slot_of_its_rule(self, redis_server: RedisServer) -> None:
-        store = RedisStore(redis_server.url, prefix="marks", deadline=5.0)
-        store.execute(SetOnceKeys((OnceKey("rule", "user:1", "0.8", 1_500_001),)))
-        with redis_server.client() as client:
-            (key,) = client.scan_iter("marks:*")
-            assert key == store.key("rule:0.8", "user:1")
-            assert key.startswith(store.key("rule", "user:1"))
-            assert 0 < client.pttl(key) <= 1501
-
     @pytest.mark.parametrize("value", ["nonsense", "nan", "", "1e400", "-5"])
     def test_what_somebody_else_has_put_there_is_replaced(self, redis_server: RedisServer, value: str) -> None:
         store = RedisStore(redis_server.url, prefix="marks", deadline=5.0)

@@ -17,7 +17,7 @@ from tests.outside.environments import ROOT, environ, make_environment, run
 from tests.outside.pages import BLOCKS, PAGES, commands, page
 from tests.outside.project import Project, at_once
 from tests.servers import RedisServer, slack, wait_until
-from tests.test_access_log import LOG
+from tests.test_backtest import LOG
 
 COMMANDS = tuple(commands(BLOCKS))
 MANAGE = "python manage.py "

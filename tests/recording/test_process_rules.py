@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +22,7 @@ from django_throttle.recording import RecordFlusher
 from django_throttle.recording.overview import overview
 from django_throttle.recording.places import hashed
 from django_throttle.recording.process_rules import RulesReporter, process_rules
+from django_throttle.recording.read import sample
 from django_throttle.recording.recorder import recorder
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.in_force import PutInForce
@@ -146,3 +148,29 @@ def test_a_damped_ident_in_clear_sends_nothing_to_a_terminal(
     RulesReporter(store, "one")()
     call_command("throttle_overview", stdout=(out := io.StringIO()))
     assert "tenant:\\x1b[2J" in out.getvalue() and "\x1b" not in out.getvalue()
+
+
+LIMITED = Rule("api", "3/hour", algorithm="sliding_log")
+
+
+def test_what_a_rule_did() -> None:
+    store = MemoryStore()
+    call(store, [LIMITED], "user:1", 4)
+    found = overview(store, ["api", "idle"])
+    api, idle = found.rules
+    assert (api.hour_points[-1], api.day_points[-1]) == ((3, 1), (3, 1))
+    assert (api.refused_share, api.hints) == (0.25, [])
+    assert idle.hints == [], "nothing was recorded for a day"
+    assert found.store_in_words.startswith(
+        "No circuit breaker is open. 4 decisions in the last five minutes: 0.0% without"
+    )
+    assert json.loads(json.dumps(found.as_json()))["rules"][0]["day"]["refused"] == {"exceeded": 1}
+
+
+def test_a_site_without_time_zones(settings: Any) -> None:
+    settings.USE_TZ = False
+    store = MemoryStore()
+    call(store, [LIMITED], "user:1", 4)
+    assert overview(store, ["api"]).rules[0].day_points[-1] == (3, 1)
+    now = timezone.now()
+    assert len(sample(store, now - timedelta(hours=1), now + timedelta(hours=1)).records) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -9,14 +10,17 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from django_throttle import stores
 from django_throttle.core import Rule
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.recording import RecordFlusher, places
+from django_throttle.recording import RecordFlusher, own_records, places, recorder
 from django_throttle.recording.cells import percentile
 from django_throttle.recording.heavy_hitters import KEPT_LONG
-from django_throttle.recording.places import MOST_RECENT, RANKING_TTL_MS
-from django_throttle.recording.read import hours, minutes, most_refused, recent, recorded_rules, sample
+from django_throttle.recording.places import RANKING_TTL_MS
+from django_throttle.recording.read import minutes, most_refused, recent, recorded_rules
+from django_throttle.recording.recorder import Records
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
+from tests.forks import holds_in_child
 from tests.recording.calls import call, recorded
 from tests.servers import RedisServer, free_port
 
@@ -49,16 +53,6 @@ def test_calls_are_counted_by_what_was_said_of_them(both: tuple[AnyStore, Flush]
         assert 0 < percentile(api.times, 0.99) < 5
         assert (watched.shadowed, watched.allowed, watched.refused) == (4, 5, {})
     assert recorded_rules(store, timezone.now() - timedelta(hours=1)) == ["api", "watched"]
-
-
-def test_only_the_time_asked_for(both: tuple[AnyStore, Flush]) -> None:
-    store, flush = both
-    call(store, [LIMITED], "user:1")
-    flush()
-    now = timezone.now()
-    for read in (minutes, hours):
-        assert read(store, now - timedelta(hours=9), now - timedelta(hours=8)) in ({}, {"api": []})
-        assert sum(one.allowed for one in read(store, now - timedelta(hours=1), now)["api"]) == 1
 
 
 def test_the_most_refused_by_tag(both: tuple[AnyStore, Flush]) -> None:
@@ -126,40 +120,6 @@ def test_what_an_ident_was_refused_lately(both: tuple[AnyStore, Flush]) -> None:
     assert recent(store, "user:9") == []
 
 
-def test_a_small_sample_is_whole(both: tuple[AnyStore, Flush]) -> None:
-    store, flush = both
-    for number in range(8):
-        call(store, [LIMITED], f"user:{number}", 5)
-    flush()
-    now = timezone.now()
-    found = sample(store, now - timedelta(minutes=5), now + timedelta(seconds=1))
-    assert found.shares == {"whole": 1.0, "refused": 1.0}
-    assert [len(found.whole), len(found.refused), len(found.records)] == [40, 16, 40]
-    assert sum(one.weight for one in found.records) == 40
-
-
-def test_a_large_sample_says_its_share_and_has_all_calls_of_its_callers(redis_url: str) -> None:
-    store, calls = RedisStore(redis_url, deadline=5.0), 0
-    flush, roomy = RecordFlusher(store), Rule("roomy", "2/hour", algorithm="fixed_window")
-    for number in range(900):
-        calls += 3
-        call(store, [roomy], f"user:{number}", 3)
-        if number % 20 == 0:
-            flush()
-    flush()
-    now = timezone.now()
-    found = sample(store, now - timedelta(minutes=5), now + timedelta(seconds=1))
-    assert 0 < len(found.whole) <= MOST_RECENT["whole"] * 4 / 3
-    assert 0 < len(found.refused) <= MOST_RECENT["refused"] * 4 / 3
-    assert found.shares["whole"] < 1
-    by_tag: dict[str, int] = {}
-    for one in found.whole:
-        by_tag[one.tag] = by_tag.get(one.tag, 0) + 1
-    assert set(by_tag.values()) == {3}
-    assert sum(one.weight for one in found.refused) == pytest.approx(900, rel=0.6)
-    assert sum(one.weight for one in found.records) == pytest.approx(calls, rel=0.6)
-
-
 def test_foreign_values_under_the_keys_are_replaced(redis_url: str, redis_server: RedisServer) -> None:
     store = RedisStore(redis_url, deadline=5.0)
     flush = RecordFlusher(store)
@@ -196,3 +156,33 @@ def test_a_tag_begins_as_in_the_log_and_is_the_ident_where_a_setting_says_so(set
     assert len(places.tag_of("user:1")) == 16
     settings.DJANGO_THROTTLE = {"RECORD_IDENTS": True}
     assert places.tag_of("user:1") == "user:1"
+
+
+def test_a_store_in_memory_keeps_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now = MemoryStore(), timezone.now()
+    call(store, [LIMITED], "user:1", 4)
+    assert recorded(store, "api").allowed == 3
+    monkeypatch.setattr(timezone, "now", lambda: now + timedelta(days=1, hours=2))
+    assert own_records.current().cells == {}
+
+
+@pytest.mark.usefixtures("servers")
+def test_a_child_does_not_wait_for_a_thread_of_its_parent(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent, held = os.getpid(), []
+
+    def take() -> Records:
+        if os.getpid() == parent:
+            held.append(holds_in_child(own_records.current))
+        return Records()
+
+    def build() -> MemoryStore:
+        if os.getpid() == parent:
+            held.append(holds_in_child(stores.get_store))
+        return MemoryStore()
+
+    monkeypatch.setattr(recorder, "take", take)
+    own_records.current()
+    monkeypatch.setattr(stores, "MemoryStore", build)
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "STORE": "memory"}
+    stores.get_store()
+    assert held == [True, True]
