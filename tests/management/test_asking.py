@@ -35,7 +35,7 @@ from tests.doors import BOTH, Enforce
 from tests.inside import count_in
 from tests.management.shell import run
 from tests.observe.test_route_costs import used
-from tests.test_access_log import COMBINED, LOG
+from tests.test_backtest import COMBINED, LOG
 
 pytestmark = pytest.mark.django_db
 enforce = pytest.fixture(doors.enforcer)
