@@ -13,15 +13,11 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from django.test import RequestFactory
-from django.utils import translation
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from websockets.sync.client import ClientConnection, connect
 
-from django_throttle.core import Outcome, Reason, Rule
-from django_throttle.core.decision import conclude
+from django_throttle.core import Rule
 from django_throttle.core.options import ALGORITHMS, table
-from django_throttle.http.refusal import refusal
 from django_throttle.models.fields import stored
 from tests.browser import PATIENCE, log_in, new_context, new_page
 from tests.pages import DOCS
@@ -89,17 +85,6 @@ def test_pages_are_accessible_and_fit_a_phone(page: Page, scheme: Any) -> None:
     for path in ("throttlerule/explain/?ident=ip:192.0.2.1&scope=search", "throttlerule/overview/"):
         page.goto(f"{ADMIN}/{path}")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
-
-
-@pytest.mark.parametrize("language", ["en", "de", "ja", "ar"])
-def test_the_page_of_a_refusal_is_accessible(page: Page, language: str) -> None:
-    decision = conclude((Outcome("api", "user:1", False, 10, 0, 90.0, 90.0, Reason.EXCEEDED, window=60.0),))
-    with translation.override(language):
-        content = refusal(RequestFactory().get("/", headers={"Accept": "text/html"}), decision).content.decode()
-    page.set_content(content)
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        assert violations(page) == []
 
 
 class TestRuleForm:

@@ -219,9 +219,6 @@ def test_the_picture_has_a_bar_for_each_rule_and_minute() -> None:
         assert "1 Aufruf abgelehnt, der Kandidat 2.000" in picture([(now, 1, 2000)], now)
 
 
-LIST = url("throttlechange_changelist")
-
-
 def create(name: str = "api", rate: str = "5/min") -> ThrottleRule:
     return ThrottleRule.objects.create(name=name, rate=rate)
 

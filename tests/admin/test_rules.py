@@ -244,14 +244,6 @@ class TestList:
             assert said in text(page)
         assert ThrottleRule.objects.get().rate == "50/s"
 
-    def test_what_a_row_does_not_show_is_kept_and_a_queue_may_be_watched_first(self, operator: Client) -> None:
-        queue = {"algorithm": "leaky_bucket", "action": "delay", "max_delay": 2}
-        ThrottleRule.objects.create(name="api", rate="50/s", warn_at=(0.8, 1.0), audience=("staff",), **queue)
-        assert operator.post(LIST, self.row(rate="7/s", action="shadow")).status_code == 302
-        kept = ThrottleRule.objects.get()
-        assert (kept.rate, kept.warn_at, kept.audience) == ("7/s", (0.8, 1.0), ("staff",))
-        assert kept.as_rule().is_shadow
-
     @pytest.mark.row("F58")
     def test_a_row_that_makes_no_sense_is_red_and_breaks_nothing(self, operator: Client) -> None:
         row = ThrottleRule.objects.create(name="api", rate="5/s")

@@ -87,22 +87,6 @@ def test_both_rules_as_the_command_replays_them(operator: Client, site: Any, spa
     assert "live rule: 4 refused, 4 at most in one of" in text
 
 
-def test_what_cannot_be_tried_is_said_in_a_sentence(operator: Client, site: Any) -> None:
-    row = rule()
-    for values, why in (
-        ({"algorithm": "concurrency", "events": ["connection"], "rate": "", "limit": 5}, "not those of requests"),
-        ({"unit": "db_ms", "reserve": 5}, "what calls cost"),
-        ({"algorithm": "damper", "rate": "5/s"}, "by chance"),
-        ({"key": "user"}, "no recorded call was counted by user"),
-    ):
-        answer = tried(operator, row, **values)
-        assert why in remarks(answer), values
-        assert sides(answer) == {"live rule": (4, 1)}
-    noted = remarks(tried(operator, row, enabled=False, action="shadow", events=["request", "message"]))
-    assert "edited rule is switched off" in noted and "edited rule only records" in noted
-    assert noted.count("Requests are replayed, other events are not.") == 1
-
-
 def test_a_mistake_in_the_form_is_told(operator: Client, site: Any) -> None:
     text = tried(operator, rule(), rate="many", name=NASTY).content.decode()
     assert "Nothing was tried, as the form has a mistake" in text and "&#x27;many&#x27;" in text

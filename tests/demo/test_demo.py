@@ -9,14 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from testproject import services
-from testproject.services import ROOT, NotRunning, Services, find_redis
-from tests.servers import RedisServer, free_port, slack, wait_until
+from testproject.services import ROOT, NotRunning, find_redis
+from tests.servers import RedisServer, free_port, slack
 
 Demo = Callable[..., "subprocess.Popen[str]"]
 
@@ -144,13 +143,3 @@ def test_redis_or_valkey_on_the_path_or_a_chosen_program(monkeypatch: pytest.Mon
     monkeypatch.setenv("REDIS", "redis-server-5")
     with pytest.raises(NotRunning, match="REDIS names redis-server-5"):
         find_redis()
-
-
-def test_a_stubborn_server_is_killed_with_its_children(servers: None, monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.setattr(services, "PATIENCE", 0.2)
-    stubborn = "import os, signal, time; signal.signal(15, signal.SIG_IGN); os.fork(); print(os.getpid(), flush=True)"
-    with Services(tmp_path) as running:
-        running.start("stubborn", sys.executable, "-c", f"{stubborn}; time.sleep(60)")
-        wait_until(lambda: running.log("stubborn").read_text().count("\n") == 2, timeout=slack(5))
-        pids = [int(line) for line in running.log("stubborn").read_text().split()]
-    wait_until(lambda: not any(map(runs, pids)), timeout=slack(2))

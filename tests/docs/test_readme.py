@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
-from tests.pages import block, shown
+from tests.pages import block
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,7 +29,6 @@ SETTINGS, VIEW, CONSUMER, ENGINE = BLOCKS
 QUIET = {"DATABASE_RULES": False, "AGENT": False, "DEADLINE": 5.0}
 
 
-QUICKSTART = shown("quickstart")
 NAMES = {
     "APIView": APIView,
     "RuleThrottle": RuleThrottle,
@@ -98,31 +97,6 @@ async def test_the_consumer_is_limited(site: dict[str, Any]) -> None:
 
 def test_the_engine_is_as_shown() -> None:
     exec(ENGINE, {})
-
-
-class TestQuickstart:
-    """Its site is started, and acted on, by tests/outside."""
-
-    def test_the_engine_and_its_lease(self, rules: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-        engine, lease = (code for code in QUICKSTART if "get_store()" in code)
-        rules()
-        names = run(engine, lease)
-        assert capsys.readouterr().out == "reports: one at a time\nthe report is rendered here\n"
-        assert names["decision"].allowed and run(engine)["decision"].allowed
-        assert not run(engine)["decision"].allowed, "the third within a second"
-        assert capsys.readouterr().out.startswith("mail burst: again in ")
-
-    def test_a_receiver_hears_of_refusals(self, rules: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
-        rules(api={"rate": "1/min", "key": "everyone"})
-        view, *_, receiver = (code for code in QUICKSTART if "SearchView(APIView)" in code or "@receiver" in code)
-        names = run(view, receiver)
-        try:
-            for _ in range(2):
-                search(names, "203.0.113.11")
-        finally:
-            names["throttled"].disconnect(names["note"])
-        said = [record.getMessage() for record in caplog.records if record.name == "mysite"]
-        assert said == ["refused on search by api"]
 
 
 class TestDoors:

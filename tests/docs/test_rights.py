@@ -23,7 +23,7 @@ from django_throttle.management.commands.refresh_connections import HostRefreshe
 from django_throttle.rulebook import in_force
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
-from django_throttle.stores.commands import MEMBERS, refund_call, tell_calls
+from django_throttle.stores.commands import refund_call, tell_calls
 from tests.pages import DOCS
 from tests.servers import RedisServer
 
@@ -45,7 +45,6 @@ RULES = (
     Rule("interval", "100/min", algorithm="token_bucket", refill="interval"),
     Rule("queue", "100/min", algorithm="leaky_bucket", action="delay"),
 )
-SOCKETS = next(rule for rule in RULES if rule.is_concurrency)
 
 
 @pytest.fixture(scope="module")
@@ -105,32 +104,15 @@ def test_decisions(server: RedisServer, rule: Rule | tuple[Rule, ...]) -> None:
 
 
 @override_settings(DJANGO_THROTTLE={"AGENT": False, "DATABASE_RULES": False})
-def test_what_keeps_connections_counted(server: RedisServer) -> None:
-    store, other = store_of(server), store_of(server)
-    reconciler, limiter, host = Reconciler(store), Limiter([SOCKETS], store), HostRefresher(other)
-    first, second = limiter.acquire("user:1"), limiter.acquire("user:2")
-    for leave in (lambda: limiter.release(first.lease), lambda: limiter.release(second.lease)):
-        for work in (reconciler.beat, reconciler.resend, reconciler.extend):
-            work()
-        leave()
-        assert host.refresh().alive == 1
-        with server.client(db=1) as client:
-            client.flushdb()  # all is registered again
-    limiter.acquire("user:3")
-    reconciler.beat()
-    seen = host.records.beat((), [store.leases.uid], expires=True)
-    assert sum(host.records.sweep(*seen.claimed)) == 1, "a dead process"
-    reconciler.release_all()
-    host.refresh()
-
-
-def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
+def test_what_processes_tell_each_other(server: RedisServer) -> None:
     store, other = store_of(server), store_of(server)
     rule = Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_idle")
     for one in (store, other):
-        Reconciler(one).beat()
         decision = run(decide_flow((charge(rule, "user:1", 1),), one, socket=True), one)
         assert decision.allowed and not decision.degraded
+        reconciler = Reconciler(one)
+        for work in (reconciler.beat, reconciler.resend, reconciler.extend):
+            work()
     assert decision.lease is not None
     other.call("touch", (other.key(rule.id, "user:1"),), ("", other.leases.uid, decision.lease.id, 0))
     other.evictions.add(Evict(charge(rule, "user:1", 1), "~another"), withdraws=True)
@@ -138,18 +120,13 @@ def test_sockets_make_room_and_are_looked_at(server: RedisServer) -> None:
     look(other)
     SocketControl(store)()
     assert look(other).processes
-    assert Limiter(RULES, other).reset("user:1") == 0
+    assert HostRefresher(other).refresh().alive == 2
+    Limiter(RULES, other).reset("user:1")
     run(release_lease(decision.lease), other)
-    SocketControl(store)()
-
-
-def test_what_processes_tell_each_other(server: RedisServer) -> None:
-    store, mark = store_of(server), OnceKey("rule", "user:1", "0.8", 60_000_000)
-    assert [store_of(server).execute(SetOnceKeys((mark,))) for _ in range(2)] == [(True,), (False,)]
+    reconciler.release_all()
+    assert store.execute(SetOnceKeys((OnceKey("rule", "user:1", "0.8", 60_000_000),))) == (True,)
     assert store.execute(Pause("name", "host:a", 60_000_000)) == 60_000_000
     seen = CountMembers("group:default:news", "another", 20.0)
-    with server.client(db=1) as client:
-        client.set(store.key(MEMBERS, seen.group), "foreign")
     for members in (3, 0):
         store.send(tell_calls(store, "process", {seen.group: members}, 20.0))
         assert store.execute(seen) == members

@@ -6,7 +6,6 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import translation
 
-from django_throttle import limiter, rulebook
+from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
 from django_throttle.connections.open_sockets import open_sockets
@@ -23,7 +22,6 @@ from django_throttle.connections.socket_control import SocketControl
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.management.commands import throttle_inspect
 from django_throttle.meter import MEASURES
-from django_throttle.models import ThrottleOverride
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.observe.route_costs import CostFlusher, route_costs
 from django_throttle.recording import RecordFlusher, own_records
@@ -79,22 +77,6 @@ def test_in_words_and_in_the_json_that_is_promised(enforce: Enforce, django_user
     assert second.startswith("  refused  api: 2 of 2 used") and ", counted over 60 s, full again in" in second
     assert third == "  -        sockets: it counts open WebSockets"
     assert all("to search by rule 'api' (over the limit)" in line for line in recent)
-
-
-def test_an_override_is_a_sentence_with_what_it_does_its_end_and_its_reason(enforce: Enforce) -> None:
-    enforce(api={"rate": "2/min"}, DATABASE_RULES=True)
-    until = datetime(2126, 1, 31, 18, 0, 0, 123456, UTC)
-    for options, terms in (
-        ({"effect": "multiply", "factor": 3, "until": until}, "3 × the limit of every rule, until 2126-01-31 18:00:00"),
-        ({"effect": "replace", "rate": "9/min"}, "9/min instead of the limit of every rule, without an end"),
-        ({"effect": "block", "rules": ("chat",)}, "blocked from what chat covers, without an end"),
-        ({"effect": "exempt", "rules": ("chat",)}, "exempt from chat, without an end"),
-    ):
-        row = ThrottleOverride.objects.create(kind="ip", value="192.0.2.1", reason="a\n launch", **options)
-        rulebook.refresh()
-        said = explain("192.0.2.1").splitlines()[-1].replace(" UTC", "")
-        assert said == f"  override {row.pk} for Address 192.0.2.1: {terms}: a launch"
-        row.delete()
 
 
 @BOTH

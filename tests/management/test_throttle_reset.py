@@ -115,17 +115,3 @@ def test_a_database_that_fails_is_said(store: Any, monkeypatch: pytest.MonkeyPat
 def test_who_is_nobody_or_no_rule_is_an_error(store: Any, typed: str, said: str) -> None:
     with pytest.raises(CommandError, match=said):
         reset(*(typed.split() or [""]))
-
-
-def organisation(user: User) -> str:
-    return f"org-{user.pk}"
-
-
-def test_what_a_site_s_own_function_names_users_by_is_not_looked_up(
-    store: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "USER_IDENT": f"{__name__}.organisation"}
-    count_in(store, monkeypatch)
-    assert "nothing was counted" in reset("user:org-5")
-    with pytest.raises(CommandError, match="No user has the id"):
-        reset("org-5")

@@ -21,7 +21,6 @@ from django_throttle.call_facts import Facts
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule
 from django_throttle.recording import RecordFlusher, recorder
 from django_throttle.rulebook.file import MAX_BYTES
-from django_throttle.signals import overrides_ended
 from django_throttle.stores import get_store
 from tests.management.shell import run as typed
 from tests.recording.calls import By
@@ -149,16 +148,6 @@ class TestImport:
         assert "- old    each user or address: 9 requests per second" in run("import", put(self.RULES), "--replace")
         assert not ThrottleRule.objects.filter(name="old").exists()
 
-    def test_each_change_is_a_line(self, settings: Any, put: Put) -> None:
-        settings.DJANGO_THROTTLE = {"RULES": {"priced": {"rate": "9/s", "cost": "os.path.getsize"}}, "AGENT": False}
-        run("import", put({"quota": QUOTA}))
-        less = {"rate": "10000/month", "algorithm": "fixed_window", "warn_at": [0.5]}
-        lines = run("import", put({"quota": less}), "--dry-run").splitlines()
-        assert {line.strip() for line in lines if line.startswith("    ")} == {
-            *("methods: POST, PUT → none", "audience: group:night shift, staff → none", "count_on: 401, 403 → none"),
-            *("warn_at: 0.8, 1.0 → 0.5", "enforce_at: 2.5 → 1.0", "cost: os.path.getsize → 1"),
-        }
-
     def test_standard_input_and_a_byte_order_mark(self, monkeypatch: pytest.MonkeyPatch) -> None:
         raw = io.BytesIO(b"\xef\xbb\xbf" + json.dumps(self.RULES).encode())
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=raw))
@@ -256,21 +245,6 @@ class TestLog:
         ThrottleChange.objects.update(at=datetime(2030, 1, 31, 23, 0, tzinfo=UTC))
         with timezone.override("Asia/Tokyo"):
             assert "  2030-02-01 08:00:00 JST  somebody: Rule api changed" in run("log", "api")
-
-    def test_what_ran_out_did_so_by_itself_and_moments_are_told_to_the_second(self) -> None:
-        until = datetime(2020, 1, 31, 18, 0, 0, 123456, UTC)
-        row = ThrottleOverride.objects.create(kind="user", value="7", effect="block", reason="abuse", until=until)
-        overrides_ended.send_robust(sender=None, overrides=(row.as_override(),))
-        row.until = until.replace(minute=5)
-        row.save()
-        with timezone.override("Asia/Tokyo"):
-            row.until = None
-            row.save()
-            endless, extended, ended, _ = (line.split("  ", 2)[2] for line in run("log").splitlines())
-        assert ended == "its end time: Override User 7 ran out: blocked"
-        assert extended.endswith(": until: 2020-01-31 18:00:00 UTC → 2020-01-31 18:05:00 UTC")
-        assert endless.endswith(": until: 2020-02-01 03:05:00 JST → default")
-        assert json.loads(run("log", "--json"))[0]["before"]["until"] == "2020-01-31T18:05:00.123456+00:00"
 
     def test_a_name_that_no_rule_has(self) -> None:
         ThrottleRule.objects.create(name="search", rate="5/s")

@@ -105,14 +105,6 @@ def test_other_processes_and_a_revert_count_it_no_second_time(
             used += 1
 
 
-def test_who_has_not_called_since_the_first_of_two_edits(store: Any) -> None:
-    first, second, third = rule("10/min"), rule("30/h"), rule("10/min", "sliding_window")
-    spend(store, first)
-    edit(first, second)
-    edit(second, third)
-    assert spend(store, third) == 0
-
-
 # Of one limit each, so that what is too much shows.
 GROUPS = (
     [

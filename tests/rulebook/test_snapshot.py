@@ -313,15 +313,6 @@ class TestDecisions:
         assert (decision.allowed, decision.rule, decision.retry_after, decision.remaining) == (False, "api", 90.0, 0)
         assert [outcome.reason for outcome in decision.outcomes] == [Reason.BLOCKED]
 
-    def test_where_everything_is_a_shadow_blocks_only_record(self, settings: Any, clock: FrozenClock) -> None:
-        settings.DJANGO_THROTTLE = {"SHADOW": True}
-        decision = self.decide([override("user:1")], Caller(user_or_ip="user:1", user="user:1"), clock)
-        assert decision.allowed
-        assert [(one.reason, one.allowed, one.shadow) for one in decision.outcomes] == [
-            (Reason.WITHIN, True, False),
-            (Reason.BLOCKED, False, True),
-        ]
-
 
 LIVE = Rule("api", "5/min", key="user")
 STRICT = Rule("api", "1/min", key="user")
