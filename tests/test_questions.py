@@ -48,6 +48,7 @@ def request_of(address: str = "192.0.2.7", method: str = "GET") -> HttpRequest:
 
 class TestQuestions:
     @BOTH
+    @pytest.mark.row("R20")
     def test_the_answer_is_true_until_the_limit(self, enforce: Enforce, question: Any) -> None:
         enforce(**{"auth-ip": TWICE})
         answers = [question("auth-ip", "ip:192.0.2.7") for _ in range(3)]

@@ -180,6 +180,7 @@ def test_a_test_case() -> None:
 
 class TestUseUp:
     @override_rules([Rule("search", "10000/hour", key="user")])
+    @pytest.mark.row("R11")
     def test_ten_thousand_calls_at_once(self) -> None:
         use_up("search", "user:somebody", leaving=2)
         assert [decide(FACTS).allowed for _ in range(3)] == [True, True, False]

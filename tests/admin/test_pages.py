@@ -94,6 +94,7 @@ def test_a_reset_is_for_the_caller_alone(enforce: Enforce, operator: Client) -> 
     assert "This names nobody." in text(operator.post(RESET, {"ident": "\x00"}, follow=True))
 
 
+@pytest.mark.row("R09")
 def test_relief_is_a_form_that_only_has_to_be_saved(enforce: Enforce, operator: Client) -> None:
     enforce(api={"rate": "2/min"}, DATABASE_RULES=True)
     refuse("ip:192.0.2.1")
@@ -186,6 +187,7 @@ def save(client: Client, **values: Any) -> ThrottleCandidate:
 @pytest.mark.parametrize(
     ("step", "rate", "action"), [("promote", "4/min", "promoted"), ("discard", "5/min", "discarded")]
 )
+@pytest.mark.row("R09")
 def test_an_edited_rule_is_saved_as_a_candidate_and_one_click_ends_it(
     operator: Client, step: str, rate: str, action: str
 ) -> None:
@@ -257,6 +259,7 @@ def test_the_end_of_an_override_is_reverted(operator: Client) -> None:
     assert row.until is None
 
 
+@pytest.mark.row("R09")
 def test_one_click_reverts_an_edit_a_removal_and_an_addition(operator: Client) -> None:
     row = create()
     ThrottleRule.objects.update(rate="7/min")

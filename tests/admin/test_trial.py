@@ -70,6 +70,7 @@ def remarks(answer: Any) -> str:
 
 @BOTH
 @pytest.mark.parametrize("span", SPANS)
+@pytest.mark.row("R09")
 def test_both_rules_as_the_command_replays_them(operator: Client, site: Any, span: str, tmp_path: Path) -> None:
     answer = tried(operator, rule(), span, rate="2/hour")
     out = io.StringIO()

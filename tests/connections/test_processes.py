@@ -25,6 +25,7 @@ def comes_to(site: Site, number: int, ident: str = "user:1") -> float:
 
 
 @pytest.mark.row("F43")
+@pytest.mark.row("R08")
 def test_slots_of_a_killed_process_come_back(make_worker: MakeWorker, site: Site, redis: Redis, figure: Figure) -> None:
     killed, living = make_worker(), make_worker()
     killed.ask("acquire", "user:1", 20)
@@ -39,6 +40,7 @@ def test_slots_of_a_killed_process_come_back(make_worker: MakeWorker, site: Site
 
 
 @pytest.mark.row("F43")
+@pytest.mark.row("R08")
 def test_with_the_command_on_the_host_they_come_back_at_once(
     make_worker: MakeWorker, refreshing: Refresh, site: Site, figure: Figure
 ) -> None:
@@ -82,6 +84,7 @@ def test_paused_for_longer_than_the_silence(make_worker: MakeWorker, site: Site,
 
 
 @pytest.mark.row("F22")
+@pytest.mark.row("R14")
 def test_redis_crashes_and_comes_back(
     make_worker: MakeWorker, quick: None, server: RedisServer, figure: Figure
 ) -> None:

@@ -284,6 +284,7 @@ def test_a_clock_that_jumps_locks_nobody_out(rule: Rule, jumps: list[int]) -> No
         (5, False, 0, (0, 0, 7)),
     ],
 )
+@pytest.mark.row("B06")
 def test_concurrency(held: int, mine: bool, cost: int, expected: tuple[int, int, int]) -> None:
     found = Concurrency(5, 7).step((held, mine), START_US, cost, False)
     assert (found.remaining, found.retry, found.reset) == expected

@@ -234,6 +234,7 @@ class Machine(RuleBasedStateMachine):
         assert self.hot.plan.limit - answer.remaining <= sum(cost for at, cost in self.passed if at > since - 400_000)
 
 
+@pytest.mark.row("B11")
 def test_whatever_happens_the_bound_holds() -> None:
     run_state_machine_as_test(Machine, settings=settings(stateful_step_count=30))
 

@@ -170,6 +170,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "complaint"), BAD, ids=lambda given: str(given)[:50])
+@pytest.mark.row("B07")
 def test_refuses_what_makes_no_sense(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidRule, match=complaint):
         Rule("api", **{"rate": "10/min", **options})

@@ -49,6 +49,7 @@ def flood(limiter: Limiter, clock: FrozenClock, seconds: float, rate: float) -> 
     return decisions
 
 
+@pytest.mark.row("B10")
 def test_an_excess_is_held_to_the_limit(store: Store, clock: FrozenClock) -> None:
     limiter = Limiter([DAMPER], store)
     flood(limiter, clock, 12, 500)

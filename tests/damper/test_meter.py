@@ -80,6 +80,7 @@ class TestEstimators:
 
 class TestFlood:
     @pytest.mark.parametrize("times", [1.2, 20])
+    @pytest.mark.row("B10")
     def test_one_process_alone_is_held_to_the_limit(self, process: Process, times: float) -> None:
         assert process.run(2, 100 * times) <= 150, "at once"
         process.run(18, 100 * times)

@@ -53,6 +53,7 @@ def test_of_all_histories_the_worst_is_as_stated(plan: Plan, span: int) -> None:
 
 @pytest.mark.row("A32")
 @pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.row("B01", "B02", "B03", "B04")
 def test_an_attacker_gets_what_is_stated_and_no_more_and_who_never_stops_asking_the_share(row: Row) -> None:
     assert 0.99 * row.at_most <= found(row) <= row.at_most
     assert row.share <= measured(row) <= min(1, row.share + 0.01)
@@ -72,6 +73,7 @@ def test_the_documentation_prints_this(record_property: Callable[[str, object], 
     st.integers(1, 4),
     st.lists(st.tuples(st.integers(1, 12), st.integers(0, 3) | st.integers(0, 200_000)), max_size=20),
 )
+@pytest.mark.row("B05")
 def test_a_queue_lets_go_no_more_than_the_limit_in_any_window(
     rate: str, burst: int, max_delay: float | None, cost: int, history: list[tuple[int, int]]
 ) -> None:

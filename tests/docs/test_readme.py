@@ -79,6 +79,7 @@ def socket(site: dict[str, Any], address: str) -> WebsocketCommunicator:
     return communicator
 
 
+@pytest.mark.row("R17")
 def test_the_view_is_limited(site: dict[str, Any]) -> None:
     answers = [search(site, "203.0.113.7") for _ in range(101)]
     assert [answer.status_code for answer in answers] == [200] * 100 + [429]
@@ -95,6 +96,7 @@ async def test_the_consumer_is_limited(site: dict[str, Any]) -> None:
     assert accepted == [True] * 5 + [False]
 
 
+@pytest.mark.row("R18")
 def test_the_engine_is_as_shown() -> None:
     exec(ENGINE, {})
 

@@ -48,6 +48,7 @@ def verdicts(entry_point: EntryPoint, times: int, **call: Any) -> list[str]:
 
 @BOTH
 @entry_points()
+@pytest.mark.row("R04")
 def test_the_limit_is_allowed_and_the_rest_refused(
     enforce: Enforce, entry_point: EntryPoint, clock: FrozenClock
 ) -> None:
@@ -62,6 +63,7 @@ def test_the_limit_is_allowed_and_the_rest_refused(
 
 
 @entry_points("rules")
+@pytest.mark.row("R03")
 def test_an_allowed_call_is_one_command_that_holds_up_no_event_loop(
     enforce: Enforce, entry_point: EntryPoint, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +86,7 @@ def not_on_a_loop(send: Callable[..., Any], *args: Any) -> Any:
 
 
 @entry_points("refund")
+@pytest.mark.row("R05")
 def test_header_fields(enforce: Enforce, entry_point: Http, clock: FrozenClock) -> None:
     enforce(api=rule(entry_point))
     clock.to(14.5)
@@ -117,6 +120,7 @@ def test_callers_are_told_how_much_remains(enforce: Enforce, entry_point: EntryP
 @pytest.mark.row("A31")
 @BOTH
 @entry_points("rules")
+@pytest.mark.row("R03")
 def test_a_call_that_one_rule_refuses_is_charged_by_none(enforce: Enforce, entry_point: EntryPoint) -> None:
     roomy = rule(entry_point, rate="9/min")
     enforce(api=rule(entry_point), roomy=roomy)
@@ -134,6 +138,7 @@ def test_a_call_that_one_rule_refuses_is_charged_by_none(enforce: Enforce, entry
         ("local", [ALLOWED] * 2 + [REFUSED] * 2),  # the share of one process of two
     ],
 )
+@pytest.mark.row("R10")
 def test_a_failed_store(
     enforce: Enforce,
     entry_point: EntryPoint,
@@ -200,12 +205,14 @@ class TestOverrides:
 
 
 @entry_points("plan")
+@pytest.mark.row("R02")
 def test_a_plan(enforce: Enforce, entry_point: EntryPoint) -> None:
     enforce(api=rule(entry_point, plans={"authenticated": "5/min"}))
     assert verdicts(entry_point, 6, user=True) == [ALLOWED] * 5 + [REFUSED]
 
 
 @entry_points("rules")
+@pytest.mark.row("R07")
 def test_the_cost_that_a_rule_says(enforce: Enforce, entry_point: EntryPoint) -> None:
     enforce(api=rule(entry_point, rate="5/min", cost=2))
     assert verdicts(entry_point, 3) == [ALLOWED] * 2 + [REFUSED]

@@ -307,6 +307,7 @@ COSTS = st.integers(0, 3)
     ),
     st.lists(st.tuples(COSTS, st.sampled_from([0.0, 0.01, 0.3, 1.0])), min_size=1, max_size=12),
 )
+@pytest.mark.row("R04")
 def test_entry_points_one_after_the_other_decide_as_one_decision_does(
     rules: list[Rule], calls: list[tuple[int, float]]
 ) -> None:

@@ -1,8 +1,9 @@
 """``make faults``: the tests of each fault and attack, and the table of docs/reference/faults.rst.
 
-``rows.toml`` says what is promised; a test names its rows, ``@pytest.mark.row("F07", "A12")``, and tells what it has
-measured by the fixture ``figure``. ``python -m tests.faults.rows [ROW…]`` runs the tests of these rows, or of all,
-keeps what came of them in ``docs/faults.json``, and writes ``docs/faults.inc`` from that and ``rows.toml``.
+``rows.toml`` says what is promised of faults and attacks, by README.md, and as bounds. A test names its rows,
+``@pytest.mark.row("F07", "A12")``, and tells what it has measured by the fixture ``figure``.
+``python -m tests.faults.rows [ROW…]`` runs the tests of these rows, or of all faults and attacks, keeps what came of it
+in ``docs/faults.json``, and writes ``docs/faults.inc`` from that and ``rows.toml``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tests.servers import need_binary
 ROOT = Path(__file__).parents[2]
 PROMISES = Path(__file__).with_name("rows.toml")
 RESULTS, TABLE = ROOT / "docs" / "faults.json", ROOT / "docs" / "faults.inc"
+FAULTS = ("F", "A")  # what the page is about
 HEAD = ("Row", "Fault or attack", "Promise", "Measured")
 PYTEST = (
     sys.executable,
@@ -128,6 +130,8 @@ def table(results: dict[str, Any]) -> str:
     """What is promised and what was measured, in reStructuredText."""
     lines = [".. written by python -m tests.faults.rows", ""]
     for title, rows in sections().items():
+        if not rows[0].name.startswith(FAULTS):
+            continue
         lines += [title, "-" * len(title), "", ".. list-table::", "   :header-rows: 1", "   :widths: 6 24 40 30", ""]
         for cells in (HEAD, *((*row[:3], measured(row, results.get(row.name))) for row in rows)):
             lines += [f"   * - {cells[0]}", *(f"     - {cell}" for cell in cells[1:])]
@@ -162,7 +166,7 @@ def main(wanted: list[str]) -> int:
     if lacking := list(missing()):
         print("\n".join(lacking), file=sys.stderr)
         return 1
-    ran = run([name for name in wanted or known if not known[name].why])
+    ran = run([name for name in wanted or known if name.startswith(FAULTS) and not known[name].why])
     results = {**json.loads(RESULTS.read_text(encoding="utf-8")), **ran}
     results = {name: results[name] for name in known if name in results}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

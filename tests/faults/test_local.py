@@ -134,6 +134,7 @@ LENGTHS = [(WINDOW, 2.0 * WINDOW, 3.0 * WINDOW), *([(60, 60.0, 75.0)] if "LONG_O
 
 @pytest.mark.parametrize(("window", "outage", "after"), LENGTHS)
 @pytest.mark.parametrize(("how", "server"), OUTAGES, indirect=["server"])
+@pytest.mark.row("B08")
 def test_around_an_outage_no_window_has_more_than_the_limit_and_a_share_of_each(
     server: RedisServer, how: str, window: int, outage: float, after: float, figure: Callable[..., None]
 ) -> None:

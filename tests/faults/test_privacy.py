@@ -182,6 +182,7 @@ def hits(texts: list[str]) -> list[str]:
 
 @pytest.mark.row("A62")
 @pytest.mark.agent
+@pytest.mark.row("R12")
 def test_a62_nothing_that_is_written_names_a_caller(
     guarded: RedisServer, enforce: Callable[..., None], log: Everything
 ) -> None:

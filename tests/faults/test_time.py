@@ -57,6 +57,7 @@ def p99(call: Callable[[], Any], times: int = 200) -> float:
 @pytest.mark.row("F03")
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize("rules", [(ALLOW,), (LEASE,), (ALLOW, LEASE)], ids=["rate", "lease", "both"])
+@pytest.mark.row("R16")
 def test_redis_hangs(
     rules: tuple[Rule, ...], warm: bool, server: RedisServer, caller: Make, figure: Callable[..., None]
 ) -> None:

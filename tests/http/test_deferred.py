@@ -172,6 +172,7 @@ def status(response: Any, client: Client | None = None, **extra: Any) -> Any:
 
 @pytest.mark.parametrize("door", DOORS)
 @BOTH
+@pytest.mark.row("R06")
 def test_what_is_over_the_rate_is_answered_202_and_done_later(enforce: Enforce, get: Get, door: str) -> None:
     enforce(reports=QUEUE)
     assert get(f"/{door}?name=now").status_code == 200

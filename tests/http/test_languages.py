@@ -105,6 +105,7 @@ def test_only_what_people_read_differs(decision: Decision, language: str) -> Non
     assert re.findall(rb"<h1>(.*)</h1>", page.content) != re.findall(rb"<h1>(.*)</h1>", their_page.content)
 
 
+@pytest.mark.row("R05")
 def test_a_page_says_the_language_that_it_is_in(tmp_path: Path) -> None:
     """Which is English where nobody has translated it; a site's own words may be written from right to left."""
     ours = {"Accept": "text/html"}, refused()._replace(retry_after=7777.0)

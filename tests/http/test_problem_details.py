@@ -26,6 +26,7 @@ def document(*outcomes: Outcome, status: int = 429, seconds: int | None = 5) -> 
     return json.loads(problem(conclude(outcomes), status, seconds))
 
 
+@pytest.mark.row("R05")
 def test_a_quota_that_is_exceeded() -> None:
     watching, fine = refused("watch", shadow=True), refused("fine")._replace(allowed=True)
     assert document(refused(), fine, watching) == {

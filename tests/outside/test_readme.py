@@ -25,6 +25,7 @@ def test_the_files_are_named_above_the_blocks() -> None:
 
 
 @pytest.mark.parametrize("has_redis", [True, False])
+@pytest.mark.row("R17")
 def test_sixty_seconds(site_python: Path, tmp_path: Path, has_redis: bool) -> None:
     need_binary("curl")
     redis = RedisServer()

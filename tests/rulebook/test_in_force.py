@@ -289,6 +289,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.django_db
+@pytest.mark.row("R19")
 def test_both_sources_are_in_force_the_database_wins_and_what_makes_no_sense_is_skipped(
     rules: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -137,6 +137,7 @@ def edit(writer: Process, rate: str, *watchers: Process) -> float:
 @pytest.mark.row("F59")
 @pytest.mark.usefixtures("stopwatch")
 @pytest.mark.parametrize("with_redis", [True, False], ids=["redis", "memory"])
+@pytest.mark.row("R01")
 def test_it_is_seen_after_its_commit_and_within_a_second(
     start: Callable[..., Process], redis_url: str, with_redis: bool, figure: Callable[..., None]
 ) -> None:

@@ -89,6 +89,7 @@ class TestRulesThatCountRefusals:
 
 class TestTheCap:
     @pytest.mark.parametrize("algorithm", ["fixed_window", "gcra"])
+    @pytest.mark.row("B12")
     async def test_many_sockets_of_one_ident_get_exactly_the_limit(self, enforce_live: Live, algorithm: str) -> None:
         """They ask again once what others have not used has come back."""
         store = enforce_live(chat={**CHAT, "rate": "600/day", "algorithm": algorithm}, MAX_VIOLATIONS=0)

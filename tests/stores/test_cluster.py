@@ -58,6 +58,7 @@ def test_the_table_of_cases_on_a_loop(case: Case, cluster: RedisCluster, clock: 
 
 @pytest.mark.row("F52")
 @pytest.mark.parametrize("rule", EXACT, ids=lambda rule: rule.name)
+@pytest.mark.row("R13")
 def test_exactly_the_limit_passes(rule: Rule, crew: Crew, cluster: RedisCluster, figure: Callable[..., None]) -> None:
     told = crew.run(hammer, cluster.url, rule, "user:1", 200)
     figure("passed of 1,600 in a Cluster, limit 100,", sum(allowed for allowed, _ in told))

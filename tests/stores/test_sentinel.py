@@ -62,6 +62,7 @@ def test_the_table_of_cases_on_a_loop(case: Case, sentinels: Sentinels, clock: F
 
 
 @pytest.mark.row("F52")
+@pytest.mark.row("R13")
 def test_exactly_the_limit_passes(sentinels: Sentinels, figure: Callable[..., None]) -> None:
     crew = Crew(8)
     try:

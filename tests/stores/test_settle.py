@@ -70,6 +70,7 @@ def test_the_mean_follows_what_calls_come_to(store: Any) -> None:
     assert last == 11  # rounded up
 
 
+@pytest.mark.row("R07", "B09")
 def test_parallel_calls_come_to_the_sum_of_what_they_used(redis_url: str) -> None:
     store = RedisStore(redis_url, deadline=5.0)
     rule = Rule("rows", "1000000/day", unit="rows", algorithm="fixed_window", reserve=10)
@@ -163,6 +164,7 @@ EVENTS = st.lists(st.one_of(st.tuples(st.integers(1, 60), st.integers(0, 250)), 
 
 
 @given(st.sampled_from(KINDS), EVENTS)
+@pytest.mark.row("B09")
 def test_calls_in_flight_overspend_by_no_more_than_their_reserves_were_wrong(
     redis_server: RedisServer, shared: RedisStore, ticking: FrozenClock, rule: Rule, events: list[Any]
 ) -> None:

@@ -37,7 +37,7 @@ def sentinels() -> Iterator[GuardedSentinels]:
 
 @pytest.mark.usefixtures("stopwatch")  # bounds a time
 @pytest.mark.agent
-@pytest.mark.row("F31")
+@pytest.mark.row("F31", "R15")
 def test_both_drivers_leave_it_within_a_beat(sentinels: GuardedSentinels, figure: Callable[..., None]) -> None:
     """At most two limits pass, the old master's and the new one's, and the old one counts nothing from then on."""
     old = sentinels.master()
@@ -103,7 +103,7 @@ class Caller:
 
 @pytest.mark.usefixtures("stopwatch")  # bounds a time
 @pytest.mark.agent
-@pytest.mark.row("F31")
+@pytest.mark.row("F31", "R15")
 def test_who_is_cut_off_with_it_is_stopped_by_min_replicas(
     sentinels: GuardedSentinels, figure: Callable[..., None]
 ) -> None:
