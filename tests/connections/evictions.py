@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from django_throttle.stores.scripts import script
 from tests.connections.worker import SECRET
 
 Store = MemoryStore | RedisStore
-MakeStore = Callable[[], Store]
 
 
 def redis_store(url: str, **options: Any) -> RedisStore:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from redis import Redis
 
-from django_throttle.exceptions import StoreError
 from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
-from tests.connections.conftest import MakeSite, Site, raise_away
+from tests.connections.conftest import MakeSite, Site
 from tests.connections.worker import RULE
 
 
@@ -34,14 +32,6 @@ def test_a_host_sees_who_died_here(make_site: MakeSite, clock: FrozenClock, redi
     assert living.count("user:1") == 2
     living.beat()
     assert living.store.processes.seen == 1, "the command counts as nobody"
-
-
-def test_a_new_process_frees_what_its_crashed_sibling_left(make_site: MakeSite, redis: Redis) -> None:
-    dead, new = make_site(), make_site()
-    dead.take("user:1", 2)
-    crash(dead, redis)
-    new.beat()
-    assert new.count("user:1") == 0
 
 
 def test_a_host_extends_for_who_does_not_beat_for_itself(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
@@ -70,20 +60,3 @@ def test_a_host_vouches_for_the_paused(make_site: MakeSite, clock: FrozenClock) 
         command.refresh()
     paused.beat()
     assert (paused.count("user:1"), paused.leases.uid) == (2, uid)
-
-
-def test_a_pass_that_failed_at_its_first_question_begins_anew(
-    make_site: MakeSite, clock: FrozenClock, elsewhere: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Redis was away for less than a silence, so that others have not come back yet."""
-    silent, command = make_site(), HostRefresher(make_site().store)
-    silent.take("user:1")
-    for _ in range(2):
-        command.refresh()
-    with monkeypatch.context() as broken:
-        broken.setattr(command.records.store.transport, "send_all", raise_away)
-        with pytest.raises(StoreError):
-            command.refresh()
-    clock.step(21)
-    command.refresh()
-    assert silent.count("user:1") == 1

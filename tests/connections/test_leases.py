@@ -52,18 +52,6 @@ def test_what_redis_was_not_told_is_sent_with_its_age(registry: Leases) -> None:
     assert not registry.has_unsent
 
 
-def test_a_lease_taken_under_a_replaced_uid_is_moved(registry: Leases) -> None:
-    registry.hold(*PAIR, "a", registry.uid)
-    registry.lost, old = True, registry.uid
-    assert registry.renew() == old != registry.uid
-    assert registry.former == (old,)
-    assert not registry.is_introduced and not registry.is_announced(*PAIR) and not registry.lost
-    assert registry.take_unsent(10) == [PAIR]
-    registry.hold(*PAIR, "b", old)
-    assert registry.unconfirmed() == [Release(old, *PAIR, "b")]
-    assert registry.take_unsent(10) == [PAIR]
-
-
 def test_a_release_before_the_registration_arrives_is_owed_under_both_uids(registry: Leases) -> None:
     registry.hold(*PAIR, "a", registry.uid)
     old = registry.renew()
@@ -81,19 +69,6 @@ def test_a_release_while_the_registration_travels_is_owed_after_it(registry: Lea
     registry.registered(registry.uid, pair, leases)
     registry.confirm_released(Release(registry.uid, *PAIR, "a"))  # whichever of the two arrived first
     assert registry.unconfirmed() == [Release(registry.uid, *PAIR, "a", again=True)]
-
-
-def test_what_redis_cannot_know_of_leaves_no_debt(registry: Leases) -> None:
-    """It was away all the time: nothing piles up, however many come and go meanwhile."""
-    registry.hold(*PAIR, "before", registry.uid)
-    for number in range(100):
-        for _ in range(2):
-            registry.hold(*PAIR, str(number), sent=False)
-        assert registry.release(*PAIR, str(number)) == ()
-    registry.renew()
-    assert registry.unconfirmed() == []
-    assert len(registry.release(*PAIR, "before")) == len(registry.unconfirmed()) == 2
-    assert registry._unknown == set()
 
 
 @pytest.mark.parametrize("how", ["registered", "called", "granted"])
@@ -119,16 +94,6 @@ def test_retires_what_stays_idle_and_is_neither_held_nor_owed(registry: Leases) 
     assert not registry.is_announced(*PAIR)
     registry.retired([PAIR])
     assert registry.retire(10) == []
-
-
-@pytest.mark.parametrize("how", ["drop", "release"])
-def test_an_evicted_lease_is_unreleased_until_its_socket_releases_it(how: str, registry: Leases) -> None:
-    """In memory, or while Redis is away and the process decides by itself."""
-    registry.hold(*PAIR, "~a", registry.uid)
-    registry.evict(*PAIR, "~a")
-    assert (len(registry), registry.unreleased()) == (0, {"~a"})
-    assert not getattr(registry, how)(*PAIR, "~a")
-    assert registry.unreleased() == set()
 
 
 def test_the_newest_of_each_pair_that_redis_knows(registry: Leases) -> None:

@@ -9,7 +9,6 @@ from redis import Redis
 
 from tests.connections.conftest import MakeWorker, Refresh, Site
 from tests.connections.worker import RULE
-from tests.fleet import RedisCluster
 from tests.servers import RedisServer, wait_until
 
 CLOSED = 300
@@ -75,36 +74,3 @@ def test_what_was_closed_since_is_gone(
 
         took = wait_until(is_right, timeout=60)
         figure("650 closed slots of an old copy were gone after, with beats of 0.5 s,", took, "s")
-
-
-def test_nodes_of_a_cluster(make_worker: MakeWorker) -> None:
-    """What came back on one node is named on no other any more: neither what was closed nor who has ended."""
-    with RedisCluster(replicas=0) as cluster:
-        site = Site(cluster.url)
-        living, other, ended = (make_worker(REDIS=cluster.url, **BEATS) for _ in range(3))
-        living.ask("acquire_each", "stay", 10)
-        other.ask("acquire", "stay:0")
-        living.ask("acquire_each", "gone", 100)
-        ended.ask("acquire_each", "ended", 100)
-        copies = {node: node.copy() for node in cluster.masters()}
-        living.ask("release", 100)
-        ended.leave()
-        with cluster.owner("dt:{p}:live").client() as redis:  # the announcements are taken back
-            wait_until(lambda: redis.scard(f"dt:{{p}}:held:{living.ask('uid')}") == 10, timeout=30, every=0.1)
-        indexes = [site.store.key(RULE.id, f"{kind}:{n}") for kind in ("gone", "ended") for n in range(100)]
-        for node, copy in copies.items():
-            there = [index for index in indexes if cluster.owner(index) is node]
-            assert there
-            node.restart_from(copy)
-            cluster.settle()
-            wait_until(lambda: not _cards(node, there), timeout=60, every=0.05)  # noqa: B023
-            # A copy older than PROCESS_TTL has lost the slots of who stays: the next beat adds them again.
-            wait_until(
-                lambda: [site.count(f"stay:{number}") for number in range(10)] == [2] + [1] * 9, timeout=30, every=0.05
-            )
-
-
-def _cards(node: RedisServer, indexes: list[str]) -> int:
-    """The slots that are counted there."""
-    with node.client() as redis:
-        return sum(redis.zcard(f"{index}:{uid}") for index in indexes for uid in redis.smembers(index))

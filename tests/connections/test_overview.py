@@ -78,17 +78,6 @@ class TestCounts:
             assert counts(third) == {"x": (10, 3), "a": (4, 1), "b": (4, 1)}
             assert third.is_whole and not third.doubtful
 
-    def test_processes_that_are_too_many_are_not_passed_over_in_silence(
-        self, redis_url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        assert overview.MOST_PROCESSES >= 1000
-        assert overview.MOST_PROCESSES * overview.IDENTS_A_SOCKET * 2 <= 10_000, "rows of idents that one look reads"
-        monkeypatch.setattr(overview, "MOST_PROCESSES", 2)
-        sites = [Site(redis_url, a=1) for _ in range(3)]
-        for _ in range(3):
-            found = seen(*sites)
-        assert (found.open, found.unseen, found.is_whole) == (2, 1, False)
-
 
 class TestNotYet:
     def test_the_first_look_does_not_pass_for_an_answer(self, redis_url: str, redis: Redis) -> None:
@@ -107,37 +96,6 @@ class TestNotYet:
         assert not found.is_whole
         redis.hincrby(ASKED, "first", -1_500_000)
         assert look(redis_store(redis_url)).is_whole
-
-    @pytest.mark.parametrize("foreign", ["text", "list", "future", "nonsense"])
-    def test_a_foreign_value_is_replaced(self, foreign: str, redis_url: str, redis: Redis) -> None:
-        site = Site(redis_url, a=1)
-        now = redis.time()[0] * 1_000_000  # type: ignore[index]
-        match foreign:
-            case "text":
-                redis.set(ASKED, "1")
-            case "list":
-                redis.rpush(ASKED, "1")
-            case "future":
-                redis.hset(ASKED, mapping={"first": now + 10**12, "last": now + 10**12})
-            case "nonsense":
-                redis.hset(ASKED, mapping={"first": "x", "last": now})
-        redis.pexpire(ASKED, 60_000)
-        seen(site)
-        assert look(site.store).open == 1
-
-
-class TestList:
-    @pytest.fixture
-    def site(self, redis_url: str) -> Site:
-        return Site(redis_url, a=50)
-
-    def test_age_and_silence_are_what_they_are_called(self, site: Site) -> None:
-        for socket in site.sockets.everyone():
-            socket.opened -= 1000
-            socket.last_received -= 30
-        seen(site)
-        row, *_ = look(site.store).connections
-        assert 1000 <= row.age < 1030 and 30 <= row.silent < 60
 
 
 def test_a_child_has_neither_the_sockets_nor_the_members_of_its_parent(servers: None) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from django_throttle.connections import process_identity
-from tests.forks import holds_in_child
 from tests.servers import wait_until
 
 
@@ -66,9 +65,3 @@ def test_a_hidden_process_is_not_dead(tmp_path: Path, monkeypatch: pytest.Monkey
     child.kill()
     child.wait()
     assert process_identity.is_alive(meta) is False
-
-
-def test_a_forked_child_is_another_process(servers: None) -> None:
-    parent = process_identity.read(process_identity.describe(0))["pid"]
-    assert parent == os.getpid()
-    assert holds_in_child(lambda: process_identity.read(process_identity.describe(0))["pid"] == os.getpid() != parent)

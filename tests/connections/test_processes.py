@@ -68,21 +68,6 @@ def test_who_is_asked_to_end_leaves_nothing(make_worker: MakeWorker, site: Site,
     assert uid not in redis.zrange("dt:{p}:live", 0, -1)
 
 
-@pytest.mark.row("F45")
-def test_paused_for_longer_than_the_silence(make_worker: MakeWorker, site: Site, figure: Figure) -> None:
-    paused, living = make_worker(), make_worker()
-    paused.ask("acquire", "user:1", 5)
-    living.ask("acquire", "user:1", 2)
-    uid = paused.ask("uid")
-    paused.process.send_signal(signal.SIGSTOP)
-    comes_to(site, 2)
-    paused.process.send_signal(signal.SIGCONT)
-    figure("registered again after, with a beat of 0.2 s,", comes_to(site, 7), "s")
-    assert paused.ask("uid") != uid
-    assert paused.ask("release", 5) == 0
-    comes_to(site, 2)
-
-
 @pytest.mark.row("F22")
 @pytest.mark.row("R14")
 def test_redis_crashes_and_comes_back(

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 from redis import Redis
 
 from tests.connections.conftest import MakeSite, Site
 from tests.connections.worker import RULE
-from tests.servers import RedisServer, wait_until
+from tests.servers import RedisServer
 
 HELD = 600
-# Of a cache on the same server of 6 MB: pages of 1 kB that it writes in a beat, and how often it reads each of them.
-CACHES = {"slow": (400, 0), "fast": (4000, 0), "read": (400, 20)}
-AGES_SECONDS = 0.5  # in a beat, where Redis compares ages, which it tells by the second
-LOST = [
-    ("noeviction", "slow", "none"),
-    ("allkeys-lfu", "slow", "none"),
-    ("allkeys-lfu", "fast", "none"),
-    ("allkeys-lfu", "read", "most"),
-    ("allkeys-lru", "slow", "some"),
-    ("allkeys-lru", "fast", "most"),
-    ("volatile-lru", "slow", "most"),
-    ("volatile-ttl", "slow", "most"),
-]
-KEPT = {"none": (0.95, 1.0), "some": (0.5, 1.0), "most": (0.0, 0.5)}  # of all slots, at any time
 
 
 def take_all(site: Site, number: int = HELD) -> None:
@@ -66,37 +49,6 @@ def test_what_was_evicted_is_registered_again_within_a_beat(policy: str, quick: 
             written += write(redis, written)
         assert count(site, redis) < HELD
         redis.delete(*[f"page:{number}" for number in range(written)])  # or it goes on
-        assert site.settle()
-        assert count(site, redis) == HELD
-
-
-@pytest.mark.row("F17")
-@pytest.mark.parametrize(("policy", "cache", "lost"), LOST)
-def test_beside_a_cache(
-    policy: str, cache: str, lost: str, quick: None, servers: None, figure: Callable[..., None]
-) -> None:
-    """The table of docs/howto/sites.rst, with silent sockets."""
-    pages, reads = CACHES[cache]
-    with RedisServer("--maxmemory", "6mb", "--maxmemory-policy", policy) as server, server.client() as redis:
-        site, written, fewest = Site(server.url), 0, HELD
-        take_all(site)
-        site.settle()
-        while redis.info("memory")["used_memory"] < 5_500_000:
-            written += write(redis, written, reads)
-        for _ in range(6):
-            next_beat = time.monotonic() + AGES_SECONDS * ("lru" in policy)
-            for _ in range(4):
-                for _ in range(pages // 200):
-                    written += write(redis, written, reads)
-                fewest = min(fewest, count(site, redis))
-            wait_until(lambda: time.monotonic() > next_beat)  # noqa: B023
-            site.beat()
-            site.reconciler.resend()
-        figure(f"most slots away at once, of 600, ``{policy}``, {cache} cache,", HELD - fewest)
-        least, most = KEPT[lost]
-        assert least * HELD <= fewest <= most * HELD
-        for number in range(0, written, 1000):
-            redis.delete(*[f"page:{page}" for page in range(number, number + 1000)])
         assert site.settle()
         assert count(site, redis) == HELD
 

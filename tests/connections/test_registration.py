@@ -114,20 +114,6 @@ def test_an_acquire_that_arrives_after_its_release(
     assert site.count("user:1") == held
 
 
-def test_extends_everything_held_with_one_command_a_key(make_site: MakeSite, redis: Redis, small_batches: None) -> None:
-    site, idents = make_site(), [f"user:{number}" for number in range(25)]
-    for ident in idents:
-        site.take(ident, 2)
-    names = [site.store.key(RULE.id, ident) for ident in idents]
-    names += [f"{name}:{site.leases.uid}" for name in names]
-    for name in names:
-        redis.pexpire(name, 5000)
-    before = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
-    site.reconciler.extend()
-    assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before <= 25
-    assert all(590_000 < redis.pttl(name) <= 600_000 for name in names)
-
-
 def test_foreign_values_are_replaced(make_site: MakeSite, redis: Redis) -> None:
     site = make_site()
     leases = [decision.lease for decision in site.take("user:1", 2)]
@@ -161,25 +147,6 @@ def test_idle_announcements_are_taken_back_however_many(make_site: MakeSite, red
     site.take("user:7")
     assert redis.scard(held) == 2
     assert (site.count("user:0"), site.count("user:7")) == (1, 1)
-
-
-def test_every_key_expires(make_site: MakeSite, redis: Redis) -> None:
-    dead, site = make_site(), make_site()
-    for each in (dead, site):
-        each.take("user:1", 2)
-        each.beat(2)
-    ttls = keys(redis)
-    assert len(ttls) == 9, "the bookkeeping, and of each process what it announced, what it holds and its number"
-    redis.zincrby("dt:{p}:live", -30_000_000, dead.leases.uid)
-    site.reconciler.records.beat([site.leases.uid], report=site.leases.report(), expires=True, most=0)
-    after = keys(redis)
-    assert "dt:{p}:dead" in after
-    assert all(0 < ttl <= 600_000 for ttl in (*ttls.values(), *after.values())), (ttls, after)
-    for key in ttls:
-        redis.pexpire(key, 1000)
-    site.beat()
-    for name in ("live", "meta", f"held:{site.leases.uid}"):
-        assert redis.pttl(f"dt:{{p}}:{name}") > 590_000
 
 
 def test_leaving_frees_everything_at_once(make_site: MakeSite, redis: Redis, small_batches: None) -> None:

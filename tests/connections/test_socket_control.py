@@ -24,7 +24,7 @@ from django_throttle.stores import RedisStore
 from tests import doors
 from tests.clock import FrozenClock
 from tests.consumers import KINDS, TWO_SOCKETS, opened
-from tests.doors import BOTH, REDIS, Enforce, Store
+from tests.doors import BOTH, Enforce, Store
 from tests.servers import RedisServer
 
 enforce = pytest.fixture(doors.enforcer)
@@ -88,14 +88,6 @@ def introduce(store: Store) -> None:
 def waiting(work: Any) -> int:
     """The messages about leases whose sockets are not there yet."""
     return len(work._waiting)
-
-
-def commands_of(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many commands each pipeline has from now on."""
-    assert isinstance(store, RedisStore)
-    sent, pipeline = list[int](), store.pipeline
-    monkeypatch.setattr(store, "pipeline", lambda calls: (sent.append(len(calls)), pipeline(calls))[1])
-    return sent
 
 
 @BOTH
@@ -208,18 +200,6 @@ class TestIdle:
         assert (await goodbye(second))[0]["code"] == "evicted"
         await leave(first, third)
 
-    @REDIS
-    async def test_nobody_is_told_of_where_no_rule_asks(
-        self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The same socket, the same work: only under a rule of ``evict_idle`` does Redis hear of it."""
-        for rule, commands in ((EVICTING, []), (IDLE, [1])):
-            store = enforce(sockets=rule)
-            sent, socket = commands_of(store, monkeypatch), await opened()
-            await asyncio.to_thread(Activity(store))
-            assert sent == commands
-            await leave(socket)
-
 
 class TestOverview:
     @BOTH
@@ -236,15 +216,6 @@ class TestOverview:
         assert (first.received, first.sent, first.address) == (1, 1, "192.0.2.1")
         assert (first.scope, first.path) == ("chat", "/chat")
         assert 0 <= first.silent <= first.age < 20
-        await leave(*sockets)
-
-    @BOTH
-    async def test_a_search(self, enforce: Enforce) -> None:
-        store = enforce(sockets=BY_ADDRESS)
-        introduce(store)
-        sockets = [await opened(client=[address, 5]) for address in ("192.0.2.1", "192.0.2.11", "198.51.100.7")]
-        for search, number in (("192.0.2.1", 2), ('"ip:192.0.2.1"', 1), ("CHAT", 3), ("user:1", 0), ("", 3)):
-            assert (await seen(store, search)).open == number, search
         await leave(*sockets)
 
     @BOTH

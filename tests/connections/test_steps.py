@@ -47,14 +47,3 @@ def test_nobody_who_lives_is_buried(
     workers[0].kill()
     took = wait_until(lambda: (command.refresh(), site.count("user:1"))[1] == 20, timeout=30, every=0.1)
     figure("who died is found after, with a silence of 2 s,", took, "s")
-
-
-@pytest.mark.row("F41")
-def test_a_step_beyond_the_lives_of_keys_is_a_loss_like_any(
-    server: SteppingServer, quick: None, make_worker: MakeWorker, figure: Callable[..., None]
-) -> None:
-    site, worker = Site(server.url), make_worker(REDIS=server.url)
-    worker.ask("acquire", "user:1", 20)
-    server.step(3600)
-    took = wait_until(lambda: site.count("user:1") == 20, timeout=30)
-    figure("registered again after, with a beat of 0.2 s,", took, "s")

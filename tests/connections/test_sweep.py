@@ -10,12 +10,12 @@ import pytest
 from redis import Redis
 
 from django_throttle.connections import processes
-from django_throttle.connections.processes import BEATS, CLAIM_SECONDS, SHARE_SECONDS, ProcessRecords
+from django_throttle.connections.processes import CLAIM_SECONDS, SHARE_SECONDS, ProcessRecords
 from django_throttle.exceptions import StoreError
 from django_throttle.management.commands import refresh_connections
 from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
-from tests.connections.conftest import MakeSite, Site, go_on, keys, raise_away
+from tests.connections.conftest import MakeSite, Site, keys, raise_away
 
 
 @pytest.fixture
@@ -96,37 +96,6 @@ class TestOnce:
         assert command.once()[:4] == (1, 0, 2, 0)
         living.beat()
         assert (living.count("user:1"), living.leases.uid) == (2, uid)
-
-    def test_who_is_silent_while_another_beats_is_swept(
-        self, make_site: MakeSite, clock: FrozenClock, command: HostRefresher, waits: list[Any]
-    ) -> None:
-        living, dead = make_site(), make_site()
-        for site in (living, dead):
-            site.take("user:1", 2)
-        clock.step(19)
-        living.beat()
-        clock.step(2)
-        waits.append(list)
-        assert command.once()[:4] == (1, 1, 2, 2)
-        assert (living.count("user:1"), waits) == (2, [])
-        assert BEATS > 1, "it waits longer than a beat"
-
-
-def test_two_sweep_at_once(
-    make_site: MakeSite, graves: list[Site], clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    living, other = make_site(), make_site()
-    living.take("user:1")
-    pipeline = living.store.pipeline
-
-    def meddle(calls: Any) -> Any:
-        sum(other.reconciler.records.sweep(graves[0].leases.uid))
-        return pipeline(calls)
-
-    monkeypatch.setattr(living.store, "pipeline", meddle)
-    living.beat(2)
-    go_on(clock, 21, living)
-    assert (held(living), living.count("user:1")) == (1, 1)
 
 
 @pytest.mark.row("F54")

@@ -51,14 +51,6 @@ def tell(aggregates: Both, clock: FrozenClock, *counts: MeterCount, **given: Any
     return reply
 
 
-def test_everybody_is_told_what_everybody_attempted(aggregates: Both, clock: FrozenClock) -> None:
-    clock.to(2)
-    tell(aggregates, clock, MeterCount(INDEX, 100, 300, 310), meter="one")
-    assert tell(aggregates, clock, MeterCount(INDEX, 50, 150, 140), meter="two") == Reply(
-        clock.now_us, True, 0, (Count(150, 450, 450), *EMPTY[1:])
-    )
-
-
 def test_a_report_that_comes_twice_or_late_changes_nothing(aggregates: Both, clock: FrozenClock) -> None:
     first, second = MeterCount(INDEX, 100, 300, 300), MeterCount(INDEX, 180, 320, 310)
     clock.to(1)

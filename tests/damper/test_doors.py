@@ -20,8 +20,9 @@ from tests.clock import FrozenClock
 from tests.consumers import opened
 from tests.doors import BOTH, Store, build
 from tests.inside import count_in
+from tests.publishing.conftest import refusal
 
-DAMPER = Rule("account", "20/s", algorithm="damper", key="ip", events=("request", "message"))
+DAMPER = Rule("account", "20/s", algorithm="damper", key="ip", events=("request", "message", "publish"))
 AT_ONCE = 18  # what the local limiter lets through
 Enforce = Callable[..., Store]
 
@@ -85,6 +86,14 @@ async def test_so_are_messages_of_sockets(enforce: Enforce) -> None:
     assert (told["code"], told["rule"], told["limit"]) == ("rate_limited", "account", 20)
     assert 0 < told["retry_after"] <= 2
     await communicator.disconnect()
+
+
+@BOTH
+async def test_so_are_publications(enforce: Enforce) -> None:
+    enforce()
+    refusals = [await refusal("news", "ip:127.0.0.1") for _ in range(40)]
+    assert [bool(refused) for refused in refusals].count(False) == AT_ONCE
+    assert refusals[-1].decision.outcomes[0].reason == "suppressed"
 
 
 @BOTH

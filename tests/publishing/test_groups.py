@@ -88,16 +88,6 @@ class TestSizes:
         clock.step(-2 * conf().PROCESS_TTL)
         assert second.size() == 1, "from a clock that went back"
 
-    def test_who_leaves_is_gone_at_once(self, pair: tuple[Process, Process]) -> None:
-        pair[0].join("a")
-        pair[0].join("a", group="other")
-        pair[0].report()
-        assert pair[1].size() == 1
-        pair[0].report.report_none()
-        assert pair[1].size() == 0
-        with pair[1].store.transport.client as client:
-            assert client.keys("*members") == []
-
     def test_it_is_asked_once_a_second(self, pair: tuple[Process, Process], monkeypatch: Any) -> None:
         counts, now = MemberCounts(pair[1].members), [1000.0]
         monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -119,16 +109,6 @@ class TestSizes:
             pair[0].report()
             client.hset(key, "another", "nonsense")
         assert pair[1].size() == 1
-
-    def test_nothing_is_reported_where_no_rule_asks(self, enforce: Enforce) -> None:
-        process = Process(enforce())
-        process.join("a")
-        with process.store.transport.client as client:
-            process.report()
-            assert client.keys("*") == []
-            enforce(**RULES)
-            process.report()
-            assert len(client.keys("*members")) == 1
 
 
 def test_without_redis_it_is_reported_later_and_the_last_answer_holds(settings: Any, redis_server: Any) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import async_to_sync
 from channels.generic.websocket import AsyncJsonWebsocketConsumer, JsonWebsocketConsumer
 from channels.layers import get_channel_layer
 from django.contrib.auth.models import AnonymousUser, User
@@ -18,7 +18,6 @@ from django_throttle.publishing import GROUP_KEY
 from django_throttle.publishing.groups import CountingLayer, group_ident, members
 from tests.docs.test_readme import run
 from tests.doors import BOTH, Enforce
-from tests.inside import counters
 from tests.pages import block
 from tests.publishing.conftest import MESSAGE, refusal, refusal_sync
 from tests.sockets.guarded import Line
@@ -122,15 +121,6 @@ async def test_who_publishes_is_said_so_that_it_can_be_counted(enforce: Enforce)
         await throttled_group_send("news", MESSAGE, publisher=None)
     with pytest.raises(InvalidIdent):
         await throttled_group_send("news", MESSAGE, publisher="")
-
-
-@pytest.mark.parametrize("name", ["", "two words", "x" * 200, None], ids=repr)
-async def test_a_name_that_no_group_can_have_costs_nothing(enforce: Enforce, name: Any) -> None:
-    store = enforce(news=TEN)
-    for refuse in (refusal, sync_to_async(refusal_sync)):
-        with pytest.raises(TypeError, match="Group name"):
-            await refuse(name, layer=None)
-    assert counters(store) == {}
 
 
 async def test_cancelled_while_joining_nobody_is_counted(enforce: Enforce) -> None:

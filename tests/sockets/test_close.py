@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 
@@ -153,27 +151,3 @@ async def test_what_crosses_the_application_s_own_close_reaches_no_one(enforce: 
     taken.set()
     await line.ended()
     assert (heard, [event["type"] for event in line.sent]) == ([], ["websocket.accept", "websocket.close"])
-
-
-async def test_an_application_that_waits_no_longer_does_not_cut_the_close_short(enforce: Enforce) -> None:
-    """Its wait is where we close, as the last refusal is met there."""
-    codes: list[int] = []
-
-    class Slow(Line):
-        async def take(self, event: Any) -> None:
-            if event["type"] == "websocket.close":
-                await asyncio.sleep(0.2)
-            await super().take(event)
-
-    @accepting
-    async def impatient(receive: Any, send: Any) -> None:
-        while not codes:
-            with suppress(TimeoutError):
-                event = await asyncio.wait_for(receive(), 0.05)
-                codes.extend([event["code"]] if event["type"] == "websocket.disconnect" else [])
-
-    enforce(inward={"rate": "1/h", "events": ["message"], "key": "connection"})
-    line = await Slow(inside=impatient, ladder={"close": 2}).open()
-    line.send("1", "2", "3")
-    await line.until(lambda: line.closed and codes)
-    assert (line.closed, codes) == ({"type": "websocket.close", "code": 4429, "reason": ANY}, [4429])

@@ -14,7 +14,6 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import DatabaseError
 from django.utils.translation import gettext_lazy
 
 from django_throttle import rulebook
@@ -73,17 +72,6 @@ class TestRefusals:
                 await line.until(lambda minute=minute: only().refused == 9 * minute)
                 assert (len(texts(line)), len(line.told("error")), line.closed) == (minute, minute, None)
                 await asyncio.sleep(60)
-
-    @AT_ONCE
-    async def test_a_long_streak_is_told_once_a_retry_window(self, enforce: Enforce) -> None:
-        enforce(frames={**TWO_FRAMES, "rate": "1/min"})
-        async with Line(answers="once") as line:
-            line.send("in")
-            for number in (1, 2):
-                line.send(*["over"] * 3)
-                await line.until(lambda number=number: only().refused == 3 * number)
-                assert len(line.told("error")) == number
-                await asyncio.sleep(60)  # of the loop: the store's clock stands still
 
     @EVERY_KIND
     async def test_closes_with_4429_after_ten_in_a_row(self, enforce: Enforce, app: Any) -> None:
@@ -222,13 +210,6 @@ class TestPrices:
             assert (await line.error(2))["remaining"] == 1
             assert texts(line) == ["12345", "üü", ""]
 
-    async def test_a_frame_that_costs_nothing_is_free_of_bytes_too(self, enforce: Enforce) -> None:
-        enforce(volume={**OWN, "rate": "5/min", "unit": "bytes"}, shared=SHARED)
-        async with Line(cost=lambda event: 0 if event["text"].startswith("ping") else 1) as line:
-            line.send(*["ping, as often as one likes"] * 5, "12345")
-            assert (await line.received(6))[5] == "12345"
-            assert line.told("error") == []
-
     @BOTH
     async def test_requests_and_frames_draw_on_one_budget(self, enforce: Enforce) -> None:
         enforce(api={"rate": "4/min", "events": ["request", "message"], "key": "user"})
@@ -316,16 +297,6 @@ class TestCallers:
                 line.send(*"x" * (passed - len(texts(line)) + 1))
                 await line.until(lambda number=number: only().refused == number)
                 assert len(texts(line)) == passed
-                await asyncio.sleep(1.01)
-
-    @AT_ONCE
-    async def test_a_database_that_fails_changes_no_plan(self, enforce: Enforce, groups: list[Any]) -> None:
-        groups[:] = [["premium"], DatabaseError("gone")]
-        enforce(shared={**SHARED, "rate": "1/h", "key": "user", "plans": {"group:premium": "5/h"}})
-        async with Line(user=User(pk=7)) as line:
-            for passed in (1, 2):
-                line.send("x")
-                await line.received(passed)
                 await asyncio.sleep(1.01)
 
     async def test_a_function_that_names_nobody_is_an_error_of_the_site(self, enforce: Enforce) -> None:

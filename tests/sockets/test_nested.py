@@ -40,26 +40,6 @@ async def test_of_one_scope_it_is_charged_once(enforce: Enforce, consumer: Any) 
     assert (held(store), len(open_sockets)) == (0, 0)
 
 
-@pytest.mark.usefixtures("loop_clock")
-async def test_of_one_scope_the_timeouts_of_the_inner_one_hold(enforce: Enforce) -> None:
-    class Hasty(AsyncEcho):
-        throttle_idle_timeout = 2
-        throttle_close_codes = {"idle": 4001}
-
-    class Aging(AsyncEcho):
-        throttle_max_age = 2
-
-    class Patient(AsyncEcho):
-        throttle_idle_timeout = 0
-
-    enforce(SOCKET_IDLE_TIMEOUT=3)
-    async with line(Patient, "chat") as patient, line(Hasty, "chat") as hasty, line(Aging, "chat") as aging:
-        await asyncio.sleep(10)
-        assert (hasty.closed["code"], hasty.told("error")[0]["code"]) == (4001, "idle")
-        assert aging.told("error")[0]["code"] == "too_old"
-        assert patient.closed is None
-
-
 @BOTH
 async def test_what_both_match_is_charged_once_and_each_other_rule_too(enforce: Enforce) -> None:
     store = enforce(

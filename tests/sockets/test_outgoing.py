@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -112,16 +110,6 @@ class TestLoss:
             assert (shown(line), line.sent[-1]["type"]) == (["a", "b", 6], "websocket.close")
             assert open_sockets.everyone() == ()
 
-    async def test_and_a_moment_after_another_was_told(self) -> None:
-        connection, sent = connected()
-        out = UnsentFrames(connection)
-        for _ in range(2):
-            out.refused({"type": "websocket.send", "text": "lost"}, None, 60.0)
-            await out.report()
-        gap = out.end()
-        assert ([json.loads(event["text"])["lost"] for event in sent], gap and gap.lost) == ([1], 1)
-        assert out.end() is None, "there is nothing more to tell"
-
 
 class TestCoalescing:
     async def test_the_newest_of_a_kind_is_sent_when_there_is_room(self, enforce: Enforce) -> None:
@@ -168,22 +156,3 @@ class TestCoalescing:
         assert line.frames == ["a"]
         go_on.set()
         await line.ended()
-
-    async def test_an_error_of_the_server_for_a_kept_frame_is_nobody_s(self, enforce: Enforce, caplog: Any) -> None:
-        """No application waits for what was kept, so none is told that its client has gone."""
-        caplog.set_level("DEBUG", "django_throttle")
-        failed: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
-
-        class Going(Line):
-            async def take(self, event: Any) -> None:
-                if event.get("text") == "x2":
-                    raise OSError("it has gone")
-                await super().take(event)
-
-        enforce(outward={**OUT, "rate": "1/s"})
-        async with Going(coalesce=kind) as line:
-            await say(line, "a", "x1", "x2")
-            await line.until(lambda: "it has gone" in caplog.text)
-            gc.collect()
-            assert failed == []

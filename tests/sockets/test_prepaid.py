@@ -9,16 +9,14 @@ import pytest
 
 from django_throttle import rulebook
 from django_throttle.core import Rule
-from django_throttle.core.commands import Charge, Decide, Refund
-from django_throttle.core.decision import Decision
+from django_throttle.core.commands import Charge
 from django_throttle.core.prepaid import MOST_ASKED, Claim
 from django_throttle.limiter import Limiter
 from django_throttle.prepaid import decide_bought, give_back
-from django_throttle.sockets.error_frames import Close
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import arun
 from tests.inside import buys
-from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, only, scripts, texts, used
+from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, scripts, texts, used
 
 CHAT: dict[str, Any] = {"rate": "1000/h", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
 QUEUE = {**CHAT, "algorithm": "leaky_bucket", "action": "delay"}
@@ -112,20 +110,6 @@ class TestTheCap:
         for line in lines:
             await line.close()
 
-    async def test_bytes_of_different_size(self, enforce_live: Live) -> None:
-        store = enforce_live(volume={**CHAT, "rate": "10000/h", "unit": "bytes"})
-        async with Line() as line:
-            sizes = [1, 700, 20, 3, 512, 1, 1, 90]
-            line.send(*["x" * size for size in sizes], "ü" * 10)
-            await line.received(9)
-            await becomes(lambda: settled(store) == sum(sizes) + 20)
-            line.send("y" * 9000)
-            await line.error()
-            assert used(store) == sum(sizes) + 20
-            line.send("z" * 8000)
-            await line.received(10)
-        await becomes(lambda: settled(store) == sum(sizes) + 8020)
-
     async def test_what_was_bought_under_the_old_rule_goes_back(self, enforce_live: Live, change: Any) -> None:
         store = enforce_live(chat={**CHAT, "rate": "100000/h"})
         async with Line() as line:
@@ -188,77 +172,8 @@ class TestDelays:
         await becomes(lambda: settled(store) == 1)
 
 
-class Held:
-    """Holds back what the store answers to questions, until it is let go; counts what is given back."""
-
-    def __init__(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.store, self.asked, self.back = store, 0, 0
-        self._execute, self._ask = store.execute, store.aexecute
-        self.go = asyncio.Event()
-        monkeypatch.setattr(store, "execute", self.execute)
-        monkeypatch.setattr(store, "aexecute", self.aexecute)
-
-    def execute(self, command: Any) -> Any:
-        self._note(command)
-        return self._execute(command)
-
-    async def aexecute(self, command: Any) -> Any:
-        answer = await self._ask(command)
-        self._note(command)
-        if type(command) is Decide:
-            self.asked += 1
-            await self.go.wait()
-        return answer
-
-    def _note(self, command: Any) -> None:
-        if type(command) is Refund:
-            self.back += sum(one.charge.cost for one in command.paid)
-
-    async def asks(self) -> None:
-        await becomes(lambda: self.asked == 1)
-
-    def decides(self, one: Claim) -> asyncio.Task[Decision]:
-        return asyncio.ensure_future(arun(decide_bought(one, self.store), self.store))
-
-    def used(self) -> int:
-        """What is counted beyond what others had used, when all that is left has been given back, twice."""
-        for _ in range(2):
-            give_back(self.store, everything=True)
-        return used(self.store) - OTHERS
-
-
-@pytest.fixture
-def held(enforce_live: Live, monkeypatch: pytest.MonkeyPatch) -> Held:
-    """A rule of which others have used some already; each question buys 64 frames, which stay good."""
-    store = enforce_live(chat=CHAT)
-    Limiter([rulebook.current().rules[0]], store).acquire(IDENT, OTHERS)
-    buys(LOT, monkeypatch)
-    clock = store.local_limits.prepaid.clock()
-    monkeypatch.setattr(store.local_limits.prepaid, "clock", lambda: clock)
-    return Held(store, monkeypatch)
-
-
-async def taken(*tasks: asyncio.Task[Decision]) -> list[bool]:
-    return [decision.allowed for decision in await asyncio.wait_for(asyncio.gather(*tasks), 10)]
-
-
 class TestUnits:
     """What was bought in advance is spent once or given back once, whatever comes between."""
-
-    async def test_what_is_given_back_can_neither_be_spent_nor_given_back_again(self, held: Held) -> None:
-        held.go.set()
-        assert await taken(held.decides(claim())) == [True]
-        assert held.used() == 1
-        assert not held.store.local_limits.prepaid.spend_all(claim().charges)
-        assert held.back == LOT - 1
-
-    async def test_an_old_refusal_is_not_said_to_who_asks_later(self, held: Held) -> None:
-        """The question had its answer when a budget had been given back already."""
-        large = held.decides(claim(900))
-        await held.asks()
-        held.store.local_limits.prepaid.forget(lambda budget: True)
-        held.go.set()
-        assert await taken(large, held.decides(claim())) == [False, True]
 
     async def test_who_has_asked_as_often_as_it_may_waits_and_is_not_refused(self, enforce_live: Live) -> None:
         """One unit is left at a time: whoever is charged elsewhere is refused meanwhile."""
@@ -269,28 +184,3 @@ class TestUnits:
         async with asyncio.timeout(10):
             while passed <= MOST_ASKED:
                 passed += (await arun(decide_bought(claim(), store), store)).allowed
-
-    async def test_a_reset_takes_what_was_bought_before_with_it(self, held: Held) -> None:
-        """Nobody is charged for it any more: given back, it would be what others have used since."""
-        held.go.set()
-        async with Line() as line:
-            line.send("1")
-            await line.received(1)
-            limiter = Limiter([rulebook.current().rules[0]], held.store)
-            limiter.reset(IDENT)
-            limiter.acquire(IDENT, OTHERS)
-            line.send("2")
-            await line.received(2)
-            assert (held.back, used(held.store)) == (0, OTHERS + LOT)
-        assert held.used() == 1
-
-    async def test_a_frame_whose_socket_is_closed_meanwhile_costs_nothing(self, held: Held) -> None:
-        line = await Line().open()
-        line.send("1", "2", "3")
-        await held.asks()
-        only().start_close(Close(4430, "evicted"))
-        await line.closing()
-        held.go.set()
-        await line.ended()
-        assert texts(line) == []
-        assert (held.used(), held.back, held.asked) == (0, LOT, 1)

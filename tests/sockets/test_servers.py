@@ -6,56 +6,23 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection
 
 from tests.rulebook.test_rule_edits import OVERRIDE_WRITER, Process, environment, start
-from tests.servers import RedisServer, slack, wait_until
-from tests.sockets.servers import CAP, HASTE, USUAL, Server, serving
+from tests.servers import RedisServer
+from tests.sockets.servers import CAP, HASTE, Server, serving
 from tests.sockets.visitor import PATIENCE, Visitor, code, echo, ends
-from tests.web_server import ROOT
 
 __all__ = ["environment", "start"]  # fixtures
 
 Serve = Callable[..., list[Server]]
 pytestmark = pytest.mark.usefixtures("servers")
 MINUTE = 60 / HASTE  # as long as a minute is for a process of default settings
-
-
-async def test_goodbyes_arrive(serve: Serve) -> None:
-    """The frame and the code, while the application does nothing."""
-    settings = {"SOCKET_IDLE_TIMEOUT": 0.6, "SOCKET_MAX_AGE": 1.5}
-    started = serve("daphne", "uvicorn-sansio", "hypercorn", settings=settings)
-    await asyncio.gather(*(hears(server, word) for server in started for word in ("idle", "too_old")))
-
-
-async def hears(server: Server, word: str) -> None:
-    visitor, frames = Visitor(server), []
-    async with visitor.open() as client:
-        talk = asyncio.ensure_future(talks(client)) if word == "too_old" else None
-        with suppress(Exception):
-            while True:
-                frames.append(await asyncio.wait_for(client.recv(), PATIENCE))
-        if talk is not None:
-            talk.cancel()
-        last: Any = json.loads(frames[-1])
-        assert (last["type"], last["code"], last["retry_after"]) == ("error", word, 0)
-        assert code(await ends(client)) == 4408
-    await visitor.holds(0)
-
-
-async def talks(client: ClientConnection) -> None:
-    while True:
-        await client.send("still here")
-        await asyncio.sleep(0.1)
 
 
 async def test_an_override_that_ends_is_felt_in_every_process(
@@ -153,36 +120,3 @@ class TestProcesses:
             for connection in more:
                 await connection.close()
             await visitor.holds(0)
-
-    @pytest.mark.row("F43")
-    async def test_f43_at_once_where_its_host_is_refreshed(
-        self, serve: Serve, redis_server: RedisServer, tmp_path: Path, figure: Callable[..., None]
-    ) -> None:
-        """Slots of a killed server, with the times as they are by default: others would take 25 seconds."""
-        with refresher(redis_server, tmp_path / "refresher.log"):
-            (doomed,) = serve("uvicorn-sansio", settings=USUAL)
-            visitor = Visitor(doomed)
-            connections = [await visitor.open() for _ in range(CAP)]
-            assert visitor.held() == CAP
-            doomed.kill()
-            took = await visitor.holds(0)
-            for connection in connections:
-                await connection.wait_closed()
-        figure("slots back after, with refresh_connections,", took, "s")
-        assert took < USUAL["PROCESS_TTL"] / 2
-
-
-@contextmanager
-def refresher(redis: RedisServer, log: Path) -> Iterator[None]:
-    """What an operator runs on each host, from its first pass on."""
-    command = [sys.executable, "-m", "testproject.manage", "refresh_connections"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, "REDIS_URL": redis.url}, stdout=out, stderr=out
-        )
-    try:
-        wait_until(lambda: "processes" in log.read_text(), timeout=slack(30), every=0.05)
-        yield
-    finally:
-        process.terminate()
-        process.wait(10)

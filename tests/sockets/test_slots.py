@@ -18,7 +18,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.clock import LoopClock
 from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held
-from tests.doors import REDIS, Enforce
+from tests.doors import Enforce
 from tests.forks import holds_in_child
 from tests.inside import count_in
 from tests.proxy import Proxy
@@ -95,25 +95,6 @@ async def test_f47_something_fails_as_a_socket_ends(enforce: Enforce, settings: 
     ended = await asyncio.gather(*(line.ended() for line in lines), return_exceptions=True)
     assert {type(error) for error in ended} == {Broken}
     assert held(store) == 0
-
-
-@REDIS
-async def test_nobody_waits_for_a_release(enforce: Enforce, monkeypatch: Any) -> None:
-    store, go_on = enforce(sockets=TWO_SOCKETS), asyncio.Event()
-    assert isinstance(store, RedisStore)
-    send = store.transport.asend_all
-
-    async def hang(*args: Any) -> Any:
-        await go_on.wait()
-        return await send(*args)
-
-    async with Line():
-        monkeypatch.setattr(store.transport, "post", lambda *args: False)
-        monkeypatch.setattr(store.transport, "asend_all", hang)
-    assert (held(store), len(store.leases.unconfirmed()), used(store, "everyone")) == (0, 1, 1)
-    go_on.set()
-    await becomes(lambda: not store.leases.unconfirmed())
-    assert used(store, "everyone") == 0
 
 
 class TestUnaccepted:

@@ -11,12 +11,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 
 from django_throttle.sockets.error_frames import CLOSE_CODES, notice_payload
-from tests.servers import RedisServer, slack
-from tests.sockets import servers
-from tests.sockets_page import Stage, load, serving
+from tests.sockets_page import Stage, serving
 
 MONTH = 30 * 86400
 LIMITED = {"type": "error", "code": "rate_limited", "detail": "Slow down.", "rule": "chat", "limit": 20, "remaining": 0}
@@ -77,22 +75,6 @@ class TestQueue:
         stage.run(5).accept()
         stage.run(0.1)
         assert stage.texts() == ["one"]
-
-    def test_a_long_queue_goes_out_gently_until_a_frame_says_how_much_may(self, stage: Stage) -> None:
-        """At five a second, and answers that take 50 ms: of twenty the server drops a few, not fifteen."""
-        stage.begin()
-        stage.send(*numbers(20))
-        stage.accept()
-        for _ in range(1000):
-            stage.run(0.005)
-            if len(stage.texts()) > 5:
-                break
-        stage.run(0.05).say(limited(1, limit=5))
-        lost = len(stage.texts()) - 5
-        assert 1 <= lost <= 2
-        stage.run(10)
-        assert stage.texts() == numbers(20)
-        assert min(gaps(stage)[4 + lost :]) >= 0.2
 
     def test_a_known_pace_is_kept_from_the_first_message_on(self, stage: Stage) -> None:
         """So many in any such window, which no algorithm refuses."""
@@ -160,16 +142,6 @@ class TestRefusals:
         stage.run(11)
         assert stage.texts() == ["refused", *numbers(100)]
         assert set(gaps(stage)[1:]) == {0.1}
-
-    def test_the_pace_outlives_the_connection(self, stage: Stage) -> None:
-        stage.refused(limited(2, limit=1))
-        stage.send(*numbers(3))
-        stage.end(1006)
-        stage.run(0.5).accept()
-        stage.run(10)
-        assert stage.texts() == ["refused", *numbers(3)]
-        assert stage.told("sent")[1]["at"] >= stage.told("throttled")[0]["at"] + 2
-        assert min(gaps(stage)[1:]) >= 1
 
     @pytest.mark.parametrize(("code", "seconds"), [("limiter_unavailable", 5), ("blocked", 5), ("blocked", None)])
     def test_a_failure_and_a_block_make_it_rest_too(self, stage: Stage, code: str, seconds: int | None) -> None:
@@ -288,25 +260,6 @@ class TestComingBack:
         assert stage.told("waiting")[0]["seconds"] == 17
         stage.comes_back_after(17)
 
-    def test_a_moment_that_has_passed_is_waited_for_no_more(self, stage: Stage) -> None:
-        stage.opened().say({**CROWDED, "retry_after": 30})
-        stage.run(29).end(1006)
-        assert stage.told("waiting")[0]["seconds"] == 1
-        stage.run(1).accept()
-        stage.say({**CROWDED, "retry_after": 30})
-        stage.run(31).end(1006)
-        assert stage.told("waiting")[1]["seconds"] < 1
-
-    def test_who_may_send_nothing_may_still_listen(self, stage: Stage) -> None:
-        """The month's messages are used up; then the network fails."""
-        stage.refused(limited(MONTH, limit=1000, window=MONTH))
-        stage.end(1006)
-        assert stage.told("waiting")[0]["seconds"] < 1
-        stage.run(1).accept()
-        stage.send("later")
-        stage.run(3600)
-        assert stage.texts() == ["refused"]
-
     @pytest.mark.parametrize("code", [1000, 1008, 4400, 4401, 4403, 4404, 4410])
     def test_it_stays_away_after_codes_that_mean_it(self, stage: Stage, code: int) -> None:
         stage.opened().end(code)
@@ -353,19 +306,6 @@ class TestClosing:
         stage.run(1000)
         assert stage.connections == 1
 
-    @pytest.mark.parametrize("waiting", [False, True])
-    def test_a_code_that_no_page_may_use_closes_nothing(self, stage: Stage, waiting: bool) -> None:
-        stage.opened()
-        if waiting:
-            stage.end(1006)
-        before = stage.kinds()
-        with pytest.raises(Exception, match="InvalidAccessError"):
-            stage.do("socket.close(1001)")
-        assert stage.kinds() == before
-        assert stage.do("socket.readyState") == (0 if waiting else 1)
-        stage.do("socket.close()")
-        assert stage.do("[socket.readyState, wires[0].readyState]") == ([3, 3] if waiting else [2, 2])
-
     @pytest.mark.parametrize("kind", ["open", "close", "waiting", "throttled"])
     def test_a_page_that_closes_when_it_hears_of_something(self, stage: Stage, kind: str) -> None:
         """No timer of ours goes on."""
@@ -381,11 +321,6 @@ class TestClosing:
 
 
 class TestMistakes:
-    def test_nothing_is_no_message(self, stage: Stage) -> None:
-        stage.opened()
-        with pytest.raises(Exception, match="send needs text or binary data"):
-            stage.do("socket.send(null)")
-
     @pytest.mark.parametrize(
         ("options", "complaint"),
         [
@@ -409,70 +344,3 @@ class TestMistakes:
         with pytest.raises(Exception, match=f"TypeError.*{complaint}"):
             stage.begin(**options)
         assert stage.connections == 0
-
-
-SERVED: Any = {
-    "RULES": {
-        "knocks": {"rate": "2/4s", "events": ["connect"], "key": "tests.served.who", "algorithm": "gcra"},
-        "inward": {"rate": "5/s", "events": ["message"], "key": "connection", "algorithm": "gcra"},
-    }
-}
-ALL_AT_ONCE = """(port) => {
-  const come = (query, options) => begin(`ws://127.0.0.1:${port}/browser?${query}`, options);
-  const texts = (word, count) => Array.from({ length: count }, (_, number) => `${word} ${number}`);
-  const when = (socket, kind, act) => socket.addEventListener(kind, act, { once: true });
-  window.flood = come("flood&flood");
-  when(flood, "open", () => setTimeout(() => texts("refused or not", 12).forEach((text) => flood.send(text)), 200));
-  when(flood, "throttled", () => texts("later", 6).forEach((text) => flood.send(text)));
-
-  window.knocks = texts("knock", 3).map((wish) => come(`knocks&${wish}`));
-  knocks.forEach((socket) => socket.send("let me in"));
-}"""
-
-
-@pytest.fixture(scope="module")
-def page(browser: Browser, address: str, redis_server: RedisServer, tmp_path_factory: Any) -> Iterator[Page]:
-    with servers.serving(redis_server, tmp_path_factory.mktemp("served")) as start, browser.new_page() as page:
-        (server,) = start("uvicorn-sansio", settings=SERVED)
-        page.set_default_timeout(slack(10) * 1000)
-        load(page, address).evaluate(ALL_AT_ONCE, server.port)
-        yield page
-
-
-LATE = 0.05  # seconds after it has counted from a refusal that the page may write down when that was
-
-
-class TestServed:
-    """uvicorn, a consumer with the mixin, and Redis: all that is looked at here goes on at the same time."""
-
-    def told(self, page: Page, socket: str, kind: str, count: int = 1) -> list[dict[str, Any]]:
-        """What it was told of a kind, once it was told so many."""
-        of = f"window.{socket}?.told.filter((one) => one.type === '{kind}')"
-        page.wait_for_function(f"{of}?.length >= {count}")
-        told: list[dict[str, Any]] = page.evaluate(of)
-        return told
-
-    def test_after_a_flood_it_rests_and_keeps_the_pace(self, page: Page) -> None:
-        """The server drops what was too much, and says so; nothing that comes later is lost."""
-        refused = self.told(page, "flood", "throttled")[-1]
-        assert [refused[name] for name in ("code", "rule", "limit", "window")] == ["rate_limited", "inward", 5, 1]
-        page.wait_for_function("flood.told.filter((one) => one.data?.startsWith('later')).length >= 6")
-        (resumed,) = self.told(page, "flood", "resumed")
-        assert resumed["at"] - refused["at"] + LATE >= refused["retry_after"] > 0
-        messages = self.told(page, "flood", "message")
-        later = [one for one in messages if one["data"].startswith("later")]
-        assert [one["data"] for one in later] == [f"later {number}" for number in range(6)]
-        assert later[0]["at"] >= resumed["at"]
-        assert 5 <= len(messages) - len(later) < 12
-        assert 1 <= len(self.told(page, "flood", "throttled")) <= 5
-        assert page.evaluate("[flood.readyState, flood.queued]") == [1, 0]
-
-    def test_a_refused_handshake_is_tried_again_not_before_it_may(self, page: Page) -> None:
-        """Two at once and one every two seconds: the third is let in later, with its message."""
-        page.wait_for_function("knocks.every(({ told }) => told.some((one) => one.type === 'message'))")
-        (late,) = page.evaluate("knocks.map(({ told }) => told).filter((told) => told[0].type && told.length > 2)")
-        assert [one["type"] for one in late] == ["open", "throttled", "close", "waiting", "open", "message"]
-        (_, refused, closed, waiting, again, _) = late
-        assert (refused["code"], refused["rule"], closed["code"]) == ("rate_limited", "knocks", 4429)
-        assert again["at"] - refused["at"] + LATE >= refused["retry_after"] > 1
-        assert waiting["seconds"] >= refused["retry_after"] - 0.1

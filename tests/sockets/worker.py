@@ -141,10 +141,6 @@ class Sockets:
         """How often each was sent this."""
         return [line.frames.count(text) for line in self._open()]
 
-    async def missed(self) -> list[int]:
-        """How many frames each was told to have missed."""
-        return [sum(frame["lost"] for frame in line.told("continuity_lost")) for line in self._open()]
-
     async def send(self, times: int) -> int:
         """So many frames on the newest socket; how many came back, when each has or was refused."""
         line, text = self._open()[-1], f"x{secrets.token_hex(4)}"
