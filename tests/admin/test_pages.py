@@ -1,23 +1,28 @@
-"""The admin's pages on callers, rules at work, costs, candidates, edits and connections: what they say and do."""
+"""The admin's pages on callers, rules at work, costs, trials, candidates, edits and connections."""
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
+from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone, translation
 
 from django_throttle import limiter, rulebook
 from django_throttle.admin.candidates import picture
+from django_throttle.backtest import SPANS
 from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
 from django_throttle.connections.open_sockets import open_sockets
@@ -28,10 +33,10 @@ from django_throttle.meter import MEASURES
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.observe.route_costs import CostFlusher, route_costs
-from django_throttle.recording import RecordFlusher, own_records
+from django_throttle.recording import RecordFlusher, own_records, places
 from django_throttle.stores import RedisStore
 from tests import doors
-from tests.admin.conftest import form, messages, text, url
+from tests.admin.conftest import NASTY, form, messages, text, url, user
 from tests.connections.evictions import redis_store
 from tests.connections.recorder import sockets
 from tests.doors import BOTH, REDIS, Enforce, Store
@@ -391,3 +396,89 @@ def test_redis_is_away_or_a_setting_wrong(operator: Client, settings: Any, monke
     page = text(operator.get(CONNECTIONS))
     assert "Redis does not answer" in page and "0 open connections" not in page
     assert messages(operator.post(CLOSE, {"socket": "a"}))[0].startswith("Redis does not answer")
+
+
+ADD, TRIAL = url("throttlerule_add"), url("trial")
+LOG = {"rate": "5/hour", "algorithm": "sliding_log"}
+
+
+def record(store: Any, calls: dict[str, int], scope: str = "search") -> None:
+    """Decide so many requests of each of these idents, by the rules in force."""
+    for ident, times in calls.items():
+        for _ in range(times):
+            limiter.decide(Facts(scope, ("request",), KnownCaller(ident), method="GET"))
+    if isinstance(store, RedisStore):
+        RecordFlusher(store)()
+
+
+@pytest.fixture
+def refused(enforce: Enforce) -> Any:
+    """The store; the rule ``api`` is in force, and has refused some of these calls."""
+    store = enforce(api=LOG)
+    record(store, {"ip:192.0.2.1": 9, "ip:192.0.2.2": 3, "ip:192.0.2.3": 1})
+    return store
+
+
+def live(**values: Any) -> ThrottleRule:
+    return ThrottleRule.objects.create(**{"name": "api", **LOG, **values})
+
+
+def tried(client: Client, row: ThrottleRule | None = None, span: str = "hour", **values: Any) -> Any:
+    posted = form(client, url("throttlerule_change", row.pk) if row else ADD, **values)
+    return client.post(f"{TRIAL}?row={row.pk if row else ''}", {**posted, "span": span})
+
+
+def sides(answer: Any) -> dict[str, tuple[int, int]]:
+    return {side["name"]: (side["one"].refused, len(side["one"].idents)) for side in answer.context["sides"]}
+
+
+def remarks(answer: Any) -> str:
+    return " ".join(answer.context["remarks"])
+
+
+@BOTH
+@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.row("R09")
+def test_both_rules_as_the_command_replays_them(operator: Client, refused: Any, span: str, tmp_path: Path) -> None:
+    answer = tried(operator, live(), span, rate="2/hour")
+    out = io.StringIO()
+    rules = {"live rule": LOG, "edited rule": {**LOG, "rate": "2/hour"}}
+    (tmp_path / "try.json").write_text(json.dumps(rules))
+    call_command("throttle_backtest", str(tmp_path / "try.json"), "--recorded", span, "--json", stdout=out)
+    told = json.loads(out.getvalue())
+    said = {name: (one["refused"], one["idents"]) for name, one in told["rules"].items()}
+    assert sides(answer) == said == {"live rule": (4, 1), "edited rule": (8, 2)}
+    assert answer.context["calls"] == told["calls"] == 13
+    most = [(row["ident"], row["numbers"]) for row in answer.context["affected"]]
+    assert most == [(places.hashed("ip:192.0.2.1"), [4, 7]), (places.hashed("ip:192.0.2.2"), [0, 1])]
+    text = answer.content.decode()
+    assert "100.00% of the callers" in text and "192.0.2" not in text
+    assert "live rule: 4 refused, 4 at most in one of" in text
+
+
+def test_a_mistake_in_the_form_is_told(operator: Client, refused: Any) -> None:
+    text = tried(operator, live(), rate="many", name=NASTY).content.decode()
+    assert "Nothing was tried, as the form has a mistake" in text and "&#x27;many&#x27;" in text
+    assert "<table" not in text and NASTY not in text
+    assert operator.get(TRIAL).status_code == 405
+
+
+@pytest.mark.row("A53")
+def test_names_in_clear_are_inert_and_lead_to_their_explanation(operator: Client, enforce: Enforce) -> None:
+    record(enforce(api=LOG, RECORD_IDENTS=True), {"user:<b>&ident=x": 9}, NASTY)
+    text = tried(operator, live(name=NASTY), rate="2/hour").content.decode()
+    assert NASTY not in text and "user:<b>" not in text
+    assert f'<a href="{url("explain")}?ident=user%3A%3Cb%3E%26ident%3Dx">' in text
+
+
+def test_who_may_only_see_tries_the_live_rule_and_others_nothing(client: Client, refused: Any) -> None:
+    row, seer = live(), user("view_throttlerule")
+    trial = f"{TRIAL}?row={row.pk}"
+    assert client.post(trial).status_code == 302
+    client.force_login(seer)
+    assert 'id="rule-trial-hour"' in client.get(url("throttlerule_change", row.pk)).content.decode()
+    answer = client.post(trial, {"span": "hour"})
+    assert sides(answer) == {"live rule": (4, 1)}
+    assert remarks(answer) == "You may not edit rules."
+    seer.user_permissions.clear()
+    assert client.post(trial).status_code == 403
