@@ -1,4 +1,4 @@
-"""Reads calls from an access log: the combined or common format of web servers, or an object of JSON on each line."""
+"""Reads calls from an access log: the combined or common format, that of AWS' load balancers, or JSON on each line."""
 
 from __future__ import annotations
 
@@ -13,24 +13,47 @@ from pathlib import Path
 from sys import intern, stdin
 from typing import Any, Final, NamedTuple
 
+from django_throttle.identity.address import parse
+
 NUMBER: Final = re.compile(r"\d{9,}(\.\d+)?")
 GZIP: Final = b"\x1f\x8b"
 MAX_LINE: Final = 65_536  # bytes; what is longer is cut, and most likely not understood
-# A virtual host may stand in front, as in Apache's vhost_combined. Clients choose the request and what follows: each
-# pattern takes no longer than the length of the line.
-COMBINED: Final = re.compile(r'(?:\S+:\d+ )?(\S+) \S+ (.*?) \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\] "')
-STATUS: Final = re.compile(r'" (\d{3}) ')
-REQUEST: Final = re.compile(r"([A-Z]+) (\S+)")
+# Clients choose the request and what follows: each pattern takes no longer than the length of the line.
+COMBINED: Final = re.compile(r'(.*?) \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\] "')
+STATUS_IN_LINE: Final = re.compile(r'(?<!\\)" (\d{3}) ')
+REQUEST: Final = re.compile(r"([A-Z][A-Z-]*) (\S+)")
+HOST_AND_PORT: Final = re.compile(r"\S+:\d+")
+MOMENT: Final = r"\d{4}-\d\d-\d\dT[\d:.]+Z"
+# https://docs.aws.amazon.com/elasticloadbalancing/latest/application/load-balancer-access-logs.html; classic load
+# balancers have no type.
+BALANCER: Final = re.compile(
+    rf'(?:(?:https?|h2|grpcs|wss?) +)?({MOMENT}) \S+ (\S+)(?: \S+){{4}} (\d{{3}}|-)(?: \S+){{3}} "([^"]*)"'
+)
+# What follows the request there, up to when it came: a line is written when its answer, or its WebSocket, ends.
+CREATED: Final = re.compile(rf' "[^"]*"(?: \S+){{3}}(?: "[^"]*"){{3}} ?\S+ ({MOMENT}) ')
+SLASHED_DATE: Final = re.compile(r"(\d{4})/(\d\d)/(\d\d) ")
 MONTHS: Final = {
     name: f"{number:02}"
     for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)  # noqa: SIM905
 }
 # The names that servers and log libraries give to a fact, the first that is there counts.
-TIME: Final = ("time", "timestamp", "@timestamp", "ts", "msec", "time_iso8601", "time_local")
-ADDRESS: Final = ("remote_addr", "address", "client_ip", "remote_ip", "ip", "client")
-USER: Final = ("user", "remote_user", "user_id")
-METHOD: Final = ("method", "request_method")
-PATH: Final = ("path", "uri", "request_uri", "url")
+TIME: Final = (
+    "StartUTC", "StartLocal", "time", "timestamp", "@timestamp", "ts", "msec", "time_iso8601", "time_local",
+)  # fmt: skip
+ADDRESS: Final = (
+    "client_ip", "remote_addr", "address", "remote_ip", "ip", "client", "ClientHost", "ClientAddr",
+)  # fmt: skip
+USER: Final = ("user", "remote_user", "user_id", "ClientUsername")
+METHOD: Final = ("method", "request_method", "RequestMethod")
+PATH: Final = ("path", "uri", "request_uri", "url", "RequestPath")
+STATUS: Final = (
+    "status", "status_code", "response_status", "response_code", "http_status", "statusCode", "DownstreamStatus",
+    "elb_status_code", "response", "code",
+)  # fmt: skip
+CODE: Final = re.compile(r"0+|[1-5]\d\d")  # 0 where the client has gone before an answer
+LEVEL: Final = ("level", "levelname", "severity")
+# Of Caddy's loggers the one that has a line for each request; errors have lines of their own beside it.
+CADDY_LOGGER: Final = "http.log.access"
 
 
 class Call(NamedTuple):
@@ -67,7 +90,7 @@ def read(path: str, progress: Callable[[float], None] = lambda share: None) -> A
                 progress(min(1.0, file.tell() / size))
             text = line.decode(errors="replace").strip()
             try:
-                calls.append(_of_json(text) if text.startswith("{") else _of_combined(text))
+                calls.append(_call_of(text))
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 if text:
                     unread, first = unread + 1, first or (number, text[:200])
@@ -83,43 +106,85 @@ def _lines(file: io.BufferedReader) -> Iterator[bytes]:
             line = found.readline(MAX_LINE)
 
 
+def _call_of(text: str) -> Call:
+    """Return the call of a line; raise an error if the line is none, or no request."""
+    if text.startswith("{"):
+        return _of_json(text)
+    balanced = BALANCER.match(text)
+    return _of_combined(text) if balanced is None else _of_balancer(text, balanced)
+
+
 def _of_combined(text: str) -> Call:
     begin = COMBINED.match(text)
-    status = begin and STATUS.search(text, begin.end() - 1)
-    if begin is None or status is None:
+    status = begin and STATUS_IN_LINE.search(text, begin.end() - 1)
+    request = begin and status and REQUEST.match(text, begin.end(), status.start())
+    if begin is None or status is None or request is None:
         raise ValueError("a line of the combined format has an address, a time, a request and a status")
-    address, user, time = begin.groups()
-    request = REQUEST.match(text, begin.end(), status.start())
-    method, path = request.groups() if request else ("", "")
-    return _call(_clf_seconds(time), address, "" if user == "-" else user, method, path, "", int(status[1]))
+    address, user = _address_and_user(begin[1])
+    return _call(_clf_seconds(begin[2]), address, user, request[1], request[2], "", int(status[1]))
+
+
+def _address_and_user(text: str) -> tuple[str, str]:
+    """Return both of what stands before the time. The name of the virtual host may be there too, first or second."""
+    words = text.split(" ", 3)
+    if parse(words[0]) is None and (HOST_AND_PORT.fullmatch(words[0]) or (words[1:] and parse(words[1]) is not None)):
+        words = text.split(" ", 4)[1:]
+    address, _, *rest = words
+    user = " ".join(rest).removeprefix("- ") if rest else "-"
+    return address, "" if user == "-" else user
+
+
+def _of_balancer(text: str, begin: re.Match[str]) -> Call:
+    ended, address, status, line = begin.groups()
+    request = REQUEST.match(line)
+    if request is None:
+        raise ValueError("this is no request")
+    created = CREATED.match(text, begin.end())
+    at = _seconds(created[1] if created else ended)
+    return _call(at, address, "", request[1], request[2], "", 0 if status == "-" else int(status))
 
 
 def _of_json(text: str) -> Call:
     line = json.loads(text)
-    method, _, path = str(line.get("request") or "").partition(" ")
+    inner = [line[name] for name in ("request", "response") if isinstance(line.get(name), dict)]
+    if inner and not str(line.get("logger", CADDY_LOGGER)).startswith(CADDY_LOGGER):
+        raise ValueError("this line of Caddy is no request")
+    for facts in inner:
+        line = {**line, **facts}
+    said = line.get("request")
+    request = REQUEST.match(said) if isinstance(said, str) else None
+    method, path = request.groups() if request else ("", "")
     address, user = _text(_first(line, ADDRESS)), _text(_first(line, USER))
+    status = next((int(line[name]) for name in STATUS if CODE.fullmatch(str(line.get(name)))), None)
     if not address and not user:
         raise ValueError("a line of JSON has an address or a user")
-    return _call(
-        _seconds(_first(line, TIME)),
-        address,
-        user,
-        _text(_first(line, METHOD)) or method,
-        _text(_first(line, PATH)) or path.partition(" ")[0],
-        _text(line.get("scope")),
-        int(line.get("status") or 0),
-    )
+    if status is None and _first(line, ("status",)) is not None:
+        raise ValueError("a status has three digits")
+    if status is None and _first(line, LEVEL) is not None:
+        raise ValueError("this is a message of a program, and no request")
+    method, path = _text(_first(line, METHOD)) or method, _text(_first(line, PATH)) or path
+    if not (method or path) and any(name in line for name in ("request", *METHOD, *PATH)):
+        raise ValueError("what the client sent is no request")
+    return _call(_seconds(_first(line, TIME)), address, user, method, path, _text(line.get("scope")), status or 0)
 
 
 def _call(
-    at: float, address: str, user: str, method: str | None, path: str | None, scope: str, status: int
+    at: float, address: str, user: str, method: str, path: str, scope: str, status: int
 ) -> Call:  # a million of them: equal texts are one
-    where = (path or "").partition("?")[0]
-    return Call(at, intern(address), intern(user), intern((method or "").upper()), intern(where), intern(scope), status)
+    where = path.partition("?")[0]
+    if "://" in where:
+        where = "/" + where.partition("://")[2].partition("/")[2]
+    parsed = parse(address)
+    known = address if parsed is None else str(parsed)
+    return Call(at, intern(known), intern(user), intern(method.upper()), intern(where), intern(scope), status)
 
 
 def _first(line: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((line[name] for name in names if line.get(name) not in (None, "", "-")), None)
+    for name in names:
+        value = line.get(name)
+        if value not in (None, "", "-") and not isinstance(value, dict):
+            return value
+    return None
 
 
 def _text(value: object) -> str:
@@ -127,17 +192,25 @@ def _text(value: object) -> str:
 
 
 def _seconds(time: Any) -> float:
-    """Seconds since 1970: a number of them, or of milliseconds; a text in ISO 8601, of UTC without a zone, or CLF's."""
+    """Return seconds since 1970 of a number, in seconds to nanoseconds, or of a text: ISO 8601, CLF's or Caddy's.
+
+    A text without a zone is of UTC.
+    """
     if isinstance(time, str):
+        if SLASHED_DATE.match(time):
+            time = time.replace("/", "-", 2)
         if "/" in time:
             return _clf_seconds(time)
         if not NUMBER.fullmatch(time):
-            found = datetime.fromisoformat(time)
-            return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+            moment = datetime.fromisoformat(time)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         time = float(time)
-    if type(time) not in (int, float) or not 0 <= time < 1e14:
+    if type(time) not in (int, float) or not 0 <= time < 1e20:
         raise ValueError("this is no time")
-    return time / 1000 if time > 1e11 else float(time)
+    for unit in (1e9, 1e6, 1e3):
+        if time > 1e8 * unit:
+            return float(time / unit)
+    return float(time)
 
 
 @lru_cache(maxsize=65_536)

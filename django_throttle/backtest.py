@@ -12,6 +12,7 @@ from functools import cache
 from math import sqrt
 from types import SimpleNamespace
 from typing import Any, Final
+from urllib.parse import unquote
 
 from django.conf import settings
 from django.urls import Resolver404, get_resolver
@@ -91,6 +92,13 @@ def why_not(rule: Rule) -> str | None:
         ),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def without_statuses(calls: Sequence[Call], rule: Rule) -> str | None:
+    """Return why a log is not enough for a rule that counts or refunds by the answer; None if it is."""
+    if any(call.status for call in calls) or not (rule.count_on or rule.refund_on):
+        return None
+    return gettext_lazy("the log does not say how requests were answered")
 
 
 def replay(
@@ -247,6 +255,6 @@ def _give_back(store: MemoryStore, charges: Charges, answers: Sequence[Answer], 
 
 def _scope(path: str) -> str:
     try:
-        return scope_of_match(get_resolver(settings.ROOT_URLCONF).resolve(path))
+        return scope_of_match(get_resolver(settings.ROOT_URLCONF).resolve(unquote(path)))
     except Resolver404:
         return NO_ROUTE

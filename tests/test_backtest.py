@@ -180,7 +180,6 @@ def calls_of(tmp_path: Path, *lines: str) -> list[Call]:
         ("example.org:443 " + COMBINED.format("-"), LINE),
         (COMBINED.format("-").replace("192.0.2.7", "::1"), LINE._replace(address="::1")),
         (COMBINED.format("-").partition(' "-"')[0], LINE),  # common
-        (COMBINED.format("-").replace("GET /a?b=1 HTTP/1.1", r"\x16\x03"), LINE._replace(method="", path="")),
         ('{"time": 1431857103, "remote_addr": "192.0.2.7", "request": "GET /a?b=1 HTTP/1.1", "status": "200"}', LINE),
         ('{"msec": "1431857103.000", "ip": "192.0.2.7", "method": "get", "uri": "/a", "status": 200}', LINE),
         ('{"ts": 1431857103000, "ip": "192.0.2.7", "method": "GET", "path": "/a", "status": 200}', LINE),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import CommandError
 
 from django_throttle.access_log import AccessLog, read
-from django_throttle.backtest import SPANS, RecordedCaller, Replayed, recorded_calls, replay, why_not
+from django_throttle.backtest import SPANS, RecordedCaller, Replayed, recorded_calls, replay, why_not, without_statuses
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_noop, with_commas
 from django_throttle.management import ShellCommand
@@ -42,7 +43,7 @@ class Command(ShellCommand):
         calls.add_argument(
             "--log",
             metavar="FILE[.gz]",
-            help="a log in the combined format, or with a JSON object on each line; - is standard input",
+            help="a log of Apache, nginx, Caddy, Traefik or AWS' load balancers, or lines of JSON; - is standard input",
         )
         parser.add_argument(
             "--together",
@@ -63,6 +64,15 @@ class Command(ShellCommand):
         except (OSError, EOFError, ValueError) as error:  # ValueError: a path with NUL
             raise CommandError(gettext("cannot read {name!r}: {why}", name=log, why=_why(error))) from error
         self._complain(told)
+        usable = self._left(usable, partial(without_statuses, told.calls), rules)
+        unanswered = sum(not call.status for call in told.calls)
+        if unanswered and any(rule.count_on or rule.refund_on for rule in usable):
+            line = ngettext(
+                "{count:,} call has no status: it counts, and nothing is given back",
+                "{count:,} calls have no status: they count, and nothing is given back",
+                unanswered,
+            )
+            self.stderr.write(line)
         found = replay(usable, told.calls, together=together, progress=lambda share: show(gettext("deciding"), share))
         show("", 0.0)
         if options["json"]:
@@ -109,6 +119,10 @@ class Command(ShellCommand):
         except (OSError, ValueError) as error:  # ValueError: a path with NUL
             raise CommandError(gettext("cannot read {name!r}: {why}", name=path, why=_why(error))) from error
         rules = [replace(row.as_rule(), enabled=True) for row in rows]
+        return self._left(rules, why_not, path)
+
+    def _left(self, rules: Sequence[Rule], why_not: Callable[[Rule], str | None], path: str) -> list[Rule]:
+        """Return the rules that can be replayed; the others are named. Where there is none, that is an error."""
         for rule in rules:
             if why := why_not(rule):
                 self.stderr.write(gettext("{name} is left out: {why}", name=rule.name, why=why))
