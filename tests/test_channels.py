@@ -15,14 +15,11 @@ from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.core import Decision
 from django_throttle.exceptions import InvalidSetting
 from tests.consumers import (
-    EVERY_KIND,
     KINDS,
-    TWO_FRAMES,
     TWO_SOCKETS,
     AsyncEcho,
     PlainEcho,
     handshake,
-    held,
     opened,
     socket,
 )
@@ -32,19 +29,6 @@ enforce = pytest.fixture(enforcer)
 
 
 class TestHandshake:
-    @EVERY_KIND
-    async def test_every_kind_of_consumer(self, enforce: Enforce, app: Any) -> None:
-        store = enforce(sockets={**TWO_SOCKETS, "limit": 1}, frames=TWO_FRAMES)
-        communicator = await opened(app)
-        assert await socket(app).connect() == (False, 4430)
-        for n in range(2):
-            await communicator.send_json_to({"n": n})
-            assert await communicator.receive_json_from() == {"n": n}
-        await communicator.send_json_to({"n": 2})
-        assert (await communicator.receive_json_from())["code"] == "rate_limited"
-        await communicator.disconnect()
-        assert held(store) == 0
-
     async def test_what_a_consumer_says_holds_for_refused_handshakes_too(self, enforce: Enforce) -> None:
         class Own(AsyncEcho):
             refuse = "frame"

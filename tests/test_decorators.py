@@ -84,20 +84,6 @@ class TestWhatItGoesAround:
         ask = AsyncRequestFactory().options if name == "options" else AsyncRequestFactory().get
         assert [(await Page.as_view()(ask("/"))).status_code for _ in range(2)] == [200, 429]
 
-    def test_the_end_of_an_iteration_is_raised_as_it_is(self, enforce: Enforce) -> None:
-        enforce(api={"rate": "5/min"})
-        rest = iter("a")
-
-        @throttle("api", ident="everyone")
-        def following() -> str:
-            return next(rest)
-
-        assert following() == "a"
-        with pytest.raises(StopIteration):
-            following()
-        with pytest.raises(StopIteration):
-            throttle("api")(lambda request: next(rest))(RequestFactory().get("/"))
-
     def test_a_method_of_anything_else(self, enforce: Enforce) -> None:
         """One that is given a request is no view for it: what it returns is nobody's response."""
 

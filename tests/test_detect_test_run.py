@@ -66,14 +66,6 @@ def test_a_redis_is_left_alone_until_asked_for(settings: Any, redis_url: str) ->
     assert isinstance(get_store(), RedisStore)
 
 
-def test_it_is_left_alone_by_whoever_made_the_store_before(settings: Any, redis_url: str) -> None:
-    detect_test_run.declare(False)
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "AGENT": False}
-    assert isinstance(get_store(), RedisStore)
-    detect_test_run.declare(True)
-    assert isinstance(get_store(), MemoryStore)
-
-
 @pytest.mark.parametrize(
     "words",
     [("throttle_reset", "user:1"), ("throttle_inspect",), ("throttle_costs",), ("refresh_connections", "--once")],

@@ -14,15 +14,17 @@ import httpx
 import pytest
 
 from django_throttle.exceptions import Refused, ThrottleError
-from django_throttle.httpx import CallRefused, ThrottledTransport
+from django_throttle.httpx import AsyncThrottledTransport, CallRefused, ThrottledTransport
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.crew import Crew
 from tests.inside import commands_to, count_in
 from tests.other_side import OtherSide, aclient, call, client, other_side
 from tests.servers import free_port, wait_until
 
-DEAD = "redis://127.0.0.1:{}/0"
 Rules = Callable[..., Any]
+LOG = {"algorithm": "sliding_log"}
+QUEUE = {"algorithm": "leaky_bucket", "action": "delay", "max_delay": 60}
+SLOT = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"]}
 
 
 @pytest.fixture
@@ -31,27 +33,19 @@ def other(servers: None) -> Iterator[OtherSide]:
         yield server
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture
 def rules(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Rules:
-    """Puts rules in force, counted by a clock that runs."""
+    """Puts rules in force: async clients count in Redis, sync ones in memory, ``away`` where no Redis answers."""
 
-    def enforce(**given: Any) -> Any:
+    def enforce(away: bool = False, **given: Any) -> Any:
         settings.DJANGO_THROTTLE = {"RULES": given, "DATABASE_RULES": False, "AGENT": False}
-        memory = request.param == "memory"
-        store = MemoryStore() if memory else RedisStore(request.getfixturevalue("redis_url"), deadline=5.0)
+        store: Any = MemoryStore()
+        if away:
+            store = RedisStore(f"redis://127.0.0.1:{free_port()}/0", deadline=0.2)
+        elif "ask" not in request.fixturenames or request.node.callspec.params["ask"] == "async":
+            store = RedisStore(request.getfixturevalue("redis_url"), deadline=5.0)
         count_in(store, monkeypatch)
         return store
-
-    return enforce
-
-
-@pytest.fixture
-def away(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Rules:
-    """The same where nobody answers as Redis."""
-
-    def enforce(**given: Any) -> None:
-        settings.DJANGO_THROTTLE = {"RULES": given, "DATABASE_RULES": False, "AGENT": False}
-        count_in(RedisStore(DEAD.format(free_port()), deadline=0.2), monkeypatch)
 
     return enforce
 
@@ -77,13 +71,16 @@ def ask(request: pytest.FixtureRequest) -> Callable[..., Any]:
                     found.append(error)
         return found
 
+    async def later(parts: Iterator[bytes]) -> Any:
+        for part in parts:
+            yield part
+
     async def awaited(url: str, calls: int = 1, body: Any = None, **options: Any) -> list[Any]:
         found: list[Any] = []
         async with aclient(**options) as caller:
             for _ in range(calls):
-                content = body() if callable(body) else body
                 try:
-                    found.append(await caller.post(url, content=_later(content) if callable(body) else content))
+                    found.append(await caller.post(url, content=later(body()) if callable(body) else body))
                 except CallRefused as error:
                     found.append(error)
         return found
@@ -91,14 +88,6 @@ def ask(request: pytest.FixtureRequest) -> Callable[..., Any]:
     if request.param == "sync":
         return sync
     return lambda *args, **options: asyncio.run(awaited(*args, **options))
-
-
-async def _later(parts: Iterator[bytes]) -> Any:
-    for part in parts:
-        yield part
-
-
-LOG = {"algorithm": "sliding_log"}
 
 
 class TestTurns:
@@ -120,46 +109,53 @@ class TestTurns:
         assert (copy.decision, str(copy)) == (error.decision, str(error))
 
     def test_a_place_too_far_back_in_a_queue_is_not_taken(self, rules: Rules, ask: Any, other: OtherSide) -> None:
-        rules(crm={"rate": "6/min", "algorithm": "leaky_bucket", "action": "delay", "max_delay": 60})
+        rules(crm={"rate": "6/min", **QUEUE})
         answer, *errors = ask(other.url, 3, max_wait=3)
         assert answer.status_code == 200 and len(other.arrivals) == 1
         assert [round(error.decision.retry_after) for error in errors] == [7, 7]
 
-    def test_each_host_has_a_count(self, rules: Rules, other: OtherSide) -> None:
+    @pytest.mark.parametrize("by", ["host", "function"])
+    def test_each_ident_has_a_count(self, rules: Rules, other: OtherSide, by: str) -> None:
         rules(crm={"rate": "1/min", **LOG})
-        with client(max_wait=0) as caller:
-            local = other.url.replace("127.0.0.1", "localhost")
-            assert caller.get(other.url).status_code == caller.get(local).status_code == 200
+        here, there = other.url, other.url.replace("127.0.0.1", "localhost")
+        ident = {"ident": lambda request: request.headers.get("account")} if by == "function" else {}
+        with client(max_wait=0, **ident) as caller:
+            if by == "function":
+                assert [caller.get(here).status_code for _ in range(3)] == [200] * 3, "None is not limited"
+            assert caller.get(here, headers={"account": "a"}).status_code == 200
+            assert caller.get(there, headers={"account": "b"}).status_code == 200
             with pytest.raises(CallRefused):
-                caller.get(local)
-
-    def test_or_what_a_function_says(self, rules: Rules, other: OtherSide) -> None:
-        rules(crm={"rate": "1/min", **LOG})
-        with client(max_wait=0, ident=lambda request: request.headers.get("account")) as caller:
-            assert [caller.get(other.url).status_code for _ in range(3)] == [200] * 3, "None is not limited"
-            assert caller.get(other.url, headers={"account": "a"}).status_code == 200
-            assert caller.get(other.url, headers={"account": "b"}).status_code == 200
-            with pytest.raises(CallRefused):
-                caller.get(other.url, headers={"account": "a"})
+                caller.get(there, headers={"account": "b"})
 
     @pytest.mark.parametrize(
         ("given", "error"),
         [
-            ({"rule": ""}, TypeError),
-            ({"rule": None}, TypeError),
-            ({"ident": ""}, TypeError),
-            ({"ident": 5}, TypeError),
-            ({"max_wait": -1}, ValueError),
-            ({"max_wait": "5"}, ValueError),
-            ({"retries": None}, ValueError),
-            ({"retries": -1}, ValueError),
-            *(({"longest_pause": number}, ValueError) for number in (float("nan"), float("inf"), 1e9)),
-            ({"retries": 1.5}, ValueError),
+            *(({"rule": wrong}, TypeError) for wrong in ("", None)),
+            *(({"ident": wrong}, TypeError) for wrong in ("", 5)),
+            *(({"max_wait": wrong}, ValueError) for wrong in (-1, "5")),
+            *(({"retries": wrong}, ValueError) for wrong in (None, -1, 1.5)),
+            *(({"longest_pause": wrong}, ValueError) for wrong in (float("nan"), float("inf"), 1e9)),
         ],
     )
     def test_options_that_make_no_sense(self, given: dict[str, Any], error: type[Exception]) -> None:
         with pytest.raises(error):
             ThrottledTransport(**{"rule": "crm", **given})
+
+    async def test_another_transport_is_closed_with_it(self) -> None:
+        closed: list[str] = []
+
+        class Inner(httpx.BaseTransport, httpx.AsyncBaseTransport):
+            def close(self) -> None:
+                closed.append("sync")
+
+            async def aclose(self) -> None:
+                closed.append("async")
+
+        with ThrottledTransport("crm", Inner()):
+            pass
+        async with AsyncThrottledTransport("crm", Inner()):
+            pass
+        assert closed == ["sync", "async"]
 
 
 class TestWhatTheOtherSideAsks:
@@ -178,11 +174,22 @@ class TestWhatTheOtherSideAsks:
     def test_is_heeded(self, rules: Rules, ask: Any, other: OtherSide, answer: Any) -> None:
         rules(crm={"rate": "100/s"})
         other.answers = [answer]
-        assert [one.status_code for one in ask(other.url, 3)] == [answer[0], 200, 200]
+        assert [each.status_code for each in ask(other.url, 3)] == [answer[0], 200, 200]
         assert other.arrivals[1] - other.arrivals[0] >= 0.99
 
+    @pytest.mark.parametrize("away", [False, True])
+    def test_is_refused_where_it_is_longer_than_a_call_waits(
+        self, rules: Rules, ask: Any, other: OtherSide, away: bool
+    ) -> None:
+        """Without Redis, what the process has heard itself holds."""
+        rules(away, crm={"rate": "100/s", "on_store_failure": "allow"})
+        other.answers = [(429, {"Retry-After": "30"})]
+        first, second = ask(other.url, 2, max_wait=5)
+        assert first.status_code == 429 and 28 < second.decision.retry_after <= 30
+        assert second.decision.rule == "crm" and len(other.arrivals) == 1
+
     async def test_calls_whose_turn_came_meanwhile_take_a_new_one(self, rules: Rules, other: OtherSide) -> None:
-        rules(crm={"rate": "5/s", "algorithm": "leaky_bucket", "action": "delay", "max_delay": 60})
+        rules(crm={"rate": "5/s", **QUEUE})
         other.answers = [(429, {"Retry-After": "1"})]
         async with aclient() as caller:
             answers = await asyncio.gather(*(caller.get(other.url) for _ in range(4)))
@@ -190,22 +197,18 @@ class TestWhatTheOtherSideAsks:
         first = min(other.arrivals)
         assert not other.leads(first, first + 1, first + 1.2, first + 1.4)
 
-    def test_the_longest_holds(self, rules: Rules, other: OtherSide) -> None:
+    async def test_the_longest_holds(self, rules: Rules, other: OtherSide) -> None:
         rules(crm={"rate": "100/s"})
         other.answers = [(429, {"Retry-After": "30"}), (429, {"Retry-After": "3"})]
         other.go_on.clear()
-
-        async def two_at_once() -> Any:
-            async with aclient(max_wait=0) as caller:
-                calls = [asyncio.ensure_future(caller.get(other.url)) for _ in range(2)]
-                await asyncio.to_thread(wait_until, lambda: len(other.arrivals) == 2)
-                other.go_on.set()
-                await asyncio.gather(*calls)
-                with pytest.raises(CallRefused) as refused:
-                    await caller.get(other.url)
-                return refused.value.decision.retry_after
-
-        assert 28 < asyncio.run(two_at_once()) <= 30
+        async with aclient(max_wait=0) as caller:
+            calls = [asyncio.ensure_future(caller.get(other.url)) for _ in range(2)]
+            await asyncio.to_thread(wait_until, lambda: len(other.arrivals) == 2)
+            other.go_on.set()
+            await asyncio.gather(*calls)
+            with pytest.raises(CallRefused) as refused:
+                await caller.get(other.url)
+        assert 28 < (refused.value.decision.retry_after or 0) <= 30
 
     @pytest.mark.parametrize(
         "fields",
@@ -227,9 +230,8 @@ class TestWhatTheOtherSideAsks:
                 caller.get(other.url)
         assert 58 < (refused.value.decision.retry_after or 0) <= 60
         assert "calls go on after 60 s (longest_pause)" in caplog.text and "127.0.0.1" not in caplog.text
-        if isinstance(store, RedisStore):
-            keys = list(store.transport.client.scan_iter(f"{store.prefix}:*"))
-            assert keys and all(0 < store.transport.client.pttl(key) <= 120_000 for key in keys)
+        keys = list(store.transport.client.scan_iter(f"{store.prefix}:*"))
+        assert keys and all(0 < store.transport.client.pttl(key) <= 120_000 for key in keys)
 
     def test_retries_are_for_those_who_ask_for_them(self, rules: Rules, ask: Any, other: OtherSide) -> None:
         rules(crm={"rate": "100/s"})
@@ -239,12 +241,9 @@ class TestWhatTheOtherSideAsks:
         assert other.bodies == [b"whole"] * 3
         first, *waits = other.arrivals
         assert waits[0] - first >= 0.99 and waits[1] - waits[0] >= 0.99
-
-    def test_a_retry_that_would_wait_too_long_is_left(self, rules: Rules, ask: Any, other: OtherSide) -> None:
-        rules(crm={"rate": "100/s"})
         other.answers = [(429, {"Retry-After": "30"})]
         (answer,) = ask(other.url, retries=5, max_wait=2)
-        assert answer.status_code == 429 and answer.content == b"ok"
+        assert answer.status_code == 429 and answer.content == b"ok", "it would wait too long"
 
     def test_a_body_that_can_be_sent_once_is_sent_once(self, rules: Rules, ask: Any, other: OtherSide) -> None:
         rules(crm={"rate": "100/s"})
@@ -254,10 +253,8 @@ class TestWhatTheOtherSideAsks:
 
 
 class TestSlots:
-    SLOT = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"]}
-
     def test_are_held_until_the_answer_is_closed(self, rules: Rules, other: OtherSide) -> None:
-        rules(crm=self.SLOT)
+        rules(crm=SLOT)
         with client(max_wait=0) as caller:
             with caller.stream("GET", other.url) as answer:
                 with pytest.raises(CallRefused):
@@ -266,7 +263,7 @@ class TestSlots:
             assert caller.get(other.url).status_code == 200
 
     def test_go_back_when_the_call_fails(self, rules: Rules, other: OtherSide) -> None:
-        rules(crm=self.SLOT)
+        rules(crm=SLOT)
         with client(max_wait=0, ident="everything") as caller:
             with pytest.raises(httpx.ConnectError):
                 caller.get(f"http://127.0.0.1:{free_port()}/")
@@ -275,17 +272,18 @@ class TestSlots:
     async def test_go_back_when_the_call_is_cancelled(
         self, rules: Rules, other: OtherSide, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        commands = commands_to(rules(crm=self.SLOT), monkeypatch)
+        commands = commands_to(rules(crm=SLOT), monkeypatch)
         other.go_on.clear()
         async with aclient(max_wait=30) as caller:
             under_way = asyncio.ensure_future(caller.get(other.url))
             await asyncio.to_thread(wait_until, lambda: other.arrivals)
+            asked = len(commands)
             waits = asyncio.ensure_future(caller.get(other.url))
-            await asyncio.to_thread(wait_until, lambda: len(commands) >= 2)
-            for one in (waits, under_way):
-                one.cancel()
+            await asyncio.to_thread(wait_until, lambda: len(commands) > asked)
+            for each in (waits, under_way):
+                each.cancel()
                 with pytest.raises(asyncio.CancelledError):
-                    await one
+                    await each
             other.go_on.set()
             assert (await caller.get(other.url)).status_code == 200
 
@@ -306,9 +304,8 @@ class TestProcesses:
         other.answers = [(429, {"Retry-After": "60"})]
         first = crew.run(_first_only, other.url, throttle)
         assert sorted(map(str, first)) == ["[429]", "[]", "[]"]
-        assert all(
-            -60 <= one < -30 for found in crew.run(call, other.url, throttle, 3, {"max_wait": 1}) for one in found
-        )
+        answers = crew.run(call, other.url, throttle, 3, {"max_wait": 1})
+        assert all(-60 <= wait < -30 for found in answers for wait in found)
         assert len(other.arrivals) == 1
 
 
@@ -316,14 +313,7 @@ def _first_only(number: int, url: str, throttle: dict[str, Any]) -> list[Any]:
     return call(number, url, throttle, 1, {}) if number == 0 else []
 
 
-class TestWithoutRedis:
-    def test_deny(self, away: Rules, ask: Any, other: OtherSide) -> None:
-        away(crm={"rate": "1/min", "on_store_failure": "deny"})
-        (error,) = ask(other.url, max_wait=0)
-        assert isinstance(error, CallRefused) and error.decision.unavailable and not other.arrivals
-
-    def test_what_the_process_has_heard_itself_holds(self, away: Rules, ask: Any, other: OtherSide) -> None:
-        away(crm={"rate": "1/min", "on_store_failure": "allow"})
-        other.answers = [(429, {"Retry-After": "30"})]
-        answer, error = ask(other.url, 2, max_wait=5)
-        assert answer.status_code == 429 and 28 < error.decision.retry_after <= 30
+def test_without_redis_the_policy_of_the_rule_decides(rules: Rules, ask: Any, other: OtherSide) -> None:
+    rules(away=True, crm={"rate": "1/min", "on_store_failure": "deny"})
+    (error,) = ask(other.url, max_wait=0)
+    assert isinstance(error, CallRefused) and error.decision.unavailable and not other.arrivals

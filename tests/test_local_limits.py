@@ -29,20 +29,6 @@ def test_what_all_processes_attempt_together_is_held_to_the_limit(clock: FrozenC
     assert all(number / 45 == pytest.approx(25, rel=0.12) for number in passed)
 
 
-def test_who_is_suppressed_asks_no_longer_than_a_minute(clock: FrozenClock, store: Away) -> None:
-    busy, rests = Process(clock, store), Process(clock, store)
-    busy.run(10, 400)
-    rests.attempt()
-    rests.flush()
-    asked = []
-    for _ in range(120):
-        busy.run(1, 400)
-        store.asked = []
-        rests.flush()
-        asked.append(bool(store.asked))
-    assert 50 <= sum(asked) <= 65 and not any(asked[65:]) and len(rests.limits.cache.meters) == 0
-
-
 def test_who_is_idle_is_not_reported_and_then_forgotten(process: Process, store: Away, clock: FrozenClock) -> None:
     process.run(3, 10)
     for _ in range(3):

@@ -59,13 +59,6 @@ class TestOneProcess:
         assert len(commands) <= 10
         assert used(store) >= 1000
 
-    async def test_nor_do_those_on_an_event_loop(self, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        limits = Limiter([HOT], store)
-        commands = commands_to(store, monkeypatch)
-        decisions = await asyncio.gather(*(limits.aacquire("everyone") for _ in range(1000)))
-        assert all(decision.allowed for decision in decisions)
-        assert len(commands) <= 10, "whoever comes while one buys waits for that"
-
     def test_remaining_has_what_the_process_holds(self, store: RedisStore) -> None:
         limits = Limiter([HOT], store)
         told = [decision.remaining for decision in warm(limits)]

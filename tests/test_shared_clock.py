@@ -16,8 +16,6 @@ from django_throttle.call_facts import Facts
 from django_throttle.core import Override
 from django_throttle.limiter import decide
 from django_throttle.models import ThrottleCandidate, ThrottleOverride, ThrottleRule
-from django_throttle.recording.overview import overview
-from django_throttle.recording.process_rules import RulesReporter
 from django_throttle.rulebook import in_force, sources
 from django_throttle.rulebook.snapshot import Overrides
 from django_throttle.shared_clock import SharedClock
@@ -105,19 +103,6 @@ def test_a_process_logs_it_once(
             in_force.fetch(store)
     (line,) = [record.message for record in caplog.records if "the clock of this host" in record.message]
     assert ("300.0 s behind Redis'" in line) is (off < 0)
-
-
-@OFF
-def test_the_overview_names_the_host(enforce: Live, host: Callable[[float], None], off: float) -> None:
-    store = enforce(api={"rate": "5/min"})
-    rulebook.refresh()
-    host(off)
-    in_force.fetch(store)
-    RulesReporter(store, "uid")()
-    host(0.0)
-    found = overview(store, ["api"])
-    assert f"300.0 s {'behind' if off < 0 else 'ahead of'} Redis'" in found.in_words
-    assert [process.state for process in found.processes] == ["live"]
 
 
 @pytest.mark.django_db

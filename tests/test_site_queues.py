@@ -13,7 +13,6 @@ from django_tasks_db.models import DBTaskResult
 
 from django_throttle.site_queues import (
     QUEUED,
-    UNKNOWN,
     CeleryTasks,
     DjangoTasks,
     Found,
@@ -26,8 +25,6 @@ from django_throttle.turns import Turn
 TURN = Turn("queue", "user:1", 4_000_000_000.0)
 MOMENT = datetime.fromtimestamp(TURN.at, UTC)
 app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
-silent = Celery("silent", broker="memory://", set_as_current=False)
-BaseTaskBackend = import_module(f"{tasks_module()}.backends.base").BaseTaskBackend
 
 
 @import_module(tasks_module()).task()  # type: ignore[misc,unused-ignore]
@@ -38,10 +35,6 @@ def django_task(*args: Any, **kwargs: Any) -> str:
 @app.task(name="shop.celery_task")  # type: ignore[misc,unused-ignore]
 def celery_task(*args: Any, **kwargs: Any) -> str:
     return "done"
-
-
-@silent.task(name="shop.silent_task")  # type: ignore[misc,unused-ignore]
-def silent_task() -> None: ...
 
 
 def enqueued(queue: SiteQueue, task: Any, awaited: bool) -> tuple[str, str]:
@@ -65,12 +58,6 @@ def test_django_tasks_run_after_the_moment(awaited: bool) -> None:
     assert DjangoTasks().find(place, task_id) is None
 
 
-def test_a_backend_without_results_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = type(import_module(tasks_module()).task_backends["default"])
-    monkeypatch.setattr(backend, "get_result", BaseTaskBackend.get_result)
-    assert DjangoTasks().find("default", "x") == Found(UNKNOWN)
-
-
 @pytest.mark.parametrize("awaited", [False, True])
 def test_celery_gets_the_moment_as_eta(monkeypatch: pytest.MonkeyPatch, awaited: bool) -> None:
     sent: list[Any] = []
@@ -91,11 +78,6 @@ def test_celery_gets_the_moment_as_eta(monkeypatch: pytest.MonkeyPatch, awaited:
         assert CeleryTasks().find(place, task_id) == Found(told)
     app.backend.store_result(task_id, "result", "SUCCESS")
     assert CeleryTasks().find(place, task_id) == Found("done", "result")
-
-
-def test_celery_without_a_result_backend_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_throttle.site_queues.deferred_to", [silent_task])
-    assert CeleryTasks().find("shop.silent_task", "x") == Found(UNKNOWN)
 
 
 def test_only_tasks_have_a_queue() -> None:

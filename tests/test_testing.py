@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -364,3 +364,19 @@ def test_the_clock_stands_at_any_moment_that_has_a_time_zone() -> None:
         assert clock() == FrozenClock(moment)() == 1_700_000_000
     with pytest.raises(ValueError, match="no time zone"):
         FrozenClock(datetime(2024, 1, 1))  # noqa: DTZ001 (that is the point)
+
+
+def test_the_fixtures_of_pytest(throttle_store: MemoryStore, throttle_rules: Callable[..., None]) -> None:
+    assert get_store() is throttle_store
+    throttle_rules(ONE)
+    assert passed(1) == 1
+    throttle_rules(OTHER, merge=True)
+    assert (names(), passed(2)) == (["one", "other"], 1), "on the same store"
+    throttle_rules(OTHER)
+    assert names() == ["other"]
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_each_test_has_a_store_of_its_own(turn: int, throttle_rules: Callable[..., None]) -> None:
+    throttle_rules(ONE)
+    assert passed(3) == 2

@@ -14,11 +14,8 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from django_throttle import observe
-from django_throttle.call_facts import Facts
 from django_throttle.core.decision import Outcome, conclude
-from django_throttle.exceptions import Cause
-from django_throttle.limiter import Limiter, decide
+from django_throttle.limiter import decide
 from django_throttle.meter import Meter
 from django_throttle.observe import metrics
 from django_throttle.observe.metrics import COSTLY, DECISIONS, Add, Counts, Metric
@@ -87,25 +84,6 @@ def test_what_a_door_decides_is_counted(enforce: Enforce) -> None:
         value("decision_seconds_count"),
     ]
     assert [now - then for now, then in zip(after, before, strict=True)] == [2, 3, 5]
-
-
-@pytest.mark.parametrize("cause", Cause)
-def test_failures_of_the_store_are_counted_by_cause(cause: Cause, settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"AGENT": False, "HOOKS": HOOKS}
-    before = value("store_failures_total", cause=cause.value)
-    observe.tell(FACTS, decided(True)._replace(degraded=True, cause=cause))
-    assert value("store_failures_total", cause=cause.value) - before == 1
-
-
-def test_what_is_held_open_is_shown(settings: Any) -> None:
-    rule = {"limit": 5, "algorithm": "concurrency", "key": "everyone", "events": ["connection"]}
-    settings.DJANGO_THROTTLE = {"RULES": {"slots": rule}, "DATABASE_RULES": False, "AGENT": False}
-    held = [decide(Facts("any", ("connection",), FACTS.who)) for _ in range(3)]
-    assert value("leases_held") == 3
-    for decision in held:
-        Limiter([], get_store()).release(decision.lease)
-    assert value("leases_held") == 0
-    assert value("breakers_open") == 0, "memory has none"
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])

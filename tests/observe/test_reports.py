@@ -27,18 +27,6 @@ def note(report: Report) -> None:
     heard.append(report)
 
 
-class Note:
-    """A hook that is made once, and called as often as there is something to tell."""
-
-    made = 0
-
-    def __init__(self) -> None:
-        Note.made += 1
-
-    def __call__(self, report: Report) -> None:
-        heard.append(report)
-
-
 def fail(report: Report) -> None:
     raise ZeroDivisionError
 
@@ -67,14 +55,6 @@ def test_the_time_in_a_queue_is_not_counted(
     assert clock.now_us > clock.start_us
     assert decisions[1].delay > 0.05
     assert [report.seconds for report in heard] == [0.0, 0.0]
-
-
-def test_a_class_is_made_once(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Note, "made", 0)
-    enforce(HOOKS=[f"{HERE}.Note"])
-    for _ in range(3):
-        decide(FACTS)
-    assert (Note.made, len(heard)) == (1, 3)
 
 
 def test_a_hook_that_fails_is_logged_once_and_stops_nobody(enforce: Enforce, caplog: pytest.LogCaptureFixture) -> None:

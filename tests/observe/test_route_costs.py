@@ -24,7 +24,7 @@ from django_throttle.observe.route_costs import (
     fetch,
     value_of,
 )
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores import RedisStore
 from tests.servers import RedisServer, free_port
 
 
@@ -139,8 +139,3 @@ class TestRedis:
         agent.stop_for(store)
         assert [route.scope for route in dearest(fetch(store))] == ["search"]
         assert CostFlusher.seconds == 10.0
-
-
-def test_a_store_in_memory_has_those_of_this_process(costs: RouteCosts) -> None:
-    costs.add("search", used(7))
-    assert [route.calls for route in dearest(fetch(MemoryStore()))] == [1]
