@@ -110,7 +110,9 @@ class _Turns:
             except BaseException:
                 yield from release_lease(decision.lease)
                 raise
-            if decision.lease is not None:
+            if response.is_closed:  # it is loaded, as of a cache, so nobody closes it
+                yield from release_lease(decision.lease)
+            elif decision.lease is not None:
                 response.stream = _Held(response.stream, decision.lease)
             try:
                 yield from self._heed(response, ident)

@@ -262,6 +262,18 @@ class TestSlots:
                 assert answer.read() == b"ok"
             assert caller.get(other.url).status_code == 200
 
+    def test_go_back_at_once_where_the_answer_is_loaded(self, rules: Rules) -> None:
+        rules(crm=self.SLOT)
+        inner = httpx.MockTransport(lambda request: httpx.Response(200, content=b"from a cache"))
+
+        async def ask_twice() -> list[bytes]:
+            async with httpx.AsyncClient(transport=AsyncThrottledTransport("crm", inner, max_wait=0)) as caller:
+                return [(await caller.get("https://crm.example/")).content for _ in range(2)]
+
+        with httpx.Client(transport=ThrottledTransport("crm", inner, max_wait=0)) as caller:
+            answers = [caller.get("https://crm.example/").content for _ in range(2)]
+        assert answers + asyncio.run(ask_twice()) == [b"from a cache"] * 4
+
     def test_go_back_when_the_call_fails(self, rules: Rules, other: OtherSide) -> None:
         rules(crm=SLOT)
         with client(max_wait=0, ident="everything") as caller:
