@@ -17,7 +17,7 @@ import django
 import pytest
 from redis import Redis
 
-from django_throttle import agent, agent_thread
+from django_throttle import agent
 from django_throttle.agent_thread import AgentThread
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
@@ -230,16 +230,3 @@ def test_a_failing_job_is_logged_once_a_minute_and_ends_nothing(
     assert [record.message for record in caplog.records] == [
         "the failing job failed, trying again: ValueError: on purpose"
     ]
-
-
-def test_a_failed_job_is_tried_again_soon(running: AgentThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_thread, "RETRY_SECONDS", 0.05)
-    done: list[int] = []
-
-    def fail() -> None:
-        done.append(1)
-        raise ValueError
-
-    running.every(60, fail, "the failing job")
-    running.start()
-    wait_until(lambda: len(done) >= 3, timeout=slack(1))

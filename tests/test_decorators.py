@@ -1,20 +1,27 @@
-"""The decorator: one rule by its name, over views and any other callable."""
+"""The decorator over views and any other callable, and questions by the name of a rule from code that is no view."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
+from ninja import NinjaAPI
 from rest_framework.views import APIView
 
-from django_throttle.decorators import throttle
-from django_throttle.exceptions import Refused
+from django_throttle import rulebook
+from django_throttle.checks import project
+from django_throttle.core import Override, Rule
+from django_throttle.decorators import throttle, unidentified
+from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
+from django_throttle.limiter import aallows, allows
 from tests.doors import BOTH, Enforce, enforcer
 
 enforce = pytest.fixture(enforcer)
@@ -142,3 +149,211 @@ def test_a_rule_that_does_not_exist_is_said_once(enforce: Enforce, caplog: pytes
     assert [work(), work()] == ["done", "done"]
     said = [record.getMessage() for record in caplog.records if "serach" in record.getMessage()]
     assert said == ["there is no rule 'serach', so calls that name it are not limited; did you mean 'search'?"]
+
+
+@pytest.fixture(autouse=True)
+def unpinned() -> Iterator[None]:
+    yield
+    rulebook.pin(None)
+
+
+TWICE = {"rate": "2/min", "algorithm": "fixed_window", "scopes": ["elsewhere"]}
+
+
+def ask(*args: Any, **options: Any) -> Any:
+    """Ask on an event loop, as code without one asks ``allows``."""
+    return asyncio.run(aallows(*args, **options))
+
+
+@pytest.fixture(params=[allows, ask], ids=["allows", "aallows"])
+def question(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def request_of(address: str = "192.0.2.7", method: str = "GET") -> HttpRequest:
+    return RequestFactory().generic(method, "/", REMOTE_ADDR=address)
+
+
+class TestQuestions:
+    @BOTH
+    @pytest.mark.row("R20")
+    def test_the_answer_is_true_until_the_limit(self, enforce: Enforce, question: Any) -> None:
+        enforce(**{"auth-ip": TWICE})
+        answers = [question("auth-ip", "ip:192.0.2.7") for _ in range(3)]
+        assert [bool(answer) for answer in answers] == [answer.allowed for answer in answers] == [True, True, False]
+        assert [answer.remaining for answer in answers] == [1, 0, 0]
+        assert answers[2].rule == "auth-ip" and 0 < answers[2].retry_after <= 60 and answers[2].delay == 0
+        assert question("auth-ip", "ip:192.0.2.8")
+
+    @pytest.mark.parametrize(
+        ("caller", "ident"),
+        [
+            ("account:anna", "account:anna"),
+            (User(pk=7), "user:7"),
+            (AnonymousUser(), "no text"),
+            (request_of(), "ip:192.0.2.7"),
+            ({"type": "websocket", "client": ["192.0.2.9", 1], "headers": []}, "ip:192.0.2.9"),
+        ],
+        ids=str,
+    )
+    def test_callers(self, enforce: Enforce, question: Any, caller: Any, ident: str) -> None:
+        enforce(api=TWICE)
+        assert question("api", caller).outcomes[0].ident == ident
+
+    def test_where_it_is_asked_to_it_raises(self, enforce: Enforce, question: Any) -> None:
+        enforce(api=TWICE)
+        assert question("api", "x", cost=2, raises=True)
+        with pytest.raises(Refused) as refused:
+            question("api", "x", raises=True)
+        assert refused.value.decision.rule == "api"
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [("serach", "no rule 'serach'; did you mean 'search'"), ("slots", "held at once"), ("uploads", "counts bytes")],
+    )
+    def test_a_rule_that_cannot_answer_is_an_error(self, enforce: Enforce, question: Any, name: str, said: str) -> None:
+        enforce(
+            search=TWICE, slots={"limit": 1, "algorithm": "concurrency"}, uploads={"rate": "9/min", "unit": "bytes"}
+        )
+        with pytest.raises(InvalidRule, match=said):
+            question(name, "x")
+
+    def test_what_is_no_caller_is_one_too(self, enforce: Enforce, question: Any) -> None:
+        enforce(api=TWICE)
+        with pytest.raises(TypeError, match="caller is a consumer, its scope, a request or an ident"):
+            question("api", 5)
+
+    @pytest.mark.parametrize(
+        ("caller", "passes"),
+        [(User(pk=7), 5), ("user:7", 2), (request_of("192.0.2.8"), 5), ("ip:192.0.2.8", 2)],
+        ids=str,
+    )
+    def test_exemptions_are_for_callers_who_prove_who_they_are(
+        self, enforce: Enforce, caller: Any, passes: int
+    ) -> None:
+        enforce()
+        exempt = [Override(subject=subject, effect="exempt") for subject in ("user:7", "ip:192.0.2.8")]
+        rulebook.pin(rulebook.Snapshot([Rule.from_options("api", TWICE)], overrides=exempt))
+        assert sum(bool(allows("api", caller)) for _ in range(5)) == passes
+
+    async def test_on_an_event_loop_it_says_what_to_await(self, enforce: Enforce) -> None:
+        enforce(api=TWICE)
+        with pytest.raises(RuntimeError, match="await aallows"):
+            allows("api", "x")
+
+
+class TestMethods:
+    """A rule with methods that code names applies by the method of the request."""
+
+    @pytest.mark.parametrize(("method", "passes"), [("POST", 2), ("GET", 4)])
+    def test_of_the_request_among_the_arguments(self, enforce: Enforce, method: str, passes: int) -> None:
+        enforce(api=TWICE | {"methods": ["POST"]})
+
+        class Shop:
+            @throttle("api", ident="everyone")
+            def order(self, request: HttpRequest) -> bool:
+                return True
+
+        def is_allowed() -> bool:
+            try:
+                return Shop().order(request_of(method=method))
+            except Refused:
+                return False
+
+        assert [is_allowed() for _ in range(4)].count(True) == passes
+        assert sum(bool(allows("api", request_of(method=method))) for _ in range(4)) == passes
+
+    @pytest.mark.parametrize("caller", ["ip:192.0.2.7", User(pk=7), {"type": "websocket"}], ids=str)
+    def test_without_a_request(self, enforce: Enforce, caller: Any) -> None:
+        enforce(api=TWICE | {"methods": ["POST"]})
+        with pytest.raises(InvalidRule, match="the caller is the request"):
+            allows("api", caller)
+
+
+class TestDecoratorsThatAreNoQuestion:
+    def test_above_an_operation_of_ninja_it_would_limit_nothing(self) -> None:
+        api = NinjaAPI(urls_namespace="questions")
+
+        def operation(request: HttpRequest) -> Any:
+            return {}
+
+        with pytest.raises(TypeError, match="below Django Ninja's decorator"):
+            throttle("api")(api.get("x")(operation))
+
+    @pytest.mark.parametrize("answer", [True, False, None, 1, User(pk=1)], ids=repr)
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_function_that_is_no_view_says_so_at_once(self, enforce: Enforce, answer: Any, is_async: bool) -> None:
+        enforce(**{"auth-ip": TWICE})
+
+        @throttle("auth-ip")
+        def may_enter(request: HttpRequest) -> Any:
+            return answer
+
+        @throttle("auth-ip")
+        async def amay_enter(request: HttpRequest) -> Any:
+            return answer
+
+        with pytest.raises(TypeError, match=r'it is no view, .* if not allows\("auth-ip", request\)'):
+            asyncio.run(amay_enter(request_of())) if is_async else may_enter(request_of())
+
+    def test_a_method_that_has_a_request_somewhere_is_told_what_to_write(self, enforce: Enforce) -> None:
+        enforce(api=TWICE)
+
+        class Form:
+            request = request_of()
+
+            @throttle("api")
+            def form_valid(self, form: Any) -> bool:
+                return True
+
+            @throttle("api")
+            def authenticate(self, username: str, request: HttpRequest | None = None) -> bool:
+                return True
+
+        class Backend:
+            authenticate = Form.authenticate
+
+        with pytest.raises(InvalidIdent) as error:
+            Form().form_valid(None)
+        assert 'if not allows("api", self.request), of' in str(error.value)
+        assert "or write ident=lambda self, form: self.request.user" in str(error.value)
+        with pytest.raises(InvalidIdent) as error:
+            Backend().authenticate("anna", request_of())
+        assert "ident=lambda self, username, request=None: request.user" in str(error.value)
+
+    def test_the_check_says_it_too(self) -> None:
+        def of_no_argument() -> None: ...
+
+        def of_a_request_too(name: str, request: HttpRequest) -> None: ...
+
+        class Form:
+            def form_valid(self, form: Any) -> None: ...
+
+            def post(self, data: Any) -> None: ...
+
+        def view(request: HttpRequest, pk: int) -> None: ...
+
+        before = dict(unidentified)
+        try:
+            for function in (
+                of_no_argument,
+                of_a_request_too,
+                Form.form_valid,
+                Form.post,
+                view,
+                lambda *args: None,
+            ):
+                throttle("asked")(function)  # type: ignore[type-var]
+            throttle("asked", ident="everyone")(lambda: None)
+            messages = [message for message in project.check_decorated_functions(None) if "'asked'" in message.msg]
+        finally:
+            unidentified.clear()
+            unidentified.update(before)
+        assert {message.id for message in messages} == {"django_throttle.W049"}
+        found = {
+            message.msg.partition(" is around ")[2].partition(",")[0].rpartition(".")[2]: message.hint
+            for message in messages
+        }
+        assert set(found) == {"of_no_argument", "of_a_request_too", "form_valid"}
+        assert "allows('asked', request)" in found["of_a_request_too"]
+        assert "allows('asked', self.request)" in found["form_valid"]

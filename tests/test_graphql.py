@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -218,39 +218,42 @@ class TestReadings:
         request = RequestFactory().generic(method, f"/graphql?{urlencode(in_url)}", sent, content_type=JSON)
         assert flat(request) == expected
 
-    def test_a_query_by_itself_and_json(self) -> None:
-        assert operation_cost(post({"query": self.DEAR}, "application/graphql")) == 4
-        assert operation_cost(post(self.DEAR, "application/graphql")) == 4
-
     def test_each_text_counts_once_towards_the_length(self) -> None:
         long = "{" + "a " * 4_000 + "}"
         assert operation_cost(post({"query": long}, query="operationName=x")) == 4_000
         assert operation_cost(post({"query": long}, query=urlencode({"variables": "{}"}))) == 4_000
 
 
-class TestRequests:
-    def test_get(self) -> None:
-        sent = {"query": "query($n: Int) { a(first: $n) { b } }", "variables": '{"n": 4}'}
-        assert flat(RequestFactory().get("/graphql", sent)) == 5
-        assert flat(RequestFactory().get("/graphql")) == 1
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (
+            RequestFactory().get(
+                "/graphql", {"query": "query($n: Int) { a(first: $n) { b } }", "variables": '{"n": 4}'}
+            ),
+            5,
+        ),
+        (RequestFactory().get("/graphql"), 1),
+        (post(urlencode({"query": "{ a b }"}), FORM), 2),
+        (RequestFactory().post("/graphql", {"query": "{ a b }"}), 2),
+        (RequestFactory().post("/graphql", {"operations": '{"query": "mutation { a b c }"}', "map": "{}"}), 3),
+        (post({"query": "{ a b }"}, "application/graphql"), 2),
+        (post("{ a b }", "application/graphql"), 2),
+        (post(b"gibberish", "multipart/form-data; boundary=x"), 1),
+        *((post(body), 1) for body in (b"", b"null", b"5", b'"text"', b"{", b"\xff\xfe\x00", b"[" * 100, b"{}")),
+    ],
+    ids=repr,
+)
+def test_where_a_query_stands(request_: HttpRequest, expected: int) -> None:
+    assert flat(request_) == expected
 
-    @pytest.mark.parametrize("body", [b"", b"null", b"5", b'"text"', b"{", b"\xff\xfe\x00", b"[" * 100, b"{}"])
-    def test_a_body_that_says_nothing(self, body: bytes) -> None:
-        assert operation_cost(post(body)) == 1
 
-    def test_forms(self) -> None:
-        assert operation_cost(post(urlencode({"query": "{ a b }"}), "application/x-www-form-urlencoded")) == 2
-        assert operation_cost(RequestFactory().post("/graphql", {"query": "{ a b }"})) == 2
-        files = {"operations": json.dumps({"query": "mutation { a b c }"}), "map": "{}"}
-        assert operation_cost(RequestFactory().post("/graphql", files)) == 3
-
-    def test_what_cannot_be_read(self, settings: Any) -> None:
-        read = post({"query": "{ a b }"})
-        read.read()
-        assert operation_cost(read) == 1
-        settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
-        assert operation_cost(post({"query": "{ a b c d e f }"})) == 1
-        assert operation_cost(post(b"gibberish", "multipart/form-data; boundary=x")) == 1
+def test_what_cannot_be_read(settings: Any) -> None:
+    read = post({"query": "{ a b }"})
+    read.read()
+    assert operation_cost(read) == 1
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
+    assert operation_cost(post({"query": "{ a b c d e f }"})) == 1
 
 
 class TestHostile:
@@ -375,17 +378,9 @@ class TestViews:
         answer = Client().post(f"/{path}", [{"query": ME}, {"query": FRIENDS}], content_type=JSON)
         assert len(answer.json()) == 2 and "r=32" in answer["RateLimit"]
 
-    def test_an_asynchronous_view(self, enforce: Enforce) -> None:
+    async def test_an_asynchronous_view(self, enforce: Enforce) -> None:
         self.rules(enforce)
-
-        async def twice() -> Any:
-            client = AsyncClient()
-            first = await client.post("/strawberry-async", {"query": FRIENDS}, content_type=JSON)
-            return first, [
-                (await client.post("/strawberry-async", {"query": FRIENDS}, content_type=JSON)).status_code
-                for _ in range(2)
-            ]
-
-        first, rest = asyncio.run(twice())
+        ask = partial(AsyncClient().post, "/strawberry-async", {"query": FRIENDS}, content_type=JSON)
+        first, second, third = [await ask() for _ in range(3)]
         assert len(first.json()["data"]["me"]["friends"]) == 10 and "r=35" in first["RateLimit"]
-        assert rest == [200, 429]
+        assert (second.status_code, third.status_code) == (200, 429)

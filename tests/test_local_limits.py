@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_throttle.core import Rule
-from django_throttle.core.commands import Answer, Charge
-from django_throttle.core.prepaid import Claim
-from django_throttle.local_limits import IDLE, Pending, PrepaidBudgets
+from django_throttle.local_limits import IDLE
 from tests.clock import FrozenClock
 from tests.damper.conftest import Away, Process, away, one_process
 from tests.forks import holds_in_child
@@ -84,30 +81,3 @@ def test_a_child_begins_with_nothing(process: Process, store: Away) -> None:
     assert holds_in_child(claim)
     process.flush()
     assert len(store.asked) == 1, "and its parent tells its own"
-
-
-def test_what_a_refused_call_had_taken_is_said_to_be_left(clock: FrozenClock) -> None:
-    """Also where another purchase has paid meanwhile."""
-    budgets, hot = PrepaidBudgets(clock), Rule("hot", "100000/h", prepaid=True)
-
-    def buy(cost: int) -> None:
-        pending = budgets.look(Claim((Charge(hot, "u", cost),)))
-        assert isinstance(pending, Pending)
-        command = pending.buying.command(clock())
-        budgets.bought(pending.buying, command, [Answer(0, 1000, 0)], clock())
-        budgets.end(pending, None)
-
-    def left() -> int | None:
-        decision = budgets.spend(hot, "u", 1)
-        return decision and decision.remaining
-
-    buy(1)
-    buy(1)
-    first = budgets.held(Charge(hot, "u", 0))
-    buy(first + 1)
-    held = budgets.held(Charge(hot, "u", 0))
-    claim = Claim((Charge(hot, "u", first),))
-    assert budgets.look(claim) is None, "it has taken all of the first purchase"
-    assert left() == 1000 + held - first - 1
-    budgets.release(claim)
-    assert left() == 1000 + held - 2

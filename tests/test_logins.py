@@ -315,15 +315,6 @@ def test_the_view_s_own_reading_is_as_if_nobody_had_looked() -> None:
     assert json.loads(request.read()) == {"username": "Anna"}
 
 
-def test_a_form_that_came_in_before() -> None:
-    request = post({"username": "Anna"}, "multipart")
-    assert request.POST["username"] == "Anna"
-    assert login_name(request) == "anna"
-    request = post({"username": "Anna"})
-    request.read(3)
-    assert login_name(request) == UNCLEAR
-
-
 def test_as_it_was_typed() -> None:
     assert login_name(post({"username": " Léa Groß "}), as_typed=True) == "Léa Groß"
     assert login_name(post({"username": "\u200b"}), as_typed=True) == "\u200b"

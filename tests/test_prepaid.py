@@ -14,14 +14,14 @@ from django_throttle import agent, limiter, signals
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason, Rule
 from django_throttle.core.algorithms.base import LONGEST_HOLD
-from django_throttle.core.commands import Charge, Refund
-from django_throttle.core.decide import refund_charges, reset_charges
+from django_throttle.core.commands import Charge
+from django_throttle.core.decide import reset_charges
 from django_throttle.core.prepaid import SHARE
-from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.limiter import Limiter
 from django_throttle.local_limits import SWEEP_SECONDS
 from django_throttle.prepaid import give_back
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import run
 from tests.callers import SameByEveryKey
 from tests.forks import holds_in_child
 from tests.inside import commands_to
@@ -112,18 +112,6 @@ class TestSeveralRules:
         assert decisions[-1].rule == "hot"
         assert [one.rule for one in decisions[0].outcomes] == ["other", "hot"]
         assert used(store, other) == 3
-
-    async def test_a_receipt_of_the_whole_gives_units_back(self, store: RedisStore) -> None:
-        """As a door needs that decides before the view."""
-        warm(Limiter([HOT], store), 10)
-        charges = (Charge(HOT, "everyone", 2), Charge(Rule("other", "100/h"), "everyone", 1))
-        decision = await arun(decide_flow(charges, store, whole=True), store)
-        receipt = decision.receipt
-        assert isinstance(receipt, Refund)
-        assert sorted((one.charge.rule.name, one.charge.cost) for one in receipt.paid) == [("hot", 2), ("other", 1)]
-        run(refund_charges(receipt), store)
-        give_back(store, everything=True)
-        assert used(store) == 10
 
 
 class TestChanges:

@@ -19,7 +19,7 @@ from django_throttle.core.commands import Decide, charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.meter import Meter
 from django_throttle.observe.route_costs import SUM, RouteCosts
-from django_throttle.rulebook import carry_over, snapshot
+from django_throttle.rulebook import snapshot
 from django_throttle.rulebook.snapshot import Overrides
 from django_throttle.store_time import Calendar
 from django_throttle.stores import RedisStore
@@ -141,20 +141,3 @@ def test_no_cost_of_a_request_is_lost() -> None:
     at_once(add)
     counted = sum(number for field, number in costs.take().items() if field.startswith("queries:") and SUM not in field)
     assert counted == THREADS * calls
-
-
-def test_no_edit_of_a_rule_is_forgotten() -> None:
-    carry_over.forget()
-    rules = [(Rule(f"rule {number}", "10/min"), Rule(f"rule {number}", "20/hour")) for number in range(THREADS)]
-    try:
-        for _ in range(20):
-            carry_over.forget()
-
-            def edit(number: int) -> None:
-                before, after = rules[number]
-                carry_over.note({before.name: before}.get, [after])
-
-            at_once(edit)
-            assert sorted(carry_over.edits) == sorted(after.id for _, after in rules)
-    finally:
-        carry_over.forget()

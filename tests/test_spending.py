@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -133,24 +133,6 @@ def test_every_rate_is_charged_what_it_lacks(enforce: Enforce) -> None:
     assert [one.allowed for one in told] == [True, True, True, False]
     assert told[-1].rule == "narrow"
     assert left() == 1000 - 380
-
-
-@BOTH
-def test_streams_spend_until_they_are_closed(enforce: Enforce) -> None:
-    enforce(tokens=TOKENS)
-
-    def stream(request: Any) -> StreamingHttpResponse:
-        def parts() -> Iterator[str]:
-            for _ in range(30):
-                assert request.throttle.spend(7).allowed
-                yield "part "
-
-        return StreamingHttpResponse(parts())
-
-    response = get(stream)
-    assert left() == 1000 - 210
-    response.close()
-    assert left() == 1000 - 210
 
 
 @BOTH

@@ -1,12 +1,15 @@
-"""The store's time as far as a process knows it, and the periods of the calendar by it."""
+"""The store's time as far as a process knows it, the periods of the calendar by it, and lines once in a while."""
 
 from __future__ import annotations
 
 import pytest
 
+from django_throttle import log_throttling
 from django_throttle.core import Rule
 from django_throttle.core.algorithms.fixed_window import CalendarWindow
+from django_throttle.log_throttling import LogThrottle
 from django_throttle.store_time import STEP_US, Calendar, StoreTime, micros
+from tests.clock import FrozenClock
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -63,3 +66,21 @@ def test_a_store_that_knows_its_time_has_the_bounds_of_it() -> None:
     later = calendar.plan_at(MONTHLY, first.finish)
     assert isinstance(later, CalendarWindow)
     assert later.start >= first.middle and later.start <= first.finish < later.finish
+
+
+def test_one_line_a_minute_about_each_subject() -> None:
+    clock = FrozenClock()
+    throttle = LogThrottle(clock)
+    assert [throttle.due(subject) for subject in ("one", "two", "one", "two")] == [True, True, False, False]
+    clock.tick(59)
+    assert not throttle.due("one")
+    clock.tick(1)
+    assert throttle.left_out("one") == 2
+    assert throttle.overdue() == [(("two",), 1)]
+    assert throttle.overdue() == []
+
+
+def test_it_forgets_when_subjects_are_made_up_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_throttling, "MAX_SUBJECTS", 3)
+    throttle, rules = LogThrottle(), [f"rule {number}" for number in range(4)] * 2
+    assert [throttle.left_out(rule, "exceeded") for rule in rules] == [0] * 8

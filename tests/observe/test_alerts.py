@@ -136,19 +136,3 @@ def test_each_alert_fires_when_it_should_and_only_then(promtool: Any) -> None:
     assert told.returncode == 0, told.stdout + told.stderr
     tests = [test for group in yaml.safe_load(PLAYED.read_text())["tests"] for test in group["alert_rule_test"]]
     assert {test["alertname"] for test in tests if test["exp_alerts"]} == {alert["alert"] for alert in alerts()}
-
-
-def test_each_panel_shows_something(scrape: Any, promtool: Any, tmp_path: Path) -> None:
-    """promtool is told to expect nothing of each expression, so it complains of each that has a value."""
-    series = []
-    for (name, labels), value in scrape.items():
-        given = ", ".join(f"{label}={json.dumps(text)}" for label, text in sorted({*labels, ("job", "site")}))
-        series.append({"series": f"{name}{{{given}}}", "values": f"0+{value or 1}x20"})
-    nothing = [{"expr": one, "eval_time": "15m", "exp_samples": []} for one in shown()]
-    group = {"interval": "1m", "input_series": series, "promql_expr_test": nothing}
-    file = tmp_path / "panels.yml"
-    file.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "1m", "tests": [group]}))
-    told = promtool("test", "rules", file)
-    complaints = told.stdout + told.stderr
-    quiet = [one for one in shown() if f"expr: {json.dumps(one)}" not in complaints]
-    assert not quiet, complaints

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from django_throttle import limiter, observe
+from django_throttle import observe
 from django_throttle.call_facts import Facts
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.limiter import decide
@@ -43,18 +42,6 @@ def test_every_decision_of_a_door_is_reported(enforce: Enforce) -> None:
     assert [report.decision for report in heard] == made
     assert [report.decision.allowed for report in heard] == [True, True, False]
     assert all(report.facts is FACTS and 0 < report.seconds < 5 for report in heard)
-
-
-def test_the_time_in_a_queue_is_not_counted(
-    enforce: Enforce, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limiter, "perf_counter", clock)
-    monkeypatch.setattr(limiter, "time", SimpleNamespace(sleep=clock.tick))
-    enforce(HOOKS=[f"{HERE}.note"], rate="10/s", burst=2, algorithm="leaky_bucket", action="delay")
-    decisions = [decide(FACTS) for _ in range(2)]
-    assert clock.now_us > clock.start_us
-    assert decisions[1].delay > 0.05
-    assert [report.seconds for report in heard] == [0.0, 0.0]
 
 
 def test_a_hook_that_fails_is_logged_once_and_stops_nobody(enforce: Enforce, caplog: pytest.LogCaptureFixture) -> None:

@@ -105,20 +105,6 @@ class TestRedis:
             assert len(keys) == 4
             assert all(0 < client.pttl(key) <= TTL_MS for key in keys)
 
-    def test_a_foreign_value_under_the_key_is_replaced(
-        self, costs: RouteCosts, redis_url: str, redis_server: RedisServer
-    ) -> None:
-        store = RedisStore(redis_url, deadline=5.0)
-        costs.add("search", used(1))
-        CostFlusher(store)()
-        with redis_server.client() as client:
-            (key,) = client.keys("*costs*")
-            client.set(key, "foreign", ex=60)
-            assert not fetch(store)
-            costs.add("search", used(1))
-            CostFlusher(store)()
-        assert [route.calls for route in dearest(fetch(store))] == [1]
-
     def test_what_could_not_be_sent_is_sent_later(self, costs: RouteCosts, redis_url: str) -> None:
         costs.add("search", used(7))
         with pytest.raises(StoreError):

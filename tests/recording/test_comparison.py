@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any
 
-import pytest
-from django.test import Client
-from django.urls import reverse
 from django.utils import timezone
 
 from django_throttle.call_facts import Facts
@@ -18,35 +14,9 @@ from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
 from django_throttle.limiter import ask, begin
 from django_throttle.recording.read import compared
-from django_throttle.rulebook import Snapshot, pin
-from django_throttle.stores import MemoryStore, get_store
-from tests.admin.conftest import user
+from django_throttle.rulebook import Snapshot
+from django_throttle.stores import MemoryStore
 from tests.recording.calls import By
-
-
-@pytest.fixture
-def beside() -> Any:
-    live = Rule("api", "5/min", key="ip", scopes=("*",), algorithm="sliding_log")
-    strict = Rule("api", "3/min", key="ip", scopes=("*",), algorithm="sliding_log")
-    pin(Snapshot([live], candidates=[Candidate.of("api", strict)]))
-    yield
-    pin(None)
-
-
-@pytest.mark.usefixtures("beside")
-@pytest.mark.django_db
-def test_both_only_live_and_only_candidate(client: Client, settings: Any) -> None:
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django_throttle.middleware.ThrottleMiddleware"]
-    client.force_login(user(superuser=True))
-    statuses = [client.get(reverse("admin:index")).status_code for _ in range(8)]
-    assert statuses.count(429) == 3
-    now = timezone.now()
-    found = compared(get_store(), "api", now - timedelta(minutes=2), now + timedelta(minutes=1))
-    assert (found.calls, found.both, found.only_live, found.only_candidate) == (8, 3, 0, 2)
-    assert (found.of_live, found.of_candidate) == ((8, 3), (0, 0))
-    assert [point[1:] for point in found.points] in ([(3, 5)], [(1, 3), (2, 2)])
-    assert dict(found.rows())["Only the candidate would"] == "2"
-    assert len(found.affected) == 1
 
 
 def test_the_halves_are_told_apart_with_their_calls() -> None:

@@ -6,13 +6,11 @@ import threading
 from time import perf_counter
 from typing import Any
 
-import pytest
-
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.core.decision import Outcome, Reason
-from django_throttle.recording.cells import CODES, OTHERS, minute_of
+from django_throttle.recording.cells import CODES, minute_of
 from django_throttle.recording.places import MOST_RECENT
 from django_throttle.recording.recorder import MOST_CELLS, MOST_RANKINGS, Recorder, Records, recorder
 from django_throttle.stores import MemoryStore
@@ -69,17 +67,6 @@ def test_memory_is_bounded_under_a_flood_of_identities() -> None:
     assert len(found.cells) <= MOST_CELLS + minutes  # each minute has one for all that have none
     assert len(found.rankings) <= MOST_RANKINGS + 3
     assert all(len(sample.entries) <= MOST_RECENT[stratum] * 4 // 3 for (stratum, _), sample in found.samples.items())
-
-
-def test_sums_stay_right_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, count = Recorder(), MOST_CELLS + 500
-    for number in range(count):
-        made.happened(facts("user:1"), refusal(f"rule {number}", "user:1"), 0.001)
-    found = made.take()
-    assert total(found, CODES[Reason.EXCEEDED]) == count
-    (others,) = [cell for (rule, _), cell in found.cells.items() if rule == OTHERS]
-    assert others[CODES[Reason.EXCEEDED]] == 500
-    assert sum(sum(ranking.counts.values()) + ranking.error for ranking in found.rankings.values()) >= MOST_RANKINGS
 
 
 def test_a_rule_of_several_rates_counts_once() -> None:
