@@ -199,19 +199,6 @@ class TestList:
 
 
 class TestActions:
-    @pytest.mark.row("A57")
-    @pytest.mark.parametrize("typed", ["*", "{}", "a*", "../1", "%"])
-    def test_what_is_typed_is_one_subject_whatever_signs_are_in_it(self, operator: Client, typed: str) -> None:
-        operator.post(ADD, {**TYPED, "kind": "group", "value": typed})
-        other = create(kind="group", value="a")
-        row = ThrottleOverride.objects.get(value=typed)
-        assert row.as_override().subject == f"group:{typed}"
-        LogEntry.objects.all().delete()
-        action(operator, "end_now", row)
-        other.refresh_from_db()
-        assert other.until is None
-        assert LogEntry.objects.get().object_id == str(row.pk)
-
     def test_end_now(self, operator: Client) -> None:
         past = timezone.now() - timedelta(hours=1)
         rows = [create(), create(until=timezone.now() + timedelta(days=1)), create(until=past)]

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -97,25 +96,6 @@ def test_a_reset_is_for_the_caller_alone(enforce: Enforce, operator: Client) -> 
     assert "refused by rule 'all'" in said and "api allowed 0 2" in said
     assert LogEntry.objects.get().object_repr == "ip:192.0.2.1"
     assert "This names nobody." in text(operator.post(RESET, {"ident": "\x00"}, follow=True))
-
-
-@pytest.mark.row("R09")
-def test_relief_is_a_form_that_only_has_to_be_saved(enforce: Enforce, operator: Client) -> None:
-    enforce(api={"rate": "2/min"}, DATABASE_RULES=True)
-    refuse("ip:192.0.2.1")
-    (href,) = re.findall(r'id="explain-relief"[^>]*href="([^"]*)"', page(operator, ident="192.0.2.1"))
-    form = operator.get(unescape(href)).context["adminform"].form
-    fields = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
-    given = {name: value for name, value in fields.items() if value not in (None, "")}
-    assert (given["kind"], given["value"], given["rules"], given["lasting"]) == ("ip", "192.0.2.1", "api", "7200")
-    assert operator.post(unescape(href), given).status_code == 302
-    override = ThrottleOverride.objects.get()
-    assert (override.effect, override.factor) == ("multiply", 2) and "would be refused by rule 'api'" in override.reason
-    override.delete()
-    ThrottleOverride.objects.create(kind="ip", value="192.0.2.0/24", effect="block", reason="an abuse")
-    rulebook.refresh()
-    said = words(operator, ident="192.0.2.1")
-    assert "would be refused by override" in said and "an abuse" in said
 
 
 @pytest.mark.usefixtures("redis_server")

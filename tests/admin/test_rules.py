@@ -162,26 +162,6 @@ class TestForm:
         assert operator.get(ADD, {"replace": "nobody"}).status_code == 200
         assert (forms[1]["plans"].value(), forms[1]["count_on"].value()) == ("staff = 9/hour", "401")
 
-    def test_what_a_quota_says_is_stored_and_shown(self, operator: Client) -> None:
-        typed = {**TYPED, **QUOTA}
-        said = operator.post(PREVIEW, typed).json()
-        assert said["errors"] == []
-        assert said["words"] == (
-            "each user: 1,000 requests per day, counted afresh every day, on search and chat together, "
-            "only POST and PUT, only for staff and the group night shift, counting only answers of status 401 and 403, "
-            "tolerated up to 2.5 times as much, warned of at 33.3 %, 80 % and 100 %"
-        )
-        assert operator.post(ADD, typed).status_code == 302
-        rule = ThrottleRule.objects.get().as_rule()
-        assert (rule.methods, rule.audience) == (("POST", "PUT"), ("staff", "group:night shift"))
-        assert (rule.count_on, rule.warn_at, rule.enforce_at) == ((401, 403), (0.333, 0.8, 1.0), 2.5)
-        html = operator.get(change_url(ThrottleRule.objects.get())).content.decode()
-        assert [
-            text for text in ("33.3 %, 80 %, 100 %", "401, 403", "POST, PUT") if f'value="{text}"' not in html
-        ] == []
-        operator.post(change_url(ThrottleRule.objects.get()), typed)
-        assert LogEntry.objects.latest("pk").get_change_message() == "No fields changed."
-
     def test_plans_are_typed_a_line_each(self, operator: Client) -> None:
         Group.objects.create(name="editors")
         plans = " group:gold=900 / Minute\r\n\r\nstaff = 20/min burst 30 "

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from testproject import services
-from testproject.services import ROOT, NotRunning, find_redis
+from testproject.services import ROOT
 from tests.servers import RedisServer, free_port, slack
 
 Demo = Callable[..., "subprocess.Popen[str]"]
@@ -129,17 +129,3 @@ def test_why_it_cannot_start_is_said_in_a_line(demo: Demo, tmp_path: Path) -> No
             _, complaints = process.communicate(timeout=slack(20))
             assert process.returncode == code and said in complaints
             assert code == 2 or complaints.rstrip("\n").count("\n") == said.count("\n")
-
-
-def test_redis_or_valkey_on_the_path_or_a_chosen_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("REDIS", raising=False)
-    for name in ("valkey-server", "redis-server"):  # which is preferred
-        (tmp_path / name).touch(mode=0o755)
-        assert find_redis() == str(tmp_path / name)
-    for chosen in ("valkey-server", str(tmp_path / "valkey-server")):
-        monkeypatch.setenv("REDIS", chosen)
-        assert find_redis() == str(tmp_path / chosen)
-    monkeypatch.setenv("REDIS", "redis-server-5")
-    with pytest.raises(NotRunning, match="REDIS names redis-server-5"):
-        find_redis()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import Client, RequestFactory
 from django.urls import clear_url_caches, include, path
 
 from django_throttle import limiter, rulebook
@@ -334,29 +334,6 @@ def websockets(site: Site) -> Iterator[str]:
     yield from map(json.dumps, asyncio.run(talk()))
 
 
-def streams(site: Site) -> Iterator[str]:
-    async def tokens(request: Any) -> Any:
-        for number in range(5000):
-            yield f"token {number}"
-
-    rules, _, _, events = shown("streams")
-    site.rules(rules)
-    site.module("mysite.model", tokens=tokens)
-    site.view("answers", run(events)["answer"])
-
-    async def last() -> list[str]:
-        client = AsyncClient()
-        anna = await User.objects.acreate(username="anna")
-        await client.aforce_login(anna)
-        site.use("tokens", f"user:{anna.pk}", 98_000)
-        answer: Any = await client.get("/answers")
-        parts = [part.decode() async for part in answer.streaming_content]
-        again = await client.get("/answers")
-        return ["".join(parts[-3:]), written(again)]
-
-    yield from asyncio.run(last())
-
-
 def later(site: Site) -> Iterator[str]:
     rules, task, view, _ = shown("later")[:4]
     site.rules(rules)
@@ -370,18 +347,7 @@ def later(site: Site) -> Iterator[str]:
     yield written(Client().post("/report", {"month": "May"}))
 
 
-def proxy(site: Site) -> Iterator[str]:
-    rule = {"rate": "100/min", "key": "ip"}
-    site.enforce(api=rule, **run(block("proxy", '"::1"'))["DJANGO_THROTTLE"])
-    site.view("search")
-    one, other = ({"X-Forwarded-For": f"198.51.100.1, 203.0.113.{number}"} for number in (7, 8))
-    _, *answers = (Client().get("/search", headers=sent) for sent in (one, one, other))
-    yield from map(written, answers)
-    site.enforce(api=rule, NO_ADDRESS="refuse")
-    yield written(Client(REMOTE_ADDR="").get("/search"))
-
-
-ALL = (later, logins, proxy, streams, websockets)
+ALL = (later, logins, websockets)
 SCENARIOS: dict[str, Scenario] = {scenario.__name__: scenario for scenario in ALL}
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.test import RequestFactory
 
-from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
+from django_throttle import rulebook
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.find_caller import find_caller
-from django_throttle.identity import HttpWho
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import stricter
 from tests import doors
@@ -79,21 +76,6 @@ def test_of_what_it_cannot_know_it_says_that_nobody_can_tell(
     assert find_caller(like, rulebook.current(), store).name.partition(":")[0] == key
     asked = told(store, like)
     assert asked.would == "allowed" and "other" in [one.outcome.rule for one in asked.rules]
-
-
-@BOTH
-def test_an_api_key_may_come_with_any_call(enforce: Enforce, django_user_model: Any) -> None:
-    anna = django_user_model.objects.create_user("anna")
-    store = enforce(key={"rate": "1/min", "key": "api_key"}, KEY_SECRET="a")
-    found = told(store, f"user:{anna.pk}")
-    assert (found.would, found.rules[0].counting.assumed) == (None, "if the caller sends no API key")
-    assert found.sentence.endswith("because of rule 'key': 0 of 1 used (if the caller sends no API key).")
-    request = RequestFactory().post("/")
-    request.auth = "3f" * 20  # type: ignore[attr-defined]
-    assert limiter.decide(Facts("search", ("request",), HttpWho(request), method="POST")).allowed
-    typed = find_caller(f"api_key:{'3f' * 20}", rulebook.current(), store).name
-    assert (typed, told(store, typed).would) == (HttpWho(request).ident("api_key"), "refused")
-    assert find_caller(typed, rulebook.current(), store).name == typed
 
 
 RATES = (

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
-from django.utils import timezone
 
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts
@@ -25,7 +24,7 @@ from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import Caller
 from tests.clock import FrozenClock
 from tests.forks import holds_in_child
-from tests.inside import book, count_in, forget_rules, thread_of
+from tests.inside import book, forget_rules, thread_of
 from tests.raw_rows import force
 from tests.rulebook.conftest import charged, names
 from tests.servers import RedisServer, wait_until
@@ -234,31 +233,6 @@ class TestPoll:
         assert len(readings) == 5, "now and then all the same"
         self.poll(MemoryStore(), 3)
         assert len(readings) == 8, "each time without Redis"
-
-    def test_it_is_known_how_long_after_the_edit_the_rules_are_in_force(
-        self, store: RedisStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def edit(rate: str) -> None:
-            monkeypatch.setattr(sources, "read", lambda before: _reading(rate))
-
-        count_in(store, monkeypatch)
-        now = timezone.now().timestamp()
-        self.poll(store)
-        assert rulebook.put_in_force().after is None, "nobody knows since when the first rules were there"
-        edit("3/min")
-        self.publish(store, f"{now - 0.5:.3f}-abc")
-        self.poll(store)
-        put = rulebook.put_in_force()
-        assert put.after is not None and put.after >= 0.499
-        assert now <= put.at <= timezone.now().timestamp()
-        edit("4/min")
-        rulebook.changed()
-        assert rulebook.put_in_force().after is not None, "the process of the edit tells its moment"
-        for number, foreign in enumerate(("another", "9" * 400, "-", "1.2.3-abc")):
-            edit(f"{number + 5}/min")
-            self.publish(store, foreign)
-            self.poll(store)
-            assert rulebook.put_in_force().after in (None, 0.0)
 
     @pytest.mark.row("F59")
     def test_an_edit_that_redis_was_not_told_is_told_later(

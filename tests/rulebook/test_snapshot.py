@@ -126,31 +126,6 @@ def test_who_asks_for_groups_says_so() -> None:
     assert not Snapshot([Rule("off", "9/min", audience=["group:x"], enabled=False)]).asks_groups
 
 
-@pytest.mark.row("A34")
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"X-Staff": "1"},
-        {"X-User": "admin", "X-Remote-User": "admin", "Remote-User": "admin"},
-        {"X-Group": "night shift", "X-Groups": "night shift,staff"},
-        {"X-Tenant": "a:b", "X-Tenant-Id": "a:b"},
-        {"X-RateLimit-Bypass": "true", "X-Throttle-Skip": "1", "X-Internal": "true"},
-        {"X-Original-Method": "OPTIONS", "X-HTTP-Method-Override": "OPTIONS", "X-Rewrite-Url": "/static/"},
-        {"Authorization": "Bearer staff", "Cookie": "is_staff=1; sessionid=staff"},
-        {"User-Agent": "ELB-HealthChecker/2.0"},
-        {"X-Forwarded-For": "127.0.0.1", "X-Real-Ip": "127.0.0.1", "Forwarded": "for=127.0.0.1"},
-    ],
-    ids=lambda headers: next(iter(headers)),
-)
-def test_nothing_that_a_client_writes_changes_which_rules_hold(headers: dict[str, str]) -> None:
-    def found(**sent: str) -> list[tuple[str, str]]:
-        request = RequestFactory().post("/", headers=sent)
-        facts = Facts("search", ("request",), HttpWho(request), method=request.method or "")
-        return [(charge.rule.name, charge.ident) for charge in CONDITIONS.match(facts)]
-
-    assert found(**headers) == found() == [(name, "ip:127.0.0.1") for name in ("all", "guests", "writes")]
-
-
 class TestCost:
     """A cost of the site's own making, which is multiplied by the cost that the entry point names."""
 
