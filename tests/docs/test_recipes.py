@@ -9,13 +9,13 @@ import logging
 import logging.config
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.test import Client, RequestFactory
 from django.urls import clear_url_caches, include, path
 
@@ -243,118 +243,83 @@ def test_every_way_to_name_proxies_passes_the_checks(code: str, settings: Any) -
     assert "django_throttle.W012" not in {message.id for message in checked_settings.check_deployment(None)}
 
 
-MIDDLEWARE = "django_throttle.middleware.ThrottleMiddleware"
-ADDRESS = "ip:127.0.0.1"
+def assert_answers(page: str, *answers: Any) -> None:
+    """Compare what a page says that the client sees, JSON one value a line, with what its own code answers."""
+
+    def lines(text: str) -> list[str]:
+        *head, body = text.strip().split("\n\n", 1)
+        if body.startswith("{"):
+            body = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        return "\n".join([*head, body]).splitlines()
+
+    def written(answer: Any) -> str:
+        head = "".join(f"{name}: {answer[name]}\n" for name in answer.headers)
+        return f"HTTP/1.1 {answer.status_code} {answer.reason_phrase}\n{head}\n{answer.content.decode()}"
+
+    for told, answer in zip(seen(page), answers, strict=True):
+        text = answer if isinstance(answer, str) else written(answer)
+        assert_shown(lines(told), "\n".join(lines(text)))
 
 
-class Site:
-    """A site of one page: its rules are in force, and its modules are there under the names that it gives them."""
+@pytest.fixture
+def serve(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Serve these routes, behind the middleware."""
 
-    def __init__(self, enforce: Enforce, settings: Any, patch: pytest.MonkeyPatch) -> None:
-        self.enforce, self.settings, self.patch = enforce, settings, patch
-
-    def rules(self, code: str, **more: Any) -> None:
-        """Put in force what a page has in its settings."""
-        given = {**run(code, MIDDLEWARE=[], INSTALLED_APPS=[])["DJANGO_THROTTLE"], **more}
-        self.enforce(**given.pop("RULES"), **given)
-
-    def module(self, name: str, **names: Any) -> None:
-        package = name.partition(".")[0]
-        module = ModuleType(name)
-        vars(module).update(names)
-        self.patch.setitem(sys.modules, package, sys.modules.get(package) or ModuleType(package))
-        self.patch.setitem(sys.modules, name, module)
-        self.patch.setattr(sys.modules[package], name.rpartition(".")[2], module, raising=False)
-
-    def routes(self, *routes: Any) -> None:
-        """Serve these routes, behind the middleware."""
-        self.module("shown_urls", urlpatterns=list(routes))
-        self.settings.ROOT_URLCONF = "shown_urls"
+    def serve(*routes: Any) -> None:
+        module = ModuleType("shown_urls")
+        module.urlpatterns = list(routes)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "shown_urls", module)
+        settings.ROOT_URLCONF = "shown_urls"
         clear_url_caches()
-        self.settings.MIDDLEWARE = [*(one for one in self.settings.MIDDLEWARE if one != MIDDLEWARE), MIDDLEWARE]
+        settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django_throttle.middleware.ThrottleMiddleware"]
 
-    def view(self, name: str, view: Callable[..., Any] = lambda request: HttpResponse("found")) -> None:
-        self.routes(path(name, view, name=name))
-
-    def use(self, rule: str, ident: str, cost: int) -> None:
-        """Have that much of a budget used up."""
-        given = {one.name: one for one in rulebook.current().rules}
-        assert limiter.Limiter([given[rule]], limiter.get_store()).acquire(ident, cost).allowed
+    return serve
 
 
-Scenario = Callable[[Site], Iterator[str]]
-
-
-def written(answer: Any) -> str:
-    """An answer as it goes out."""
-    head = "".join(f"{name}: {answer[name]}\n" for name in answer.headers)
-    return f"HTTP/1.1 {answer.status_code} {answer.reason_phrase}\n{head}\n{answer.content.decode()}"
-
-
-def laid_out(text: str) -> list[str]:
-    """The lines of an answer or a frame, its JSON one value a line."""
-    *head, body = text.strip().split("\n\n", 1)
-    if body.startswith("{"):
-        body = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
-    return "\n".join([*head, body]).splitlines()
-
-
-def logins(site: Site) -> Iterator[str]:
-    rules, routes, _ = shown("logins")
-    site.rules(rules)
-    site.settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    site.routes(*run(routes)["urlpatterns"])
+@pytest.mark.django_db
+def test_logins(rules: Any, settings: Any, serve: Callable[..., None]) -> None:
+    code, routes, _ = shown("logins")
+    rules(code)
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    serve(*run(routes)["urlpatterns"])
     form = {"username": "anna", "password": "wrong"}
-    assert [Client().post("/admin/login/", form).status_code for _ in range(10)] == [200] * 10
-    yield written(Client().post("/admin/login/", form))
+    *answers, refusal = (Client().post("/admin/login/", form) for _ in range(11))
+    assert [answer.status_code for answer in answers] == [200] * 10
+    assert_answers("logins", refusal)
 
 
-def websockets(site: Site) -> Iterator[str]:
-    rules, consumer = shown("websockets")
-    site.rules(rules)
-    app = run(consumer)["ChatConsumer"].as_asgi()
-    mine = {"client": ("203.0.113.9", 1)}
-
-    async def talk() -> list[Any]:
-        """What one of three sockets gets for the eleventh message, and a fourth socket."""
-        sockets = [await opened(app, **mine) for _ in range(3)]
-        for number in range(10):
-            await sockets[0].send_json_to(number)
-            assert await sockets[0].receive_json_from() == number
-        await sockets[0].send_json_to(10)
-        frames = [await sockets[0].receive_json_from()]
-        fourth = socket(app, **mine)
-        assert (await fourth.connect())[0]
-        frames.append(await fourth.receive_json_from())
-        assert (await fourth.receive_output())["code"] == 4430
-        for one in sockets:
-            await one.disconnect()
-        return frames
-
-    yield from map(json.dumps, asyncio.run(talk()))
-
-
-def later(site: Site) -> Iterator[str]:
-    rules, task, view, _ = shown("later")[:4]
-    site.rules(rules)
-    task = task.replace("from django.tasks import", f"from {tasks_module()} import")
-    site.module("shop.tasks", **run(task, __name__="shop.tasks"))
-    site.routes(path("report", run(view)["report"]), path("later/", include("django_throttle.urls")))
-    _, _, answer = (Client().post("/report", {"month": "May"}) for _ in range(3))
-    yield written(answer)
-    yield written(Client().get(answer["Location"]))
-    site.use("reports", ADDRESS, 98)
-    yield written(Client().post("/report", {"month": "May"}))
-
-
-ALL = (later, logins, websockets)
-SCENARIOS: dict[str, Scenario] = {scenario.__name__: scenario for scenario in ALL}
+async def test_websockets(rules: Any) -> None:
+    """What one of three sockets gets for the eleventh message, and a fourth socket."""
+    code, consumer = shown("websockets")
+    rules(code)
+    app, mine = run(consumer)["ChatConsumer"].as_asgi(), {"client": ("203.0.113.9", 1)}
+    sockets = [await opened(app, **mine) for _ in range(3)]
+    for number in range(10):
+        await sockets[0].send_json_to(number)
+        assert await sockets[0].receive_json_from() == number
+    await sockets[0].send_json_to(10)
+    frames = [await sockets[0].receive_json_from()]
+    fourth = socket(app, **mine)
+    assert (await fourth.connect())[0]
+    frames.append(await fourth.receive_json_from())
+    assert (await fourth.receive_output())["code"] == 4430
+    for one in sockets:
+        await one.disconnect()
+    assert_answers("websockets", *map(json.dumps, frames))
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("redis_server")
-@pytest.mark.parametrize("page", SCENARIOS)
-def test_the_page_says_what_its_code_answers(page: str, enforce: Enforce, settings: Any, monkeypatch: Any) -> None:
-    answers = SCENARIOS[page](Site(enforce, settings, monkeypatch))
-    for told, answer in zip(seen(page), answers, strict=True):
-        assert_shown(laid_out(told), "\n".join(laid_out(answer)))
+def test_later(rules: Any, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, task, view, _ = shown("later")[:4]
+    rules(code)
+    module = ModuleType("shop.tasks")
+    for name, each in (("shop", ModuleType("shop")), ("shop.tasks", module)):
+        monkeypatch.setitem(sys.modules, name, each)
+    task = task.replace("from django.tasks import", f"from {tasks_module()} import")
+    vars(module).update(run(task, __name__="shop.tasks"))
+    serve(path("report", run(view)["report"]), path("later/", include("django_throttle.urls")))
+    _, _, deferred = (Client().post("/report", {"month": "May"}) for _ in range(3))
+    status = Client().get(deferred["Location"])
+    (reports,) = rulebook.current().rules
+    assert limiter.Limiter([reports], limiter.get_store()).acquire("ip:127.0.0.1", 98).allowed
+    assert_answers("later", deferred, status, Client().post("/report", {"month": "May"}))

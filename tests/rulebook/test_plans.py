@@ -6,22 +6,17 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
 from django.db.models import IntegerChoices
 
-from django_throttle import call_facts, limiter, rulebook
+from django_throttle import call_facts
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
-from django_throttle.core.headers import plain_fields
-from django_throttle.explain import explain
-from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.coverage import Call
 from tests import doors
 from tests.callers import SameByEveryKey
-from tests.doors import BOTH, Enforce
 from tests.inside import unsaid
 
 enforce = pytest.fixture(doors.enforcer)
@@ -127,31 +122,3 @@ def test_an_answer_that_is_none_or_fails_is_logged_once_and_lifts_no_limit(
 def test_a_member_of_an_enum_is_its_value(said: Any, named: int, is_pro: int, caplog: pytest.LogCaptureFixture) -> None:
     assert (limit(NAMED, subject=said), limit(IS_PRO, subject=said)) == (named, is_pro)
     assert caplog.messages == []
-
-
-@BOTH
-@pytest.mark.django_db
-def test_a_change_of_plan_is_felt_at_once_and_keeps_the_counts(enforce: Enforce) -> None:
-    """Headers and explain say the plan; a refusal that a process remembers is of the former plan only."""
-    store = enforce(api={"rate": "3/min", "key": "user", "plans": {"group:premium": "10/min"}})
-    user = User.objects.create(username="anna")
-    premium, call = Group.objects.create(name="premium"), Call("search", "POST")
-
-    def ask() -> Any:
-        who = KnownCaller(f"user:{user.pk}")
-        facts = Facts("search", ("request",), who, method="POST")
-        charges, decision = rulebook.current().match(facts), limiter.decide(facts)
-        fields = plain_fields(charges, ())[0]
-        return decision.allowed, decision.limit, decision.remaining, fields and fields.policy
-
-    assert [ask()[:3] for _ in range(4)] == [(True, 3, 2), (True, 3, 1), (True, 3, 0), (False, 3, 0)]
-    user.groups.add(premium)
-    assert ask() == (True, 10, 6, '"api";q=10;w=60;plan="premium"')
-    told = explain(store, rulebook.current(), call, KnownCaller(f"user:{user.pk}"))
-    assert told.as_json()["rules"][0]["plan"] == "group:premium"
-    assert told.sentence.endswith("rule 'api' is nearest to its limit, 4 of 10 by plan group:premium used.")
-    row = Override(subject=f"user:{user.pk}", number=7, effect="multiply", factor=2)
-    changed = explain(store, Snapshot(rulebook.current().rules, [row]), call, KnownCaller(f"user:{user.pk}")).rules
-    assert [each.why for each in changed] == ["4 of 20 by plan group:premium (changed by override 7) used"]
-    user.groups.clear()
-    assert ask()[:3] == (False, 3, 0)
