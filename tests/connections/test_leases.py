@@ -35,23 +35,6 @@ def test_introduces_itself_until_redis_knows_it() -> None:
     assert registry.introduction_under(uid) == "" and registry.introduction_under(registry.uid)
 
 
-def test_what_redis_was_not_told_is_sent_with_its_age(registry: Leases) -> None:
-    registry.hold(*PAIR, "a", registry.uid)
-    assert registry.take_unsent(10) == []
-    registry.hold(*PAIR, "b", sent=False)
-    registry.hold(*OTHER, "c", registry.uid)  # its announcement failed
-    taken = registry.take_unsent(10)
-    assert set(taken) == {PAIR, OTHER}
-    assert 0 <= registry.to_register(taken)[PAIR]["b"] < 20
-    assert registry.take_unsent(10) == []
-    registry.send_again(taken)
-    assert len(registry.take_unsent(1)) == 1
-    registry.drop(*OTHER, "c")
-    registry.drop(*PAIR, "a")
-    registry.drop(*PAIR, "b")
-    assert not registry.has_unsent
-
-
 def test_a_release_before_the_registration_arrives_is_owed_under_both_uids(registry: Leases) -> None:
     registry.hold(*PAIR, "a", registry.uid)
     old = registry.renew()
@@ -69,31 +52,6 @@ def test_a_release_while_the_registration_travels_is_owed_after_it(registry: Lea
     registry.registered(registry.uid, pair, leases)
     registry.confirm_released(Release(registry.uid, *PAIR, "a"))  # whichever of the two arrived first
     assert registry.unconfirmed() == [Release(registry.uid, *PAIR, "a", again=True)]
-
-
-@pytest.mark.parametrize("how", ["registered", "called", "granted"])
-def test_what_redis_may_know_of_is_owed(how: str, registry: Leases) -> None:
-    if how == "called":  # in vain, as far as is known here
-        registry.release_uncertain(*PAIR, "a", registry.uid)
-    registry.hold(*PAIR, "a", sent=False)
-    if how == "registered":  # on its way, or lost on it
-        registry.to_register(registry.take_unsent(10))
-    if how == "granted":
-        registry.hold(*PAIR, "a", registry.uid)
-    assert registry.release(*PAIR, "a") == (Release(registry.uid, *PAIR, "a"),)
-
-
-def test_retires_what_stays_idle_and_is_neither_held_nor_owed(registry: Leases) -> None:
-    registry.hold(*PAIR, "a", registry.uid)
-    assert [registry.retire(10) for _ in range(3)] == [[], [], []]
-    owed = registry.release(*PAIR, "a")
-    assert [registry.retire(10) for _ in range(3)] == [[], [], []]
-    registry.confirm_released(*owed)
-    assert registry.retire(10) == []  # idle for the first time
-    assert [registry.retire(10) for _ in range(2)] == [[PAIR]] * 2  # until it is confirmed
-    assert not registry.is_announced(*PAIR)
-    registry.retired([PAIR])
-    assert registry.retire(10) == []
 
 
 def test_the_newest_of_each_pair_that_redis_knows(registry: Leases) -> None:

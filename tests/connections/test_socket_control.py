@@ -19,7 +19,6 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import Activity, SocketControl
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.identity import ScopeWho
-from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests import doors
 from tests.clock import FrozenClock
@@ -165,19 +164,6 @@ class TestCarriedOut:
         store.control.give(CLOSE_CLIENT)
         await asyncio.to_thread(work)
         assert (await goodbye(socket))[0]["code"] == "closed"
-
-    async def test_a_reset_reaches_an_open_socket(self, enforce: Enforce) -> None:
-        store = enforce(frames={"rate": "1/hour", "events": ["message"], "key": "everyone", "algorithm": "gcra"})
-        socket = await opened()
-        introduce(store)
-        await echo(socket)
-        await socket.send_to("x")
-        assert json.loads(await socket.receive_from())["code"] == "rate_limited"
-        (rule,) = limiter.rulebook.current().rules
-        await asyncio.to_thread(Limiter([rule], store).reset, "everyone")
-        await duties(store)
-        await echo(socket)
-        await leave(socket)
 
 
 class TestIdle:

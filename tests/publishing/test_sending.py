@@ -19,7 +19,7 @@ from django_throttle.publishing.groups import CountingLayer, group_ident, member
 from tests.docs.test_readme import run
 from tests.doors import BOTH, Enforce
 from tests.pages import block
-from tests.publishing.conftest import MESSAGE, refusal, refusal_sync
+from tests.publishing.conftest import CORE, MESSAGE, PUBSUB, refusal, refusal_sync
 from tests.sockets.guarded import Line
 
 NEWS = group_ident("default", "news")
@@ -57,8 +57,17 @@ class SyncNews(ThrottledConsumerMixin, JsonWebsocketConsumer):
 
 
 @BOTH
-@pytest.mark.parametrize("consumer", [News, SyncNews], ids=["async", "sync"])
-async def test_it_costs_one_and_one_for_each_member(enforce: Enforce, consumer: Any) -> None:
+@pytest.mark.parametrize(
+    ("consumer", "backend"),
+    [(News, ""), (SyncNews, ""), (News, CORE), (News, PUBSUB)],
+    ids=["async", "sync", "channels_redis", "channels_redis pubsub"],
+)
+async def test_it_costs_one_and_one_for_each_member(
+    enforce: Enforce, consumer: Any, backend: str, settings: Any, redis_url: str
+) -> None:
+    if backend:
+        hosts = {"hosts": [{"address": redis_url, "socket_timeout": None}]}
+        settings.CHANNEL_LAYERS = {"default": {"BACKEND": backend, "CONFIG": hosts}}
     enforce(news=TEN)
     lines = [await Line(consumer.as_asgi()).open() for _ in range(4)]
     assert members.count(NEWS) == 4
@@ -75,6 +84,8 @@ async def test_it_costs_one_and_one_for_each_member(enforce: Enforce, consumer: 
         await line.close()
         assert line.frames == ["hello"] * 2, "what was refused reached somebody"
     assert members.count(NEWS) == 0
+    if backend:
+        await get_channel_layer().flush()
 
 
 async def test_who_leaves_or_breaks_is_in_no_group(enforce: Enforce) -> None:

@@ -334,11 +334,3 @@ class TestA44:
             figure(f"questions to Redis of {self.FLOOD:,} messages", calls)
             assert calls <= 2 * MOST_ASKED * (1 + seconds), "ten a second for each address"
             assert len(line.told("error")) <= 5 + seconds
-
-    async def test_a44_it_is_closed_after_as_many_as_the_setting_says(self, enforce: Enforce) -> None:
-        enforce(own={**OWN, "rate": "50/s"}, MAX_VIOLATIONS=25)
-        line = await Line().open()
-        flooded = only()
-        line.send(*["x"] * self.FLOOD)
-        assert (await line.closing())["code"] == 4429
-        assert (flooded.refused, len(line.told("error"))) == (25, 5)
