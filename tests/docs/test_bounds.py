@@ -23,16 +23,8 @@ from tests.published import END, PAGE, ROWS, Row, found, measured, printed, tabl
 
 # L, s and n of weighted windows, in ticks; with each, every span from a sub-window to the window.
 WEIGHTED = [
-    (3, 6, 1),
-    (4, 5, 1),
-    (4, 8, 1),
-    (3, 3, 2),
-    (2, 4, 2),
-    (3, 6, 2),
-    (4, 5, 2),
-    (2, 2, 3),
-    (1, 2, 3),
-    (3, 6, 3),
+    *((3, 6, 1), (4, 5, 1), (4, 8, 1), (3, 3, 2), (2, 4, 2), (3, 6, 2)),
+    *((4, 5, 2), (2, 2, 3), (1, 2, 3), (3, 6, 3)),
 ]
 # Time of a unit and of the bucket, in shares of a tick, the number of these, and the span.
 BUCKETS = [(5, 10, 2, 5), (5, 15, 3, 5), (3, 3, 1, 6), (3, 7, 1, 6), (7, 21, 3, 9), (5, 5, 2, 6), (7, 7, 3, 8)]

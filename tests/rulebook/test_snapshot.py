@@ -1,13 +1,17 @@
-"""Which rules a call is asked, by their conditions, overrides and candidates, and what it costs under each."""
+"""Which rules a call is asked, by their conditions, overrides, candidates and plans, and what it costs under each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from ipaddress import ip_address, ip_network
 from typing import Any, NoReturn
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.exceptions import SynchronousOnlyOperation
+from django.db import transaction
+from django.db.models import IntegerChoices
 from django.test import RequestFactory
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -210,7 +214,7 @@ texts = st.text("ab-*?[]!", min_size=1, max_size=6)
 
 @given(st.lists(st.lists(texts, max_size=3), max_size=8), st.text("ab-[]!", max_size=6))
 @example([["ab*ba"], ["*aa*a"]], "aba")
-def test_they_are_those_that_each_by_itself_would_cover(patterns: list[list[str]], scope: str) -> None:
+def test_scopes_are_found_as_each_pattern_by_itself_would_cover_them(patterns: list[list[str]], scope: str) -> None:
     assert Scopes(patterns).find(scope) == [number for number, texts in enumerate(patterns) if covers(texts, scope)]
 
 
@@ -304,7 +308,7 @@ def beside(share: float = 0.0) -> Snapshot:
     return Snapshot([LIVE], candidates=[Candidate.of("api", STRICT, share)])
 
 
-def test_it_records_beside_the_live_rule() -> None:
+def test_a_candidate_records_beside_the_live_rule() -> None:
     assert actions(beside()) == {"api": False, "api (candidate)": True}
     assert beside().version != Snapshot([LIVE]).version
 
@@ -329,3 +333,101 @@ def test_an_override_of_the_rule_is_one_of_its_candidate() -> None:
     exempt = Override(subject="user:1", effect="exempt", rules=("api",))
     snapshot = Snapshot([LIVE], [exempt], candidates=[Candidate.of("api", STRICT)])
     assert actions(snapshot) == {}
+
+
+SAYS: list[Any] = []
+
+
+def tier(subject: Any) -> Any:
+    SAYS.append(subject)
+    if isinstance(subject, Exception):
+        raise subject
+    return subject
+
+
+async def later_plan(subject: Any) -> str:
+    return "pro"
+
+
+def limit(rule: Rule, *traits: str, subject: Any = None, overrides: tuple[Override, ...] = ()) -> int | None:
+    facts = Facts("search", rule.events, SameByEveryKey(*traits, subject=subject))
+    (charge,) = Snapshot([rule], overrides).match(facts)
+    return charge.rule.limit
+
+
+PLANS = Rule("api", "10/min", plans={"group:premium": "100/min", "staff": "50/min", "tenant:acme": {"rate": "70/min"}})
+
+
+def test_the_first_plan_that_matches_holds() -> None:
+    assert [limit(PLANS, *traits) for traits in ((), ("staff",), ("tenant:acme",), ("staff", "group:premium"))] == [
+        *(10, 50, 70, 100)
+    ]
+    assert limit(Rule("open", limit=3, algorithm="concurrency", plans={"staff": 20}), "staff") == 20
+    assert limit(PLANS, "staff", overrides=(Override(subject="user:1", effect="multiply", factor=3),)) == 150
+    assert limit(PLANS.as_shadow(), "staff") == 50
+
+
+BY_FUNCTION = Rule("api", "10/min", plans=[f"{HERE}tier{one}/min" for one in (":pro = 100", ":7 = 70", " = 20")])
+
+
+@pytest.mark.parametrize(("said", "found"), [("pro", 100), (7, 70), ("basic", 20), ("", 10), (None, 10), (False, 10)])
+def test_a_function_names_the_plan_and_is_called_once(said: Any, found: int) -> None:
+    SAYS.clear()
+    assert limit(BY_FUNCTION, subject=said) == found
+    assert len(SAYS) == (said is not None)
+
+
+NAMED = Rule("api", "10/min", plans={f"{HERE}tier:pro": "100/min"})
+IS_PRO = Rule("api", "10/min", plans={f"{HERE}tier": "100/min"})
+ASYNC = Rule("api", "10/min", plans={f"{HERE}later_plan": "100/min"})
+
+
+class Level(Enum):
+    PRO, NONE, LIST = "pro", None, ["pro"]
+
+
+class Trap(str):  # noqa: SLOT000
+    """It fails however it is looked at."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("oh")
+
+    __bool__ = __repr__ = __str__  # type: ignore[assignment]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("rule", "said", "logged"),
+    [
+        (
+            NAMED,
+            True,
+            "tier returns True: callers have no plan by it under rule 'api'; it has to return a text such as",
+        ),
+        (BY_FUNCTION, ["pro"], "it has to return a text such as 'pro', or None"),
+        (IS_PRO, str, "it has to return True or False"),
+        (ASYNC, "x", "it has to return True or False, and must not be async"),
+        (NAMED, ValueError("oh"), "tier raised this exception"),
+        *((rule, Trap("pro"), "callers have no plan by it under rule 'api'") for rule in (NAMED, IS_PRO, BY_FUNCTION)),
+        *((NAMED, said, "under rule 'api'") for said in (Level.LIST, User.objects.extra(where=["no_such_column = 1"]))),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_answer_that_is_none_or_fails_is_logged_once_and_lifts_no_limit(
+    rule: Rule, said: Any, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with transaction.atomic():
+        assert [limit(rule, subject=said), limit(rule, subject=said)] == [10, 10]
+    (line,) = caplog.messages
+    assert logged in f"{line}{caplog.text}"
+    with pytest.raises(SynchronousOnlyOperation):  # the door asks again in a thread
+        limit(BY_FUNCTION, subject=SynchronousOnlyOperation())
+
+
+@pytest.mark.parametrize(
+    ("said", "named", "is_pro"),
+    [(Level.PRO, 100, 100), (IntegerChoices("Size", "L")(1), 10, 100), (Level.NONE, 10, 10)],
+)
+def test_a_member_of_an_enum_is_its_value(said: Any, named: int, is_pro: int, caplog: pytest.LogCaptureFixture) -> None:
+    assert (limit(NAMED, subject=said), limit(IS_PRO, subject=said)) == (named, is_pro)
+    assert caplog.messages == []
