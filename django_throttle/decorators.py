@@ -20,8 +20,10 @@ from django.views import View
 
 from django_throttle import limiter
 from django_throttle.call_facts import BY_KEY, Facts, cost_of
+from django_throttle.core import Decision
 from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import release_lease
+from django_throttle.core.decision import Reason, refusing
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.http.deferred import DEFERRAL, Deferral, Payload, deferral
 from django_throttle.http.request_state import RequestFacts, RequestState, django_request, method_of, state_of
@@ -144,6 +146,7 @@ class _Call:
         self.rule, self.ident, self._later = rule, ident, later
         self._function, self._args, self._kwargs = function, args, kwargs
         self._cost = cost
+        self._refused: tuple[Facts, Decision] | None = None  # which waits for a slot
         found = args[isinstance(args[0], View) :][:1] if args else ()  # after self, in a view's method
         self.subject: Any = found[0] if found and isinstance(django_request(found[0]), HttpRequest) else None
 
@@ -159,19 +162,37 @@ class _Call:
         who, instead = HttpWho(self.subject), None
         if self._later is not None:
             rest = self._args[isinstance(self._args[0], View) + 1 :]
-            instead = self._later.answered(who, rest, self._kwargs)
+            instead = self._answered_later(self._later, who, rest)
         decide = self._adecide if awaits else self._decide
         answer = partial(_aview if awaits else _view, self.rule, self._function, go)
         answered = serve(django_request(self.subject), who, decide, answer, instead, awaits=awaits)
         return answered if awaits else at_once(answered)
 
+    def _answered_later(self, later: Deferral, who: HttpWho, rest: Any) -> Steps[Any]:
+        if self._refused is not None:
+            return (yield from later.lined_up(who, rest, self._kwargs, *self._refused))
+        return (yield from later.answered(who, rest, self._kwargs))
+
     def _decide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Any]:
-        facts = self.facts(who)
-        return facts, limiter.decide(facts)
+        facts = self._with_report(self.facts(who))
+        return facts, self._noted(facts, limiter.decide(facts))
 
     async def _adecide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Any]:
-        facts = await self.afacts(who)
-        return facts, await limiter.adecide(facts)
+        facts = self._with_report(await self.afacts(who))
+        return facts, self._noted(facts, await limiter.adecide(facts))
+
+    def _with_report(self, facts: Facts) -> Facts:
+        """Have a refusal reported only where the call is not done later."""
+        facts.asks_again = self._later is not None and self._later.defers_to_slots()
+        return facts
+
+    def _noted(self, facts: Facts, decision: Decision) -> Decision:
+        """Return the decision, as one that passes where a refused call may wait for a slot."""
+        outcome = refusing(decision) if facts.asks_again and not decision.allowed else None
+        if outcome is None or outcome.reason is not Reason.EXCEEDED:
+            return decision
+        self._refused = facts, decision
+        return decision._replace(allowed=True)
 
     def facts(self, caller: Caller | None) -> Facts:
         """Raises InvalidIdent for a call without a request whose ident is not given."""

@@ -58,6 +58,23 @@ def _start_rule(rule: Rule) -> Rule:
     return replace(rule, action="delay", max_delay=MAX_START_WAIT)
 
 
+BUDGET: Final = "budget"  # the attribute of a limited task, or of its function, that has this
+
+
+def budget_of(task: Any) -> TaskBudget | None:
+    """Return the budget that runs of this task draw on; None for a task that is not limited."""
+    for found in (task, getattr(task, "run", None)):
+        if isinstance(budget := getattr(found, BUDGET, None), TaskBudget):
+            return budget
+    return None
+
+
+def takes_slot(task: Any, rule: str) -> bool:
+    """Return True for a task whose runs draw on this rule."""
+    budget = budget_of(task)
+    return budget is not None and budget.rule == rule
+
+
 class TaskBudget:
     """What runs of one task are charged to."""
 
@@ -110,6 +127,11 @@ class TaskBudget:
         if outcome is None or rule is None or not rule.is_concurrency or outcome.reason is not Reason.EXCEEDED:
             return None
         return rule.id, outcome.ident
+
+    def slot_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Rule, str]:
+        """Return the rule and the ident of the slot that a run with these arguments will take."""
+        (charge,) = rulebook.current().match(self._facts(args, kwargs, waits=False))
+        return charge.rule, charge.ident
 
     def has_slot(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return True where a slot is free by now."""

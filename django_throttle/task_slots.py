@@ -9,10 +9,15 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, Final
+from uuid import uuid4
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone
 
 from django_throttle.connections.freed_slots import freed_slots
 from django_throttle.connections.leases import HeldUnder
@@ -28,10 +33,47 @@ logger = logging.getLogger("django_throttle")
 WAIT_SECONDS: Final = 30.0
 ENLISTED_MS: Final = 300_000  # for which the store keeps how to call it; asking renews that
 CLAIMED_MS: Final = 86_400_000  # for which it is known which message has had a run
-# Messages of Celery for one run: that which asks by itself, and that of a call.
-WAITING, CALLED = "waiting", "called"
+# Messages of Celery for one run: that which asks by itself, and that of a call; neither of one that is not to run.
+WAITING, CALLED, WITHDRAWN = "waiting", "called", "withdrawn"
+HEADER: Final = "django_throttle"  # of these messages
 
 celery_apps: Final[dict[str, Any]] = {}  # by the names of tasks that have run in this process
+
+
+def line_up(task: Any, hold: HeldUnder, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> Any:
+    """Enqueue a task that runs when it has a slot; returns its result to be and its place, None if ``most`` wait."""
+    return (_line_up_celery if CeleryTasks().takes(task) else _line_up_row)(task, hold, args, kwargs, most)
+
+
+def _line_up_celery(task: Any, hold: HeldUnder, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> Any:
+    task_id = str(uuid4())
+    name = f"{task_id}.0"
+
+    def message(kind: str) -> Any:
+        return task.signature(tuple(args), dict(kwargs)).set(task_id=task_id, headers={HEADER: [0, 0, False, kind]})
+
+    place = enlist(hold, name, celery_entry(name, task, message(CALLED)), most=most)
+    if place == 0:
+        return None
+    try:
+        return message(WAITING).apply_async(eta=next_look()), place
+    except Exception:
+        claim(name, WITHDRAWN, commit=True)
+        raise
+
+
+def _line_up_row(task: Any, hold: HeldUnder, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> Any:
+    look = next_look()
+    due = task.using(run_after=look if settings.USE_TZ else timezone.make_naive(look))
+    result = due.enqueue(*args, **kwargs)
+    row = getattr(result, "db_result", None)
+    if row is None:
+        raise ImproperlyConfigured("only Celery and django-tasks-db can call a task when a slot is given back")
+    place = enlist(hold, str(row.pk), row_entry(row), most=most)
+    if place == 0:
+        type(row).objects.filter(pk=row.pk, status="READY").delete()
+        return None
+    return result, place
 
 
 def enlist(hold: HeldUnder, name: str, entry: str, *, is_first: bool = False, most: int = 10_000) -> int | None:

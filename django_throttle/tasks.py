@@ -27,13 +27,12 @@ from django_throttle.shared_clock import shared_now
 from django_throttle.site_queues import limited_tasks, task_class, tasks_module
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, arun, run
-from django_throttle.task_budget import Cost, Ident, TaskBudget, check_options, run_once
+from django_throttle.task_budget import BUDGET, Cost, Ident, TaskBudget, check_options, run_once
 from django_throttle.turns import Turn, last_turn
 
 __all__ = ["throttled_task"]
 
 T = TypeVar("T")
-HEADER: Final = "django_throttle"  # of Celery's messages
 PLACE: Final = "@throttled_task goes above @task of django.tasks, or below @shared_task of Celery, next to the function"
 NOT_PLAIN: Final = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 
@@ -91,6 +90,7 @@ def _limited_function(function: Any, budget: TaskBudget) -> Any:
             return run(budget.called(Step(go, go), (args[is_bound:], kwargs)), get_store())
         return run(_run_by_celery(budget, found, Step(go, go)), get_store())
 
+    vars(limited)[BUDGET] = budget
     return limited
 
 
@@ -166,7 +166,7 @@ class PutOffs(NamedTuple):
 def _put_offs(request: Any) -> PutOffs:
     """Read the header of a message; a retry is a run of its own."""
     try:
-        times, retries, has_turn, message = (request.headers or {})[HEADER]
+        times, retries, has_turn, message = (request.headers or {})[task_slots.HEADER]
         return PutOffs(int(times), bool(has_turn), str(message)) if retries == request.retries else PutOffs()
     except (KeyError, TypeError, ValueError):  # there is none, or not one of ours
         return PutOffs()
@@ -203,7 +203,7 @@ def _mark_as_waiting(task: Any, why: Refused) -> None:
 def _again(task: Any, eta: datetime | None, put_offs: PutOffs) -> Any:
     request = task.request
     times, has_turn, message = put_offs
-    headers = {**(request.headers or {}), HEADER: [times, request.retries, has_turn, message]}
+    headers = {**(request.headers or {}), task_slots.HEADER: [times, request.retries, has_turn, message]}
     return task.signature_from_request(request, eta=eta, retries=request.retries, headers=headers)
 
 

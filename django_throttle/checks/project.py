@@ -36,6 +36,7 @@ from django_throttle.http.request_state import NO_ROUTE, view_scope
 from django_throttle.http.view_layers import DISPATCH, method_decorators, view_layers
 from django_throttle.site_queues import limited_tasks, queue_of
 from django_throttle.sockets.settings import misspelt_options
+from django_throttle.task_budget import takes_slot
 
 DAPHNE: Final = "daphne"
 
@@ -361,6 +362,19 @@ def check_deferring_backends(given: Given) -> Iterator[CheckMessage]:
             "E084",
             f"rule {rule!r} has a task wait for its turn, but the task's backend runs tasks at once, so each call over "
             "the rate is an error; choose one in TASKS that keeps run_after, such as django_tasks_db.DatabaseBackend",
+        )
+
+
+@settings_check()
+def check_slots_of_tasks(given: Given) -> Iterator[CheckMessage]:
+    """The tasks that views name for calls without a slot take one themselves."""
+    _ = list(_views())  # which imports the views
+    rules = {rule.name for rule in rules_of_settings(lambda rule: rule.enabled and rule.defers_to_slots)}
+    for rule in sorted({one.rule for one in deferrals if one.rule in rules and not takes_slot(one.task, one.rule)}):
+        yield mistake(
+            "E086",
+            f"a view defers calls that find no slot of rule {rule!r} to a task that takes none, so nothing bounds how "
+            f"many run, and each such call is an error; put @throttled_task({rule!r}, ident=…) around the task",
         )
 
 

@@ -95,6 +95,8 @@ def _calls(names: tuple[str, ...], count: int) -> str:
 def _shape(rule: Rule) -> tuple[str, ...]:
     """How strictly the amount is meant, in the algorithm's terms."""
     every = listed([window(rate) for rate in rule.all_rates])
+    if rule.defers_to_slots:
+        return (gettext_lazy("up to {most:,} more wait for a slot and are done later", most=rule.most_waiting),)
     return (_queue(rule),) if rule.is_queue else ALGORITHMS[rule.algorithm].shape(rule, every)
 
 

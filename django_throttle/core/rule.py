@@ -76,7 +76,7 @@ class Rule(Options):
         self._set("is_shadow", self.action == "shadow")
         self._set("is_damper", algorithm is not None and algorithm.is_damper)
         self._set("is_measured", self.unit in MEASURED)
-        self._set("is_queue", self.action in ("delay", "defer"))
+        self._set("is_queue", self.action in ("delay", "defer") and not self.defers_to_slots)
         has_calendar = algorithm is not None and algorithm.has_calendar
         if isinstance(self.rate, str):
             self._set("rate", Rate.parse(self.rate, calendar=has_calendar))
@@ -177,6 +177,16 @@ class Rule(Options):
         most = burst or min(rate.limit for rate in rates)
         reserve = min(self.reserve, most) if isinstance(self.reserve, int) else self.reserve
         return replace(self, rate=one, rates=() if one else rates, limit=None, burst=burst, reserve=reserve)
+
+    @property
+    def defers_to_slots(self) -> bool:
+        """True where what finds no slot is done later, when one is given back."""
+        return self.is_concurrency and self.action == "defer"
+
+    @property
+    def most_waiting(self) -> int:
+        """How many calls may wait for a slot."""
+        return self.max_queue or self.limit or 0
 
     def as_shadow(self) -> Rule:
         """This rule, deciding and recording but never refusing."""

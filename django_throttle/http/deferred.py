@@ -32,7 +32,8 @@ from django.utils.translation import get_language
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
-from django_throttle import rulebook
+from django_throttle import limiter, rulebook, task_slots
+from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason
 from django_throttle.core.decide import Flow, refund_charges
 from django_throttle.core.decision import conclude
@@ -45,6 +46,7 @@ from django_throttle.log_throttling import LogThrottle
 from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.site_queues import DONE, FAILED, QUEUED, UNKNOWN, Found, deferred_to, queue_named, queue_of
 from django_throttle.stores.base import Step, Steps
+from django_throttle.task_budget import budget_of, takes_slot
 from django_throttle.turns import Turn, position
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
@@ -54,6 +56,7 @@ TEMPLATE: Final = "django_throttle/later.html"
 SALT: Final = "django_throttle.deferred"
 SIGNATURE: Final = 32  # bytes
 KEPT: Final = 7 * 86_400.0  # seconds after its moment for which a task can be asked about
+SLOT_SECONDS: Final = 5  # after which a client asks again that waits for a slot
 POLL: Final = (1, 10)  # seconds after which the page looks again, at least and at most
 UNROUTED: Final = (
     "a call was to be deferred, but its status page has no address: add "
@@ -95,6 +98,51 @@ class Deferral:
         self.guards.add(guard)
         return replace(self, guard=guard)
 
+    def defers_to_slots(self) -> bool:
+        """Return True where calls that find no slot of a concurrency rule are done later."""
+        rule = (rulebook.present() or rulebook.current()).by_name(self.rule)
+        return rule is not None and rule.defers_to_slots
+
+    def _may_defer(self, request: HttpRequest) -> bool:
+        if self.guard is not None and _log_throttle.due(f"{self.rule} {self.guard}"):
+            logger.error(PASSED_BY, self.rule, self.guard)
+        return self.guard is None and request.method not in NEVER_DEFERRED
+
+    def lined_up(
+        self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any], facts: Facts, refused: Decision
+    ) -> Steps[HttpResponse]:
+        """The 202 of a call that has found no slot, and its task enqueued to wait for one; 429 where too many wait."""
+        request = django_request(who.subject)
+        if self._may_defer(request):
+            line_up = partial(self._line_up, who, args, kwargs)
+            found = yield Step(line_up, lambda: sync_to_async(line_up)())  # noqa: PLW0108
+            if found is not None:
+                pages, enqueued, place = found
+                queue, now = queue_of(self.task), wall_clock()
+                later = Later(
+                    queue.name, queue.place(self.task, enqueued), enqueued.id, self.rule, now, now, self.show_result
+                )
+                return later.response(who.subject, Found(QUEUED), pages + later.token(who), now, 202, place)
+        yield limiter.report(facts, refused)
+        return refusal(request, refused)
+
+    def _line_up(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Any, int] | None:
+        """Raise ImproperlyConfigured for a task that would take no slot."""
+        budget: Any = budget_of(self.task)
+        if not takes_slot(self.task, self.rule):
+            raise ImproperlyConfigured(
+                f"rule {self.rule!r} counts what is done at once, so the task of defer_to takes a slot of it, too: put "
+                f"@throttled_task({self.rule!r}, ident=…) around it"
+            )
+        pages, given = self._asked(who, args, kwargs)
+        rule, ident = budget.slot_of(*given)
+        hold = rule.id, ident
+        if (found := task_slots.line_up(self.task, hold, *given, rule.most_waiting)) is None:
+            return None
+        if budget.has_slot(*given):  # one was given back meanwhile
+            task_slots.call_next(hold)
+        return pages, *found
+
     def answered(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Steps[HttpResponse | None]:
         """The 202 where the call's turn has yet to come, and the task enqueued for it; None where it is due.
 
@@ -106,9 +154,7 @@ class Deferral:
         turn = state.take_turn(self.rule)
         if turn is None:
             return None
-        if self.guard is not None or request.method in NEVER_DEFERRED:
-            if self.guard is not None and _log_throttle.due(f"{self.rule} {self.guard}"):
-                logger.error(PASSED_BY, self.rule, self.guard)
+        if not self._may_defer(request):
             yield from _give_back(state, turn)
             decision = _refused(turn)
             state.note(decision)
@@ -226,11 +272,20 @@ class Later(NamedTuple):
         state = QUEUED if found.state == UNKNOWN and wall_clock() < self.starts_at else found.state
         return Found(state, found.result if self.show_result else None)
 
-    def response(self, request: Any, found: Found, address: str, now: float, code: int = 200) -> HttpResponse:
-        """The page, as HTML or JSON by what the client prefers; never cached."""
+    @property
+    def waits_for_slot(self) -> bool:
+        """Whether nobody knows when it starts."""
+        return self.starts_at == self.asked_at
+
+    def response(
+        self, request: Any, found: Found, address: str, now: float, code: int = 200, place: int | None = None
+    ) -> HttpResponse:
+        """The page, as HTML or JSON by what the client prefers; never cached. ``place`` is its own in a line."""
         wait = max(0.0, self.starts_at - now)
         told: dict[str, Any] = {"state": found.state}
-        if found.state == QUEUED:
+        if found.state == QUEUED and self.waits_for_slot:
+            told |= {"position": place, "starts_at": None}
+        elif found.state == QUEUED:
             rules = rulebook.present()
             told["position"] = position(rules.by_name(self.rule) if rules else None, wait)
             told["starts_at"] = datetime.fromtimestamp(self.starts_at, UTC).isoformat(timespec="milliseconds")
@@ -246,17 +301,21 @@ class Later(NamedTuple):
         if code == 202:
             headers["Location"] = address
         if found.state == QUEUED:
-            headers["Retry-After"] = str(max(1, ceil(wait)))
+            headers["Retry-After"] = str(SLOT_SECONDS if self.waits_for_slot else max(1, ceil(wait)))
         return response
 
     def _page(self, told: dict[str, Any], wait: float, address: str) -> str:
         ends = told["state"] in (DONE, FAILED)
         least, most = POLL
         total = max(self.starts_at - self.asked_at, 0.001)
+        percent = {QUEUED: min(99, int(100 * (1 - wait / total))), DONE: 100}.get(told["state"])
+        if told["state"] == QUEUED and self.waits_for_slot:
+            percent = None
         context = told | {
             "address": address,
             "look_again": None if ends else min(most, max(least, ceil(wait))),
-            "percent": {QUEUED: min(99, int(100 * (1 - wait / total))), DONE: 100}.get(told["state"]),
+            "percent": percent,
+            "waits_for_slot": self.waits_for_slot,
             "wait": wait_in_words(ceil(wait), get_language()) if wait else None,
             "when": timezone.now() + timedelta(seconds=wait + 59) if wait >= 60 else None,
         }

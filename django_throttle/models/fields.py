@@ -496,6 +496,7 @@ TOGETHER: Final = (
     Check(
         "throttle_delay_of_leaky_bucket",
         (~Q(action__in=["defer", "delay"]) & Q(max_delay__isnull=True))
+        | (CONCURRENCY & Q(action="defer", max_delay__isnull=True))
         | (
             Q(action__in=["defer", "delay", "shadow"])
             & _not_lacking(table(Options)["max_delay"])

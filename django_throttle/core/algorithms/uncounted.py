@@ -64,7 +64,7 @@ CONCURRENCY: Final = base.Algorithm(
     label="Concurrency",
     help="not a rate, but how many WebSockets or requests are open at once",
     plan=lambda rule: Concurrency(rule.limit or 0),
-    takes=("limit", "at_limit"),
+    takes=("limit", "at_limit", "max_queue"),
     holds=True,
 )
 
