@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import django
 import pytest
 from redis import Redis
 
@@ -23,7 +21,6 @@ from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from tests.crew import SPAWN
 from tests.inside import start_again
 from tests.servers import RedisServer, free_port, slack, wait_until
 
@@ -147,32 +144,6 @@ def test_a_forked_child_gets_its_own(settings: Any, redis_url: str) -> None:
     assert uid != store.leases.uid
     with store.transport.client as client:
         assert client.zcard("dt:{p}:live") == 2
-
-
-@pytest.mark.usefixtures("servers")
-def test_a_forked_child_of_multiprocessing_gives_back_what_it_holds(redis_url: str) -> None:
-    """As granian's workers are: it ends without what atexit has."""
-    parent = SPAWN.Process(target=fork_and_wait, args=(redis_url,))  # which has no other threads
-    parent.start()
-    parent.join(slack(30))
-    assert parent.exitcode == 0
-    store = RedisStore(redis_url, deadline=5.0)
-    assert store.transport.client.zcard("dt:{p}:live") == 0
-    assert Limiter([HELD], store).peek("user:1").remaining == 5
-
-
-def fork_and_wait(url: str) -> None:
-    django.setup()
-    child = multiprocessing.get_context("fork").Process(target=hold_and_end, args=(url,))
-    child.start()
-    child.join()
-    assert child.exitcode == 0
-
-
-def hold_and_end(url: str) -> None:
-    store = RedisStore(url, deadline=5.0)
-    assert Limiter([HELD], store).acquire("user:1").remaining == 4
-    agent.ensure(store)
 
 
 @pytest.mark.agent

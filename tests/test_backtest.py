@@ -63,29 +63,26 @@ def test_each_rule_by_itself_or_all_together() -> None:
     assert refused(*calls, together=True, one=shadow, two=two) == {"one": {ident: 3}, "two": {ident: 2}}
 
 
-def test_who_is_counted_and_where() -> None:
-    anna, search = CALL._replace(user="anna"), CALL._replace(scope="search", method="POST")
-    once = {"rate": "1/min"}
-    assert refused(anna, anna, CALL, one={**once, "key": "user"}) == {"one": {"user:anna": 1}}
-    assert refused(anna, anna, CALL, CALL, one={**once, "key": "user_or_ip"}) == {
-        "one": {"user:anna": 1, "ip:192.0.2.7": 1}
-    }
-    assert refused(anna, anna, CALL, one={**once, "key": "user+ip"}) == {"one": {"user+ip:user:anna+ip:192.0.2.7": 1}}
-    assert refused(anna, CALL, one={**once, "key": "everyone"}) == {"one": {"everyone": 1}}
-    assert refused(anna, anna, CALL, CALL, one={**once, "key": "ip", "audience": ["anonymous"]}) == {
-        "one": {"ip:192.0.2.7": 1}
-    }
-    assert refused(search, search, CALL, CALL, one={**once, "key": "ip", "scopes": ["search"]}) == {
-        "one": {"ip:192.0.2.7": 1}
-    }
-    assert refused(search, search, CALL, CALL, one={**once, "key": "ip", "methods": ["POST"]}) == {
-        "one": {"ip:192.0.2.7": 1}
-    }
-    v6 = [CALL._replace(address=f"2001:db8::{number}") for number in (1, 2)]
-    assert refused(*v6, one={**once, "key": "ip"}) == {"one": {"ip:2001:db8::/64": 1}}
-    assert refused(*[CALL._replace(address="host.example")] * 2, one={**once, "key": "ip"}) == {
-        "one": {"ip:host.example": 1}
-    }
+ANNA, SEARCH = CALL._replace(user="anna"), CALL._replace(scope="search", method="POST")
+IP = "ip:192.0.2.7"
+
+
+@pytest.mark.parametrize(
+    ("calls", "options", "found"),
+    [
+        ([ANNA, ANNA, CALL], {"key": "user"}, ["user:anna"]),
+        ([ANNA, ANNA, CALL, CALL], {"key": "user_or_ip"}, ["user:anna", IP]),
+        ([ANNA, ANNA, CALL], {"key": "user+ip"}, [f"user+ip:user:anna+{IP}"]),
+        ([ANNA, CALL], {"key": "everyone"}, ["everyone"]),
+        ([ANNA, ANNA, CALL, CALL], {"key": "ip", "audience": ["anonymous"]}, [IP]),
+        ([SEARCH, SEARCH, CALL, CALL], {"key": "ip", "scopes": ["search"]}, [IP]),
+        ([SEARCH, SEARCH, CALL, CALL], {"key": "ip", "methods": ["POST"]}, [IP]),
+        ([CALL._replace(address=f"2001:db8::{n}") for n in (1, 2)], {"key": "ip"}, ["ip:2001:db8::/64"]),
+        ([CALL._replace(address="host.example")] * 2, {"key": "ip"}, ["ip:host.example"]),
+    ],
+)
+def test_who_is_counted_and_where(calls: list[Call], options: dict[str, Any], found: list[str]) -> None:
+    assert refused(*calls, rule={"rate": "1/min", **options}) == {"rule": dict.fromkeys(found, 1)}
 
 
 def test_the_scope_of_a_path_is_that_of_its_view(settings: Any) -> None:

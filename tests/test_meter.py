@@ -47,32 +47,10 @@ def other(groups: None, tmp_path: Any) -> Iterator[str]:
         del connections["other"]
 
 
-def every() -> int:
-    return len(Group.objects.all())
-
-
-def piecewise() -> int:
-    return sum(1 for _ in Group.objects.iterator(chunk_size=20))
-
-
-def number() -> int:
-    Group.objects.count()
-    return 1
-
-
-def names() -> int:
-    return len(Group.objects.values_list("name", flat=True)[:30])
-
-
 def write() -> int:
     one = Group.objects.create(name="one more")
     Group.objects.filter(pk=one.pk).update(name="renamed")
     return 1 if connection.features.can_return_columns_from_insert else 0
-
-
-def remove() -> int:
-    Group.objects.filter(name="nobody").delete()
-    return 0
 
 
 def in_transaction() -> int:
@@ -102,14 +80,22 @@ def by_many() -> int:
     return 0
 
 
-WAYS = (
-    every, piecewise, number, names, write, remove, in_transaction, failing, by_cursor, by_many,
-)  # fmt: skip
+# What makes queries, and returns how many rows it has fetched.
+WAYS: dict[str, Callable[[], int]] = {
+    "every": lambda: len(Group.objects.all()),
+    "piecewise": lambda: sum(1 for _ in Group.objects.iterator(chunk_size=20)),
+    "count": lambda: Group.objects.count() // ROWS,
+    "exists": lambda: int(Group.objects.filter(name="nobody").exists()),
+    "values": lambda: len(Group.objects.values_list("name", flat=True)[:30]),
+    "raw": lambda: len(list(Group.objects.raw("SELECT id, name FROM auth_group WHERE name LIKE %s", ["group 1%"]))),
+    "delete": lambda: Group.objects.filter(name="nobody").delete()[0],
+    **{way.__name__: way for way in (write, in_transaction, failing, by_cursor, by_many)},
+}
 
 
 @pytest.mark.usefixtures("groups")
 class TestQueriesAndRows:
-    @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+    @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
     def test_are_those_of_the_log_and_those_fetched(self, way: Callable[[], int]) -> None:
         with CaptureQueriesContext(connection) as captured, metered() as meter:
             fetched = way()
@@ -128,7 +114,7 @@ class TestQueriesAndRows:
         async def ask(number: int) -> tuple[int, int]:
             with metered() as meter:
                 for _ in range(number):
-                    await sync_to_async(names)()
+                    await sync_to_async(WAYS["values"])()
             return meter.queries, meter.rows
 
         assert await asyncio.gather(*map(ask, range(6))) == [(number, 30 * number) for number in range(6)]
@@ -158,9 +144,9 @@ class TestQueriesAndRows:
 
     def test_of_a_meter_inside_another_go_to_both(self) -> None:
         with metered() as outer:
-            every()
+            WAYS["every"]()
             with metered() as inner:
-                names()
+                WAYS["values"]()
             assert in_use.get() is outer
         assert (inner.queries, inner.rows) == (1, 30)
         assert (outer.queries, outer.rows) == (2, 30 + ROWS)

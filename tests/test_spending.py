@@ -65,37 +65,31 @@ def spending(*units: int, status: int = 200) -> tuple[Any, list[Decision]]:
     return get(spend), told
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Enforce, Any], list[Any]]:
-    """Puts rules in force, and notes the commands that their store is sent."""
-
-    def enforced(enforce: Enforce, **rules: Any) -> list[Any]:
-        return commands_to(enforce(**rules), monkeypatch)
-
-    return enforced
-
-
 def costs(commands: list[Any]) -> list[int]:
     return [one.charges[0].cost for one in commands if isinstance(one, Decide)]
 
 
 @BOTH
-def test_the_reserve_covers_the_start(enforce: Enforce, asked: Any) -> None:
-    commands = asked(enforce, tokens=TOKENS)
-    response, told = spending(*[5] * 10)
-    assert response.headers["RateLimit"].startswith('"tokens";r=950')
-    assert all(one.allowed for one in told)
-    assert costs(commands) == [50]
-    assert left() == 950
-
-
-@BOTH
-def test_beyond_it_batches_are_paid_for(enforce: Enforce, asked: Any) -> None:
-    commands = asked(enforce, tokens=TOKENS)
-    spending(*[3] * 24)
-    assert costs(commands) == [50, 10, 10, 10]  # 1 % of the limit, what is spent first in it
-    assert sum(isinstance(one, Settle) for one in commands) == 1
-    assert left() == 1000 - 72
+@pytest.mark.parametrize(
+    ("reserve", "units", "paid", "settled"),
+    [
+        (50, [5] * 10, [50], 0),
+        (50, [3] * 24, [50, 10, 10, 10], 1),  # batches of 1 % of the limit, what is spent first in them
+        (50, [70, 60], [50, 70, 60], 1),
+        (995, [995, 2, 2, 1], [995, 10, 2, 10, 2, 10, 1], 0),
+    ],
+    ids=["the reserve", "batches", "large chunks", "the last units"],
+)
+def test_the_reserve_covers_the_start_and_batches_the_rest(
+    enforce: Enforce, monkeypatch: pytest.MonkeyPatch, reserve: int, units: list[int], paid: list[int], settled: int
+) -> None:
+    commands = commands_to(enforce(tokens={**TOKENS, "reserve": reserve}), monkeypatch)
+    response, told = spending(*units)
+    assert response.headers["RateLimit"].startswith(f'"tokens";r={1000 - reserve}')
+    assert all(decision.allowed for decision in told)
+    assert costs(commands) == paid
+    assert sum(isinstance(command, Settle) for command in commands) == settled
+    assert left() == 1000 - sum(units)
 
 
 @BOTH
@@ -114,15 +108,6 @@ def test_the_end_of_a_budget_is_said_and_what_went_beyond_it_is_owed(enforce: En
     assert told_of == [7, 7]
     debt = Limiter([Rule("tokens", **{**TOKENS, **options})], get_store()).peek("everyone")
     assert debt.retry_after == pytest.approx(15 * 3.6, abs=0.1)  # 14 are owed
-
-
-@BOTH
-def test_the_last_units_of_a_budget_are_had(enforce: Enforce, asked: Any) -> None:
-    commands = asked(enforce, tokens={**TOKENS, "reserve": 995})
-    _, told = spending(995, 2, 2, 1)
-    assert [one.allowed for one in told] == [True] * 4
-    assert costs(commands) == [995, 10, 2, 10, 2, 10, 1]
-    assert left() == 0
 
 
 @BOTH
@@ -163,8 +148,8 @@ def test_on_an_event_loop_spending_is_awaited(enforce: Enforce) -> None:
 
 
 @BOTH
-def test_what_is_spent_after_the_end_is_charged_one_by_one(enforce: Enforce, asked: Any) -> None:
-    commands = asked(enforce, tokens=TOKENS)
+def test_what_is_spent_after_the_end_is_charged_one_by_one(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = commands_to(enforce(tokens=TOKENS), monkeypatch)
     requests: list[Any] = []
     get(lambda request: requests.append(request) or HttpResponse())
     assert left() == 1000
