@@ -133,12 +133,12 @@ def _read_aside(seen: str | None) -> None:
     if _is_due(book):
         sources.promote_due()
     refresh(seen)
+    if not book.failing:
+        rules_read.send_robust(sender=Snapshot)
     if book.is_committed and not book.knows_past:
         _recall(book)
     if ended:
         overrides_ended.send_robust(sender=Snapshot, overrides=ended)
-    if not book.failing:
-        rules_read.send_robust(sender=Snapshot)
 
 
 def _recall(book: _Book) -> None:
