@@ -91,24 +91,6 @@ class TestWhatItGoesAround:
         ask = AsyncRequestFactory().options if name == "options" else AsyncRequestFactory().get
         assert [(await Page.as_view()(ask("/"))).status_code for _ in range(2)] == [200, 429]
 
-    def test_a_method_of_anything_else(self, enforce: Enforce) -> None:
-        """One that is given a request is no view for it: what it returns is nobody's response."""
-
-        class Shop:
-            @throttle("api", ident="everyone")
-            def order(self, request: HttpRequest) -> str:
-                return "ordered"
-
-            @classmethod
-            @throttle("api", ident="everyone")
-            def close(cls) -> str:
-                return cls.__name__
-
-        enforce(api={"rate": "2/min"})
-        assert (Shop().order(RequestFactory().get("/")), Shop.close()) == ("ordered", "Shop")
-        with pytest.raises(Refused):
-            Shop().order(RequestFactory().get("/"))
-
     @pytest.mark.parametrize(
         ("what", "said"),
         [

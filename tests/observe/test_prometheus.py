@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -70,20 +71,16 @@ def series(registry: CollectorRegistry = REGISTRY) -> list[str]:
 
 
 def test_what_a_door_decides_is_counted(enforce: Enforce) -> None:
-    before = [
-        value("decisions_total", rule="api", outcome="allowed", reason="within"),
-        value("decisions_total", rule="api", outcome="refused", reason="exceeded"),
-        value("decision_seconds_count"),
-    ]
+    def counted() -> tuple[float, ...]:
+        said = (("allowed", "within"), ("refused", "exceeded"))
+        decisions = [value("decisions_total", rule="api", outcome=outcome, reason=reason) for outcome, reason in said]
+        return *decisions, value("decision_seconds_count")
+
+    before = counted()
     enforce(HOOKS=HOOKS)
     for _ in range(5):
         decide(FACTS)
-    after = [
-        value("decisions_total", rule="api", outcome="allowed", reason="within"),
-        value("decisions_total", rule="api", outcome="refused", reason="exceeded"),
-        value("decision_seconds_count"),
-    ]
-    assert [now - then for now, then in zip(after, before, strict=True)] == [2, 3, 5]
+    assert [now - then for now, then in zip(counted(), before, strict=True)] == [2, 3, 5]
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
@@ -108,13 +105,7 @@ def test_in_several_processes_it_adds_up(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     environment.pop("DJANGO_SETTINGS_MODULE", None)
     running = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, how],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        subprocess.Popen([sys.executable, "-c", PROCESS, how], env=environment, stdin=PIPE, stdout=PIPE, text=True)
         for how in ("fork", "alone")
     ]
     pids: list[int] = []
