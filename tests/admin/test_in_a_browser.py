@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
 
 from django_throttle.core import Rule
 from django_throttle.core.options import ALGORITHMS, table
@@ -31,16 +30,13 @@ PAGES = (
     "throttlerule/explain/?ident=ip:192.0.2.1&scope=search",
 )
 PHONE: Any = {"width": 390, "height": 800}
-Open = Callable[..., ClientConnection]
 CUSTOMER = "127.0.0.9"
 LONG = slack(30)
 
 
 @pytest.fixture(scope="module")
 def operator(browser: Browser, demo_site: str) -> Iterator[BrowserContext]:
-    """Somebody who has logged in, and for whom time between two looks at a live page is four times as short."""
     context = new_context(browser, demo_site, viewport={"width": 1000, "height": 700})
-    context.add_init_script("const real = setInterval; window.setInterval = (act, every) => real(act, every / 4);")
     with new_page(context) as page:
         log_in(page)
     yield context
@@ -51,20 +47,6 @@ def operator(browser: Browser, demo_site: str) -> Iterator[BrowserContext]:
 def page(operator: BrowserContext) -> Iterator[Page]:
     with new_page(operator) as page:
         yield page
-
-
-@pytest.fixture
-def visit(demo_site: str) -> Iterator[Open]:
-    """Opens a chat, from an address of this machine."""
-    with ExitStack() as stack:
-
-        def visit(address: str = "127.0.0.1") -> ClientConnection:
-            options: Any = {"proxy": None, "origin": f"http://{demo_site}", "source_address": (address, 0)}
-            socket = stack.enter_context(connect(f"ws://{demo_site}/ws/chat", **options))
-            assert json.loads(socket.recv(PATIENCE))["type"] == "hello"
-            return socket
-
-        yield visit
 
 
 def violations(page: Page) -> list[str]:
@@ -138,12 +120,13 @@ def until(page: Page, condition: Callable[[], bool]) -> None:
     wait_until(lambda: bool(page.reload()) and condition(), timeout=LONG)
 
 
-def test_from_a_complaint_to_a_limit_that_is_changed_in_safe_steps(page: Page, visit: Open) -> None:
-    socket = visit(CUSTOMER)
-    for number in range(100):
-        socket.send(json.dumps({"id": number, "text": "x"}))
-    frames = iter(lambda: json.loads(socket.recv(PATIENCE)), None)
-    reference = next(frame["reference"] for frame in frames if frame["type"] == "error")
+def test_from_a_complaint_to_a_limit_that_is_changed_in_safe_steps(page: Page, demo_site: str) -> None:
+    options: Any = {"proxy": None, "origin": f"http://{demo_site}", "source_address": (CUSTOMER, 0)}
+    with connect(f"ws://{demo_site}/ws/chat", **options) as socket:
+        for number in range(100):
+            socket.send(json.dumps({"id": number, "text": "x"}))
+        frames = iter(lambda: json.loads(socket.recv(PATIENCE)), None)
+        reference = next(frame["reference"] for frame in frames if frame["type"] == "error")
     page.goto(f"{RULES}explain/?ident={reference}")
     until(page, lambda: "api" in "".join(page.locator("#explain-recent").all_inner_texts()))
     picture(page, "explain")

@@ -120,8 +120,8 @@ class TestForm:
             ({**SOCKETS, "limit": str(2**63)}, "limit", f"not {2**63}"),
             ({"cost": "os.path.getsize"}, "cost", "is used by no rule in settings; name it there first"),
             *(({name: value}, None, "") for name, value in (("max_delay", "5"), ("timezone", "UTC"), ("strict", "on"))),
-            *(({**QUOTA, name: value}, name, "") for name, value in (("methods", "psot"), ("count_on", "often"))),
-            *(({**QUOTA, name: value}, name, "") for name, value in (("warn_at", "80"), ("audience", "stuff"))),
+            *(({**REQUESTS, name: value}, name, "") for name, value in (("methods", "psot"), ("count_on", "often"))),
+            *(({**REQUESTS, name: value}, name, "") for name, value in (("warn_at", "80"), ("audience", "stuff"))),
         ],
         ids=str,
     )
