@@ -47,8 +47,11 @@ class SiteQueue(Protocol):
     def can_wait(self, task: Any) -> bool:
         """Whether its backend runs the task at a later moment."""
 
-    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
-        """What enqueues the task for its turn, and returns its result to be, which has an ``id``."""
+    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool) -> Step:
+        """What enqueues the task for its turn, and returns its result to be, which has an ``id``.
+
+        ``is_own``: the turn is one of the rule and the ident that the run draws on, and so reserves no other.
+        """
 
     def place(self, task: Any, enqueued: Any) -> str:
         """Where ``find`` will find it: its backend, or its name."""
@@ -71,8 +74,11 @@ class DjangoTasks:
     def can_wait(self, task: Any) -> bool:
         return bool(task.get_backend().supports_defer)
 
-    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
+    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool) -> Step:
         due = task.using(run_after=turn.run_after)
+        if is_own:
+            backend, put = due.get_backend(), {"task": due, "args": list(args), "kwargs": dict(kwargs)}
+            return Step(partial(backend.enqueue, **put), partial(backend.aenqueue, **put))
         return Step(partial(due.enqueue, *args, **kwargs), partial(due.aenqueue, *args, **kwargs))
 
     def place(self, task: Any, enqueued: Any) -> str:
@@ -91,6 +97,8 @@ class DjangoTasks:
         return Found(state, found.return_value if state == DONE else None)
 
 
+# Of Celery's messages of a limited task: times put off, number of the retry, whether it has its turn, which message.
+HEADER: Final = "django_throttle"
 CELERY_STATES: Final = {
     "PENDING": QUEUED, "RECEIVED": QUEUED, "RETRY": QUEUED, "STARTED": RUNNING,
     "SUCCESS": DONE, "FAILURE": FAILED, "REVOKED": FAILED,
@@ -108,8 +116,9 @@ class CeleryTasks:
     def can_wait(self, task: Any) -> bool:
         return True
 
-    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
-        put = partial(task.apply_async, tuple(args), dict(kwargs), eta=turn.moment)
+    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool) -> Step:
+        own = {"headers": {HEADER: [0, 0, True, ""]}} if is_own else {}
+        put = partial(task.apply_async, tuple(args), dict(kwargs), eta=turn.moment, **own)
         return Step(put, sync_to_async(put, thread_sensitive=False))
 
     def place(self, task: Any, enqueued: Any) -> str:

@@ -26,6 +26,7 @@ from django_throttle.identity.keys import shortened
 from django_throttle.measured import measured
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, run
+from django_throttle.turns import Turn
 
 Ident = str | Callable[..., Any]
 Cost = int | Callable[..., int]
@@ -128,9 +129,15 @@ class TaskBudget:
             return None
         return rule.id, outcome.ident
 
+    def has_turn(self, turn: Turn, given: Arguments) -> bool:
+        """Return True where a run with these arguments would reserve a turn of this rule and ident."""
+        return self.rule == turn.rule and any(
+            one.ident == turn.ident for one in rulebook.current().match(self._facts(*given, waits=False))
+        )
+
     def slot_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Rule, str]:
         """Return the rule and the ident of the slot that a run with these arguments will take."""
-        (charge,) = rulebook.current().match(self._facts(args, kwargs, waits=False))
+        charge = rulebook.current().match(self._facts(args, kwargs, waits=False))[0]
         return charge.rule, charge.ident
 
     def has_slot(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -24,7 +24,7 @@ from django_throttle.connections.leases import HeldUnder
 from django_throttle.core.commands import CallNext, Claim, Enlist
 from django_throttle.exceptions import StoreError
 from django_throttle.shared_clock import shared_now
-from django_throttle.site_queues import CeleryTasks, deferred_to
+from django_throttle.site_queues import HEADER, CeleryTasks, deferred_to
 from django_throttle.stores import get_store
 
 logger = logging.getLogger("django_throttle")
@@ -35,7 +35,6 @@ ENLISTED_MS: Final = 300_000  # for which the store keeps how to call it; asking
 CLAIMED_MS: Final = 86_400_000  # for which it is known which message has had a run
 # Messages of Celery for one run: that which asks by itself, and that of a call; neither of one that is not to run.
 WAITING, CALLED, WITHDRAWN = "waiting", "called", "withdrawn"
-HEADER: Final = "django_throttle"  # of these messages
 
 celery_apps: Final[dict[str, Any]] = {}  # by the names of tasks that have run in this process
 

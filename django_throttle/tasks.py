@@ -24,7 +24,7 @@ from django_throttle.core.decision import PASSED
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
 from django_throttle.shared_clock import shared_now
-from django_throttle.site_queues import limited_tasks, task_class, tasks_module
+from django_throttle.site_queues import HEADER, limited_tasks, task_class, tasks_module
 from django_throttle.stores import get_store
 from django_throttle.stores.base import Step, Steps, arun, run
 from django_throttle.task_budget import BUDGET, Cost, Ident, TaskBudget, check_options, run_once
@@ -166,7 +166,7 @@ class PutOffs(NamedTuple):
 def _put_offs(request: Any) -> PutOffs:
     """Read the header of a message; a retry is a run of its own."""
     try:
-        times, retries, has_turn, message = (request.headers or {})[task_slots.HEADER]
+        times, retries, has_turn, message = (request.headers or {})[HEADER]
         return PutOffs(int(times), bool(has_turn), str(message)) if retries == request.retries else PutOffs()
     except (KeyError, TypeError, ValueError):  # there is none, or not one of ours
         return PutOffs()
@@ -203,7 +203,7 @@ def _mark_as_waiting(task: Any, why: Refused) -> None:
 def _again(task: Any, eta: datetime | None, put_offs: PutOffs) -> Any:
     request = task.request
     times, has_turn, message = put_offs
-    headers = {**(request.headers or {}), task_slots.HEADER: [times, request.retries, has_turn, message]}
+    headers = {**(request.headers or {}), HEADER: [times, request.retries, has_turn, message]}
     return task.signature_from_request(request, eta=eta, retries=request.retries, headers=headers)
 
 

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from celery import Celery
 from django.core.management import call_command
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import include, path
 from django_tasks_db.models import DBTaskResult
 
+from django_throttle.decorators import throttle
 from django_throttle.site_queues import tasks_module
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
@@ -169,6 +173,56 @@ def test_rows_of_django_tasks_that_are_late(enforce: Enforce, clock: FrozenClock
             break
     assert len(ran) == 9
     assert max(sum(moment <= other < moment + 1 for other in ran) for moment in ran) <= 3
+
+
+@throttled_task("reports", ident=lambda ident: ident, strict=True)
+@import_module(tasks_module()).task()
+def report(ident: str) -> None:
+    ran.append(Beat.clock())
+
+
+@app.task(name="late.report")  # type: ignore[misc,unused-ignore]
+@throttled_task("reports", ident=lambda ident: ident)
+def celery_report(ident: str) -> None:
+    ran.append(Beat.clock())
+
+
+def view_of(task: Any) -> Any:
+    defer = throttle("reports", defer_to=task, payload=lambda request: {"ident": request.GET["ident"]})
+    return defer(lambda request: HttpResponse("now"))
+
+
+urlpatterns = [
+    path("rows", view_of(report)),
+    path("celery", view_of(celery_report)),
+    path("later/", include("django_throttle.urls")),
+]
+MINUTELY = {**QUEUE, "rate": "1/min", "max_queue": 9, "key": "ip"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_deferred_call_has_one_turn_of_its_rule(enforce: Enforce, clock: FrozenClock, settings: Any) -> None:
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []
+    enforce(reports=MINUTELY)
+    answers = [Client().get("/rows", {"ident": "ip:127.0.0.1"}).status_code for _ in range(4)]
+    assert answers == [200, 202, 202, 202]
+    moments = DBTaskResult.objects.order_by("run_after").values_list("run_after", flat=True)
+    assert [round((moment.timestamp() - clock()) / 60) for moment in moments] == [1, 2, 3]
+    Client().get("/rows", {"ident": "ip:192.0.2.1"})
+    assert DBTaskResult.objects.count() == 4, "another ident has turns of its own, and the later one counts"
+
+
+def test_a_deferred_call_of_celery_s_has_one_turn_of_its_rule(
+    enforce: Enforce, clock: FrozenClock, worker: Worker, settings: Any
+) -> None:
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []
+    enforce(reports=MINUTELY)
+    answers = [Client().get("/celery", {"ident": "ip:127.0.0.1"}).status_code for _ in range(3)]
+    assert answers == [200, 202, 202]
+    for _ in range(2):
+        clock.tick(60)
+        assert worker.run() == "SUCCESS", "it is not put off again"
+    assert len(ran) == 2
 
 
 @pytest.mark.parametrize("strict", [1, "yes", None])

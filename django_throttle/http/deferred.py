@@ -159,18 +159,26 @@ class Deferral:
             decision = _refused(turn)
             state.note(decision)
             return refusal(request, decision)
-        asked = partial(self._asked, who, args, kwargs)
+        asked = partial(self._asked_of_turn, turn, who, args, kwargs)
         try:
             # Wrapping takes longer than what is asked: only on an event loop.
-            pages, (given, named) = yield Step(asked, lambda: sync_to_async(asked)())  # noqa: PLW0108
+            pages, (given, named), is_own = yield Step(asked, lambda: sync_to_async(asked)())  # noqa: PLW0108
             queue = queue_of(self.task)
-            enqueued = yield queue.enqueue(self.task, turn, given, named)
+            enqueued = yield queue.enqueue(self.task, turn, given, named, is_own=is_own)
         except Exception:
             yield from _give_back(state, turn)
             raise
         place, now = queue.place(self.task, enqueued), wall_clock()
         later = Later(queue.name, place, enqueued.id, turn.rule, turn.at, now, self.show_result)
         return later.response(who.subject, Found(QUEUED), pages + later.token(who), now, 202)
+
+    def _asked_of_turn(
+        self, turn: Turn, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[str, Arguments, bool]:
+        """The same, and whether a run of the task would reserve a turn of the same rule and ident."""
+        pages, given = self._asked(who, args, kwargs)
+        budget = budget_of(self.task)
+        return pages, given, budget is not None and budget.has_turn(turn, given)
 
     def _asked(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Arguments]:
         """What needs to be known before the task is enqueued; raises ImproperlyConfigured without a status page."""
