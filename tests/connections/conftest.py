@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -64,66 +65,63 @@ class Site:
         return True
 
 
-class Worker:
-    """A real process that holds connections; see worker.py."""
+class Program:
+    """A process of ours; it is killed at the end of the test."""
 
-    def __init__(self, **settings: Any) -> None:
-        command = [sys.executable, "-m", "tests.connections.worker", json.dumps({**QUICK, **settings})]
+    def __init__(self, *command: str, **environment: str) -> None:
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True, bufsize=1
+            [sys.executable, "-m", *command],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
         )
-
-    def ask(self, verb: str, *arguments: Any) -> Any:
         assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps([verb, *arguments]) + "\n")
-        return json.loads(self.process.stdout.readline())
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+
+    def line(self) -> str:
+        return self.stdout.readline()
 
     def kill(self) -> None:
         """SIGKILL: it has no say in what becomes of its connections."""
         self.process.kill()
         self.process.wait()
 
-    def leave(self) -> None:
-        """End as a process does that has been asked to."""
-        assert self.process.stdin
-        self.process.stdin.close()
-        self.process.wait(30)
-
     def close(self) -> None:
         self.kill()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe and not pipe.closed:
-                pipe.close()
+        for pipe in (self.stdin, self.stdout):
+            pipe.close()
 
 
-class Refreshing:
+class Worker(Program):
+    """A real process that holds connections; see worker.py."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__("tests.connections.worker", json.dumps({**QUICK, **settings}))
+
+    def ask(self, verb: str, *arguments: Any) -> Any:
+        self.stdin.write(json.dumps([verb, *arguments]) + "\n")
+        return json.loads(self.line())
+
+    def leave(self) -> None:
+        """End as a process does that has been asked to."""
+        self.stdin.close()
+        self.process.wait(30)
+
+
+class Refreshing(Program):
     """``manage.py refresh_connections`` in a process of its own."""
 
     def __init__(self, url: str, *arguments: str) -> None:
-        environment = {**os.environ, "REDIS_URL": url, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "django", "refresh_connections", *arguments],
-            cwd=ROOT,
-            env={**environment, "PYTHONPATH": str(ROOT), "DATABASE": ""},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self.stdout = self.process.stdout
-
-    def line(self) -> str:
-        return self.stdout.readline()
+        site = {"REDIS_URL": url, "DJANGO_SETTINGS_MODULE": "testproject.settings", "DATABASE": ""}
+        super().__init__("django", "refresh_connections", *arguments, **site, PYTHONPATH=str(ROOT))
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         self.process.send_signal(number)
         output, _ = self.process.communicate(timeout=30)
         return self.process.returncode, output
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.stdout.close()
 
 
 MakeSite = Callable[..., Site]
@@ -138,28 +136,14 @@ def quick(settings: Any) -> None:
 
 @pytest.fixture
 def make_worker(servers: None, redis_url: str, quick: None) -> Iterator[MakeWorker]:
-    workers: list[Worker] = []
-
-    def make(**settings: Any) -> Worker:
-        workers.append(Worker(**{"REDIS": redis_url, **settings}))
-        return workers[-1]
-
-    yield make
-    for worker in workers:
-        worker.close()
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(closing(Worker(**{"REDIS": redis_url, **settings})))
 
 
 @pytest.fixture
 def refreshing(servers: None, redis_url: str) -> Iterator[Refresh]:
-    started: list[Refreshing] = []
-
-    def start(*arguments: str, url: str = redis_url) -> Refreshing:
-        started.append(Refreshing(url, *arguments))
-        return started[-1]
-
-    yield start
-    for command in started:
-        command.close()
+    with ExitStack() as stack:
+        yield lambda *arguments, url=redis_url: stack.enter_context(closing(Refreshing(url, *arguments)))
 
 
 @pytest.fixture
@@ -210,12 +194,6 @@ def go_on(clock: FrozenClock, seconds: float, *living: Site) -> None:
         clock.step(seconds / 4)
         for site in living:
             site.beat()
-
-
-def commands(redis: Redis) -> int:
-    """Every command that Redis has carried out, those inside scripts included, save for asking this."""
-    stats: dict[str, Any] = redis.info("commandstats")  # type: ignore[assignment]
-    return sum(figures["calls"] for name, figures in stats.items() if name != "cmdstat_info")
 
 
 def keys(redis: Redis) -> dict[str, int]:

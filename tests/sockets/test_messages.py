@@ -78,11 +78,8 @@ class TestRefusals:
         store = enforce(sockets=TWO_SOCKETS, frames={**TWO_FRAMES, "rate": "1/min"})
         line = await Line(app).open()
         line.send(*["{}"] * 12)
-        assert await line.closing() == {
-            "type": "websocket.close",
-            "code": 4429,
-            "reason": "rate limited; retry_after=60",
-        }
+        reason = "rate limited; retry_after=60"
+        assert await line.closing() == {"type": "websocket.close", "code": 4429, "reason": reason}
         await line.ended()
         assert (line.frames[0], len(line.told("error")), len(line.frames), held(store)) == ({}, 5, 6, 0)
 
@@ -132,24 +129,21 @@ def test_a_payload_is_text_bytes_or_json() -> None:
     }  # fmt: skip
 
 
-class TestLadder:
-    async def test_held_up_until_it_may_pass(self, enforce: Enforce, loop_clock: LoopClock) -> None:
-        enforce(own={**OWN, "rate": "1/s"})
-        async with Line(ladder={"error": 0, "delay": 1}) as line:
-            began = loop_clock()
-            line.send("one", "two", "three")
-            assert await line.received(3) == ["one", "two", "three"]
-            assert loop_clock() - began == pytest.approx(2, abs=0.1)
-
-    async def test_held_up_for_as_long_as_any_may_be(self, enforce: Enforce, loop_clock: LoopClock) -> None:
-        """However long it would be until it may pass: a minute here."""
-        enforce(own=ONE_OWN)
-        async with Line(ladder={"error": 0, "delay": 1, "close": 3}) as line:
-            began = loop_clock()
-            line.send("in", *["over"] * 3)
-            await line.closing()
-            assert loop_clock() - began == pytest.approx(2 * MAX_DELAY, abs=0.1)
-            assert texts(line) == ["in"]
+@pytest.mark.parametrize(
+    ("rate", "ladder", "passed", "seconds"),
+    [("1/s", {"error": 0, "delay": 1}, 3, 2), ("1/min", {"error": 0, "delay": 1, "close": 3}, 1, 2 * MAX_DELAY)],
+    ids=["until it may pass", "as long as any may be"],
+)
+async def test_a_refused_frame_is_held_up(
+    enforce: Enforce, loop_clock: LoopClock, rate: str, ladder: Any, passed: int, seconds: float
+) -> None:
+    enforce(own={**OWN, "rate": rate})
+    line = await Line(ladder=ladder).open()
+    began = loop_clock()
+    line.send(*"abcd"[: 3 if passed == 3 else 4])
+    await line.until(lambda: len(texts(line)) == passed and (passed == 3 or line.closed))
+    assert loop_clock() - began == pytest.approx(seconds, abs=0.1)
+    assert texts(line) == [*"abc"[:passed]]
 
 
 class TestOwnRules:
@@ -166,13 +160,6 @@ class TestOwnRules:
         assert 0 < error["retry_after"] <= 20
         assert counters(store) == {}, "no store was asked"
 
-    async def test_they_come_before_all_others_and_cost_them_nothing(self, enforce: Enforce) -> None:
-        store = enforce(own=OWN, shared=SHARED)
-        async with Line() as line:
-            line.send(*"12345")
-            await line.error()
-        assert [state[-1] for state, _ in counters(store).values()] == [3]
-
     async def test_what_others_refuse_costs_them_nothing(self, enforce: Enforce, clock: FrozenClock) -> None:
         enforce(own=OWN, shared={**SHARED, "rate": "1/min"}, MAX_VIOLATIONS=0)
         async with Line() as line:
@@ -183,6 +170,13 @@ class TestOwnRules:
                 line.send("again")
             await line.received(3)
             assert {error["rule"] for error in line.told("error")} == {"shared"}, "its own three were never used up"
+
+    async def test_they_come_before_all_others_and_cost_them_nothing(self, enforce: Enforce) -> None:
+        store = enforce(own=OWN, shared=SHARED)
+        async with Line() as line:
+            line.send(*"12345")
+            await line.error()
+        assert [state[-1] for state, _ in counters(store).values()] == [3]
 
 
 class TestPrices:
@@ -223,21 +217,15 @@ class TestPrices:
             assert (error["rule"], error["limit"], error["remaining"]) == ("api", 4, 0)
 
 
-def nobody(scope: Any) -> Any:
-    return object()
-
-
-class TestDampers:
-    SMOOTH = {"rate": "5/s", "events": ["message"], "key": "ip", "algorithm": "damper"}
-
-    async def test_what_one_suppresses_costs_nobody_anything(self, enforce: Enforce, monkeypatch: Any) -> None:
-        store = enforce(own=OWN, shared=SHARED, smooth=self.SMOOTH)
-        suppressed = Outcome("smooth", IDENT, False, 5, 0, 0.5, 0.5, Reason.SUPPRESSED, window=1.0)
-        monkeypatch.setattr(store.local_limits, "decide_all", lambda charges: (suppressed,))
-        async with Line() as line:
-            line.send("x")
-            assert (await line.error())["rule"] == "smooth"
-        assert counters(store) == {}
+async def test_what_a_damper_suppresses_costs_nothing(enforce: Enforce, monkeypatch: Any) -> None:
+    smooth = {"rate": "5/s", "events": ["message"], "key": "ip", "algorithm": "damper"}
+    store = enforce(own=OWN, shared=SHARED, smooth=smooth)
+    suppressed = Outcome("smooth", IDENT, False, 5, 0, 0.5, 0.5, Reason.SUPPRESSED, window=1.0)
+    monkeypatch.setattr(store.local_limits, "decide_all", lambda charges: (suppressed,))
+    async with Line() as line:
+        line.send("x")
+        assert (await line.error())["rule"] == "smooth"
+    assert counters(store) == {}
 
 
 reported: Counter[tuple[str, str]] = Counter()
@@ -248,63 +236,51 @@ def count(report: reports.Report) -> None:
         reported[outcome.rule, outcome.verdict] += 1
 
 
-class TestReports:
-    HOOKS = ["tests.sockets.test_messages.count"]
-
-    @pytest.fixture(autouse=True)
-    def nothing_reported(self) -> None:
-        reported.clear()
-
-    @pytest.mark.parametrize("rules", [{"own": OWN}, {"shared": SHARED}, {"own": OWN, "shared": SHARED}])
-    async def test_every_message_is_reported_once(self, enforce_live: Live, rules: dict[str, Any]) -> None:
-        """However few questions the store was asked."""
-        enforce_live(**rules, MAX_VIOLATIONS=0, HOOKS=self.HOOKS)
-        passed = 3 if "own" in rules else 60
-        async with Line() as line:
-            line.send(*["x"] * 60)
-            await line.received(passed)
-            await becomes(lambda: reported.total() == passed * len(rules) + 60 - passed)
-        assert {name: reported[name, "allowed"] for name in rules} == dict.fromkeys(rules, passed)
-        assert reported["own", "refused"] == 60 - passed
+@pytest.mark.parametrize("rules", [{"own": OWN}, {"shared": SHARED}, {"own": OWN, "shared": SHARED}])
+async def test_every_message_is_reported_once(enforce_live: Live, rules: dict[str, Any]) -> None:
+    """However few questions the store was asked."""
+    reported.clear()
+    enforce_live(**rules, MAX_VIOLATIONS=0, HOOKS=["tests.sockets.test_messages.count"])
+    passed = 3 if "own" in rules else 60
+    async with Line() as line:
+        line.send(*["x"] * 60)
+        await line.received(passed)
+        await becomes(lambda: reported.total() == passed * len(rules) + 60 - passed)
+    assert {name: reported[name, "allowed"] for name in rules} == dict.fromkeys(rules, passed)
+    assert reported["own", "refused"] == 60 - passed
 
 
-class TestCallers:
+@pytest.mark.parametrize("key", ["user", "connection"])
+@AT_ONCE
+async def test_who_changes_groups_has_another_plan(enforce: Enforce, monkeypatch: Any, key: str) -> None:
     """Who sends is looked up off the event loop, and anew after a second."""
+    groups = [[], ["premium"], []]
 
-    @pytest.fixture
-    def groups(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-        """The groups that the user has at each look-up, the last for ever; an exception is raised."""
-        answers: list[Any] = []
+    def names(user: Any) -> frozenset[str]:
+        if is_on_event_loop():
+            raise SynchronousOnlyOperation
+        return frozenset(groups.pop(0) if len(groups) > 1 else groups[0])
 
-        def names(user: Any) -> frozenset[str]:
-            if is_on_event_loop():
-                raise SynchronousOnlyOperation
-            answer = answers.pop(0) if len(answers) > 1 else answers[0]
-            if isinstance(answer, Exception):
-                raise answer
-            return frozenset(answer)
+    monkeypatch.setattr("django_throttle.identity.keys.group_names", names)
+    enforce(shared={**SHARED, "rate": "2/h", "key": key, "plans": {"group:premium": "5/h"}}, MAX_VIOLATIONS=0)
+    async with Line(user=User(pk=7)) as line:
+        for number, passed in enumerate((2, 5, 5), 1):
+            line.send(*"x" * (passed - len(texts(line)) + 1))
+            await line.until(lambda number=number: only().refused == number)
+            assert len(texts(line)) == passed
+            await asyncio.sleep(1.01)
 
-        monkeypatch.setattr("django_throttle.identity.keys.group_names", names)
-        return answers
 
-    @pytest.mark.parametrize("key", ["user", "connection"])
-    @AT_ONCE
-    async def test_who_changes_groups_has_another_plan(self, enforce: Enforce, groups: list[Any], key: str) -> None:
-        groups[:] = [[], ["premium"], []]
-        enforce(shared={**SHARED, "rate": "2/h", "key": key, "plans": {"group:premium": "5/h"}}, MAX_VIOLATIONS=0)
-        async with Line(user=User(pk=7)) as line:
-            for number, passed in enumerate((2, 5, 5), 1):
-                line.send(*"x" * (passed - len(texts(line)) + 1))
-                await line.until(lambda number=number: only().refused == number)
-                assert len(texts(line)) == passed
-                await asyncio.sleep(1.01)
+def nobody(scope: Any) -> Any:
+    return object()
 
-    async def test_a_function_that_names_nobody_is_an_error_of_the_site(self, enforce: Enforce) -> None:
-        enforce(shared={**SHARED, "key": "tests.sockets.test_messages.nobody"})
-        line = await Line().open()
-        line.send("x")
-        with pytest.raises(InvalidIdent):
-            await line.ended()
+
+async def test_a_function_that_names_nobody_is_an_error_of_the_site(enforce: Enforce) -> None:
+    enforce(shared={**SHARED, "key": "tests.sockets.test_messages.nobody"})
+    line = await Line().open()
+    line.send("x")
+    with pytest.raises(InvalidIdent):
+        await line.ended()
 
 
 @pytest.mark.row("A44")
