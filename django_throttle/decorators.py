@@ -18,7 +18,7 @@ from django.http.response import HttpResponseBase
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from django_throttle import limiter
+from django_throttle import limiter, rulebook
 from django_throttle.call_facts import BY_KEY, Facts, cost_of
 from django_throttle.core import Decision
 from django_throttle.core.commands import check_cost
@@ -178,6 +178,8 @@ class _Call:
         return facts, self._noted(facts, limiter.decide(facts))
 
     async def _adecide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Any]:
+        if self._later is not None:  # which asks for its rule
+            await rulebook.acurrent()
         facts = self._with_report(await self.afacts(who))
         return facts, self._noted(facts, await limiter.adecide(facts))
 

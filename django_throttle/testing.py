@@ -229,14 +229,15 @@ class _Answer(NamedTuple):
         if self.status is not None:
             return self.status == 429
         if isinstance(self.given, Mapping):
-            return _is_refusal(self.given)
+            return _refusal_in(self.given) is not None
         return any(not decision.allowed and not decision.unavailable for decision in self.decisions)
 
     @property
     def refusers(self) -> set[str]:
         """The names of the rules that refuse it, as far as they are known."""
         if isinstance(self.given, Mapping):
-            return {self.given["rule"]} if _is_refusal(self.given) and self.given.get("rule") else set()
+            refusal = _refusal_in(self.given) or {}
+            return {refusal["rule"]} if refusal.get("rule") else set()
         outcomes = [one for decision in self.decisions if not decision.allowed for one in decision.outcomes]
         return {one.rule for one in outcomes if not one.allowed and not one.shadow}
 
@@ -339,9 +340,16 @@ def _answer(given: Any, heard: Iterable[Decision] = ()) -> _Answer:
     return _Answer(given, _decisions(given) or tuple(heard))
 
 
-def _is_refusal(frame: Mapping[str, Any]) -> bool:
-    """Whether it is what a WebSocket is told that is refused a message, or a connection."""
-    return frame.get("type") == "error" and frame.get("code") in ("rate_limited", "connection_limit")
+def _refusal_in(frame: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what the frame of a WebSocket says of a refused message or connection; None for any other frame.
+
+    Under the subprotocols of GraphQL it stands in the extensions of an error.
+    """
+    errors = frame.get("payload")
+    error = errors[0] if isinstance(errors, list) and errors else errors
+    found = error.get("extensions") if isinstance(error, Mapping) else frame
+    is_refusal = isinstance(found, Mapping) and found.get("code") in ("rate_limited", "connection_limit")
+    return found if is_refusal and frame.get("type") == "error" else None
 
 
 def _decisions(given: Any) -> tuple[Decision, ...]:

@@ -15,6 +15,7 @@ from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.sockets.error_frames import Close
+from django_throttle.testing import assert_throttled
 from tests.consumers import TWO_SOCKETS, AsyncEcho, opened, socket
 from tests.doors import Enforce
 from tests.sockets.guarded import Line, only
@@ -90,6 +91,7 @@ class TestGraphQL:
         await client.send_json_to(operation(protocol, "2"))
         error = await client.receive_json_from()
         assert (error["id"], error["type"]) == ("2", "error")
+        assert_throttled([{"type": WORDS[protocol][2], "id": "1", "payload": {}}, error], after=1, rule="own")
         (found,) = error["payload"] if protocol == "graphql-transport-ws" else [error["payload"]]
         assert found["message"].startswith("Rate limit exceeded. Try again in ")
         assert found["extensions"] | {"reference": "", "retry_after": 0} == {
