@@ -94,15 +94,15 @@ class TaskBudget:
         decision: Decision = yield Step(partial(limiter.decide, facts), partial(limiter.adecide, facts))
         return decision
 
-    def start(self, given: Arguments) -> Steps[Decision]:
+    def start(self, arguments: Arguments) -> Steps[Decision]:
         """Decide whether a run may start now, beside what was reserved for it; wait for up to MAX_START_WAIT for that.
 
         Starts are counted under an ident of their own, and reported by nobody. Always allowed unless ``strict``.
         """
         if not self.strict:
             return PASSED
-        asked = partial(self._starts, *given)
-        charges = yield Step(asked, sync_to_async(asked))
+        match = partial(self._starts, *arguments)
+        charges = yield Step(match, sync_to_async(match))
         if not charges:
             return PASSED
         decision: Decision = yield from limiter.decide_flow(charges, get_store())
@@ -115,9 +115,9 @@ class TaskBudget:
         charges = rulebook.current().match(self._facts(args, kwargs, waits=False))
         return tuple(
             [
-                one._replace(rule=_start_rule(one.rule), ident=f"{STARTS}:{one.ident}")
-                for one in charges
-                if one.rule.is_queue
+                charge._replace(rule=_start_rule(charge.rule), ident=f"{STARTS}:{charge.ident}")
+                for charge in charges
+                if charge.rule.is_queue
             ]
         )
 
@@ -129,10 +129,10 @@ class TaskBudget:
             return None
         return rule.id, outcome.ident
 
-    def has_turn(self, turn: Turn, given: Arguments) -> bool:
+    def has_turn(self, turn: Turn, arguments: Arguments) -> bool:
         """Return True where a run with these arguments would reserve a turn of this rule and ident."""
         return self.rule == turn.rule and any(
-            one.ident == turn.ident for one in rulebook.current().match(self._facts(*given, waits=False))
+            charge.ident == turn.ident for charge in rulebook.current().match(self._facts(*arguments, waits=False))
         )
 
     def slot_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Rule, str]:

@@ -125,7 +125,7 @@ def _call_row(key: str) -> bool:
 
 
 def celery_entry(name: str, task: Any, signature: Any) -> str:
-    """How to publish the message of a run of Celery's, serialized as its broker has it."""
+    """Return what publishes the message of a run of Celery's, serialized as its broker has it."""
     serializer = task.serializer or task.app.conf.task_serializer
     content_type, encoding, body = _serialization().dumps(dict(signature), serializer=serializer)
     body = base64.b64encode(body.encode() if isinstance(body, str) else body).decode()

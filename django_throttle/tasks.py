@@ -153,7 +153,7 @@ def _run_by_celery(budget: TaskBudget, task: Any, go: Step) -> Steps[Any]:
 
 
 class PutOffs(NamedTuple):
-    """How often a run was put off, and whether it has reserved the moment at which it starts now.
+    """The number of times that a run was put off, and ``has_turn`` if it has reserved the moment at which it starts.
 
     ``message`` is which one this is of those of a run that waits for a slot; else empty.
     """

@@ -14,7 +14,7 @@ from django_throttle.lifecycle import in_child
 
 
 class FreedSlots:
-    """Those that this process has given back and nobody was called for; ``call_next`` calls the first that waits."""
+    """Slots of this process for which the next run has to be called; ``call_next`` calls it."""
 
     def __init__(self) -> None:
         self.call_next: Callable[[HeldUnder], object] = len

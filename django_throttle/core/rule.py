@@ -185,7 +185,7 @@ class Rule(Options):
 
     @property
     def most_waiting(self) -> int:
-        """How many calls may wait for a slot."""
+        """The number of calls that may wait for a slot."""
         return self.max_queue or self.limit or 0
 
     def as_shadow(self) -> Rule:

@@ -282,7 +282,7 @@ class Later(NamedTuple):
 
     @property
     def waits_for_slot(self) -> bool:
-        """Whether nobody knows when it starts."""
+        """True where nobody knows when it starts."""
         return self.starts_at == self.asked_at
 
     def response(

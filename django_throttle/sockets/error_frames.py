@@ -158,7 +158,7 @@ class Escalation:
         return action_for(self.violations)
 
     def may_send_error(self, decision: Decision, *, once: bool = False) -> bool:
-        """Whether an error frame is sent for this refusal, which then counts as sent.
+        """Return True if an error frame is to be sent for this refusal; it then counts as sent.
 
         ``once``: there is no other until a frame can pass.
         """
