@@ -126,6 +126,8 @@ def _of_combined(text: str) -> Call:
 
 def _address_and_user(text: str) -> tuple[str, str]:
     """Return both of what stands before the time. The name of the virtual host may be there too, first or second."""
+    if "," in text.partition(" ")[0]:
+        raise ValueError("of several addresses only the proxy knows the client's")
     words = text.split(" ", 3)
     if parse(words[0]) is None and (HOST_AND_PORT.fullmatch(words[0]) or (words[1:] and parse(words[1]) is not None)):
         words = text.split(" ", 4)[1:]
@@ -175,8 +177,10 @@ def _call(
     if "://" in where:
         where = "/" + where.partition("://")[2].partition("/")[2]
     parsed = parse(address)
-    known = address if parsed is None else str(parsed)
-    return Call(at, intern(known), intern(user), intern(method.upper()), intern(where), intern(scope), status)
+    if parsed is None and "," in address:
+        raise ValueError("of several addresses only the proxy knows the client's")
+    name = address if parsed is None else str(parsed)
+    return Call(at, intern(name), intern(user), intern(method.upper()), intern(where), intern(scope), status)
 
 
 def _first(line: Mapping[str, Any], names: tuple[str, ...]) -> Any:

@@ -70,6 +70,8 @@ def test_a_line(tmp_path: Path, line: str, expected: Call) -> None:
     [
         COMBINED.format("-").replace("GET /a?b=1 HTTP/1.1", r"\x16\x03\x01"),
         COMBINED.format("-").replace("GET /a?b=1 HTTP/1.1", "-").replace(" 200 ", " 408 "),
+        "203.0.113.9, " + COMBINED.format("-"),
+        '{"time": 1431857103, "client_ip": "203.0.113.9, 192.0.2.7", "path": "/", "status": 200}',
         '{"time": 1431857103, "remote_addr": "192.0.2.7", "request": "", "status": 400}',
         '{"time": 1431857103, "level": "INFO", "ip": "192.0.2.7", "user": "anna", "message": "hello"}',
         CADDY.format(1431857103).replace("http.log.access.log0", "http.log.error"),

@@ -68,7 +68,7 @@ class Thinned(Generic[T]):
     def rest(self) -> Thinned[T]:
         """Return what goes on where the entries are taken away: it has room for those that would still have had it."""
         rest: Thinned[T] = Thinned(self.most, self.bound)
-        rest.full, rest._counts, rest._size = self.full, self._counts, self._size
+        rest.full, rest._counts, rest._size = self.full.copy(), self._counts.copy(), self._size
         return rest
 
     def offer(self, rank: int, entry: T) -> None:
