@@ -56,8 +56,7 @@ SERVERS: Final = {
     "uvicorn-wsproto": _uvicorn("wsproto", "wsproto"),
     "hypercorn": Kind("hypercorn", lambda port: ("hypercorn", "-b", f"127.0.0.1:{port}")),
     "granian": Kind(
-        "granian",
-        lambda port: ("granian", "--interface", "asginl", "--host", "127.0.0.1", "--port", port),
+        "granian", lambda port: ("granian", "--interface", "asginl", "--host", "127.0.0.1", "--port", port)
     ),
 }
 
