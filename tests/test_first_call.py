@@ -135,11 +135,13 @@ def run(program: str, *arguments: str, where: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("way", ["door", "question", "limiter"])
 def test_it_imports_nothing(way: str, redis_url: str, tmp_path: Path) -> None:
     assert run(IMPORTS, redis_url, str(tmp_path / "db.sqlite3"), way, where=tmp_path) == "[]\n"
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("way", ["question", "limiter"])
 def test_children_that_are_forked_meanwhile_decide(way: str, redis_url: str, tmp_path: Path) -> None:
     """No request is made and no database read: Django's signals and SQLite have locks that no child gets rid of."""

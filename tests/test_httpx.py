@@ -34,7 +34,7 @@ def other(servers: None) -> Iterator[OtherSide]:
 
 
 @pytest.fixture
-def rules(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Rules:
+def rules(request: pytest.FixtureRequest, redis_url: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Rules:
     """Puts rules in force: async clients count in Redis, sync ones in memory, ``away`` where no Redis answers."""
 
     def enforce(away: bool = False, **given: Any) -> Any:
@@ -43,7 +43,7 @@ def rules(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.Mon
         if away:
             store = RedisStore(f"redis://127.0.0.1:{free_port()}/0", deadline=0.2)
         elif "ask" not in request.fixturenames or request.node.callspec.params["ask"] == "async":
-            store = RedisStore(request.getfixturevalue("redis_url"), deadline=5.0)
+            store = RedisStore(redis_url, deadline=5.0)
         count_in(store, monkeypatch)
         return store
 
@@ -263,7 +263,7 @@ class TestSlots:
             assert caller.get(other.url).status_code == 200
 
     def test_go_back_at_once_where_the_answer_is_loaded(self, rules: Rules) -> None:
-        rules(crm=self.SLOT)
+        rules(crm=SLOT)
         inner = httpx.MockTransport(lambda request: httpx.Response(200, content=b"from a cache"))
 
         async def ask_twice() -> list[bytes]:

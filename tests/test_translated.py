@@ -76,7 +76,7 @@ def test_the_form_says_what_is_wrong_in_the_language_of_its_reader() -> None:
     assert wrong.value.message_dict["cost"] == ["Un appel coûte 200, plus que les 100 que la règle permet à la fois"]
     assert row.fault == "one call costs 200, more than the 100 that the rule allows at once"
     for values, said in (
-        ({"max_queue": 3}, "„Längste Warteschlange“ gehört nur zu Leaky-Bucket"),
+        ({"max_queue": 3}, "„Längste Warteschlange“ gehört nur zu Leaky-Bucket und Gleichzeitigkeit"),
         ({"enforce_at": 0.5}, "„Ablehnen ab“ muss eine Zahl von 1 bis 100 sein, nicht 0.5"),
         ({"algorithm": "fixed_window", "burst": 3}, "„Burst“ gehört nur zu Token-Bucket, Leaky-Bucket und GCRA"),
     ):
