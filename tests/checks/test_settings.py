@@ -79,6 +79,10 @@ def of_both(request: object, response: object) -> int:
     return 1
 
 
+class Hook:
+    def __call__(self, event: object) -> None: ...
+
+
 class Unmakable:
     def __init__(self, what: object) -> None:
         """No hook is given anything."""
@@ -186,7 +190,7 @@ def test_right() -> None:
         {"REDIS": "rediss://:secret@redis.example:6379/0"},
         {"STORE": "memory", "REDIS": "nowhere"},
         {"HOOKS": ["django_throttle.observe.prometheus.count", "builtins.print"]},
-        {"HOOKS": ("tests.observe.test_reports.Note",)},
+        {"HOOKS": (f"{HERE}Hook",)},
         {"BEAT_INTERVAL": 1, "PROCESS_TTL": 2, "MAX_VIOLATIONS": 0},
         {"TRUSTED_PROXIES": ["10.0.0.7", "2001:db8::/32", "unix"], "NO_ADDRESS": "refuse"},
         {"TRUSTED_PROXIES": 2, "PROXY_HEADER": "Forwarded"},
