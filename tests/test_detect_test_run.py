@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.test import utils
 
 from django_throttle import detect_test_run, stores
 from django_throttle.stores import MemoryStore, RedisStore, get_store
@@ -23,19 +21,6 @@ def nothing_declared() -> Iterator[None]:
 
 def test_djangos_test_environment_is_one() -> None:
     assert detect_test_run.counts_in_memory()
-
-
-def test_an_ordinary_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = utils._TestState.saved_data  # type: ignore[attr-defined]
-    utils.teardown_test_environment()
-    try:
-        assert not detect_test_run.counts_in_memory()
-        monkeypatch.delitem(sys.modules, detect_test_run.DJANGO_TESTS)
-        assert not detect_test_run.counts_in_memory()
-    finally:
-        monkeypatch.undo()
-        utils.setup_test_environment(debug=False)
-        utils._TestState.saved_data = saved  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
