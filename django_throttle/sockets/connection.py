@@ -267,9 +267,10 @@ class Connection:
         with suppress(RuntimeError):  # the loop has been closed, and the socket with it
             self.loop.call_soon_threadsafe(function, *args)
 
-    def close_for(self, decision: Decision, message: Event | None = None) -> Close:
+    def close_for(self, decision: Decision, message: Event | None = None, *, has_started: bool = True) -> Close:
         """Return how to close it for a refusal, and the frame that says so before."""
-        payload = self.settings.refusal_content(decision, self.subprotocol.last, message)
+        shape = self.subprotocol.last if has_started else self.subprotocol.last_before_start
+        payload = self.settings.refusal_content(decision, shape, message)
         return Close(self.close_code(error_code(decision)), close_reason(decision), payload)
 
     def start(self) -> None:

@@ -48,7 +48,8 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
             if (now := rulebook.present()) not in (None, before):  # rules have changed before it could be seen
                 spawn(rule_change.apply([connection], before, now))
             return await app(scope, inbound.receive, outbound.send)
-        await refuse_handshake(scope, connection.send_own, refused, connection.close_for(refused), by=refusal)
+        close = connection.close_for(refused, has_started=False)
+        await refuse_handshake(scope, connection.send_own, refused, close, by=refusal)
     except ConnectionAbortedError:  # it went on sending for long after we had closed
         if connection.closed is None:
             raise

@@ -97,7 +97,7 @@ class Inbound:
                 self._is_excused = True
                 return True
             if subprotocol.opens(message):
-                action, close = "close", connection.close_for(decision, event)
+                action, close = "close", connection.close_for(decision, event, has_started=False)
             elif content := settings.refusal_content(decision, partial(subprotocol.answer, message), event):
                 await connection.send_own(frame_event(content))
         self._pending = None

@@ -40,6 +40,10 @@ class Subprotocol:
         """Return the payload of the last frame before a close; None for none."""
         return payload
 
+    def last_before_start(self, payload: object) -> object | None:
+        """Return the same for a client that is refused before its first operation."""
+        return self.last(payload)
+
     def read(self, event: Mapping[str, Any]) -> Message:
         """Return what the other methods need to know of a client's message."""
         return Message()
@@ -108,6 +112,10 @@ class _TransportWs(_GraphQL):
         return {"type": "pong", "payload": payload} if isinstance(payload, Mapping) else None
 
     last = notice
+
+    def last_before_start(self, payload: object) -> object | None:
+        """Return None: some clients take nothing but an acknowledgement then, and the reason of the close says it."""
+        return None
 
 
 class _SubscriptionsTransportWs(_GraphQL):
