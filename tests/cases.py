@@ -1023,6 +1023,19 @@ SETTLEMENTS = (
         for used, debt in ((101, 1), (150, 50), (200, 100), (201, 100), (5000, 100))
     ),
     Case(
+        "token_bucket, rate 70/min, burst 100: whoever owes waits by whole microseconds, rounded up",
+        (Rule("bucket", "70/min", algorithm="token_bucket", burst=100, **ROWS),),
+        (
+            passes(0, cost=10, remaining=90),
+            settled(0, used=3, remaining=97),
+            passes(0, cost=10, remaining=87),
+            settled(0, used=127, remaining=0),  # owes 30 of 70 a minute
+            refused(0, retry=26.571429),
+            refused(26.571428),
+            passes(26.571429, remaining=0),
+        ),
+    ),
+    Case(
         "nothing reserved: what was used is charged all the same",
         (fixed("100/min", unit="rows", reserve=0),),
         (passes(0, cost=0, remaining=100), settled(0, used=30, remaining=70)),

@@ -9,9 +9,7 @@ import pytest
 from django_throttle.core import Rate, Rule, descriptions
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe
-from django_throttle.core.key import AUDIENCE_WORDS, AUDIENCES, KEY_KINDS
-from django_throttle.core.option_words import COUNTED, NOUNS, UNITS, in_percent, say_scopes
-from django_throttle.core.options import BUCKETS, EVENTS, HELD, MEASURED, table
+from django_throttle.core.options import BUCKETS, EVENTS, HELD, table
 from tests.strategies import ACTIONS, FAILURE_POLICIES, KEYS
 
 LEAKY: dict[str, Any] = {"algorithm": "leaky_bucket", "rate": "30/min"}
@@ -153,15 +151,6 @@ def test_end_of_a_sentence(options: dict[str, Any], end: str) -> None:
 )
 def test_an_option_in_words(name: str, value: object, words: str) -> None:
     assert table(Rule)[name].describe(value) == words
-
-
-def test_nothing_that_a_rule_may_say_is_without_words() -> None:
-    assert set(NOUNS) == set(COUNTED) - {""} == set(EVENTS)
-    assert all(kind.words for kind in KEY_KINDS.values())
-    assert set(AUDIENCE_WORDS) == set(AUDIENCES)
-    assert set(MEASURED) < set(UNITS) and all(pattern.startswith("{count:,} ") for _, pattern in [*UNITS.values()][1:])
-    assert (say_scopes(("api", "*")), say_scopes(("api", "api", "chat"))) == ("everywhere", "api and chat")
-    assert in_percent(250) == "; 250 % is 2.5"
 
 
 @pytest.mark.parametrize(

@@ -171,12 +171,3 @@ def test_one_without_a_step_cannot_be_made() -> None:
 
     with pytest.raises(TypeError, match="abstract"):
         Unfinished(5)  # type: ignore[abstract]
-
-
-def test_numbers_of_algorithms_are_their_own() -> None:
-    codes = {kind.name: kind.code for kind in _kinds(Plan) if kind.code}
-    assert len(codes) == len(set(codes.values())) == 10
-
-
-def _kinds(plan: type[Plan]) -> set[type[Plan]]:
-    return {plan}.union(*map(_kinds, plan.__subclasses__()))

@@ -7,15 +7,9 @@ import pickle
 
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.texts import (
-    Text,
-    alternatives,
     gettext_lazy,
-    in_sentence,
-    listed,
     ngettext_lazy,
-    sentences,
     text_of,
-    with_commas,
 )
 
 
@@ -33,19 +27,6 @@ def test_a_plural_goes_by_the_number() -> None:
     assert (one, many) == ("1 request", "1,000 requests")
     assert (one.number, many.number) == (1, 1000) and many.plural == "{count:,} requests"
     assert ngettext_lazy("{seconds} second", "{seconds} seconds", 2, seconds=0.5) == "0.5 seconds"
-
-
-def test_several_become_one() -> None:
-    words = ["a", "b", "c"]
-    assert [listed(words[:count]) for count in range(4)] == ["", "a", "a and b", "a, b and c"]
-    assert with_commas(["a", "", "b"]) == "a, b" and alternatives(words) == "a or b or c"
-    assert sentences(["One.", "", "Two."]) == "One. Two." and sentences([]) == ""
-    assert isinstance(listed(words), Text) and listed(["api"]) == "api" and not isinstance(listed(["api"]), Text)
-
-
-def test_a_label_stands_in_a_sentence() -> None:
-    label = in_sentence("Sliding window")
-    assert label == "sliding window" and label.pattern == "Sliding window"
 
 
 def test_an_error_has_its_text() -> None:

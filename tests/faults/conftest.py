@@ -24,7 +24,7 @@ BOUND = slack(DEADLINE + 0.05)
 
 
 @pytest.fixture(scope="module")
-def module_server() -> Iterator[RedisServer]:
+def module_server(servers: None) -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
 

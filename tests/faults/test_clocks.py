@@ -33,7 +33,7 @@ def rules(window: str) -> list[Rule]:
 
 
 @pytest.fixture(params=["set", pytest.param("another's", marks=pytest.mark.row("F35"))], ids=["step", "failover"])
-def stepping(request: pytest.FixtureRequest) -> Iterator[tuple[str, Step]]:
+def stepping(request: pytest.FixtureRequest, servers: None) -> Iterator[tuple[str, Step]]:
     """Where to count, and what sets the clock: of one server, or of a replica that takes over."""
     with ExitStack() as stack:
         if request.param == "set":
@@ -128,7 +128,9 @@ print(json.dumps([time.time(), 60 - len(waits), max(waits, default=0)]))
 
 @pytest.mark.usefixtures("stopwatch")  # bounds a time
 @pytest.mark.row("F42")
-def test_hosts_whose_clocks_differ_share_one_limit(redis_url: str, tmp_path: Path, figure: Callable[..., None]) -> None:
+def test_hosts_whose_clocks_differ_share_one_limit(
+    redis_url: str, servers: None, tmp_path: Path, figure: Callable[..., None]
+) -> None:
     told = []
     for seconds in (-300, 0, 300):
         command = [sys.executable, "-c", CLIENT, redis_url]

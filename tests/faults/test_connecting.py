@@ -29,6 +29,8 @@ from django_throttle.stores.failures import FAILURES_IN_A_ROW
 from tests.faults.conftest import BOUND, DEADLINE, Caller
 from tests.servers import RedisServer, slack, wait_until
 
+pytestmark = pytest.mark.usefixtures("servers")
+
 ALLOW = Rule("allow", "100/h", algorithm="fixed_window", on_store_failure="allow")
 SLOW = 0.4  # seconds that a name takes, beyond every bound
 Make = Callable[..., Caller]

@@ -105,7 +105,7 @@ def callers(
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+def server(request: pytest.FixtureRequest, servers: None) -> Iterator[RedisServer]:
     with RedisServer(*getattr(request, "param", ())) as server:
         yield server
 

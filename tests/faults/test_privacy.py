@@ -122,7 +122,7 @@ def log() -> Iterator[Everything]:
 
 
 @pytest.fixture
-def guarded() -> Iterator[RedisServer]:
+def guarded(servers: None) -> Iterator[RedisServer]:
     """A Redis with a password, whose dump hides nothing by compressing it."""
     with RedisServer("--rdbcompression", "no") as server:
         with server.client() as client:

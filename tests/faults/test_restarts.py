@@ -26,6 +26,7 @@ LIMIT = 100
 HUNDRED = Rule("hundred", f"{LIMIT}/366d", on_store_failure="allow")
 SLOWLY = ("--key-load-delay", "100", "--loading-process-events-interval-bytes", "1024")
 Figure = Callable[..., None]
+pytestmark = pytest.mark.usefixtures("servers")
 
 
 @pytest.mark.usefixtures("stopwatch")  # bounds a time

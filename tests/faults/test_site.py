@@ -21,7 +21,7 @@ RULES: dict[str, Any] = {
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
+def server(servers: None) -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
 

@@ -88,7 +88,7 @@ def test_out_of_memory_refuses_new_counts_but_takes_leases_back(server: RedisSer
 
 @pytest.mark.row("F17")
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu"])
-def test_what_is_in_use_goes_last(policy: str, figure: Callable[..., None]) -> None:
+def test_what_is_in_use_goes_last(policy: str, servers: None, figure: Callable[..., None]) -> None:
     """The clock of least recent use counts seconds: beside a cache that fills the memory in one, it tells nothing."""
     with RedisServer("--maxmemory", "3mb", "--maxmemory-policy", policy) as server, server.client() as client:
         store = RedisStore(server.url, deadline=5.0)

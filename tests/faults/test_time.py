@@ -23,6 +23,8 @@ from tests.faults.conftest import BOUND, Caller, used
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, free_port, slack, wait_until
 
+pytestmark = pytest.mark.usefixtures("servers")
+
 Make = Callable[..., Caller]
 
 RULES = {

@@ -61,10 +61,10 @@ def commands(client: Redis) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def module_cluster() -> Iterator[RedisCluster]:
-    with RedisCluster() as servers:
-        yield servers
-        for node in servers.nodes:
+def module_cluster(servers: None) -> Iterator[RedisCluster]:
+    with RedisCluster() as cluster:
+        yield cluster
+        for node in cluster.nodes:
             with node.client() as client:
                 assert "CROSSSLOT" not in str(client.info("errorstats"))
 
@@ -79,7 +79,7 @@ def cluster(module_cluster: RedisCluster) -> Iterator[RedisCluster]:
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
+def crew(servers: None) -> Iterator[Crew]:
     workers = Crew(8)
     yield workers
     workers.close()

@@ -37,7 +37,7 @@ def test_no_closed_loop_is_kept_alive(rule: Rule, redis_url: str) -> None:
 
 
 @pytest.mark.row("F50")
-def test_a_child_forgets_its_parent_s_clients(redis_url: str) -> None:
+def test_a_child_forgets_its_parent_s_clients(redis_url: str, servers: None) -> None:
     limiter = Limiter([RULES[0]], RedisStore(redis_url, deadline=5.0))
     store: Any = limiter.store
 
@@ -49,13 +49,13 @@ def test_a_child_forgets_its_parent_s_clients(redis_url: str) -> None:
     assert asyncio.run(use_and_fork()) == (True, False)
 
 
-def test_a_child_of_one_that_was_just_connecting_can_connect(redis_url: str) -> None:
+def test_a_child_of_one_that_was_just_connecting_can_connect(redis_url: str, servers: None) -> None:
     limiter = Limiter([RULES[0]], RedisStore(redis_url, deadline=5.0))
     with lock_of(clients):
         assert holds_in_child(lambda: not asyncio.run(limiter.aacquire("user:1")).degraded)
 
 
-def test_credentials_that_are_provided_are_asked_for_on_both_drivers(settings: Any) -> None:
+def test_credentials_that_are_provided_are_asked_for_on_both_drivers(settings: Any, servers: None) -> None:
     need_package("django_redis")
     with RedisServer() as server, server.client() as admin:
         admin.config_set("requirepass", "secret")

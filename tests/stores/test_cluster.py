@@ -236,7 +236,7 @@ def test_after_a_failover_decisions_resume(
     assert errors_since(struck, caplog.records) == []
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("servers", "stopwatch")
 @pytest.mark.row("F38")
 @pytest.mark.parametrize("coverage", ["no", "yes"])
 def test_a_slot_that_nobody_serves_is_left_to_the_policy(coverage: str, figure: Callable[..., None]) -> None:

@@ -226,25 +226,6 @@ def site(redis_url: str) -> MakeDoor:
 
 
 class TestWhoGoes:
-    def test_the_oldest(self, make_door: MakeDoor) -> None:
-        door = make_door(OLDEST)
-        leases = [lease_of(door.open()) for _ in range(5)]
-        assert door.count() == 3
-        assert door.closed() == leases[:2]
-
-    def test_nobody_while_there_is_room(self, make_door: MakeDoor) -> None:
-        door = make_door(OLDEST)
-        for _ in range(3):
-            door.open()
-        door.open("user:2")
-        assert (door.count(), door.messages()) == (3, [])
-
-    def test_nobody_by_default(self, make_door: MakeDoor) -> None:
-        door = make_door(Rule("sockets", limit=1, algorithm="concurrency"))
-        door.open()
-        assert not door.open().allowed
-        assert door.messages() == []
-
     def test_the_one_silent_for_longest(self, make_door: MakeDoor) -> None:
         door = make_door(IDLE)
         first, second, third = (lease_of(door.open()) for _ in range(3))
@@ -254,58 +235,12 @@ class TestWhoGoes:
         assert lease_of(door.open())
         assert door.closed() == [first]
 
-    def test_never_a_request(self, make_door: MakeDoor) -> None:
-        door = make_door(OLDEST)
-        requests = [door.open(socket=False) for _ in range(2)]
-        socket = lease_of(door.open())
-        assert lease_of(door.open())
-        assert door.closed() == [socket]
-        door.open(socket=False)
-        run(release_lease(requests[0].lease), door.store)
-        assert lease_of(door.open(socket=False))
-        assert door.count() == 3
-
-    def test_where_only_requests_hold_slots_the_newcomer_is_refused(self, make_door: MakeDoor) -> None:
-        door = make_door(OLDEST)
-        for _ in range(3):
-            assert door.open(socket=False).allowed
-        assert not door.open().allowed
-        assert (door.count(), door.messages()) == (3, [])
-
-    def test_not_for_a_request(self, make_door: MakeDoor) -> None:
-        door = make_door(OLDEST)
-        for _ in range(3):
-            door.open()
-        assert not door.open(socket=False).allowed
-        assert (door.count(), door.messages()) == (3, [])
-
     def test_many_where_the_limit_was_lowered(self, make_door: MakeDoor) -> None:
         door = make_door(OLDEST)
         leases = [lease_of(door.open()) for _ in range(3)]
         door.rules = (Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_oldest"),)
         assert lease_of(door.open())
         assert (door.count(), door.closed()) == (1, leases)
-
-    def test_under_each_rule_that_is_full(self, make_door: MakeDoor) -> None:
-        narrow = Rule("narrow", limit=1, algorithm="concurrency", at_limit="evict_oldest")
-        door = make_door(OLDEST, narrow)
-        leases = [lease_of(door.open()) for _ in range(4)]
-        messages = door.messages()
-        # It holds a slot of the other rule until it has closed.
-        assert [message.lease for message in messages if message.rule == "narrow"] == leases[:3]
-        assert door.count() == 3
-
-    @pytest.mark.parametrize("other", [Rule("once", "1/min"), Rule("all", limit=1, algorithm="concurrency")])
-    def test_nobody_when_another_rule_refuses(self, make_door: MakeDoor, other: Rule) -> None:
-        door = make_door(Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_oldest"), other)
-        assert door.open().allowed
-        assert not door.open().allowed
-        assert (door.count(), door.messages()) == (1, [])
-
-    def test_not_under_a_rule_that_only_records(self, make_door: MakeDoor) -> None:
-        door = make_door(Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_oldest", action="shadow"))
-        assert all(door.open().allowed for _ in range(3))
-        assert door.messages() == []
 
 
 def heard(door: Door, *leases: str) -> None:
@@ -412,7 +347,7 @@ class TestWhenItFails:
         two.store.control.resend()
         assert one.closed() == leases[:1]
 
-    def test_without_the_store_nobody_is_evicted(self, redis_server: RedisServer) -> None:
+    def test_without_the_store_nobody_is_evicted(self, servers: None) -> None:
         with RedisServer() as server:
             door = Door(redis_store(server.url, deadline=0.5), OLDEST)
             for _ in range(3):

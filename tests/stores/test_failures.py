@@ -374,14 +374,16 @@ def decide(store: MemoryStore) -> bool:
     ids=["memory", "denials", "breaker"],
 )
 def test_a_child_that_is_forked_while_a_lock_is_held_does_not_hang(
-    make: Callable[[], Any], use: Callable[[Any], bool]
+    make: Callable[[], Any], use: Callable[[Any], bool], servers: None
 ) -> None:
     owner = make()
     with lock_of(owner):  # a thread of the parent's has it, which the child does not
         assert holds_in_child(lambda: use(owner))
 
 
-def test_a_probe_of_the_parent_s_does_not_keep_the_child_s_breaker_open(opened: Breaker, seconds: Seconds) -> None:
+def test_a_probe_of_the_parent_s_does_not_keep_the_child_s_breaker_open(
+    opened: Breaker, seconds: Seconds, servers: None
+) -> None:
     seconds.now += 1.0
     assert opened.admit() == 0.0
 

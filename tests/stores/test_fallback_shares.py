@@ -42,7 +42,7 @@ def test_all_shares_of_a_queue_let_no_more_wait(processes: int, waiting: int) ->
 
 
 @pytest.mark.parametrize(("rule", "left"), [(MONTHLY, 99), (BERLIN, 99), (QUEUE, 0)])
-def test_it_decides(rule: Rule, left: int) -> None:
+def test_it_decides(rule: Rule, left: int, servers: None) -> None:
     store = RedisStore("redis://127.0.0.1:1/0")
     store.processes.seen = 10
     decision = Limiter([rule], store).acquire("user:1")

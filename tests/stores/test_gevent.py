@@ -99,7 +99,7 @@ class Site:
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
+def server(servers: None) -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
 

@@ -56,7 +56,7 @@ def trouble(proxy: Proxy, over: threading.Event) -> None:
 
 @pytest.mark.row("F04", "F05")
 def test_ok_calls_are_counted_and_lost_ones_at_most_once(
-    redis_server: RedisServer, redis_url: str, figure: Callable[..., None]
+    redis_server: RedisServer, redis_url: str, servers: None, figure: Callable[..., None]
 ) -> None:
     over = threading.Event()
     with Proxy(redis_server.port) as proxy, closing(Crew(PROCESSES)) as crew:

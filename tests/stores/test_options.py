@@ -38,7 +38,7 @@ VALUES = ("3", "none", "")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def server(tmp_path_factory: pytest.TempPathFactory, servers: None) -> Iterator[RedisServer]:
     path = tmp_path_factory.mktemp("redis") / "socket"
     with RedisServer("--unixsocket", str(path)) as server:
         yield server
@@ -78,7 +78,7 @@ def test_each_option_of_a_url_holds_or_is_named(name: str, kind: str, server: Re
 
 @pytest.mark.filterwarnings("ignore:.*lib_:DeprecationWarning")
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name != "db"])
-def test_with_tls_too_they_make_connections(name: str) -> None:
+def test_with_tls_too_they_make_connections(name: str, servers: None) -> None:
     for value in VALUES:
         url = f"rediss://127.0.0.1:1/0?{name}={value}"
         # Nobody is there, which is all there is to be said against it.

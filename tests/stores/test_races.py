@@ -32,7 +32,7 @@ EXACT = [
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
+def crew(servers: None) -> Iterator[Crew]:
     workers = Crew(PROCESSES)
     yield workers
     workers.close()

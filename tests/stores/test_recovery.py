@@ -178,6 +178,7 @@ def test_threads_of_one_stall_are_one_failure(proxy: Proxy) -> None:
     assert store.breaker.is_open
 
 
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("reply", [b"", b"\0" * 16, b"\0" * 40, b"\0" * 88, b"\0" * 5], ids=len)
 def test_a_reply_of_another_length_is_a_failure_like_any_other(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
     rules = [Rule("one", "5/hour"), Rule("two", "5/hour", on_store_failure="deny")]
@@ -193,7 +194,7 @@ async def both(limiter: Limiter) -> Decision:
     return first
 
 
-def test_a_degraded_decision_beside_a_damper_says_why() -> None:
+def test_a_degraded_decision_beside_a_damper_says_why(servers: None) -> None:
     rules = [Rule("rate", "5/hour"), Rule("damped", "1000/s", algorithm="damper")]
     decision = Limiter(rules, RedisStore("redis://127.0.0.1:1/0", clock=time.time)).acquire("user:1")
     assert (decision.degraded, decision.cause) == (True, Cause.UNAVAILABLE)

@@ -121,7 +121,7 @@ async def test_one_that_nobody_waits_for_travels_with_the_next_decision(redis_ur
     assert server.info("stats")["total_reads_processed"] - before == 2, "both in one, and this question"
 
 
-async def test_one_that_comes_while_others_are_on_their_way_is_not_overtaken_either() -> None:
+async def test_one_that_comes_while_others_are_on_their_way_is_not_overtaken_either(servers: None) -> None:
     with RedisServer() as server:
         store = RedisStore(server.url, deadline=5.0)
         limiter = Limiter([Rule("one", limit=1, algorithm="concurrency", events=("connection",))], store)

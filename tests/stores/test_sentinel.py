@@ -35,9 +35,9 @@ EXACT = [
 
 
 @pytest.fixture(scope="module")
-def watched() -> Iterator[Sentinels]:
-    with Sentinels() as servers:
-        yield servers
+def watched(servers: None) -> Iterator[Sentinels]:
+    with Sentinels() as watched:
+        yield watched
 
 
 @pytest.fixture

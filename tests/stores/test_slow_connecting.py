@@ -40,7 +40,7 @@ class Slow(CredentialProvider):
 
 
 @pytest.fixture
-def provider(settings: Any) -> Iterator[Slow]:
+def provider(settings: Any, servers: None) -> Iterator[Slow]:
     """The provider of the cache "provided"."""
     need_package("django_redis")
     slow = Slow()

@@ -30,9 +30,9 @@ NEVER_MASTER = ("--masteruser", "app", "--masterauth", "app", "--replica-priorit
 
 
 @pytest.fixture
-def sentinels() -> Iterator[GuardedSentinels]:
-    with GuardedSentinels() as servers:
-        yield servers
+def sentinels(servers: None) -> Iterator[GuardedSentinels]:
+    with GuardedSentinels() as guarded:
+        yield guarded
 
 
 @pytest.mark.usefixtures("stopwatch")  # bounds a time

@@ -28,7 +28,7 @@ RULE = Rule("rule", "1000/hour", algorithm="fixed_window", timezone="UTC")
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
+def server(servers: None) -> Iterator[RedisServer]:
     with RedisServer() as own:
         yield own
 

@@ -109,7 +109,7 @@ def test_a_late_loop_is_no_unavailable_store() -> None:
     assert cause_of(TimeoutError("late")) is Cause.UNAVAILABLE
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("servers", "stopwatch")
 def test_a_deadline_bounds_connecting(deaf: int) -> None:
     settings: dict[str, Any] = {"host": "127.0.0.1", "port": deaf}
     client = sync_client(settings, 5.0, 1)
@@ -119,6 +119,7 @@ def test_a_deadline_bounds_connecting(deaf: int) -> None:
     assert elapsed(started) < slack(1.0)
 
 
+@pytest.mark.usefixtures("servers", "stopwatch")
 def test_and_connecting_late(deaf: int) -> None:
     """Most of the deadline has gone on something else: what is left is all that connecting gets."""
     whole = 5 * DEADLINE

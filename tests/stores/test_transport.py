@@ -33,7 +33,7 @@ os._exit(0)
 """
 
 
-def test_a_child_forked_while_a_thread_imports_can_read_scripts() -> None:
+def test_a_child_forked_while_a_thread_imports_can_read_scripts(servers: None) -> None:
     process = subprocess.Popen([sys.executable, "-c", FORK], start_new_session=True)
     try:
         assert process.wait(slack(10)) == 0
