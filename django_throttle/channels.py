@@ -71,10 +71,10 @@ class ThrottledConsumerMixin:
         """What an incoming frame (a ``websocket.receive`` event, not decoded) costs; a number in its place does too."""
         return 1
 
-    def throttle_error_payload(self, decision: Decision, message: Event | None = None) -> object:
+    def throttle_error_payload(self, decision: Decision, *args: Any, **kwargs: Any) -> object:
         """The frame for a refused client: text and bytes are sent as they are, anything else as JSON.
 
-        ``message`` is the refused message, None for a handshake. A method without that parameter does too.
+        A method with a parameter ``message`` gets the refused message too, None for a handshake.
         """
         return error_payload(decision)
 

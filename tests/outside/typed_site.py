@@ -45,6 +45,13 @@ class Chat(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
         return None
 
 
+class Numbered(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
+    throttle_answers = "each"
+
+    def throttle_error_payload(self, decision: Decision, message: Mapping[str, object] | None) -> object:
+        return {"re": message and message["text"], **{"usual": super().throttle_error_payload(decision)}}
+
+
 def tenant(request: HttpRequest) -> str:
     return request.headers.get("X-Tenant", "")
 

@@ -186,7 +186,7 @@ class TestGraphQL:
             throttle_close_codes = {"rate_limited": 4029}
             throttle_ladder = {"close": 2}
 
-            def throttle_error_payload(self, decision: Any) -> Any:  # type: ignore[override]
+            def throttle_error_payload(self, decision: Any) -> Any:
                 return {"slow": "down"}
 
         enforce(own=OWN)
