@@ -49,7 +49,7 @@ class Numbered(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
     throttle_answers = "each"
 
     def throttle_error_payload(self, decision: Decision, message: Mapping[str, object] | None) -> object:
-        return {"re": message and message["text"], **{"usual": super().throttle_error_payload(decision)}}
+        return {"re": message and message["text"], "usual": super().throttle_error_payload(decision)}
 
 
 def tenant(request: HttpRequest) -> str:
