@@ -407,7 +407,8 @@ def _never_deferring(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
     for rule in rules:
         if rule.name in named:
             message = f"a view names a task for calls over rule {rule.name!r}, but its action is {rule.action!r}"
-            hint = 'No call is deferred. Give the rule the algorithm "leaky_bucket" and the action "defer".'
+            queue = "" if rule.is_concurrency else 'the algorithm "leaky_bucket" and '
+            hint = f'No call is deferred. Give the rule {queue}the action "defer".'
             yield warning("W048", message, hint)
 
 
