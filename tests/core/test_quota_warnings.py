@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Rule
-from django_throttle.core.algorithms.base import multiplied
 from django_throttle.core.commands import charges_of
 from django_throttle.core.decide import decide_charges, drop_reported, reset_charges
 from django_throttle.core.rule import thresholds
@@ -18,8 +17,6 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import run
 from tests.clock import FrozenClock
-
-MINUTE = 60_000_000
 
 
 @pytest.fixture
@@ -54,11 +51,6 @@ def fixed(rate: str = "10/min", *at: float, **options: Any) -> Rule:
 )
 def test_a_share_is_reached_by_whole_units_as_decimals_are_written(limit: int, share: float, use: int) -> None:
     assert thresholds(limit, (share,)) == ((share, use),)
-
-
-@pytest.mark.parametrize(("number", "factor", "product"), [(100, 2.3, 230), (100, 1.1, 110), (3, 1.5, 4), (7, 1.0, 7)])
-def test_times_is_rounded_down_and_exact(number: int, factor: float, product: int) -> None:
-    assert multiplied(number, factor) == product
 
 
 class TestCrossings:
@@ -166,28 +158,3 @@ def test_without_the_store_nothing_is_reached() -> None:
 
     decision = call(fixed(), Away(clock=FrozenClock()), 10)
     assert decision.degraded and decision.crossed == ()
-
-
-def test_a_month_that_is_warned_of_at_80_and_100_percent_and_refused_at_2_5_times(
-    store: MemoryStore, clock: FrozenClock
-) -> None:
-    """Design C: hourly up to ten times what a month allows pro rata."""
-    zone: dict[str, Any] = {"algorithm": "fixed_window", "timezone": "UTC"}
-    hourly = Rule("hourly", "1000/hour", **zone)
-    monthly = Rule("monthly", "72000/month", warn_at=(0.8, 1.0), enforce_at=2.5, **zone)
-    warned, refused = [], []
-    for hour in range(200):
-        clock.to(hour * 3600)
-        for _ in range(3):
-            charges = [charge for rule in (hourly, monthly) for charge in charges_of(rule, "account:1", 500)]
-            decision = run(decide_charges(tuple(charges)), store)
-            if decision.crossed:
-                decision = run(drop_reported(decision), store)
-            warned += [(hour, share) for share in shares(decision)]
-            refused += [(hour, decision.rule)] if not decision.allowed else []
-    # 1,000 in each hour: 57,600 are reached in the 58th, 72,000 at the end of the 72nd, 180,000 after the 180th.
-    assert warned == [(57, 0.8), (71, 1.0)]
-    assert refused[:179] == [(hour, "hourly") for hour in range(179)]
-    assert set(refused[179:]) == {(hour, "monthly") for hour in range(179, 200)}
-    decision = call(monthly, MemoryStore(clock), 180_000)
-    assert (decision.allowed, decision.limit, decision.remaining) == (True, 72_000, 0)

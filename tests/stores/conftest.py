@@ -60,6 +60,12 @@ def commands(client: Redis) -> dict[str, int]:
     return {name.removeprefix("cmdstat_"): found["calls"] for name, found in stats.items()}
 
 
+def evaluations(client: Redis) -> int:
+    """The number of script calls that Redis has seen."""
+    stats = commands(client)
+    return stats.get("evalsha", 0) + stats.get("eval", 0)
+
+
 @pytest.fixture(scope="module")
 def module_cluster(servers: None) -> Iterator[RedisCluster]:
     with RedisCluster() as cluster:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from redis import Redis
 
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.batch import MOST
+from tests.stores.conftest import evaluations
 
 RULES = [
     Rule("bucket", "100/hour", algorithm="gcra"),
@@ -19,16 +20,6 @@ RULES = [
     Rule("log", "30/hour", algorithm="sliding_log"),
     Rule("quota", "1000/month", algorithm="fixed_window"),
 ]
-
-
-def evaluations(client: Any) -> int:
-    stats = client.info("commandstats")
-    return sum(stats.get(name, {"calls": 0})["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval"))
-
-
-@pytest.fixture
-def store(redis_url: str) -> RedisStore:
-    return RedisStore(redis_url, deadline=5.0)
 
 
 @pytest.mark.parametrize(("calls", "at_once"), [(1, 1), (2, 0)])
@@ -46,13 +37,12 @@ async def test_only_calls_that_come_one_after_another_wait_for_no_others(
     assert (seen, posts.call_count) == ([at_once], 1)
 
 
-async def test_a_batch_is_bounded(store: RedisStore, redis_server: Any) -> None:
+async def test_a_batch_is_bounded(store: RedisStore, client: Redis) -> None:
     limiter = Limiter([RULES[0]], store)
     await limiter.aacquire("user:0")
-    with redis_server.client() as client:
-        before = evaluations(client)
-        await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(2 * MOST + 1)))
-        assert evaluations(client) - before == 3
+    before = evaluations(client)
+    await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(2 * MOST + 1)))
+    assert evaluations(client) - before == 3
 
 
 async def test_each_is_decided_by_itself_all_of_its_rules_or_none(store: RedisStore) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from redis import Redis
@@ -14,27 +13,12 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.batch import MOST
+from tests.stores.conftest import evaluations
 
 # More than a byte counts.
 MANY = [Rule(f"r{i}", rates=tuple(f"{j + 2}/{j + 1}h" for j in range(10))) for i in range(26)]
 LOG = Rule("log", "10000/hour", algorithm="sliding_log")
 CAP = Rule("cap", limit=37, algorithm="concurrency")
-
-
-@pytest.fixture
-def store(redis_url: str) -> RedisStore:
-    return RedisStore(redis_url, deadline=5.0)
-
-
-@pytest.fixture
-def redis(redis_server: Any) -> Any:
-    with redis_server.client() as client:
-        yield client
-
-
-def evaluations(client: Redis) -> int:
-    stats: Any = client.info("commandstats")
-    return sum(stats.get(name, {"calls": 0})["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval"))
 
 
 @pytest.mark.parametrize("kind", ["memory", "redis"])
@@ -68,35 +52,35 @@ async def test_what_was_cancelled_in_the_same_turn_is_not_sent(store: RedisStore
     assert (await limiter.apeek("user:1")).remaining == 8
 
 
-async def test_dear_calls_share_a_batch(store: RedisStore, redis: Redis) -> None:
+async def test_dear_calls_share_a_batch(store: RedisStore, client: Redis) -> None:
     """A log has an entry for each call, whatever it costs."""
     limiter = Limiter([LOG], store)
     await together(limiter, "user:0", "other:0")
-    before = evaluations(redis)
+    before = evaluations(client)
     decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}", 9_000) for number in range(4)))
     assert [decision.remaining for decision in decisions] == [999, 1000, 1000, 1000]
     await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(MOST)))
-    assert evaluations(redis) - before == 2
+    assert evaluations(client) - before == 2
 
 
-async def test_rules_weigh_too(store: RedisStore, redis: Redis) -> None:
+async def test_rules_weigh_too(store: RedisStore, client: Redis) -> None:
     limiter = Limiter([Rule(f"r{number}", "10/hour") for number in range(20)], store)
     await together(limiter, "user:0", "other:0")
-    before = evaluations(redis)
+    before = evaluations(client)
     await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(50)))
-    assert evaluations(redis) - before == 50 * 20 // MOST
+    assert evaluations(client) - before == 50 * 20 // MOST
 
 
-async def test_a_storm_of_connections_travels_in_batches(store: RedisStore, redis: Redis) -> None:
+async def test_a_storm_of_connections_travels_in_batches(store: RedisStore, client: Redis) -> None:
     limiter = Limiter([CAP], store)
     await together(limiter, "user:0", "other:0")
-    before = evaluations(redis)
+    before = evaluations(client)
     decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(500)))
     assert all(decision.allowed and not decision.degraded for decision in decisions)
     assert not store.breaker.is_failing
-    assert evaluations(redis) - before <= 2 * 500 // MOST, "announced and decided, a hundred at a time"
+    assert evaluations(client) - before <= 2 * 500 // MOST, "announced and decided, a hundred at a time"
     assert len(store.leases) == 502
-    held = redis.smembers(store.process_key(f"held:{store.leases.uid}"))
+    held = client.smembers(store.process_key(f"held:{store.leases.uid}"))
     assert len(held) == 501
     assert (await limiter.apeek("user:499")).remaining == 36
 
@@ -113,7 +97,7 @@ async def test_of_a_storm_under_one_ident_exactly_the_limit_passes(store: RedisS
 
 @pytest.mark.parametrize("turns", range(1, 9))
 async def test_a_lease_whose_taker_was_cancelled_goes_back_however_late_it_arrives(
-    turns: int, redis_url: str, redis: Redis
+    turns: int, redis_url: str, client: Redis
 ) -> None:
     store = RedisStore(redis_url, deadline=5.0)
     limiter, reconciler = Limiter([CAP], store), Reconciler(store, lambda gone: None)
@@ -128,4 +112,4 @@ async def test_a_lease_whose_taker_was_cancelled_goes_back_however_late_it_arriv
     while event_loop.background_tasks:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.001)
     reconciler.resend()
-    assert redis.zcard(f"{store.key(CAP.id, 'user:1')}:{store.leases.uid}") == 0
+    assert client.zcard(f"{store.key(CAP.id, 'user:1')}:{store.leases.uid}") == 0

@@ -14,7 +14,6 @@ from redis import Redis
 
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.exceptions import InvalidSetting
 from django_throttle.limiter import Limiter
 from django_throttle.local_limits import flush
 from django_throttle.stores import RedisStore
@@ -204,23 +203,6 @@ def test_lease_keys_that_were_made_immortal_get_a_ttl_with_the_next_lease(store:
         client.persist(key)
     limiter.acquire("user:1")
     assert len(held) == 2 and all(client.pttl(key) > 0 for key in held)
-
-
-@pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
-def test_a_key_lives_until_everything_is_free_again_and_no_shorter(
-    rule: Rule, store: RedisStore, client: Redis
-) -> None:
-    for _ in range(rule.plan.limit):
-        decision = Limiter([rule], store).acquire("user:1")
-        ttl = client.pttl(store.counter_key(rule, "user:1")) / 1000
-        assert decision.reset_after - 1 <= ttl <= decision.reset_after + 5
-
-
-@pytest.mark.parametrize("address", ["http://127.0.0.1", "default", "nothing", "", "redis-sentinel://x"])
-def test_an_address_that_is_none_is_an_invalid_setting(address: str, settings: Any) -> None:
-    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
-    with pytest.raises(InvalidSetting):
-        RedisStore(address)
 
 
 def test_an_alias_of_django_redis_serves_both_drivers(redis_url: str, settings: Any, redis_server: RedisServer) -> None:
