@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Rate, Rule, descriptions
-from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe
-from django_throttle.core.options import BUCKETS, EVENTS, HELD, table
-from tests.strategies import ACTIONS, FAILURE_POLICIES, KEYS
+from django_throttle.core.options import table
 
 LEAKY: dict[str, Any] = {"algorithm": "leaky_bucket", "rate": "30/min"}
 SLOTS: dict[str, Any] = {"limit": 3, "algorithm": "concurrency"}
@@ -151,23 +149,6 @@ def test_end_of_a_sentence(options: dict[str, Any], end: str) -> None:
 )
 def test_an_option_in_words(name: str, value: object, words: str) -> None:
     assert table(Rule)[name].describe(value) == words
-
-
-@pytest.mark.parametrize(
-    "choices",
-    [
-        # All kinds of bucket are the same to who is limited, so they read the same.
-        [{"rate": "30/min", "algorithm": each} for each in ALGORITHMS if each not in (*BUCKETS[1:], "concurrency")],
-        [{**(SLOTS if event in HELD else {"rate": "3/min"}), "events": [event]} for event in EVENTS],
-        [{"rate": "3/min", "key": key, "events": ["message"]} for key in KEYS],
-        [{**LEAKY, "action": action} for action in ACTIONS],
-        [{"rate": "3/min", "on_store_failure": policy} for policy in FAILURE_POLICIES],
-    ],
-    ids=["algorithm", "event", "key", "action", "policy"],
-)
-def test_every_choice_shows(choices: list[dict[str, Any]]) -> None:
-    sentences = {describe(Rule.from_options("rule", options)) for options in choices}
-    assert len(sentences) == len(choices) > 1
 
 
 @pytest.mark.parametrize(

@@ -218,20 +218,6 @@ def test_an_event_of_the_wrong_kind_names_the_one_that_is_meant(options: dict[st
     assert str(caught.value).endswith(meant) and caught.value.option == "events"
 
 
-def test_defaults() -> None:
-    rule, cap = Rule("api", "100/min"), Rule("cap", **CAP)
-    assert (rule.rate, rule.limit, rule.burst, rule.enabled) == (Rate(100, 60), 100, None, True)
-    assert (rule.scopes, rule.events, rule.key, rule.algorithm) == (
-        ("*",),
-        ("request",),
-        "user_or_ip",
-        "sliding_window",
-    )
-    assert (rule.resolution, rule.strict, rule.count_denied, rule.cost) == (1, False, False, 1)
-    assert (rule.algorithm, rule.action, rule.on_store_failure) == ("sliding_window", "reject", "local")
-    assert (rule.is_concurrency, cap.is_concurrency, cap.events) == (False, True, ("connection",))
-
-
 @pytest.mark.parametrize(
     "rule",
     [

@@ -75,7 +75,7 @@ def use_up(limiter: Limiter) -> int:
     return passed
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F39")
 def test_an_hour_back_nobody_is_locked_out(stepping: tuple[str, Step], figure: Callable[..., None]) -> None:
     url, step = stepping
@@ -126,7 +126,7 @@ print(json.dumps([time.time(), 60 - len(waits), max(waits, default=0)]))
 """
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F42")
 def test_hosts_whose_clocks_differ_share_one_limit(
     redis_url: str, servers: None, tmp_path: Path, figure: Callable[..., None]

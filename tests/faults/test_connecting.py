@@ -102,7 +102,7 @@ def certified(folder: Path, days: int) -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F19")
 def test_a_handshake_that_hangs(caller: Make, listen: Any, figure: Callable[..., None]) -> None:
     call = caller(f"rediss://127.0.0.1:{listen(lambda taken: None)}/0", ALLOW)
@@ -129,7 +129,7 @@ def test_certificates_that_are_read_too_late_close_nothing_twice(listen: Any, mo
         os.close(other)  # raises OSError where it was closed
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F19")
 def test_certificates_are_read_once_and_not_where_a_call_waits(
     caller: Make, listen: Any, monkeypatch: pytest.MonkeyPatch, figure: Callable[..., None]
@@ -154,7 +154,7 @@ def driver(call: Caller) -> str:
     return "synchronous" if call.run is None else "asynchronous"
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F19")
 def test_an_expired_certificate(caller: Make, listen: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     context = certified(tmp_path, days=-1)
@@ -232,7 +232,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]]
     return put
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F20")
 def test_a_slow_resolver(caller: Make, resolver: Any, figure: Callable[..., None]) -> None:
     call = caller("redis://redis.invalid:1/0", ALLOW)
@@ -250,7 +250,7 @@ def test_a_slow_resolver(caller: Make, resolver: Any, figure: Callable[..., None
     assert call.slowest <= slack(0.05), "the breaker is open"
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F20")
 def test_a_name_that_is_not_found(caller: Make, resolver: Any) -> None:
     def unknown() -> None:

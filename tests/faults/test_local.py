@@ -146,7 +146,7 @@ def test_around_an_outage_no_window_has_more_than_the_limit_and_a_share_of_each(
     assert most <= LIMIT + PROCESSES * SHARE
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 def test_processes_that_start_in_an_outage_share_the_limit_and_are_charged(server: RedisServer) -> None:
     server.kill()
     rule = {"rate": "100/min", "algorithm": "gcra", "burst": 100}

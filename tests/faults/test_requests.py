@@ -105,7 +105,7 @@ def ask(site: int) -> Callable[[str], Answer]:
     return ask
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F03")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_request_is_answered_by_its_policy_in_time(
@@ -127,7 +127,7 @@ def test_a_request_is_answered_by_its_policy_in_time(
     wait_until(lambda: ask(policy).status == 200, every=0.1)
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 def test_a_share_that_is_used_up_is_a_429(server: RedisServer, ask: Callable[[str], Answer]) -> None:
     assert ask("local").status == 200
     server.pause()

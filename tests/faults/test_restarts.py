@@ -29,7 +29,7 @@ Figure = Callable[..., None]
 pytestmark = pytest.mark.usefixtures("servers")
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F14")
 def test_while_it_loads_the_policy_decides(figure: Figure) -> None:
     with RedisServer() as server:

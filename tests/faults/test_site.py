@@ -60,7 +60,7 @@ def statuses(site: Site, name: str, times: int) -> list[int]:
     return found
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F01", "F02")
 def test_it_answers_whether_redis_is_there_or_not(server: RedisServer, figure: Callable[..., None]) -> None:
     server.kill()

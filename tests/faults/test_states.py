@@ -115,7 +115,7 @@ def test_all_connections_of_the_server_are_taken(server: RedisServer, admin: Red
     wait_until(lambda: cause(store) is None)
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F13")
 def test_a_script_of_somebody_else_keeps_it_busy(
     server: RedisServer, admin: Redis, figure: Callable[..., None]

@@ -55,7 +55,7 @@ def p99(call: Callable[[], Any], times: int = 200) -> float:
     return statistics.quantiles(taken, n=100)[98]
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F03")
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 @pytest.mark.parametrize("rules", [(ALLOW,), (LEASE,), (ALLOW, LEASE)], ids=["rate", "lease", "both"])
@@ -76,7 +76,7 @@ def test_redis_hangs(
     wait_until(lambda: not call().degraded)
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.parametrize(
     "mode",
     [
@@ -103,7 +103,7 @@ def test_replies_are_lost_or_late(
     wait_until(lambda: not call().degraded)
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.parametrize("mode", ["refuse", "reset", "swallow_and_close"])
 def test_a_broken_connection_fails_at_once(mode: Mode, proxy: Proxy, caller: Make) -> None:
     call = caller(proxy.url, ALLOW)
@@ -115,7 +115,7 @@ def test_a_broken_connection_fails_at_once(mode: Mode, proxy: Proxy, caller: Mak
     assert call.slowest <= slack(0.05)
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F01")
 def test_redis_was_never_there(caller: Make, figure: Callable[..., None]) -> None:
     call = caller(f"redis://127.0.0.1:{free_port()}/0", ALLOW)
@@ -124,7 +124,7 @@ def test_redis_was_never_there(caller: Make, figure: Callable[..., None]) -> Non
     assert call.slowest <= BOUND
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F06")
 @pytest.mark.parametrize("delay", [0.02, 0.05, 0.09])
 def test_a_slow_redis_within_the_deadline_is_waited_for(
@@ -145,7 +145,7 @@ def test_a_slow_redis_within_the_deadline_is_waited_for(
     assert added <= slack(0.02)
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F02", "F03", "F07")
 @pytest.mark.parametrize("policy", RULES)
 def test_once_the_breaker_is_open_a_decision_costs_next_to_nothing(
@@ -186,7 +186,7 @@ def test_the_breaker_closes_by_itself_and_counting_goes_on(
     assert before is not None and call.surely().remaining == before - 1
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F02")
 def test_a_redis_that_died_and_came_back_is_found_again(server: RedisServer, caller: Make) -> None:
     call = caller(server.url, ALLOW)
@@ -201,7 +201,7 @@ def test_a_redis_that_died_and_came_back_is_found_again(server: RedisServer, cal
     assert used(server, ALLOW) == 1, "a new Redis counts from nothing"
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 def test_connections_that_were_dropped_while_idle_fail_once_at_most(proxy: Proxy, caller: Make) -> None:
     call = caller(proxy.url, ALLOW)
     call.surely()
@@ -212,7 +212,7 @@ def test_connections_that_were_dropped_while_idle_fail_once_at_most(proxy: Proxy
     assert call.slowest <= BOUND
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F10")
 def test_a_connection_that_was_silently_dropped_costs_one_call(
     proxy: Proxy, caller: Make, figure: Callable[..., None]
@@ -353,7 +353,7 @@ class TestPool:
         return degraded
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.parametrize("prepaid", [False, True], ids=["asked", "prepaid"])
 def test_a_call_that_carries_over_an_edit_has_one_deadline(
     prepaid: bool, server: RedisServer, proxy: Proxy, caller: Make, figure: Callable[..., None]

@@ -149,7 +149,7 @@ class TestLeases:
 
 @pytest.mark.row("F37")
 class TestMoving:
-    @pytest.mark.usefixtures("stopwatch")  # bounds a time
+    @pytest.mark.usefixtures("stopwatch")
     def test_while_a_slot_moves(self, cluster: RedisCluster) -> None:
         """New keys are written where the slot goes; rules of which half have gone wait, then the policy decides."""
         store = RedisStore(cluster.url, deadline=5.0)
@@ -206,7 +206,7 @@ class TestMoving:
         assert sum(degraded) <= 0.001 * sum(calls)
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F36")
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=lambda blow: blow.name)
 def test_after_a_failover_decisions_resume(

@@ -37,7 +37,7 @@ async def crowd(limiter: Limiter, number: int) -> list[Lease]:
     return [decision.lease for decision in decisions if decision.lease]
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("A43")
 @pytest.mark.parametrize("number", [CROWD, 5 * CROWD])
 async def test_others_are_decided_meanwhile(number: int, redis_url: str, figure: Callable[..., None]) -> None:
@@ -60,7 +60,7 @@ async def test_others_are_decided_meanwhile(number: int, redis_url: str, figure:
     assert (store.leases.unconfirmed(), len(store.leases)) == ([], 0)
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 async def test_when_redis_hangs_nobody_waits_for_all_the_others(proxy: Proxy, redis_url: str) -> None:
     store = RedisStore(proxy.url, deadline=0.2)
     limiter = Limiter([SOCKETS], store)

@@ -61,8 +61,7 @@ def test_the_table_of_cases_on_a_loop(case: Case, sentinels: Sentinels, clock: F
     asyncio.run(aplay(case, limiter, clock))
 
 
-@pytest.mark.row("F52")
-@pytest.mark.row("R13")
+@pytest.mark.row("F52", "R13")
 def test_exactly_the_limit_passes(sentinels: Sentinels, figure: Callable[..., None]) -> None:
     crew = Crew(8)
     try:
@@ -147,7 +146,7 @@ def test_without_a_master_the_policy_decides(url: Any, cause: Cause, sentinels: 
         assert decision.degraded and decision.unavailable
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.parametrize(
     "blow",
     [

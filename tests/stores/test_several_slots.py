@@ -118,7 +118,7 @@ class TestSeveralSlots:
         stands = decide(store_of(cluster.url), False, Charge(wide, idents[0], 1), commit=False)
         assert (sum(told), stands.remaining) == (60, 10_000 - 60)
 
-    @pytest.mark.usefixtures("stopwatch")  # bounds a time
+    @pytest.mark.usefixtures("stopwatch")
     def test_a_failed_slot_gives_back_what_the_others_granted(self, cluster: RedisCluster) -> None:
         store, witness = RedisStore(cluster.url, deadline=5.0), RedisStore(cluster.url, deadline=5.0)
         first, second = different_nodes(store, cluster, 2)

@@ -97,7 +97,7 @@ async def test_a_slow_credential_provider_does_not_block_the_loop(provider: Slow
     assert provider.asked == 1
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 def test_nor_hold_a_decision_beyond_its_deadline(provider: Slow) -> None:
     limiter = Limiter([RULE], RedisStore("provided", deadline=DEADLINE))
     began = time.monotonic()

@@ -35,7 +35,7 @@ def sentinels(servers: None) -> Iterator[GuardedSentinels]:
         yield guarded
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.agent
 @pytest.mark.row("F31", "R15")
 def test_both_drivers_leave_it_within_a_beat(sentinels: GuardedSentinels, figure: Callable[..., None]) -> None:
@@ -101,7 +101,7 @@ class Caller:
         self.thread.join()
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.agent
 @pytest.mark.row("F31", "R15")
 def test_who_is_cut_off_with_it_is_stopped_by_min_replicas(

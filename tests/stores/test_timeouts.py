@@ -132,7 +132,7 @@ def test_and_connecting_late(deaf: int) -> None:
     assert elapsed(started) < 1.5 * whole
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
+@pytest.mark.usefixtures("stopwatch")
 def test_a_reply_that_came_while_the_process_stood_still_is_read(proxy: Proxy) -> None:
     """One look past the deadline, and no second one."""
     line = Pool(sync_client({"host": "127.0.0.1", "port": proxy.port}, 5.0, 1).connection_pool, 1, 5.0)
