@@ -216,12 +216,13 @@ def test_after_a_failover_decisions_resume(
     old = cluster.owner(key)
     try:
         with calling(cluster.url, "user:1") as callers:
-            time.sleep(0.3)
+            wait_until(lambda: all(caller.shared() >= 10 for caller in callers))
             before = sum(caller.shared() for caller in callers)
             struck = time.monotonic()
             os.kill(old.pid, blow)
             wait_until(lambda: all(caller.is_back(struck) for caller in callers), timeout=READY)
-            time.sleep(0.3)
+            again = sum(caller.shared() for caller in callers)
+            wait_until(lambda: sum(caller.shared() for caller in callers) >= again + 20)
     finally:
         old.resume() if blow is signal.SIGSTOP else old.restart()
     for caller in callers:

@@ -162,7 +162,7 @@ def test_after_a_failover_decisions_resume(
     old = sentinels.master()
     try:
         with calling(sentinels.url, "user:1") as callers:
-            time.sleep(0.3)
+            wait_until(lambda: all(caller.shared() >= 10 for caller in callers))
             struck = time.monotonic()
             os.kill(old.pid, blow)
             wait_until(lambda: sentinels.master() is not old, timeout=READY)
