@@ -96,7 +96,7 @@ def test_what_it_admitted_is_charged_though_nobody_asks_again(proxy: Proxy, redi
 
 
 @pytest.mark.row("A20")
-def test_a_flood_of_idents_takes_few_bytes(proxy: Proxy) -> None:
+def test_a_flood_of_idents_takes_few_bytes(proxy: Proxy, servers: None) -> None:
     """Those whose counters are forgotten are owed no longer either, and both are bounded."""
     store = RedisStore(proxy.url, deadline=5.0)
     fallback, rule = store.fallback, Rule("api", "10/h")

@@ -75,7 +75,7 @@ async def test_all_calls_of_a_loop_travel_on_one_connection_each_to_its_own(prox
 
 
 @pytest.mark.usefixtures("stopwatch")
-async def test_replies_that_come_byte_by_byte(proxy: Proxy) -> None:
+async def test_replies_that_come_byte_by_byte(proxy: Proxy, servers: None) -> None:
     client = to(proxy.url)
     await asked(client, ("PING",))
     proxy.set("trickle", 0.001)
