@@ -88,13 +88,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Any:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Any:
     outcome = yield
-    if watch.uncovered and item.config.getoption("check_needs"):
+    if watch.uncovered:
         pytest.fail("; ".join(sorted(set(watch.uncovered))), pytrace=False)
     return outcome
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--check-needs", action="store_true", help="fail tests that need more than their fixtures say")
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,9 @@ ACTIONS, FAILURE_POLICIES, REFILLS, UNITS = (
     tuple(table(Rule)[name].choices) for name in ("action", "on_store_failure", "refill", "unit")
 )
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20)
-SCOPES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters=","), min_size=1, max_size=20)
+SCOPES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters=","), min_size=1, max_size=20).filter(
+    lambda text: text[0] not in "-!"  # an exclusion, or what looks like one
+)
 IDENTS = st.text(min_size=1, max_size=40)
 KEYS = tuple(KEY_KINDS)
 JOINED = joined_keys()
