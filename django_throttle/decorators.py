@@ -43,6 +43,10 @@ TASK_METHODS: Final = ("delay", "enqueue", "send_with_options")
 CONTENT: Final = (HttpResponseBase, Mapping, list, tuple, str, bytes)
 # Functions that @throttle has no way to know the caller of: rule and name, and where they may have a request.
 unidentified: Final[dict[tuple[str, str], str]] = {}
+# The attribute by which Django Ninja knows what it has made of a function.
+OPERATION: Final = "_ninja_operation"
+# Functions around those that Ninja has taken, which it may take later: the rule, the function, the former operation.
+around_operations: Final[list[tuple[str, Any, Any]]] = []
 # What is under a rule by its name: the rule, and the names of those functions.
 decorated: Final[dict[str, set[str]]] = {}
 F = TypeVar("F", bound=Callable[..., Any])
@@ -95,7 +99,10 @@ def throttle(
         def decided(args: Any, kwargs: Any) -> Any:
             return _Call(rule, cost, ident, deferred, function, args, kwargs).answer(awaits)
 
-        return throttled(function, decided)
+        around = throttled(function, decided)
+        if (operation := vars(function).get(OPERATION) if hasattr(function, "__dict__") else None) is not None:
+            around_operations.append((rule, around, operation))
+        return around
 
     vars(decorate)[DEFERRAL] = later
     return decorate
@@ -354,8 +361,6 @@ def _check_decoration(function: Any, cost: Any, ident: Any, is_deferred: bool) -
         raise TypeError(f"put @throttle below @{type(function).__name__}, next to the function")
     if any(callable(getattr(function, name, None)) for name in TASK_METHODS):
         raise TypeError("put @throttle below the decorator that makes a task (@shared_task), next to the function")
-    if hasattr(function, "_ninja_operation"):
-        raise TypeError("put @throttle below Django Ninja's decorator (@api.get), which has taken the function already")
     if isinstance(function, type):
         _check_class(function, is_deferred)
     if not callable(function):

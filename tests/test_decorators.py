@@ -13,7 +13,6 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
-from ninja import NinjaAPI
 from rest_framework.views import APIView
 
 from django_throttle import rulebook
@@ -253,15 +252,6 @@ class TestMethods:
 
 
 class TestDecoratorsThatAreNoQuestion:
-    def test_above_an_operation_of_ninja_it_would_limit_nothing(self) -> None:
-        api = NinjaAPI(urls_namespace="questions")
-
-        def operation(request: HttpRequest) -> Any:
-            return {}
-
-        with pytest.raises(TypeError, match="below Django Ninja's decorator"):
-            throttle("api")(api.get("x")(operation))
-
     @pytest.mark.parametrize("answer", [True, False, None, 1, User(pk=1)], ids=repr)
     @pytest.mark.parametrize("is_async", [False, True])
     def test_a_function_that_is_no_view_says_so_at_once(self, enforce: Enforce, answer: Any, is_async: bool) -> None:

@@ -29,7 +29,7 @@ from django_throttle.checks.settings import (
 )
 from django_throttle.core import Rule
 from django_throttle.core.scopes import matches, split_scopes
-from django_throttle.decorators import unidentified
+from django_throttle.decorators import OPERATION, around_operations, unidentified
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
 from django_throttle.http.request_state import NO_ROUTE, view_scope
@@ -324,6 +324,18 @@ def check_decorated_functions(given: Given) -> Iterator[CheckMessage]:
             "django_throttle.limiter; or write ident=, a text or a function of its arguments."
         )
         yield warning("W049", message, hint)
+
+
+@settings_check()
+def check_operations(given: Given) -> Iterator[CheckMessage]:
+    """Functions under ``@throttle`` that no operation of Django Ninja calls, as it stands above Ninja's decorator."""
+    _ = list(_views())  # which imports the views
+    for rule, function, operation in around_operations:
+        if getattr(function, OPERATION, None) is operation:  # Ninja has not taken it
+            message = (
+                f"@throttle({rule!r}) stands above Django Ninja's decorator at {function.__name__}: it limits nothing"
+            )
+            yield warning("W096", message, "Put it below, next to the function.")
 
 
 @settings_check()

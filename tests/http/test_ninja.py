@@ -7,6 +7,7 @@ import typing
 from typing import Annotated, Any
 
 import pytest
+from django.core.checks import run_checks
 from django.http import HttpRequest
 from django.test import AsyncClient, Client
 from django.urls import path
@@ -82,3 +83,19 @@ def test_whatever_looks_up_names_finds_those_of_the_function(function: Any) -> N
     assert inspect.iscoroutinefunction(function) == (function is find)
     assert typing.get_type_hints(function)["request"] is HttpRequest
     assert inspect.signature(function, eval_str=True).parameters["request"].annotation is HttpRequest
+
+
+def test_a_function_may_be_taken_twice_and_a_check_names_a_decorator_that_stands_above(settings: Any) -> None:
+    def plain(request: HttpRequest) -> str:
+        return "plain"
+
+    def lost(request: HttpRequest) -> str:
+        return "lost"
+
+    twice = NinjaAPI(urls_namespace="twice")
+    twice.get("/free")(plain)
+    twice.get("/limited")(throttle("limited")(plain))
+    throttle("lost")(twice.get("/lost")(lost))
+    settings.ROOT_URLCONF = (path("twice/", twice.urls),)
+    messages = [message.msg for message in run_checks(tags=["django_throttle"]) if message.id == "django_throttle.W096"]
+    assert messages == ["@throttle('lost') stands above Django Ninja's decorator at lost: it limits nothing"]
