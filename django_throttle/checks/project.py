@@ -478,7 +478,7 @@ def _drf_setting(name: str, default: Any) -> Any:
 
 
 def is_for_all_views(throttle: str) -> bool:
-    """Whether REST framework's default throttles are or inherit one of this kind."""
+    """Return whether a default throttle of REST framework is of this kind."""
     return inherits(_drf_setting("DEFAULT_THROTTLE_CLASSES", ()), throttle)
 
 
@@ -489,9 +489,9 @@ def _is_on_a_view(throttle: str) -> bool:
 
 def throttle_classes(view: Any) -> Sequence[Any]:
     """The throttles that a view of REST framework names, or has by default."""
-    given = getattr(view, "initkwargs", None) or {}
-    found = given.get("throttle_classes", getattr(getattr(view, "cls", None), "throttle_classes", ()))
-    return found if isinstance(found, Sequence) else ()
+    options = getattr(view, "initkwargs", None) or {}
+    classes = options.get("throttle_classes", getattr(getattr(view, "cls", None), "throttle_classes", ()))
+    return classes if isinstance(classes, Sequence) else ()
 
 
 def _views() -> Iterator[tuple[str | None, Any]]:

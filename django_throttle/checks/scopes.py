@@ -54,8 +54,8 @@ class Site(NamedTuple):
     def read(cls) -> Site:
         """Load the URLconf and the application for WebSockets."""
         views = tuple((name, view, view_scope(view) or name or route) for name, view, route in routes())
-        given = [view_attribute(view, "throttle_scope") for _, view, _ in views]
-        is_whole = all(value is None or isinstance(value, str) for value in given)
+        scopes = [view_attribute(view, "throttle_scope") for _, view, _ in views]
+        is_whole = all(scope is None or isinstance(scope, str) for scope in scopes)
         return cls(views, frozenset(socket_scopes()), frozenset(site_scopes()), is_whole)
 
     def fault(self, rule: Rule, entry: str) -> str:

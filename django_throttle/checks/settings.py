@@ -91,14 +91,14 @@ def warning(number: str, message: str, hint: str) -> CheckMessage:
 
 def inherits(found: Iterable[Any], *wanted: str) -> bool:
     """Whether one of these classes, or dotted paths of classes, is of such a kind; what cannot be imported is not."""
-    classes = (one for one in map(importable, found) if isinstance(one, type))
-    return any(issubclass(one, tuple(map(import_string, wanted))) for one in classes)
+    classes = (kind for kind in map(importable, found) if isinstance(kind, type))
+    return any(issubclass(kind, tuple(map(import_string, wanted))) for kind in classes)
 
 
-def importable(found: Any) -> Any:
-    """Return what a dotted path names, None where it cannot be imported; anything else as it is."""
+def importable(path: Any) -> Any:
+    """Return what a dotted path names, None where it cannot be imported; anything but a text as it is."""
     try:
-        return import_string(found) if isinstance(found, str) else found
+        return import_string(path) if isinstance(path, str) else path
     except ImportError:
         return None
 
@@ -456,7 +456,7 @@ def _unusable(place: str, replication: str, error: Exception) -> CheckMessage:
 
 @settings_check(Tags.security, deploy=True)
 def check_server(given: Given) -> Iterator[CheckMessage]:
-    """Whether calls can succeed on Redis, and how it is configured. The only check that asks it."""
+    """Warn where no call can succeed on Redis, or its configuration is risky. The only check that asks it."""
     try:
         store = None if settings.DEBUG else get_store()
     except InvalidSetting:

@@ -54,7 +54,7 @@ def host() -> str:
 
 
 def _namespace(host: str) -> str:
-    """What of a host says whose pids it has: containers of other hostnames may share them."""
+    """Return the part of a host that says whose pids it has: containers of other hostnames may share them."""
     return host.partition("/")[2] or host
 
 

@@ -244,6 +244,7 @@ class LoopClient:
         self._connect_seconds = connect_seconds(deadline, is_watched=is_former is not None)
         self._connection: LoopConnection | None = None
         self._connecting: asyncio.Task[LoopConnection] | None = None
+        self._is_closed = False
         self._open: set[LoopConnection] = set()
 
     def post(self, requests: Sequence[Request], until: float) -> bool:
@@ -265,7 +266,8 @@ class LoopClient:
         return await answered
 
     async def close(self) -> None:
-        """Close all connections; must be called on their loop."""
+        """Close all connections, and make no other; must be called on their loop."""
+        self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait({self._connecting})
@@ -283,6 +285,8 @@ class LoopClient:
 
     async def _connect(self) -> LoopConnection:
         """Wait for the one connection that all callers who need one wait for."""
+        if self._is_closed:  # else nobody would close it: threads may still call something on the loop as it ends
+            raise LoopBlocked("the event loop ends")
         if self._connecting is None:
             self._connecting = spawn(self._connected())
             self._connecting.add_done_callback(_heed)

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from threading import Event
 from typing import Any
 
 import pytest
@@ -119,3 +120,33 @@ async def test_one_that_fails_is_a_store_that_is_away(provider: Slow) -> None:
     assert (await limiter.aacquire("user:1")).degraded
     provider.error = None
     await until_redis_decides(limiter)
+
+
+def test_a_call_that_comes_as_the_loop_ends_leaves_no_connection_open(
+    redis_server: RedisServer, redis_url: str
+) -> None:
+    """A thread makes it, for which the loop waits after it has closed its connections."""
+    limiter = Limiter([Rule("api", "5/min")], RedisStore(redis_url, deadline=5.0))
+    ended, decisions = Event(), list[Any]()
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+
+        def call() -> None:
+            ended.wait(10)
+            decisions.append(asyncio.run_coroutine_threadsafe(limiter.aacquire("user:1"), loop).result(10))
+
+        await limiter.aacquire("user:1")
+        loop.run_in_executor(None, call)
+        close = loop.shutdown_asyncgens
+
+        async def closed() -> None:
+            await close()
+            ended.set()
+
+        loop.shutdown_asyncgens = closed  # type: ignore[method-assign]
+
+    with redis_server.client() as client:
+        before = len(client.client_list())
+        asyncio.run(serve())
+        assert (decisions[0].degraded, len(client.client_list())) == (True, before)
