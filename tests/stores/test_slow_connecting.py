@@ -149,4 +149,4 @@ def test_a_call_that_comes_as_the_loop_ends_leaves_no_connection_open(
     with redis_server.client() as client:
         before = len(client.client_list())
         asyncio.run(serve())
-        assert (decisions[0].degraded, len(client.client_list())) == (True, before)
+        assert decisions[0].degraded and len(client.client_list()) <= before
