@@ -27,6 +27,11 @@ SITE = (
 )
 
 
+@pytest.fixture(autouse=True)
+def starts_processes(servers: None) -> None:
+    """Every test here may build, install and serve."""
+
+
 # made_once(name, make) -> a folder that ``make`` has filled
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 
