@@ -68,7 +68,9 @@ class Site(NamedTuple):
         near = get_close_matches(entry, self.scopes, n=1, cutoff=0.75)
         if near:
             return f"nothing has the scope {entry!r}; did you mean {near[0]!r}?"
-        return "" if entry == rule.name or not self.is_whole else f"nothing that was found has the scope {entry!r}"
+        # Where no application for WebSockets was found, nobody can tell the scopes of its consumers.
+        is_whole = self.is_whole and (bool(self.sockets) or OF_SOCKETS.isdisjoint(rule.events))
+        return f"nothing that was found has the scope {entry!r}" if is_whole and entry != rule.name else ""
 
     def unlimited(self, rule: Rule) -> str:
         """Return a scope of the rule whose views no entry point limits; empty where one of its places is limited."""

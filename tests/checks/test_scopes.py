@@ -126,10 +126,15 @@ def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number:
         ({"scopes": ["api"]}, OURS),  # asked by its name
         ({"scopes": ["serach"], "enabled": False}, OURS),
         ({"scopes": ["a-group"], "events": ["publish"]}, OURS),
+        ({"scopes": ["lobby"], "events": ["message"]}, OURS),  # of a consumer that no check can find
     ],
 )
-def test_what_holds_something_is_not(settings: Any, rule: dict[str, Any], middleware: list[str]) -> None:
+def test_what_holds_something_is_not(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any], middleware: list[str]
+) -> None:
     settings.MIDDLEWARE = middleware
+    if rule.get("scopes") == ["lobby"]:
+        monkeypatch.setattr(scopes, "socket_scopes", list)
     assert found(settings, {"api": rule}) == []
 
 
