@@ -172,7 +172,7 @@ def test_it_is_seen_after_its_commit_and_within_a_second(
         delays.append(heard[0] - began)
     for delay in delays:
         figure("in force after", delay, "s")
-    assert 0 <= min(delays) <= max(delays) < slack(1.0)
+    assert 0 <= min(delays) <= max(delays) < slack(1.25)  # a poll each second, and the reading
 
 
 @pytest.mark.usefixtures("stopwatch")
