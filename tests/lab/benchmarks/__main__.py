@@ -12,23 +12,17 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 from tests.lab.benchmarks import (
-    beat,
     damper,
-    deferred,
     growth,
-    hammered,
     latency,
     memory,
-    meter,
     others,
-    outage,
     prepaid,
     recording,
     redis_cpu,
     refusals,
     scaling,
     sockets,
-    spending,
 )
 from tests.lab.benchmarks.placement import CORES, FREE, ONE, TWO, Place, is_first, placed
 from tests.lab.benchmarks.table import Row, as_json, circumstances, show, write
@@ -64,20 +58,14 @@ GROUPS: dict[str, Group] = {
     "prepaid": Group(lambda server, scale: prepaid.rows(server.url, scale.rounds)),
     "sockets": Group(lambda server, scale: sockets.rows(server.url, scale.rounds)),
     "others": Group(lambda server, scale: others.rows(server.url, scale.rounds, scale.share)),
-    "hammered": Group(lambda server, scale: hammered.rows(server.url, scale.rounds)),
-    "meter": Group(lambda server, scale: meter.rows(scale.rounds)),
     "recording": Group(lambda server, scale: recording.rows(server.url, scale.share)),
-    "spending": Group(lambda server, scale: spending.rows(server.url, scale.rounds)),
-    "deferred": Group(lambda server, scale: deferred.rows(server.url, scale.rounds)),
     "damper": Group(lambda server, scale: damper.rows(server.url, 60 if scale.share == 1 else 18), (FREE,)),
-    "connections": Group(lambda server, scale: beat.rows(server.url), (FREE,)),
     "silent": Group(lambda server, scale: sockets.silent_rows(server.url, 20 if scale.share == 1 else 6), (FREE,)),
     "identities": Group(lambda server, scale: growth.identity_rows(server.url, scale.rounds, scale.share)),
     "rulebook": Group(lambda server, scale: growth.rulebook_rows(server.url, scale.rounds)),
     "flood": Group(lambda server, scale: growth.flood_rows(server.url, scale.flood // scale.share)),
     "crowd": Group(lambda server, scale: scaling.socket_rows(server.url, scale.share), (FREE,)),
     "masters": Group(lambda server, scale: scaling.cluster_rows(scale.share)),
-    "outage": Group(lambda server, scale: outage.rows(server.port), (FREE,)),
 }
 GROWTH = ("identities", "rulebook", "flood", "crowd", "masters")
 # Several groups; all in one place, or each where it is otherwise.
@@ -86,7 +74,6 @@ TOGETHER: dict[str, tuple[tuple[str, ...], Place | None]] = {
     "latency": (("sync", "view", "middleware", "async"), TWO),
     "growth": (GROWTH, None),
 }
-CRASHED = Row("open connections", "slots of a killed process", None, "", note="tests/connections/test_chaos.py")
 
 
 def main() -> None:
@@ -147,7 +134,7 @@ def measure(server: RedisServer, chosen: list[tuple[str, Place]], scale: Scale) 
     for name, place in chosen:
         with placed(place, server.pid):
             where = place.name + ", real-time" * is_first()
-            rows = [*GROUPS[name].measure(server, scale), *([CRASHED] if name == "connections" else [])]
+            rows = list(GROUPS[name].measure(server, scale))
         rows = [row._replace(section=f"{row.section} ({where})", group=name) for row in rows]
         if place is TWO:
             rows = [row._replace(asked=None) for row in rows]
