@@ -1,11 +1,10 @@
 """A process that asks for one ident all the time; prints when each call passed, and whether by this process alone.
 
-One call after the other; or ten at a time, by threads or on an event loop. With CORE it is nice to others there.
+One call after the other; with CORE ten at a time, by threads that are nice to others there.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -15,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import django
 from django.conf import settings
 
-URL, PROCESSES, OPTIONS, SECONDS, DRIVER, CORE = json.loads(sys.argv[1])
+URL, OPTIONS, SECONDS, CORE = json.loads(sys.argv[1])
 AT_ONCE, NICE = 10, 10
 
 settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={"BEAT_INTERVAL": 0.3, "PROCESS_TTL": 3.0})
@@ -26,7 +25,7 @@ from django_throttle.core import Decision, Rule  # noqa: E402
 from django_throttle.limiter import Limiter  # noqa: E402
 from django_throttle.stores import RedisStore  # noqa: E402
 
-limiter = Limiter([Rule("api", **OPTIONS)], RedisStore(URL, processes=PROCESSES))
+limiter = Limiter([Rule("api", **OPTIONS)], RedisStore(URL))
 
 
 admitted: list[tuple[float, bool]] = []
@@ -54,30 +53,15 @@ def ask() -> None:
         time.sleep(0.002)
 
 
-async def aask() -> None:
-    while goes_on():
-        note(time.monotonic(), await limiter.aacquire("user:1"))
-        await asyncio.sleep(0.002)
-
-
-async def ask_on_loop() -> None:
-    await asyncio.gather(*(aask() for _ in range(AT_ONCE)))
-
-
 print("ready", flush=True)
 sys.stdin.readline()
 if CORE is not None:
     os.sched_setaffinity(0, {CORE})
     os.nice(NICE)
 until = time.monotonic() + SECONDS
-if DRIVER == "asyncio":
-    asyncio.run(ask_on_loop())
-elif DRIVER == "threads":
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        for _ in range(AT_ONCE):
-            threads.submit(ask)
-else:
-    ask()
+with ThreadPoolExecutor(1 if CORE is None else AT_ONCE) as threads:
+    for _ in range(1 if CORE is None else AT_ONCE):
+        threads.submit(ask)
 for at, degraded in admitted:
     print(f"{at:.6f} {int(degraded)}")
 print(f"longest {max(took for took, _ in calls)}")

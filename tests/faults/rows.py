@@ -33,18 +33,7 @@ PROMISES = Path(__file__).with_name("rows.toml")
 RESULTS, TABLE = ROOT / "docs" / "faults.json", ROOT / "docs" / "faults.inc"
 FAULTS = ("F", "A")  # what the page is about
 HEAD = ("Row", "Fault or attack", "Promise", "Measured")
-PYTEST = (
-    sys.executable,
-    "-m",
-    "pytest",
-    "-q",
-    "-m",
-    "row",
-    "-o",
-    "junit_family=xunit1",
-    "-o",
-    "timeout=900",
-)
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "row", "-o", "junit_family=xunit1", "-o", "timeout=900")
 
 
 class Row(NamedTuple):

@@ -10,9 +10,11 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
@@ -33,54 +35,36 @@ pytestmark = pytest.mark.usefixtures("servers")
 
 ALLOW = Rule("allow", "100/h", algorithm="fixed_window", on_store_failure="allow")
 SLOW = 0.4  # seconds that a name takes, beyond every bound
-Make = Callable[..., Caller]
+Make, Greet = Callable[..., Caller], Callable[[socket.socket], object]
 
 
-class Listener:
+class Listener(ThreadingTCPServer):
     """Takes connections on a port and hands each to ``greet``, in a thread of its own."""
 
-    def __init__(self, greet: Callable[[socket.socket], object]) -> None:
+    daemon_threads, block_on_close = True, False
+
+    def __init__(self, greet: Greet) -> None:
+        super().__init__(("127.0.0.1", 0), BaseRequestHandler)
         self.greet = greet
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        self.taken: list[socket.socket] = []
-        self.thread = threading.Thread(target=self._take)
-        self.thread.start()
 
-    def _take(self) -> None:
-        while True:
-            try:
-                taken, _ = self.listener.accept()
-            except OSError:
-                return  # closed
-            self.taken.append(taken)
-            threading.Thread(target=self._greet, args=(taken,), daemon=True).start()
-
-    def _greet(self, taken: socket.socket) -> None:
-        try:
-            self.greet(taken)
-        except OSError:  # the other side does not want what it was shown
-            taken.close()
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        self.thread.join()
-        for taken in self.taken:
-            taken.close()
+    def finish_request(self, request: Any, _: object) -> None:
+        with suppress(OSError):  # the other side does not want what it was shown
+            self.greet(request)
+            while request.recv(65536):  # else it is closed at once
+                pass
 
 
 @pytest.fixture
-def listen() -> Iterator[Callable[[Callable[[socket.socket], object]], int]]:
-    made: list[Listener] = []
+def listen() -> Iterator[Callable[[Greet], int]]:
+    with ExitStack() as stack:
 
-    def listen(greet: Callable[[socket.socket], object]) -> int:
-        made.append(Listener(greet))
-        return int(made[-1].port)
+        def listen(greet: Greet) -> int:
+            listener = stack.enter_context(Listener(greet))
+            stack.callback(listener.shutdown)
+            threading.Thread(target=listener.serve_forever, args=(0.05,)).start()
+            return int(listener.server_address[1])
 
-    yield listen
-    for one in made:
-        one.close()
+        yield listen
 
 
 def certified(folder: Path, days: int) -> ssl.SSLContext:
@@ -165,15 +149,14 @@ def test_an_expired_certificate(caller: Make, listen: Any, tmp_path: Path, caplo
     assert "certificate has expired" in caplog.text
 
 
-def proxied(
-    server: RedisServer, context: Callable[[], ssl.SSLContext], given: list[socket.socket] | None = None
-) -> Callable[[socket.socket], None]:
-    """To be greeted with this certificate, and then by Redis; ``given`` gets each connection."""
+def test_a_certificate_is_read_again_once_it_can_be_and_whenever_it_is_replaced(
+    caller: Make, listen: Any, tmp_path: Path, server: RedisServer
+) -> None:
+    given: list[socket.socket] = []
 
     def pass_on(taken: socket.socket) -> None:
-        near = context().wrap_socket(taken, server_side=True)
-        if given is not None:
-            given.append(near)
+        near = context.wrap_socket(taken, server_side=True)
+        given.append(near)
         with near, socket.create_connection(("127.0.0.1", server.port)) as far:
             while True:  # a script may be longer than what TLS carries at once
                 for one in select.select([near, far], [], [])[0]:
@@ -181,38 +164,16 @@ def proxied(
                         return
                     (far if one is near else near).sendall(part)
 
-    return pass_on
-
-
-def test_a_good_certificate(caller: Make, listen: Any, tmp_path: Path, server: RedisServer) -> None:
     context = certified(tmp_path, days=1)
-    port = listen(proxied(server, lambda: context))
-    call = caller(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path}/certificate.pem", ALLOW)
+    path, good = tmp_path / "certificate.pem", (tmp_path / "certificate.pem").read_text()
+    path.write_text("not yet")
+    call = caller(f"rediss://127.0.0.1:{listen(pass_on)}/0?ssl_ca_certs={path}", ALLOW)
+    assert call.surely().degraded
+    path.write_text(good)
     assert [call.surely().remaining for _ in range(3)] == [99, 98, 97]
-
-
-def test_a_certificate_that_was_replaced_is_read_again(
-    caller: Make, listen: Any, tmp_path: Path, server: RedisServer
-) -> None:
-    given: list[socket.socket] = []
-    context = certified(tmp_path, days=1)
-    port = listen(proxied(server, lambda: context, given))
-    call = caller(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path}/certificate.pem", ALLOW)
-    assert not call.surely().degraded
     context = certified(tmp_path, days=2)
     given.pop().shutdown(socket.SHUT_RDWR)
     wait_until(lambda: not call.surely().degraded)
-
-
-def test_one_that_cannot_be_read_is_tried_again(caller: Make, listen: Any, tmp_path: Path, server: RedisServer) -> None:
-    context = certified(tmp_path, days=1)
-    port = listen(proxied(server, lambda: context))
-    path, good = tmp_path / "certificate.pem", (tmp_path / "certificate.pem").read_text()
-    path.write_text("not yet")
-    call = caller(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={path}", ALLOW)
-    assert call.surely().degraded
-    path.write_text(good)
-    assert not call.surely().degraded
 
 
 @pytest.fixture

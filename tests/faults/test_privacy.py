@@ -232,7 +232,7 @@ def test_a62_settings_that_are_wrong_do_not_show_the_password(log: Everything, e
 
 
 class TestA63:
-    """100,000 callers and paths, control characters in them, and 10,000 refusals in a row."""
+    """100,000 callers and paths, with control characters in them, and refusals in a row."""
 
     @pytest.fixture(autouse=True)
     def in_memory(self, settings: Any, enforce: Callable[..., None]) -> None:
@@ -263,20 +263,6 @@ class TestA63:
         assert sum(float(line.rsplit(" ", 1)[1]) for line in series) == 100_000
         assert len(self.lines(log)) <= 2 * len(names)
         assert all("\n" not in line for line in log.lines)
-
-    @pytest.mark.row("A63")
-    def test_a63_ten_thousand_refusals_are_two_lines_at_most(
-        self, log: Everything, figure: Callable[..., None]
-    ) -> None:
-        facts = Facts("page", ("request",), ScopeWho({"headers": [], "client": (ADDRESS, 5), "user": None}))
-        refused = sum(not decide(facts)._replace().outcomes[0].allowed for _ in range(10_000))
-        by_rule: dict[str, int] = {}
-        for line in self.lines(log):
-            rule = line.split("'")[1]
-            by_rule[rule] = by_rule.get(rule, 0) + 1
-        figure("lines a rule, of 10,000 refusals,", max(by_rule.values()))
-        assert refused > 9_000
-        assert by_rule and max(by_rule.values()) <= 2  # one in ten seconds, on the slowest of machines
 
     @pytest.mark.row("A63")
     def test_a63_django_writes_no_line_for_each_either(self, log: Everything) -> None:

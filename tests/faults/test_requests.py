@@ -1,17 +1,13 @@
-"""Real requests to a view while Redis hangs: each is answered in time, and as its rule's failure policy says."""
+"""Requests to a view while Redis hangs: each is answered in time, and as its rule's failure policy says."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from http.client import HTTPConnection, HTTPResponse
-from socketserver import ThreadingMixIn
+from collections.abc import Callable
 from typing import Any, NamedTuple
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import pytest
-from django.core.wsgi import get_wsgi_application
+from django.test import Client
 from django.urls import path
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -45,7 +41,7 @@ urlpatterns = [path("<slug:scope>", Search.as_view())]
 
 
 class Answer(NamedTuple):
-    """What a client has of one request; ``ours`` are its seconds without those in which the machine stood still."""
+    """An answer; ``ours`` are its seconds without those in which the machine stood still."""
 
     status: int
     retry_after: str | None
@@ -53,54 +49,18 @@ class Answer(NamedTuple):
     ours: float
 
 
-class Server(ThreadingMixIn, WSGIServer):
-    """A thread for each connection, as a WSGI server has them."""
-
-    daemon_threads = True
-
-
-class Quiet(WSGIRequestHandler):
-    """Keeps its log out of the test's output."""
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def site(settings: Any, server: RedisServer) -> Iterator[int]:
-    """The port of a server in front of the view."""
+def ask(settings: Any, server: RedisServer) -> Callable[[str], Answer]:
     settings.ROOT_URLCONF = __name__
-    settings.DJANGO_THROTTLE = {
-        "REDIS": server.url,
-        "DEADLINE": DEADLINE,
-        "DATABASE_RULES": False,
-        "AGENT": False,
-        "RULES": {
-            policy: {"rate": f"{LIMIT}/h", "scopes": [policy], "key": "ip", "on_store_failure": policy}
-            for policy in POLICIES
-        },
-    }
-    with make_server("127.0.0.1", 0, get_wsgi_application(), server_class=Server, handler_class=Quiet) as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
-        thread.start()
-        yield running.server_port
-        running.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def ask(site: int) -> Callable[[str], Answer]:
-    """One GET on a connection of its own, timed from before it is opened."""
+    rule = {"rate": f"{LIMIT}/h", "key": "ip"}
+    rules = {policy: {**rule, "scopes": [policy], "on_store_failure": policy} for policy in POLICIES}
+    own = {"REDIS": server.url, "DEADLINE": DEADLINE, "DATABASE_RULES": False, "AGENT": False}
+    settings.DJANGO_THROTTLE = {**own, "RULES": rules}
 
     def ask(scope: str) -> Answer:
         started = time.monotonic()
-        connection = HTTPConnection("127.0.0.1", site, timeout=10)
-        connection.request("GET", f"/{scope}")
-        response: HTTPResponse = connection.getresponse()
-        response.read()
-        seconds, ours = time.monotonic() - started, elapsed(started)
-        connection.close()
-        return Answer(response.status, response.headers["Retry-After"], seconds, ours)
+        answer = Client().get(f"/{scope}")
+        return Answer(answer.status_code, answer.get("Retry-After"), time.monotonic() - started, elapsed(started))
 
     return ask
 

@@ -17,7 +17,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.failures import Breaker
 from testproject.check.standstill import elapsed
-from tests.faults.conftest import BOUND, used
+from tests.faults.conftest import BOUND
 from tests.fleet import SYNC
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
@@ -73,26 +73,6 @@ def test_what_cannot_be_saved_is_not_written() -> None:
         assert store.breaker.is_open
         admin.config_set("stop-writes-on-bgsave-error", "no")
         wait_until(lambda: not limiter.acquire("user:1").degraded)
-
-
-@pytest.mark.row("F23")
-def test_what_an_append_only_file_has_is_counted(figure: Figure) -> None:
-    with RedisServer("--appendonly", "yes", "--appendfsync", "everysec") as server:
-        limiter = Limiter([HUNDRED], RedisStore(server.url, deadline=5.0))
-        first = [limiter.acquire("user:1").degraded for _ in range(50)]
-        with server.client() as client:  # two seconds at most
-            wait_until(lambda: not _unwritten(client.info("persistence")))
-        last = [limiter.acquire("user:1").degraded for _ in range(10)]
-        server.kill()
-        server.start()
-        lost = 60 - used(server, HUNDRED)
-    assert not any(first + last)
-    figure("lost, of 10 calls just before", lost)
-    assert 0 <= lost <= 10
-
-
-def _unwritten(found: dict[str, Any]) -> int:
-    return int(found["aof_buffer_length"]) + int(found["aof_pending_bio_fsync"])
 
 
 @pytest.mark.row("F32")
