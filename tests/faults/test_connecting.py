@@ -152,11 +152,11 @@ def test_an_expired_certificate(caller: Make, listen: Any, tmp_path: Path, caplo
 def test_a_certificate_is_read_again_once_it_can_be_and_whenever_it_is_replaced(
     caller: Make, listen: Any, tmp_path: Path, server: RedisServer
 ) -> None:
-    given: list[socket.socket] = []
+    shown: list[socket.socket] = []
 
     def pass_on(taken: socket.socket) -> None:
         near = context.wrap_socket(taken, server_side=True)
-        given.append(near)
+        shown.append(near)
         with near, socket.create_connection(("127.0.0.1", server.port)) as far:
             while True:  # a script may be longer than what TLS carries at once
                 for one in select.select([near, far], [], [])[0]:
@@ -172,7 +172,7 @@ def test_a_certificate_is_read_again_once_it_can_be_and_whenever_it_is_replaced(
     path.write_text(good)
     assert [call.surely().remaining for _ in range(3)] == [99, 98, 97]
     context = certified(tmp_path, days=2)
-    given.pop().shutdown(socket.SHUT_RDWR)
+    shown.pop().shutdown(socket.SHUT_RDWR)
     wait_until(lambda: not call.surely().degraded)
 
 

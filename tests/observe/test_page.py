@@ -10,15 +10,13 @@ from django.test import RequestFactory
 
 from django_throttle import observe
 from django_throttle.core import Rule
-from django_throttle.core.commands import OnceKey
-from django_throttle.core.decision import Crossing
 from django_throttle.limiter import Limiter, decide
 from django_throttle.signals import throttled
 from django_throttle.stores import MemoryStore
 from tests.observe.conftest import FACTS, decided
 from tests.pages import DOCS, shown
 
-SIGNAL, SETTINGS, METRICS, _OF_ALL, _GUNICORN, _OPENTELEMETRY, HOOK, OWN = shown("observing")
+_SIGNAL, SETTINGS, METRICS, _OF_ALL, _GUNICORN, _OPENTELEMETRY, HOOK, OWN = shown("observing")
 TEXT = (DOCS / "reference" / "observing.rst").read_text(encoding="utf-8")
 counted: list[tuple[str, Any]] = []
 
@@ -27,18 +25,6 @@ def run(code: str, **names: Any) -> dict[str, Any]:
     found = {"__name__": "shown", **names}
     exec(code, found)
     return found
-
-
-def test_a_receiver_hears_of_a_share() -> None:
-    told: list[tuple[str, str]] = []
-    names = run(SIGNAL, remind=lambda *what: told.append(what))
-    try:
-        decision = decided(True)
-        crossing = Crossing(decision.outcomes[0], 0.8, OnceKey("one", "user:somebody", "80", 60))
-        observe.tell(FACTS, decision._replace(crossed=(crossing,)))
-    finally:
-        names["quota_warning"].disconnect(names["warn"])
-    assert told == [("user:somebody", "80% of your 10 calls are used")]
 
 
 def test_the_metrics_are_served(settings: Any) -> None:

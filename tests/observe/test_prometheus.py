@@ -16,14 +16,13 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from django_throttle.core.decision import Outcome, conclude
-from django_throttle.limiter import decide
 from django_throttle.meter import Meter
 from django_throttle.observe import metrics
 from django_throttle.observe.metrics import COSTLY, DECISIONS, Add, Counts, Metric
 from django_throttle.observe.reports import Report
 from django_throttle.signals import costly
 from django_throttle.stores import RedisStore, get_store
-from tests.observe.conftest import FACTS, decided
+from tests.observe.conftest import FACTS
 
 ROOT = Path(__file__).parents[2]
 RULES, IDENTS = ("one", "two", "three"), ("user:1", "user:2")
@@ -68,19 +67,6 @@ def series(registry: CollectorRegistry = REGISTRY) -> list[str]:
     """The lines of our metrics, as they are served."""
     lines = generate_latest(registry).decode().splitlines()
     return [line for line in lines if line.startswith("django_throttle_")]
-
-
-def test_what_a_door_decides_is_counted(enforce: Enforce) -> None:
-    def counted() -> tuple[float, ...]:
-        said = (("allowed", "within"), ("refused", "exceeded"))
-        decisions = [value("decisions_total", rule="api", outcome=outcome, reason=reason) for outcome, reason in said]
-        return *decisions, value("decision_seconds_count")
-
-    before = counted()
-    enforce(HOOKS=HOOKS)
-    for _ in range(5):
-        decide(FACTS)
-    assert [now - then for now, then in zip(counted(), before, strict=True)] == [2, 3, 5]
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
@@ -139,45 +125,24 @@ def _collected(folder: Path) -> CollectorRegistry:
     return registry
 
 
-class Library:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.counted: Counter[tuple[str, ...]] = Counter()
-        self.asked: Counter[tuple[str, ...]] = Counter()
-        self.seconds: list[float] = []
-        self.counts = Counts("test", self.series, self.seconds.append)
-
-    def series(self, metric: Metric, *values: str) -> Add:
-        assert len(values) == len(metric.labels)
-        key = (metric.name, *values)
-        self.asked[key] += 1
-        return lambda more: self.counted.update({key: more})
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+def test_rules_and_scopes_without_end_share_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for signal in (metrics.costly, metrics.layer_dropped):
         monkeypatch.setattr(signal, "receivers", [])
         signal.sender_receivers_cache.clear()
-    return Library()
-
-
-def test_each_outcome_is_counted_and_its_series_asked_for_once(library: Library) -> None:
-    for _ in range(3):
-        library.counts.count(Report(FACTS, decided(True, False), 0.002))
-    one, two = (DECISIONS.name, "one", "allowed", "within"), (DECISIONS.name, "two", "refused", "exceeded")
-    assert library.counted == {one: 3, two: 3}
-    assert library.asked == {one: 1, two: 1}
-    assert library.seconds == [0.002] * 3
-
-
-def test_rules_and_scopes_without_end_share_a_name(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MOST_RULES", 10)
+    counted, asked, seconds = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), list[float]()
+
+    def series(metric: Metric, *values: str) -> Add:
+        key = (metric.name, *values)
+        asked[key] += 1
+        return lambda more: counted.update({key: more})
+
+    counts = Counts("test", series, seconds.append)
     for number in (*range(50), 0):
-        library.counts.count(Report(FACTS, conclude((Outcome(f"{number}", "user:1", True, 1, 0, 0.0, 0.0),)), 0.0))
+        counts.count(Report(FACTS, conclude((Outcome(f"{number}", "user:1", True, 1, 0, 0.0, 0.0),)), 0.002))
         costly.send(sender=None, scope=f"{number}", meter=Meter(), above=("queries",))
-    assert library.counted[DECISIONS.name, "(others)", "allowed", "within"] == 40
-    assert library.counted[COSTLY.name, "(others)"] == 40
-    assert library.counted[DECISIONS.name, "0", "allowed", "within"] == library.counted[COSTLY.name, "0"] == 2
-    assert len(library.counts.known) == len(library.counts.rules) == len(library.counts.scopes) == 10
+    assert counted[DECISIONS.name, "(others)", "allowed", "within"] == counted[COSTLY.name, "(others)"] == 40
+    assert counted[DECISIONS.name, "0", "allowed", "within"] == counted[COSTLY.name, "0"] == 2
+    assert asked[DECISIONS.name, "0", "allowed", "within"] == 1, "a series is looked up once"
+    assert seconds == [0.002] * 51
+    assert len(counts.known) == len(counts.rules) == len(counts.scopes) == 10

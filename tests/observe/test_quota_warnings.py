@@ -11,10 +11,9 @@ from asgiref.sync import async_to_sync
 
 from django_throttle import limiter, stores
 from django_throttle.call_facts import Facts
-from django_throttle.core import Decision, Rule
+from django_throttle.core import Decision
 from django_throttle.core.commands import Command, Decide, OnceKey, Release, SetOnceKeys
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.limiter import Limiter
 from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey
@@ -59,50 +58,36 @@ def decide(request: pytest.FixtureRequest) -> Callable[..., Decision]:
     return limiter.decide if request.param == "sync" else async_to_sync(limiter.adecide)
 
 
-class TestDoors:
-    def test_each_share_is_told_once_by_the_call_that_reaches_it(
-        self, store: Any, decide: Any, told: list[Any], clock: FrozenClock
-    ) -> None:
-        heard = [(decide(FACTS), len(told))[1] for _ in range(25)]
-        assert heard == [0] * 7 + [1, 1] + [2] * 16
-        assert told == [("quota", "user:1", 0.8), ("quota", "user:1", 1.0)]
-        clock.to(3600)
-        for _ in range(10):
-            decide(FACTS)
-        assert len(told) == 4, "and afresh in the next window"
+def test_each_share_is_told_once_by_the_call_that_reaches_it(
+    store: Any, decide: Any, told: list[Any], clock: FrozenClock
+) -> None:
+    heard = [(decide(FACTS), len(told))[1] for _ in range(25)]
+    assert heard == [0] * 7 + [1, 1] + [2] * 16
+    assert told == [("quota", "user:1", 0.8), ("quota", "user:1", 1.0)]
+    clock.to(3600)
+    for _ in range(10):
+        decide(FACTS)
+    assert len(told) == 4, "and afresh in the next window"
 
-    def test_to_ask_tells_nobody(self, store: Any, decide: Any, told: list[Any]) -> None:
-        decide(Facts("search", ("request",), SameByEveryKey(), 7))
-        decide(FACTS, commit=False)
-        decide(Facts("search", ("request",), SameByEveryKey(), 0))
-        assert told == []
 
-    def test_a_budget_that_was_given_back_is_not_warned_of_again(
-        self, store: Any, decide: Any, told: list[Any]
-    ) -> None:
-        decide(Facts("search", ("request",), SameByEveryKey(), 9))
-        assert Limiter([Rule("quota", **QUOTA)], store).reset("user:1") == 1
-        decide(Facts("search", ("request",), SameByEveryKey(), 9))
-        assert [share for *_, share in told] == [0.8]
+def test_a_store_that_fails_just_then_fails_nobody(
+    store: Any, decide: Any, told: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute, aexecute = store.execute, store.aexecute
 
-    def test_a_store_that_fails_just_then_fails_nobody(
-        self, store: Any, decide: Any, told: list[Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        execute, aexecute = store.execute, store.aexecute
+    def fails(command: Command) -> Any:
+        if isinstance(command, SetOnceKeys):
+            raise StoreError(Cause.UNAVAILABLE)
+        return execute(command)
 
-        def fails(command: Command) -> Any:
-            if isinstance(command, SetOnceKeys):
-                raise StoreError(Cause.UNAVAILABLE)
-            return execute(command)
+    async def afails(command: Command) -> Any:
+        return fails(command) if isinstance(command, SetOnceKeys) else await aexecute(command)
 
-        async def afails(command: Command) -> Any:
-            return fails(command) if isinstance(command, SetOnceKeys) else await aexecute(command)
-
-        monkeypatch.setattr(store, "execute", fails)
-        monkeypatch.setattr(store, "aexecute", afails)
-        decision = decide(Facts("search", ("request",), SameByEveryKey(), 8))
-        assert decision.allowed and not decision.degraded
-        assert [share for *_, share in told] == [0.8], "rather twice than never"
+    monkeypatch.setattr(store, "execute", fails)
+    monkeypatch.setattr(store, "aexecute", afails)
+    decision = decide(Facts("search", ("request",), SameByEveryKey(), 8))
+    assert decision.allowed and not decision.degraded
+    assert [share for *_, share in told] == [0.8], "rather twice than never"
 
 
 async def test_a_caller_who_goes_away_meanwhile_leaves_no_lease_behind(settings: Any, clock: FrozenClock) -> None:
@@ -133,38 +118,27 @@ async def test_a_caller_who_goes_away_meanwhile_leaves_no_lease_behind(settings:
     assert [type(command) for command in commands] == [Decide, SetOnceKeys, Release]
 
 
-class TestOnce:
-    """The command itself, in both stores."""
-
-    MARKS = (OnceKey("rule", "user:1", "0.8", 60_000_000), OnceKey("rule", "user:1", "1.0", 60_000_000))
-
-    def test_the_first_hears_yes_until_it_has_lasted(self, store: Any, clock: FrozenClock) -> None:
-        assert store.execute(SetOnceKeys(self.MARKS[:1])) == (True,)
-        assert store.execute(SetOnceKeys(self.MARKS)) == (False, True)
-        clock.to(59.999_999)
-        assert store.execute(SetOnceKeys(self.MARKS)) == (False, False)
-        clock.to(60)
-        assert store.execute(SetOnceKeys(self.MARKS)) == (True, True)
-
-    def test_after_a_step_back_of_the_clock_it_lasts_no_longer_than_ever(self, store: Any, clock: FrozenClock) -> None:
-        clock.to(86_400)
-        store.execute(SetOnceKeys(self.MARKS[:1]))
-        clock.to(0)
-        assert store.execute(SetOnceKeys(self.MARKS[:1])) == (False,)
-        clock.to(60)
-        assert store.execute(SetOnceKeys(self.MARKS[:1])) == (True,)
+def test_a_once_key_is_set_until_it_has_lasted_even_where_the_clock_steps_back(store: Any, clock: FrozenClock) -> None:
+    keys = (OnceKey("rule", "user:1", "0.8", 60_000_000), OnceKey("rule", "user:1", "1.0", 60_000_000))
+    clock.to(86_400)
+    assert store.execute(SetOnceKeys(keys[:1])) == (True,)
+    clock.to(0)
+    assert store.execute(SetOnceKeys(keys)) == (False, True)
+    clock.to(59.999_999)
+    assert store.execute(SetOnceKeys(keys)) == (False, False)
+    clock.to(60)
+    assert store.execute(SetOnceKeys(keys)) == (True, True)
 
 
-class TestRedis:
-    @pytest.mark.parametrize("value", ["nonsense", "nan", "", "1e400", "-5"])
-    def test_what_somebody_else_has_put_there_is_replaced(self, redis_server: RedisServer, value: str) -> None:
-        store = RedisStore(redis_server.url, prefix="marks", deadline=5.0)
-        mark = OnceKey("foreign", "user:1", value, 60_000_000)
-        key = store.key(f"foreign:{value}", "user:1")
-        with redis_server.client() as client:
-            client.set(key, value)
-            assert store.execute(SetOnceKeys((mark,))) == (True,)
-            client.delete(key)
-            client.hset(key, "a", "b")
-            assert store.execute(SetOnceKeys((mark,))) == (True,)
-            assert 0 < client.pttl(key) <= 60_000
+@pytest.mark.parametrize("value", ["nonsense", "nan", "", "1e400", "-5"])
+def test_what_somebody_else_has_put_there_is_replaced(redis_server: RedisServer, value: str) -> None:
+    store = RedisStore(redis_server.url, prefix="marks", deadline=5.0)
+    mark = OnceKey("foreign", "user:1", value, 60_000_000)
+    key = store.key(f"foreign:{value}", "user:1")
+    with redis_server.client() as client:
+        client.set(key, value)
+        assert store.execute(SetOnceKeys((mark,))) == (True,)
+        client.delete(key)
+        client.hset(key, "a", "b")
+        assert store.execute(SetOnceKeys((mark,))) == (True,)
+        assert 0 < client.pttl(key) <= 60_000

@@ -36,29 +36,19 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     unsaid(reports, monkeypatch)
 
 
-def test_every_decision_of_a_door_is_reported(enforce: Enforce) -> None:
-    enforce(HOOKS=[f"{HERE}.note"])
+def test_hooks_hear_of_every_decision_though_another_fails_or_cannot_be_imported(
+    enforce: Enforce, caplog: pytest.LogCaptureFixture
+) -> None:
+    enforce(HOOKS=["nowhere.to.be.found", f"{HERE}.fail", f"{HERE}.note"])
     made = [decide(FACTS) for _ in range(3)]
     assert [report.decision for report in heard] == made
-    assert [report.decision.allowed for report in heard] == [True, True, False]
+    assert [decision.allowed for decision in made] == [True, True, False]
     assert all(report.facts is FACTS and 0 < report.seconds < 5 for report in heard)
-
-
-def test_a_hook_that_fails_is_logged_once_and_stops_nobody(enforce: Enforce, caplog: pytest.LogCaptureFixture) -> None:
-    enforce(HOOKS=[f"{HERE}.fail", f"{HERE}.note"])
-    assert [decide(FACTS).allowed for _ in range(3)] == [True, True, False]
-    assert len(heard) == 3
-    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
-        f"the hook {fail!r} failed: the call went on, its report is lost to this hook"
+    said = [record.getMessage() for record in caplog.records if "hook" in record.getMessage()]
+    assert said == [
+        "the hook 'nowhere.to.be.found' cannot be imported and is ignored: correct HOOKS",
+        f"the hook {fail!r} failed: the call went on, its report is lost to this hook",
     ]
-
-
-def test_a_hook_that_cannot_be_imported_is_left_out(enforce: Enforce, caplog: pytest.LogCaptureFixture) -> None:
-    enforce(HOOKS=["nowhere.to.be.found", f"{HERE}.note"])
-    assert [decide(FACTS).allowed for _ in range(2)] == [True, True]
-    assert len(heard) == 2
-    said = "the hook 'nowhere.to.be.found' cannot be imported and is ignored: correct HOOKS"
-    assert [record.getMessage() for record in caplog.records] == [said]
 
 
 FIELDS = ("rule", "outcome", "reason", "scope", "event", "ident", "left_out")
@@ -77,15 +67,7 @@ def test_a_refusal_is_a_line_with_fields(caplog: pytest.LogCaptureFixture, setti
         f"refused by rule 'two' (exceeded): scope 'any', event request, ident {ident}; "
         "left out since the last such line: 0"
     )
-    assert fields(record) == {
-        "rule": "two",
-        "outcome": "refused",
-        "reason": "exceeded",
-        "scope": "any",
-        "event": "request",
-        "ident": ident,
-        "left_out": 0,
-    }
+    assert [*fields(record).values()] == ["two", "refused", "exceeded", "any", "request", ident, 0]
 
 
 @pytest.mark.parametrize("events", [("request", "inflight"), ("connect", "connection")])
@@ -105,14 +87,9 @@ def test_there_is_one_line_in_ten_seconds_for_each_rule_and_reason(
         observe.tell(FACTS, decided(False, False))
         observe.tell(FACTS, decided(False, reason=Reason.BLOCKED))
         clock.tick(0.11)  # 11 s in all
-    told = [
-        (record.__dict__["rule"], record.__dict__["reason"], record.__dict__["left_out"]) for record in caplog.records
-    ]
-    assert sorted(told) == [
-        *[("one", "blocked", 0), ("one", "blocked", 90)],
-        *[("one", "exceeded", 0), ("one", "exceeded", 90)],
-        *[("two", "exceeded", 0), ("two", "exceeded", 90)],
-    ]
+    told = [tuple(record.__dict__[name] for name in ("rule", "reason", "left_out")) for record in caplog.records]
+    storms = (("one", "blocked"), ("one", "exceeded"), ("two", "exceeded"))
+    assert sorted(told) == [(*storm, left_out) for storm in storms for left_out in (0, 90)]
 
 
 def test_what_was_left_out_of_a_storm_that_is_over_is_told(

@@ -10,7 +10,6 @@ import pytest
 from django.utils import timezone
 
 from django_throttle import agent
-from django_throttle.exceptions import StoreError
 from django_throttle.meter import Meter, Use
 from django_throttle.observe import route_costs
 from django_throttle.observe.route_costs import (
@@ -25,7 +24,7 @@ from django_throttle.observe.route_costs import (
     value_of,
 )
 from django_throttle.stores import RedisStore
-from tests.servers import RedisServer, free_port
+from tests.servers import RedisServer
 
 
 @pytest.fixture
@@ -62,13 +61,6 @@ class TestHistograms:
         for share, found in ((0.5, spread.p50), (0.95, spread.p95), (0.99, spread.p99)):
             assert found == pytest.approx(numbers[int(len(numbers) * share) - 1], rel=0.1)
 
-    def test_the_dearest_come_first(self, costs: RouteCosts) -> None:
-        for _ in range(10):
-            costs.add("often", used(2, seconds=0.001))
-        costs.add("slow", used(1, seconds=5.0))
-        assert [route.scope for route in dearest(costs.look(), "queries")] == ["often", "slow"]
-        assert [route.scope for route in dearest(costs.look(), "db_ms")] == ["slow", "often"]
-
     def test_memory_is_bounded_however_many_scopes_there_are(self, costs: RouteCosts) -> None:
         for number in range(MOST_SCOPES + 50):
             costs.add(f"scope {number}", used(1))
@@ -104,15 +96,6 @@ class TestRedis:
             keys = client.keys("*costs*")
             assert len(keys) == 4
             assert all(0 < client.pttl(key) <= TTL_MS for key in keys)
-
-    def test_what_could_not_be_sent_is_sent_later(self, costs: RouteCosts, redis_url: str) -> None:
-        costs.add("search", used(7))
-        with pytest.raises(StoreError):
-            CostFlusher(RedisStore(f"redis://127.0.0.1:{free_port()}/0"))()
-        costs.add("search", used(7))
-        store = RedisStore(redis_url, deadline=5.0)
-        CostFlusher(store)()
-        assert [(route.calls, route.spreads["queries"].p99) for route in dearest(fetch(store))] == [(2, 7)]
 
     @pytest.mark.agent
     def test_the_agent_sends_it_every_ten_seconds_and_when_the_process_ends(

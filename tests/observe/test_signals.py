@@ -15,10 +15,8 @@ from django_throttle.core import Decision
 from django_throttle.core.commands import OnceKey
 from django_throttle.core.decision import Crossing
 from django_throttle.exceptions import Cause
-from django_throttle.limiter import decide
 from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
 from tests.observe.conftest import FACTS, decided
-from tests.servers import free_port
 
 SIGNALS = {"throttled": throttled, "shadowed": shadowed, "quota_warning": quota_warning, "store_failed": store_failed}
 Enforce = Callable[..., None]
@@ -95,19 +93,6 @@ async def test_each_signal_is_sent_for_what_it_means(case: str, on_loop: bool, t
         assert told.told == {"outcome": WARNED.outcomes[0], "share": 0.8}
     elif names:
         assert told.told == {"decision": decision}
-
-
-@pytest.mark.parametrize("policy", ["allow", "deny", "local"])
-@pytest.mark.usefixtures("servers")
-def test_a_store_that_does_not_answer_is_signalled_with_its_cause(
-    policy: str, enforce: Enforce, told: Receiver
-) -> None:
-    enforce(REDIS=f"redis://127.0.0.1:{free_port()}/0", DEADLINE=1.0, on_store_failure=policy)
-    decision = decide(FACTS)
-    assert told.names[-1] == "store_failed"
-    assert told.told == {"decision": decision}
-    assert (decision.degraded, decision.cause) == (True, Cause.UNAVAILABLE)
-    assert decision.allowed is (policy != "deny")
 
 
 @pytest.mark.parametrize("told", ["ahear"], indirect=True)
