@@ -42,8 +42,7 @@ def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Burst(UserRateThrottle):
-    rate = "5/min"
-    scope = "burst"
+    rate, scope = "5/min", "burst"
 
 
 @pytest.mark.parametrize(
@@ -65,15 +64,12 @@ def test_it_is_stored_and_said(line: str, meaning: str) -> None:
     assert timedelta(hours=1.9) < row.until - timezone.now() <= timedelta(hours=2)
 
 
-def test_how_long() -> None:
+def test_how_long_and_an_api_key_from_input(monkeypatch: pytest.MonkeyPatch) -> None:
     for how in ("--for 30m", "--until 2100-01-31T18:00", "--endless"):
         add(f"{IP} --block {how}")
     endless, moment, short = (row.until for row in ThrottleOverride.objects.all())
     assert (endless, str(moment)) == (None, "2100-01-31 18:00:00+00:00")
     assert short is not None and short - timezone.now() <= timedelta(minutes=30)
-
-
-def test_an_api_key_is_read_from_input_and_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("canary-4711\n"))
     assert "canary" not in add("api_key - --block") + str(ThrottleOverride.objects.values())
 
@@ -81,22 +77,16 @@ def test_an_api_key_is_read_from_input_and_hashed(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (IP, "say what happens"),
         (f"{IP} --block --exempt", "say what happens"),
-        ("ip here --block", "Who: 'here' is not an address"),
         (f"{IP} --times 0", "A factor must be more than 0"),
         (f"{IP} --times 0,5", "Factor: Write a number, with a point and no comma: 0.5."),
         (f"{IP} --rate 1,000/min", "'1,000/min' is not a rate: the number must be whole"),
         (f"{IP} --block --rules apii", "Did you mean 'api'"),
-        (f"{IP} --block --rules drf-nothing", "There is no rule 'drf-nothing'."),
         (f"{IP} --block --rules drf-bust", "There is no rule 'drf-bust'. Did you mean"),
         (f"{IP} --block --for ever", "'ever' is not a duration"),
         (f"{IP} --block --for 400d", "'400d' is not a duration of 366 days at most"),
-        (f"{IP} --block --until soon", "'soon' is not a moment"),
         (f"{IP} --block --until 2030-99-01T00:00", "is not a moment"),
-        (f"{IP} --block --until 2001-01-01T00:00", "has passed"),
         (f"{IP} --block --until 9999-12-31T23:59", "Until 9998 at the latest"),
-        ("user anna --block", "No user has the id"),
         ("shoe 1 --block", "invalid choice"),
     ],
 )
@@ -178,31 +168,19 @@ def test_every_rate_or_only_some_are_full_again_and_what_is_open_stays(store: An
     assert Limiter([SOCKETS], store).peek("user:1").remaining == 0
 
 
-def test_a_user_is_typed_as_for_an_override(store: Any) -> None:
+def test_a_user_or_any_other_ident_is_typed_as_for_an_override(store: Any) -> None:
     anna = User.objects.create_user("anna", email="anna@example.org")
     assert reset("anna") == f"anna (user:{anna.pk}): nothing was counted\n"
-    for typed in (str(anna.pk), f"user:{anna.pk}", "anna", "user:anna", "ANNA@example.org", "user:anna@example.org"):
-        Limiter(RATES, store).acquire(f"user:{anna.pk}")
-        assert reset(typed) == f"user:{anna.pk}: 2 budgets full again\n"
-
-
-def test_any_other_ident_is_typed_as_it_is_counted(store: Any) -> None:
-    user = User.objects.create_user("anna")
-    key, login = str(api_key("3f" * 20)), "django_throttle.logins.login_name:anna"
     for typed, ident in (
-        ("203.0.113.9", "ip:203.0.113.9"),
+        *((typed, f"user:{anna.pk}") for typed in ("anna", "ANNA@example.org", "user:anna")),
         ("::ffff:203.0.113.9", "ip:203.0.113.9"),
-        ("ip:2001:db8::1", "ip:2001:db8::/64"),
         ("2001:db8::5/64", "ip:2001:db8::/64"),
-        ("203.0.113.9/32", "ip:203.0.113.9"),
-        *((typed, typed) for typed in ("everyone", "user:org-5", "user:4711", "account:anna", "session:ip:5")),
-        (f"api_key:{'3f' * 20}", key),
-        ("tenant+user:tenant:acme+user:anna", f"tenant+user:tenant:acme+user:{user.pk}"),
-        ("django_throttle.logins.login_name:Anna", login),
+        (f"api_key:{'3f' * 20}", str(api_key("3f" * 20))),
+        ("tenant+user:tenant:acme+user:anna", f"tenant+user:tenant:acme+user:{anna.pk}"),
+        ("django_throttle.logins.login_name:Anna", "django_throttle.logins.login_name:anna"),
     ):
         Limiter(RATES, store).acquire(ident)
         assert reset(typed) == f"{ident}: 2 budgets full again\n"
-    assert "nothing was counted" in reset("tenant+user:acme,1")
     said = reset("account:bob")
     assert "nothing was counted" in said and "user:42" in said
 
@@ -224,15 +202,10 @@ def test_a_database_that_fails_is_said(store: Any, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        *(
-            (typed, f"No user has .* '{who}'")
-            for typed, who in (("bob", "bob"), ("user:bob", "bob"), ("42000", "42000"))
-        ),
-        *(("ip:999.1.1.1", "'999.1.1.1' is not an address"), ("ip:", "is not an address"), ("", "ident")),
+        *(("user:bob", "No user has .* 'bob'"), ("ip:", "is not an address"), ("", "ident")),
         ("203.0.113.7/24", "203.0.113.0/24 has no budget of its own"),
         ("ip:2001:db8::1/128", "write 2001:db8::/64"),
         ("ip:203.0.113.0/33", "is not a network"),
-        ("user:1 --rules ap", "ap"),
         ("user:1 --rules drf-anon", "'drf-anon' is a limit of REST framework's throttles, not a rule"),
     ],
 )

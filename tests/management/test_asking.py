@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +90,8 @@ def test_what_was_refused_is_told_in_the_reader_s_language_and_in_json_by_names(
     assert all(map(str.isprintable, told.splitlines())), "a scope that a client chose adds no line"
     assert {(one["event"], one["reason"]) for one in found["recent"]} == {("request", "exceeded"), ("", "exceeded")}
     assert "refused: 1 call to api by rule 'api' (over the limit), 2" in explain("ip:192.0.2.1")
-    for language, said in (("fr", "sur 4\xa0000"), ("es", "de 4\xa0000"), ("en", "of 4,000")):
-        with translation.override(language):
-            assert said in explain("ip:192.0.2.1 --scope all")
+    with translation.override("fr"):
+        assert "sur 4\xa0000" in explain("ip:192.0.2.1 --scope all")
 
 
 @pytest.mark.parametrize(
@@ -101,9 +99,7 @@ def test_what_was_refused_is_told_in_the_reader_s_language_and_in_json_by_names(
     [
         ("nobody", "No user has the id, name or e-mail address 'nobody'"),
         ("usr:42", "'usr' is no kind of identity; did you mean 'user'? Write one like user:42"),
-        ("session:", "only the kind"),
         ("00000000", "has the tag 00000000"),
-        ("ip:10.0.0.0/8", "no budget of its own"),
         ("everyone --method PSOT", "there is no method 'PSOT'; did you mean 'POST'?"),
         ("everyone --event dance", "the event is one of request,"),
     ],
@@ -133,8 +129,8 @@ def test_the_dearest_routes(store: RedisStore) -> None:
     assert head.split() == ["mean", "50", "%", "95", "%", "99", "%"]
     assert queries.split() == ["queries", "3", "2", "6", "6"]
     assert rows.split()[:2] == ["rows", "1,500"]
-    assert run("throttle_costs --by db_ms").startswith("search: 1 request\n")
-    assert "orders" not in run("throttle_costs --by db_ms --most 1")
+    most = run("throttle_costs --by db_ms --most 1")
+    assert most.startswith("search: 1 request\n") and "orders" not in most
     with pytest.raises(CommandError, match="from 1, not 0"):
         run("throttle_costs --most 0")
     told = json.loads(run("throttle_costs --json --by queries"))
@@ -144,21 +140,17 @@ def test_the_dearest_routes(store: RedisStore) -> None:
     assert set(orders) == {"scope", "calls", *MEASURES}
 
 
-@pytest.fixture
-def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def test_who_has_how_many_sockets(store: RedisStore, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sockets.clear()
     overview.look_again()
     monkeypatch.setattr(throttle_inspect, "ANSWER_SECONDS", 0.3)
-    yield
-    open_sockets.clear()
-
-
-def test_who_has_how_many_sockets(nobody: None, store: RedisStore, redis_url: str) -> None:
     stores = (store, redis_store(redis_url))
     for each in stores:
         Reconciler(each).beat()
     sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:2"))
-    assert run("throttle_inspect").splitlines()[0] == "0 sockets open in 2 processes"
+    first, second, _ = run("throttle_inspect").splitlines()
+    assert first == "0 sockets open in 2 processes"
+    assert "has not answered (it has no sockets, or is too busy); 0 leases" in second
     for each in stores:
         SocketControl(each)()
     overview.look_again()
@@ -167,22 +159,15 @@ def test_who_has_how_many_sockets(nobody: None, store: RedisStore, redis_url: st
     assert lines[1].endswith(": 3 sockets open; 0 leases, of these and of requests in flight")
     assert lines[3:] == ["      4  user:1  (in 2 processes)", "      2  user:2  (in 2 processes)"]
     assert run("throttle_inspect --most 1").splitlines()[3:] == ["      4  user:1  (in 2 processes)"]
-
-
-def test_a_process_that_does_not_answer(nobody: None, store: RedisStore) -> None:
-    Reconciler(store).beat()
-    first, second = run("throttle_inspect").splitlines()
-    assert first == "0 sockets open in 1 process"
-    assert "has not answered (it has no sockets, or is too busy); 0 leases" in second
+    open_sockets.clear()
 
 
 def test_a_pass_of_the_refresher_is_a_line(settings: Any, redis_url: str) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "AGENT": False}
     said = run("refresh_connections --once")
     assert "processes 0 alive, 0 dead; connections 0 held, 0 freed; keys 0 extended" in said
-    for interval in ("0", "-1", "nan", "soon", "1e9"):
-        with pytest.raises(CommandError, match=f"must be a number of seconds from 0.05 to 3600, not '{interval}'"):
-            run("refresh_connections --interval", interval)
+    with pytest.raises(CommandError, match=r"must be a number of seconds from 0.05 to 3600, not '0'"):
+        run("refresh_connections --interval 0")
 
 
 SAMPLE = {f"each{n}": {"rate": f"{n}/min", "algorithm": "sliding_log", "key": "ip"} for n in (60, 20, 10)}
@@ -222,25 +207,12 @@ def test_as_json_and_in_words_with_progress(replay: Any) -> None:
     assert json.loads(replay(SAMPLE, "--json", "--together")[0])["rules"]["each60"]["refused"] == 0
 
 
-def test_rules_that_are_switched_off_are_tried_and_others_named(replay: Any, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(f"{COMBINED.format('-')}\n{COMBINED.format('-')}\nnothing\n")
+def test_what_it_cannot_read_or_leaves_out(replay: Any, tmp_path: Path) -> None:
     sockets = {"limit": 5, "algorithm": "concurrency", "events": ["connection"]}
-    rules = {"off": {"rate": "1/min", "key": "ip", "enabled": False}, "sockets": sockets}
-    out, errors = replay(rules, log=tmp_path / "log")
-    assert out.splitlines()[1:] == ["off: 1 refused (50.0%), of 1 identity", "        1  ip:192.0.2.7"]
-    assert errors.splitlines() == [  # and progress is for terminals
-        "sockets is left out: its events are not those of requests",
-        "1 line not understood, the first is line 3: 'nothing'",
-    ]
-
-
-def test_what_it_cannot_read(replay: Any, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("nothing\n")
-    sockets = {"limit": 5, "algorithm": "concurrency", "events": ["connection"]}
+    (tmp_path / "empty").write_text("nothing\n")
     for rules, log, said in (
         (SAMPLE, Path("/no/such"), r"cannot read '/no/such': No such file"),
-        (SAMPLE, tmp_path, "Is a directory"),
-        (SAMPLE, tmp_path / "log", "the log has no calls"),
+        (SAMPLE, tmp_path / "empty", "the log has no calls"),
         ({"sockets": sockets}, LOG, "no rule that can be replayed"),
         ({"api": {"rat": "1/min"}}, LOG, "did you mean 'rate'"),
         ("{", LOG, "is not JSON"),
@@ -249,6 +221,14 @@ def test_what_it_cannot_read(replay: Any, tmp_path: Path) -> None:
             replay(rules, log=log)
     with pytest.raises(CommandError, match=r"cannot read .*rules.json.*: No such file"):
         call_command("throttle_backtest", str(tmp_path / "no" / "rules.json"), "--log", str(LOG))
+    (tmp_path / "log").write_text(f"{COMBINED.format('-')}\n{COMBINED.format('-')}\nnothing\n")
+    rules = {"off": {"rate": "1/min", "key": "ip", "enabled": False}, "sockets": sockets}
+    out, errors = replay(rules, log=tmp_path / "log")
+    assert out.splitlines()[1:] == ["off: 1 refused (50.0%), of 1 identity", "        1  ip:192.0.2.7"]
+    assert errors.splitlines() == [  # and progress is for terminals
+        "sockets is left out: its events are not those of requests",
+        "1 line not understood, the first is line 3: 'nothing'",
+    ]
 
 
 def test_what_the_site_recorded(replay: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

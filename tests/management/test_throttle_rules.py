@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,10 +81,7 @@ def test_a_check_names_all_bad_rules_in_the_language_in_force(settings: Any) -> 
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(
-    "line",
-    [*(f"throttle_rules {word}" for word in ("list", "check", "export", "import FILE")), "throttle_override list"],
-)
+@pytest.mark.parametrize("line", ["throttle_rules check", "throttle_rules import FILE", "throttle_override list"])
 def test_without_its_table_it_says_to_migrate(line: str, put: Put) -> None:
     model = ThrottleOverride if "override" in line else ThrottleRule
     with connection.schema_editor() as editor:
@@ -115,15 +112,13 @@ class TestExport:
         exported = run("export")
         assert json.loads(exported) == rules
         assert json.loads(run("export", "--all")) == {**rules, "priced": priced}
+        with pytest.raises(CommandError, match="cannot write"):
+            run("export", "--output", str(tmp_path / "no" / "such"))
         assert run("export", "--output", str(tmp_path / "out.json")) == ""
         assert (tmp_path / "out.json").read_text() == exported
         assert run("import", str(tmp_path / "out.json"), "--replace").endswith("0 removed, 3 unchanged\n")
         settings.DJANGO_THROTTLE = {"RULES": json.loads(exported), "DATABASE_RULES": False}
         assert "api      settings  each user or address: 5 requests per second" in run("list")
-
-    def test_a_place_that_cannot_be_written(self, tmp_path: Path) -> None:
-        with pytest.raises(CommandError, match="cannot write"):
-            run("export", "--output", str(tmp_path / "no" / "such"))
 
 
 class TestImport:
@@ -152,6 +147,8 @@ class TestImport:
         raw = io.BytesIO(b"\xef\xbb\xbf" + json.dumps(self.RULES).encode())
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=raw))
         assert "2 added" in run("import", "-")
+        with pytest.raises(CommandError, match="cannot read"):
+            run("import", "/no/such.json")
 
     @pytest.mark.row("A58")
     @pytest.mark.parametrize(
@@ -160,20 +157,12 @@ class TestImport:
             ({"burts": 3}, "rule 'api': there is no option 'burts'; did you mean 'burst'?"),
             *(({name: 1}, f"there is no option '{name}'") for name in ("updated_at", "id", "batched")),
             ({"rate": "often"}, "rule 'api': 'often' is not a rate"),
-            ({"rate": 5}, "rule 'api': "),
             ({"enabled": "yes"}, "enabled must be True or False"),
             ({"scopes": "search"}, "scopes must be a list such as"),
             ({"scopes": ["x" * 1001]}, "scopes: "),
-            ({"scopes": ["a,b"]}, "scopes: a name has no comma and no space around it"),
             ({"scopes": [" search "]}, "unlike ' search '"),
-            *(
-                ({"key": key}, "the key 'os.abort' is used by no rule in settings")
-                for key in ("os.abort", "ip+os.abort")
-            ),
-            *(
-                ({"unit": "units", name: "os.abort"}, f"{name} 'os.abort' is used by no")
-                for name in ("reserve", "measure")
-            ),
+            ({"key": "ip+os.abort"}, "the key 'os.abort' is used by no rule in settings"),
+            ({"unit": "units", "measure": "os.abort"}, "measure 'os.abort' is used by no"),
             ({"cost": "os.abort"}, "the cost 'os.abort' is used by no rule in settings"),
             ({"description": ["a"]}, "description must be text"),
         ],
@@ -195,12 +184,10 @@ class TestImport:
             ({"api": "5/s"}, "its options are an object"),
             ({"": {"rate": "5/s"}}, "a name must have 1 to 100"),
             (["api"], "an object of rules"),
-            (b"rules: {}", "the file is not JSON"),
             (b"\xff\xfe\x00", "not UTF-8"),
             (b'{"a": {"rate": "1/s"}, "a": {"rate": "2/s"}}', "'a' is there twice"),
             (b'{"a": {"rate": "1/s", "rate": "2/s"}}', "'rate' is there twice"),
             (b'{"a": {"rate": "1/s", "cost": NaN}}', "NaN is not a number"),
-            (b'{"a": {"rate": "1/s", "cost": 1e999}}', "cost must be a whole number"),
             (b'{"a": {"rate": "1/s", "cost": ' + b"9" * 5000 + b"}}", "the file is not JSON"),
             (b"[" * 200_000, "nested too deeply"),
             (b" " * (MAX_BYTES + 1), "larger than 1,000,000 bytes"),
@@ -224,11 +211,6 @@ class TestImport:
             run("import", put(self.RULES), "--replace")
         assert list(ThrottleRule.objects.values_list("name", flat=True)) == ["old"]
 
-    def test_the_demo_rules_and_a_file_that_is_not_there(self) -> None:
-        assert "0 changed, 0 removed" in run("import", str(Path(__file__).parents[2] / "testproject" / "rules.json"))
-        with pytest.raises(CommandError, match="cannot read"):
-            run("import", "/no/such.json")
-
 
 class TestLog:
     def test_it_says_who_changed_what_and_why(self, put: Put) -> None:
@@ -248,9 +230,8 @@ class TestLog:
 
     def test_a_name_that_no_rule_has(self) -> None:
         ThrottleRule.objects.create(name="search", rate="5/s")
-        for also in ((), ("--json",)):
-            with pytest.raises(CommandError, match=r"'serach'.*Did you mean 'search'"):
-                run("log", "serach", *also)
+        with pytest.raises(CommandError, match=r"'serach'.*Did you mean 'search'"):
+            run("log", "serach", "--json")
         with pytest.raises(CommandError, match="a whole number from 1"):
             run("log", "--most", "0")
         ThrottleRule.objects.all().delete()
@@ -258,14 +239,9 @@ class TestLog:
 
 
 class TestCandidates:
-    @pytest.fixture(autouse=True)
-    def with_redis(self, settings: Any, redis_url: str) -> Iterator[None]:
+    def test_each_is_compared_with_its_rule(self, settings: Any, redis_url: str) -> None:
         settings.DJANGO_THROTTLE = {"RULES": {}, "AGENT": False, "REDIS": redis_url, "DEADLINE": 5.0}
         recorder.take()
-        yield
-        recorder.take()
-
-    def test_each_is_compared_with_its_rule(self, settings: Any) -> None:
         assert run("candidates") == "There are no candidates.\n"
         ThrottleRule.objects.create(name="api", rate="5/s")
         row = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/s"), "api", "anna")

@@ -118,25 +118,16 @@ def test_whatever_a_file_of_rules_holds(option: str | None, tmp_path: Path) -> N
             ThrottleRule.objects.all().delete()
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xff", b"[" * 100_000, b"1" * 10_000, b'{"a":1e999}', b"null", b"{}x", b"\x00"])
-def test_whatever_the_file_is(raw: bytes, tmp_path: Path) -> None:
-    (tmp_path / "rules.json").write_bytes(raw)
-    assert faults("throttle_rules", "import", "rules.json") == []
-
-
 def test_no_command_is_left_out() -> None:
     assert {*OURS} == {line.split()[0] for line in LINES}
     assert all(isinstance(load_command_class("django_throttle", name), ShellCommand) for name in OURS)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", ["throttle_explain ip:192.0.2.1", "throttle_overview --json"])
-def test_a_reader_who_goes_ends_a_command_without_a_traceback(
-    servers: None, words: str, unbuffered: str, redis_url: str
-) -> None:
+def test_a_reader_who_goes_ends_a_command_without_a_traceback(servers: None, unbuffered: str, redis_url: str) -> None:
     """As with ``| head -1``, whether Python writes at once or as it exits."""
     own = {"DJANGO_SETTINGS_MODULE": "testproject.settings", "REDIS_URL": redis_url, "PYTHONUNBUFFERED": unbuffered}
-    line = [sys.executable, "-m", "django", *words.split()]
+    line = [sys.executable, "-m", "django", "throttle_overview", "--json"]
     with Popen(line, cwd=DOCS.parent, env={**os.environ, **own}, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.outside.environments import ROOT, environ, make_environment, run
-from tests.outside.pages import BLOCKS, PAGES, commands, page
+from tests.outside.pages import BLOCKS, commands, page
 from tests.outside.project import Project, at_once
 from tests.servers import RedisServer, slack, wait_until
 from tests.test_backtest import LOG
@@ -24,7 +23,6 @@ MANAGE = "python manage.py "
 ENDLESS = f"{MANAGE}refresh_connections"
 PLAYED = ("README.md", "tasks.rst")  # by tests of their own, with the settings of the page
 NAMED = sorted({command.block.page for command in COMMANDS if command.line.startswith(MANAGE)} - {*PLAYED})
-OURS = {path.stem for path in (ROOT / "django_throttle" / "management" / "commands").glob("[a-z]*.py")}
 CLONE = '"./django_throttle['
 INSTALL = sorted({command.line for command in COMMANDS if CLONE in command.line and command.block.page != "tasks.rst"})
 # Of Django 6.1, whose own check for a deployment refuses what its startproject writes.
@@ -69,25 +67,15 @@ def test_the_lines_of_a_page(name: str, typed: dict[str, Future[dict[str, str]]]
     typed[name].result(timeout=120)
 
 
-def test_every_command_is_on_a_page() -> None:
-    shown = {command.line.removeprefix(MANAGE).split()[0] for command in COMMANDS if command.line.startswith(MANAGE)}
-    assert shown >= OURS
-    assert len(OURS) >= 5
-
-
-def test_a_log_is_replayed_as_the_page_shows(typed: dict[str, Future[dict[str, str]]]) -> None:
+def test_what_is_printed_is_what_the_page_shows(typed: dict[str, Future[dict[str, str]]]) -> None:
     printed = typed["rules.rst"].result(timeout=120)
     (told,) = (text for line, text in printed.items() if "throttle_backtest" in line)
     text = (ROOT / "docs" / "reference" / "rules.rst").read_text(encoding="utf-8")
     shown = {line.strip() for line in text.splitlines()}
     assert len(told.splitlines()) == 4 and {line.strip() for line in told.splitlines()} <= shown
-
-
-def test_overrides_are_made_and_ended(typed: dict[str, Future[dict[str, str]]]) -> None:
     printed = typed["overrides.rst"].result(timeout=120)
     (listed,) = (text for line, text in printed.items() if line.endswith("throttle_override list"))
-    for subject in ("acme", "203.0.113.0/24", "User 42"):
-        assert subject in listed
+    assert all(subject in listed for subject in ("acme", "203.0.113.0/24", "User 42"))
 
 
 def test_who_is_connected(project: Project) -> None:
@@ -128,10 +116,3 @@ def test_the_line_of_pip(installed: Future[Path]) -> None:
     printed = run(str(python), "-c", show, cwd=python.parent, env=environ(python))
     assert Path(printed.strip()).is_relative_to(python.parents[1])
     assert "django-throttle-rules" in run("pip", "list", cwd=python.parent, env=environ(python))
-
-
-def test_nobody_is_told_to_install_a_stranger_s_package() -> None:
-    """``django-throttle`` on PyPI is another package."""
-    for path in PAGES:
-        text = path.read_text(encoding="utf-8")
-        assert not re.search(r"""install\s+["']?django-throttle(?!-)|django-throttle\[""", text), path

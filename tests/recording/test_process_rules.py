@@ -30,6 +30,8 @@ from django_throttle.stores import MemoryStore, RedisStore
 from tests import doors
 from tests.recording.calls import By, call
 
+IDENT = "tenant:\x1b[2J"  # which would clear a terminal
+
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
@@ -68,7 +70,6 @@ def test_a_process_that_lags_or_is_silent_is_named(
     assert process_rules(MemoryStore()) == []
 
 
-@pytest.mark.usefixtures("stopwatch")  # bounds a time
 def test_how_long_after_the_edit_the_slowest_had_it(redis_url: str, held: Callable[..., None]) -> None:
     store, old, new = RedisStore(redis_url, deadline=5.0), Snapshot([]), Snapshot([Rule("api", "5/min")])
     for uid, snapshot, after in (("late", old, 9.0), ("quick", new, 0.05), ("slow", new, 0.31), ("fresh", new, None)):
@@ -111,41 +112,31 @@ def test_how_redis_was_lately(redis_url: str, held: Callable[..., None], monkeyp
     assert overview(store, []).recent.calls == 0
 
 
-def test_whom_dampers_suppress_in_all_processes(redis_url: str, settings: Any, held: Callable[..., None]) -> None:
+@pytest.mark.django_db
+def test_whom_dampers_suppress_in_all_processes(
+    redis_url: str, settings: Any, held: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two processes attempt far more than the limit under one ident; another one is within it."""
     held(Snapshot([]))
     damper, stores = Rule("<b>account", "10/s", algorithm="damper"), [RedisStore(redis_url) for _ in range(2)]
     reporters = [RulesReporter(store, f"{number}") for number, store in enumerate(stores)]
     for store in stores * 2:
         for _ in range(500):
-            store.local_limits.decide_damper(Charge(damper, "tenant:7", 1))
+            store.local_limits.decide_damper(Charge(damper, IDENT, 1))
         store.local_limits.decide_damper(Charge(damper, "tenant:8", 1))
         flush(store.local_limits, store.aggregator)
     for reporter in reporters:
         reporter()
     (one,) = overview(stores[0], []).dampers
-    assert (one.rule, one.tag, one.processes) == ("<b>account", hashed("tenant:7"), 2)
+    assert (one.rule, one.tag, one.processes) == ("<b>account", hashed(IDENT), 2)
     assert one.factor > 0.9
     assert overview(stores[0], []).as_json()["dampers"] == [one._asdict()]
     assert "dampers" not in overview(stores[0], []).as_json()["processes"][0]
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RECORD_IDENTS": True}
     reporters[0]()
-    assert {each.tag for each in overview(stores[0], []).dampers} == {"tenant:7", hashed("tenant:7")}
+    assert {each.tag for each in overview(stores[0], []).dampers} == {IDENT, hashed(IDENT)}
 
-
-@pytest.mark.django_db
-def test_a_damped_ident_in_clear_sends_nothing_to_a_terminal(
-    redis_url: str, settings: Any, held: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held(Snapshot([]))
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RECORD_IDENTS": True}
-    store, damper = RedisStore(redis_url, deadline=5.0), Rule("account", "10/s", algorithm="damper")
-    doors.count_in(store, monkeypatch)
-    for _ in range(2):
-        for _ in range(500):
-            store.local_limits.decide_damper(Charge(damper, "tenant:\x1b[2J", 1))
-        flush(store.local_limits, store.aggregator)
-    RulesReporter(store, "one")()
+    doors.count_in(stores[0], monkeypatch)
     call_command("throttle_overview", stdout=(out := io.StringIO()))
     assert "tenant:\\x1b[2J" in out.getvalue() and "\x1b" not in out.getvalue()
 
@@ -153,7 +144,9 @@ def test_a_damped_ident_in_clear_sends_nothing_to_a_terminal(
 LIMITED = Rule("api", "3/hour", algorithm="sliding_log")
 
 
-def test_what_a_rule_did() -> None:
+@pytest.mark.parametrize("has_zones", [True, False])
+def test_what_a_rule_did(settings: Any, has_zones: bool) -> None:
+    settings.USE_TZ = has_zones
     store = MemoryStore()
     call(store, [LIMITED], "user:1", 4)
     found = overview(store, ["api", "idle"])
@@ -165,12 +158,5 @@ def test_what_a_rule_did() -> None:
         "No circuit breaker is open. 4 decisions in the last five minutes: 0.0% without"
     )
     assert json.loads(json.dumps(found.as_json()))["rules"][0]["day"]["refused"] == {"exceeded": 1}
-
-
-def test_a_site_without_time_zones(settings: Any) -> None:
-    settings.USE_TZ = False
-    store = MemoryStore()
-    call(store, [LIMITED], "user:1", 4)
-    assert overview(store, ["api"]).rules[0].day_points[-1] == (3, 1)
     now = timezone.now()
     assert len(sample(store, now - timedelta(hours=1), now + timedelta(hours=1)).records) == 4

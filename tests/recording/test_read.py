@@ -17,12 +17,12 @@ from django_throttle.recording import RecordFlusher, own_records, places, record
 from django_throttle.recording.cells import percentile
 from django_throttle.recording.heavy_hitters import KEPT_LONG
 from django_throttle.recording.places import RANKING_TTL_MS
-from django_throttle.recording.read import minutes, most_refused, recent, recorded_rules
+from django_throttle.recording.read import most_refused, recent, recorded_rules
 from django_throttle.recording.recorder import Records
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from tests.forks import holds_in_child
 from tests.recording.calls import call, recorded
-from tests.servers import RedisServer, free_port
+from tests.servers import RedisServer
 
 LIMITED = Rule("api", "3/hour", algorithm="sliding_log")
 WATCHED = Rule("watched", "1/hour", action="shadow")
@@ -55,7 +55,7 @@ def test_calls_are_counted_by_what_was_said_of_them(both: tuple[AnyStore, Flush]
     assert recorded_rules(store, timezone.now() - timedelta(hours=1)) == ["api", "watched"]
 
 
-def test_the_most_refused_by_tag(both: tuple[AnyStore, Flush]) -> None:
+def test_the_most_refused_by_tag(both: tuple[AnyStore, Flush], settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     store, flush = both
     for ident, refused in (("user:1", 9), ("user:2", 4), ("ip:192.0.2.1", 6)):
         call(store, [LIMITED], ident, 3 + refused)
@@ -64,6 +64,13 @@ def test_the_most_refused_by_tag(both: tuple[AnyStore, Flush]) -> None:
     assert [(count, error) for _, count, error in found] == [(9, 0), (6, 0), (4, 0)]
     assert [tag[:8] for tag, _, _ in found] == [ident_for_logs(one) for one in ("user:1", "ip:192.0.2.1", "user:2")]
     assert most_refused(store, "no such rule", hours=3) == []
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RECORD": False}
+    call(store, [LIMITED], "user:1", 5)
+    flush()
+    assert most_refused(store, "api") == found
+    tomorrow = timezone.now() + timedelta(days=1, hours=2)
+    monkeypatch.setattr(timezone, "now", lambda: tomorrow)
+    assert own_records.current().cells == {}, "a store in memory keeps a day"
 
 
 def test_the_most_refused_of_an_hour_that_is_long_over(redis_url: str, redis_server: RedisServer) -> None:
@@ -84,24 +91,6 @@ def test_the_most_refused_of_an_hour_that_is_long_over(redis_url: str, redis_ser
     flush()  # late: what was left goes on
     tags = [tag for tag, _, _ in most_refused(store, "api")]
     assert tags == [*[tag for tag, _, _ in whole[:KEPT_LONG]], places.ranked_tag("user:0")]
-
-
-def test_idents_in_clear_where_the_setting_says_so(both: tuple[AnyStore, Flush], settings: Any) -> None:
-    store, flush = both
-    settings.DJANGO_THROTTLE = {**getattr(settings, "DJANGO_THROTTLE", {}), "RECORD_IDENTS": True}
-    call(store, [LIMITED], "user:1", 4)
-    flush()
-    assert most_refused(store, "api") == [("user:1", 1, 0)]
-    assert [one.tag for one in recent(store, "user:1")] == ["user:1"]
-    assert [one.tag for one in recent(store, ident_for_logs("user:1"))] == ["user:1"]
-
-
-def test_nothing_is_recorded_where_it_is_off(both: tuple[AnyStore, Flush], settings: Any) -> None:
-    store, flush = both
-    settings.DJANGO_THROTTLE = {**getattr(settings, "DJANGO_THROTTLE", {}), "RECORD": False}
-    call(store, [LIMITED], "user:1", 5)
-    flush()
-    assert recorded_rules(store, timezone.now() - timedelta(hours=1)) == []
 
 
 def test_what_an_ident_was_refused_lately(both: tuple[AnyStore, Flush]) -> None:
@@ -137,33 +126,6 @@ def test_foreign_values_under_the_keys_are_replaced(redis_url: str, redis_server
             call(store, [LIMITED], "user:1", 1)
             flush()
             assert recorded(store, "api").refused == {"exceeded": 1}
-
-
-def test_a_server_that_takes_no_writes_is_read(servers: None) -> None:
-    with RedisServer() as server:
-        store, since = RedisStore(server.url, deadline=5.0), timezone.now() - timedelta(hours=1)
-        call(store, [LIMITED], "user:1", 2)
-        RecordFlusher(store)()
-        found = minutes(store, since, timezone.now())
-        with server.client() as client:
-            client.replicaof("127.0.0.1", free_port())
-        assert minutes(store, since, timezone.now()) == found
-        assert recorded_rules(store, since) == ["api"]
-
-
-def test_a_tag_begins_as_in_the_log_and_is_the_ident_where_a_setting_says_so(settings: Any) -> None:
-    assert places.tag_of("user:1")[:8] == ident_for_logs("user:1")
-    assert len(places.tag_of("user:1")) == 16
-    settings.DJANGO_THROTTLE = {"RECORD_IDENTS": True}
-    assert places.tag_of("user:1") == "user:1"
-
-
-def test_a_store_in_memory_keeps_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, now = MemoryStore(), timezone.now()
-    call(store, [LIMITED], "user:1", 4)
-    assert recorded(store, "api").allowed == 3
-    monkeypatch.setattr(timezone, "now", lambda: now + timedelta(days=1, hours=2))
-    assert own_records.current().cells == {}
 
 
 @pytest.mark.usefixtures("servers")
