@@ -163,12 +163,6 @@ def test_a_shadow_is_charged_and_refuses_nothing(enforce: Enforce, entry_point: 
     assert remaining(entry_point, rule(entry_point)) == 0
 
 
-@entry_points()
-def test_where_all_rules_are_shadows(enforce: Enforce, entry_point: EntryPoint) -> None:
-    enforce(api=rule(entry_point), SHADOW=True)
-    assert verdicts(entry_point, 4) == [ALLOWED] * 4
-
-
 @entry_points("override")
 class TestOverrides:
     def test_multiply(self, enforce: Enforce, entry_point: EntryPoint, override: Any, clock: FrozenClock) -> None:

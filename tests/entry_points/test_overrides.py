@@ -13,12 +13,11 @@ from rest_framework.test import APIClient
 
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
-from django_throttle.core import Override, Rate, Reason, Rule
+from django_throttle.core import Override, Rate, Rule
 from django_throttle.identity import ScopeWho
 from django_throttle.identity.keys import api_key
 from django_throttle.limiter import Limiter
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.signals import throttled
 from tests.consumers import held, opened, socket
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
@@ -127,22 +126,6 @@ def test_a_replaced_rate_counts_for_itself(enforce: Enforce, override: Any) -> N
     assert statuses(1) == [200]
 
 
-def test_receivers_hear_of_a_block(enforce: Enforce, override: Any) -> None:
-    heard: list[Any] = []
-
-    def hear(sender: object, decision: Any, **_: Any) -> None:
-        heard.extend(outcome.reason for outcome in decision.outcomes)
-
-    enforce(api=TWO)
-    override(block(rules=("api",)))
-    throttled.connect(hear)
-    try:
-        statuses(1)
-    finally:
-        throttled.disconnect(hear)
-    assert heard == [Reason.BLOCKED]
-
-
 class TestSockets:
     @BOTH
     async def test_a_socket_that_is_open_is_closed(self, enforce: Enforce, override: Any) -> None:
@@ -175,14 +158,6 @@ class TestSockets:
         for communicator in sockets:
             await communicator.disconnect()
         assert held(store) == 0
-
-    async def test_more_sockets_by_hand(self, enforce: Enforce, override: Any) -> None:
-        enforce(sockets=SOCKETS)
-        override(Override(subject=f"ip:{HERE}", effect="replace", limit=3))
-        sockets = [await opened(client=(HERE, 1)) for _ in range(3)]
-        assert (await socket(client=(HERE, 1)).connect()) == (False, 4430)
-        for communicator in sockets:
-            await communicator.disconnect()
 
     async def test_where_no_rule_covers_the_call_a_block_of_every_rule_does(
         self, enforce: Enforce, override: Any

@@ -5,59 +5,45 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from redis import Redis
 
-from django_throttle.core import Rule
+from django_throttle.core import Decision, Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.limiter import Limiter
-from django_throttle.local_limits import flush
 from django_throttle.stores import RedisStore
 from django_throttle.stores.denials import NoDenials
 from django_throttle.stores.scripts import Form
 from tests.clock import FrozenClock
 from tests.records import of_rule, written
-from tests.servers import RedisServer, wait_until
-from tests.stores.conftest import CAP, RATES, commands
-
-
-@pytest.mark.row("F21")
-def test_scripts_that_redis_has_lost_are_sent_again(acquire: Callable[..., Any], client: Redis) -> None:
-    for left in range(9, -1, -1):
-        client.script_flush()
-        decision = acquire(*RATES[:4])
-        assert (decision.remaining, decision.degraded) == (left, False)
-    client.script_flush()
-    assert not acquire(*RATES[:4]).allowed
+from tests.servers import wait_until
+from tests.stores.conftest import CAP, RATES, commands, put_foreign
 
 
 @pytest.mark.row("F21")
 def test_lost_scripts_cost_one_more_round_trip_and_no_call_twice(
     acquire: Callable[..., Any], client: Redis, figure: Callable[..., None]
 ) -> None:
-    acquire(RATES[0])
+    leases = set()
+    for left in range(9, -1, -1):
+        client.script_flush()
+        decision = acquire(*RATES[:4], CAP)
+        assert (decision.remaining, decision.degraded) == (left, False)
+        leases.add(decision.lease)
+    assert len(leases) == 10
+    assert not acquire(*RATES[:4]).allowed
     client.script_flush()
     client.config_resetstat()
-    acquire(RATES[0])
-    acquire(RATES[0])
+    counted = [acquire(RATES[-1]).remaining for _ in range(2)]
     found = commands(client)
     figure("round trips of two calls, the first without its script,", found["evalsha"] + found["eval"])
-    figure("counted of two", found["setrange"])
-    assert (found["evalsha"], found["eval"], found["setrange"]) == (2, 1, 2)
-
-
-def test_a_lease_survives_lost_scripts_too(acquire: Callable[..., Any], client: Redis) -> None:
-    leases = []
-    for left in (9, 8, 7):
-        client.script_flush()
-        decision = acquire(CAP)
-        assert (decision.remaining, decision.degraded) == (left, False)
-        leases.append(decision.lease)
-    assert len(set(leases)) == 3
+    assert (found["evalsha"], found["eval"], counted) == (2, 1, [6, 5])
 
 
 @pytest.mark.row("F21")
@@ -83,53 +69,24 @@ def test_a_flood_of_flushes_loses_and_admits_nothing_extra(
     assert not any(decision.degraded for decision in decisions)
 
 
-FOREIGN = [
-    "",
-    "abc",
-    "nan",
-    "inf",
-    "1e308",
-    "-1",
-    "-5:3",
-    "1.5:2",
-    "1:2:3:4:5:6:7:8:9",
-    ":::",
-    "9" * 17 + ":1",
-    "\xff\x00",
-    "0x10",
-]
+FOREIGN = ["", "nan", "-5:3", "1:2:3:4:5:6:7:8:9", "9" * 17 + ":1", "\xff\x00", {"tokens": "5"}, ["a", "b"]]
+KINDS = pytest.mark.parametrize("value", ["abc", {"tokens": "5"}, ["a", "b"]], ids=["text", "hash", "list"])
 
 
-def put_list(client: Redis, key: str) -> None:
-    client.lpush(key, "something", "else")
-
-
-def put_hash(client: Redis, key: str) -> None:
-    client.hset(key, "tokens", "5")
-
-
-def putter(value: str) -> Callable[[Redis, str], None]:
-    def put(client: Redis, key: str) -> None:
-        client.set(key, value, px=60_000)
-
-    return put
-
-
-@pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
 @pytest.mark.parametrize(
-    "put",
+    ("rule", "value"),
     [
-        pytest.param(put_list, marks=pytest.mark.row("F25")),
-        pytest.param(put_hash, marks=pytest.mark.row("F25")),
-        *(pytest.param(putter(text), marks=pytest.mark.row("F26")) for text in FOREIGN),
+        pytest.param(rule, value, marks=pytest.mark.row("F26" if isinstance(value, str) else "F25"))
+        for at, value in enumerate(FOREIGN)
+        for rule in (RATES[at % 5], RATES[(at + 2) % 5])
     ],
-    ids=["list", "hash", *map(ascii, FOREIGN)],
+    ids=lambda value: value.name if isinstance(value, Rule) else ascii(value),
 )
 def test_a_foreign_value_counts_as_nothing_and_is_replaced(
-    rule: Rule, put: Callable[[Redis, str], None], store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
+    rule: Rule, value: Any, store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     limiter, key = Limiter([rule], store), store.counter_key(rule, "user:1")
-    put(client, key)
+    put_foreign(client, key, value)
     first = limiter.acquire("user:1")
     assert (first.allowed, first.degraded, first.remaining) == (True, False, rule.plan.limit - 1)
     assert "1 invalid counts in Redis begin at 0" in caplog.text
@@ -139,8 +96,7 @@ def test_a_foreign_value_counts_as_nothing_and_is_replaced(
 
 
 @pytest.mark.row("F26")
-@pytest.mark.parametrize("expires", [2**52, 2**53 + 1, 2**56 - 1])
-@pytest.mark.parametrize("number", [0.0, 999999999.0, 2.0**52])
+@pytest.mark.parametrize(("expires", "number"), [(2**52, 2.0**52), (2**53 + 1, 0.0), (2**56 - 1, 999999999.0)])
 @pytest.mark.parametrize("rule", RATES, ids=lambda rule: rule.name)
 def test_a_value_from_the_far_future_locks_out_for_no_longer_than_the_window(
     rule: Rule, expires: int, number: float, store: RedisStore, client: Redis
@@ -152,26 +108,14 @@ def test_a_value_from_the_far_future_locks_out_for_no_longer_than_the_window(
     assert decision.retry_after is not None and decision.retry_after <= 2 * 3600
 
 
-@pytest.mark.row("F25")
-@pytest.mark.parametrize("put", [put_list, put_hash, putter("abc")], ids=["list", "hash", "text"])
-def test_a_foreign_lease_index_is_replaced(
-    put: Callable[[Redis, str], None], store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
+@KINDS
+async def test_a_foreign_lease_index_is_replaced_and_fails_no_other_call(
+    value: Any, store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    put(client, store.key(CAP.id, "user:1"))
-    limiter = Limiter([CAP], store)
+    limiter, index = Limiter([CAP], store), store.key(CAP.id, "user:1")
+    put_foreign(client, index, value)
     assert [limiter.acquire("user:1").remaining for _ in range(2)] == [9, 8]
-    assert "1 invalid counts in Redis begin at 0" in caplog.text
-
-
-@pytest.mark.parametrize("put", [put_list, put_hash, putter("abc")], ids=["list", "hash", "text"])
-async def test_a_foreign_value_in_place_of_a_process_leases_fails_no_other_call(
-    put: Callable[[Redis, str], None], store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    limiter = Limiter([CAP], store)
-    await limiter.aacquire("user:1")
-    leases = f"{store.key(CAP.id, 'user:1')}:{store.leases.uid}"
-    client.delete(leases)
-    put(client, leases)
+    put_foreign(client, f"{index}:{store.leases.uid}", value)
     decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(1, 20)))
     assert not any(decision.degraded for decision in decisions)
     assert {decision.remaining for decision in decisions} == {9}
@@ -205,18 +149,6 @@ def test_lease_keys_that_were_made_immortal_get_a_ttl_with_the_next_lease(store:
     assert len(held) == 2 and all(client.pttl(key) > 0 for key in held)
 
 
-def test_an_alias_of_django_redis_serves_both_drivers(redis_url: str, settings: Any, redis_server: RedisServer) -> None:
-    settings.CACHES = {
-        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
-        "limits": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_url.removesuffix("/0") + "/3"},
-    }
-    limiter = Limiter([RATES[0]], RedisStore("limits", deadline=5.0))
-    assert limiter.acquire("user:1").remaining == 9
-    assert asyncio.run(limiter.aacquire("user:1")).remaining == 8
-    with redis_server.client(db=3) as other:
-        assert other.dbsize() == 1
-
-
 @pytest.mark.row("F49")
 def test_a_hundred_event_loops_leave_one_client_and_no_connection(
     store: RedisStore, client: Redis, figure: Callable[..., None]
@@ -230,43 +162,21 @@ def test_a_hundred_event_loops_leave_one_client_and_no_connection(
     wait_until(lambda: len(client.client_list()) <= base)  # fewer when an earlier test's are collected
 
 
-@pytest.mark.row("F49")
-def test_loops_in_many_threads_do_not_disturb_one_another(redis_url: str, figure: Callable[..., None]) -> None:
-    store = RedisStore(redis_url, deadline=5.0)
-    limiter, errors = Limiter([Rule("many", "1000/h", algorithm="fixed_window")], store), []
-
-    def use() -> None:
-        try:
-            for _ in range(25):
-                asyncio.run(limiter.aacquire("user:1"))
-        except Exception as error:  # noqa: BLE001  (looked at below)
-            errors.append(error)
-
-    threads = [threading.Thread(target=use) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    counted = 1000 - (limiter.peek("user:1").remaining or 0)
-    figure("counted of 200 calls on as many loops", counted)
-    assert counted == 200
-
-
 @pytest.mark.row("F51")
-def test_sixty_four_threads_share_one_store(redis_url: str, figure: Callable[..., None]) -> None:
+@pytest.mark.row("F49")
+def test_threads_and_their_event_loops_share_one_store(redis_url: str, figure: Callable[..., None]) -> None:
     limiter = Limiter([Rule("many", "1000/h", algorithm="gcra")], RedisStore(redis_url, deadline=10.0))
-    allowed: list[bool] = []
-    threads = [
-        threading.Thread(target=lambda: allowed.extend(limiter.acquire("user:1").allowed for _ in range(25)))
-        for _ in range(64)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    figure("passed of 1,600 calls in 64 threads, limit 1,000,", sum(allowed))
-    assert (len(allowed), sum(allowed)) == (1600, 1000)
+
+    def call(number: int) -> list[Decision]:
+        if number % 8:
+            return [limiter.acquire("user:1") for _ in range(25)]
+        return [asyncio.run(limiter.aacquire("user:1")) for _ in range(25)]
+
+    with ThreadPoolExecutor(64) as threads:
+        decisions = list(chain(*threads.map(call, range(64))))
+    figure("passed of 1,600 calls in 64 threads, limit 1,000,", sum(decision.allowed for decision in decisions))
+    assert (len(decisions), sum(decision.allowed for decision in decisions)) == (1600, 1000)
+    assert not any(decision.degraded for decision in decisions)
 
 
 def test_the_servers_clock_counts_unless_another_is_given(redis_url: str, client: Redis, clock: FrozenClock) -> None:
@@ -297,21 +207,3 @@ NAMED: list[dict[str, Any]] = [
     {"name": "sliding_log", "rate": "10/h", "algorithm": "sliding_log"},
     {"name": "concurrency", "limit": 10, "algorithm": "concurrency"},
 ]
-
-
-DAMPER = Rule("account", "100/s", algorithm="damper")
-
-
-def test_one_round_trip_reports_all_idents(redis_server: RedisServer, redis_url: str, clock: FrozenClock) -> None:
-    store = RedisStore(redis_url, clock=clock, deadline=5.0)
-    limiter = Limiter([DAMPER], store)
-    limiter.acquire("user:0")
-    flush(store.local_limits, store.aggregator)
-    for number in range(50):
-        limiter.acquire(f"user:{number}")
-    with redis_server.client() as client:
-        before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-        assert flush(store.local_limits, store.aggregator) == 50
-        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 50
-    clock.step(30)
-    assert flush(store.local_limits, store.aggregator) == 0, "who is idle costs nothing"

@@ -12,7 +12,6 @@ from redis import Redis
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Lease, Rule
 from django_throttle.core.commands import Release
-from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from testproject.check.standstill import elapsed
@@ -60,22 +59,6 @@ async def test_others_are_decided_meanwhile(number: int, redis_url: str, figure:
     assert (store.leases.unconfirmed(), len(store.leases)) == ([], 0)
 
 
-@pytest.mark.usefixtures("stopwatch")
-async def test_when_redis_hangs_nobody_waits_for_all_the_others(proxy: Proxy, redis_url: str) -> None:
-    store = RedisStore(proxy.url, deadline=0.2)
-    limiter = Limiter([SOCKETS], store)
-    leases = await crowd(limiter, 300)
-    proxy.set("dead")
-    began = time.monotonic()
-    await asyncio.gather(*map(limiter.arelease, leases))
-    assert elapsed(began) < slack(0.2 + 0.3)
-    assert len(store.leases.unconfirmed()) == 300
-    proxy.set("pass")
-    proxy.cut()
-    await asyncio.to_thread(Reconciler(store).resend)
-    assert (await Limiter([SOCKETS], RedisStore(redis_url, deadline=5.0)).apeek("user:1")).remaining == LIMIT
-
-
 async def test_one_that_nobody_waits_for_is_lost_by_no_failure(proxy: Proxy, redis_url: str) -> None:
     store = RedisStore(proxy.url, deadline=1.0)
     limiter = Limiter([SOCKETS], store)
@@ -92,20 +75,6 @@ async def test_one_that_nobody_waits_for_is_lost_by_no_failure(proxy: Proxy, red
     proxy.cut()
     await asyncio.to_thread(Reconciler(store).resend)
     assert (await Limiter([SOCKETS], RedisStore(redis_url, deadline=5.0)).apeek("user:1")).remaining == LIMIT
-
-
-async def test_one_that_is_cancelled_keeps_none_of_the_others(redis_url: str) -> None:
-    store = RedisStore(redis_url, deadline=5.0)
-    limiter = Limiter([SOCKETS], store)
-    tasks = [asyncio.create_task(limiter.arelease(lease)) for lease in await crowd(limiter, 10)]
-    await asyncio.sleep(0)
-    tasks[0].cancel()
-    tasks[5].cancel()
-    done = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [isinstance(one, asyncio.CancelledError) for one in done].count(True) == 2
-    await asyncio.to_thread(Reconciler(store).resend)
-    assert (await limiter.apeek("user:1")).remaining == LIMIT
-    assert not any(isinstance(one, StoreError) for one in done)
 
 
 async def test_one_that_nobody_waits_for_travels_with_the_next_decision(redis_url: str) -> None:

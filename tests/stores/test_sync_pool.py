@@ -116,16 +116,6 @@ def test_nobody_waits_beside_a_free_connection(redis_url: str) -> None:
     line.close_idle()
 
 
-def test_waiting_ends_with_the_error_of_a_pool(redis_url: str) -> None:
-    line = Pool(sync_client(find_address(redis_url).settings, 5.0, 1).connection_pool, 1, 0.01)
-    held = line.post([pack(("PING",))])
-    with pytest.raises(sync_pool.RedisConnectionError, match="Too many connections"):
-        ask(line, "PING")
-    line.collect(held, 1)
-    assert ask(line, "PING") in (b"PONG", True)
-    line.close_idle()
-
-
 def test_a_reply_of_any_shape_and_size_is_read(redis_url: str) -> None:
     line = Pool(sync_client(find_address(redis_url).settings, 5.0, 1).connection_pool, 1, 5.0)
     large = b"x" * 200_000  # more than one read takes
