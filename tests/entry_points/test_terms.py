@@ -60,7 +60,7 @@ def test_methods(enforce: Enforce, where: str) -> None:
     assert admitted([client.post(where, headers=FORGED) for _ in range(5)]) == 2, "nor is a header"
 
 
-AUDIENCES = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("audience", "who", "counted"),
     [
         (["anonymous"], None, True),
@@ -68,15 +68,11 @@ AUDIENCES = pytest.mark.parametrize(
         (["authenticated"], None, False),
         (["authenticated"], {}, True),
         (["staff"], {}, False),
-        (["staff"], {"is_staff": True}, True),
-        (["group:partners"], {"group": "partners"}, True),
-        (["group:partners"], {"group": "partner"}, False),
+        (["staff", "group:partners"], {"is_staff": True}, True),
         (["staff", "group:partners"], {"group": "partners"}, True),
+        (["group:partners"], {"group": "partner"}, False),
     ],
 )
-
-
-@AUDIENCES
 def test_only_who_is_meant_is_counted(
     enforce: Enforce, where: str, audience: list[str], who: Any, counted: bool
 ) -> None:
@@ -117,11 +113,7 @@ def test_a_request_costs_what_the_function_of_the_rule_says(
     enforce: Enforce, where: str, rate: str, said: list[str], expected: list[int]
 ) -> None:
     enforce(api={"rate": rate, "cost": f"{__name__}.size"})
-    answers = [Client().get(f"{where}?size={each}") for each in said]
-    assert [answer.status_code for answer in answers] == expected
-    if rate == "10/min" and where != "/drf/ok":
-        assert "Retry-After" not in answers[0]
-        assert "costs more than the limit ever allows" in answers[0].content.decode()
+    assert [Client().get(f"{where}?size={each}").status_code for each in said] == expected
 
 
 def test_what_is_too_large_is_told_how_large_it_may_be(enforce: Enforce, where: str) -> None:
