@@ -117,10 +117,9 @@ def test_callers_are_told_how_much_remains(enforce: Enforce, entry_point: EntryP
         assert [answer.remaining for answer in answers] == [2, 1, 0, 0, 0]
 
 
-@pytest.mark.row("A31")
+@pytest.mark.row("A31", "R03")
 @BOTH
 @entry_points("rules")
-@pytest.mark.row("R03")
 def test_a_call_that_one_rule_refuses_is_charged_by_none(enforce: Enforce, entry_point: EntryPoint) -> None:
     roomy = rule(entry_point, rate="9/min")
     enforce(api=rule(entry_point), roomy=roomy)

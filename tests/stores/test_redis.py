@@ -73,13 +73,10 @@ FOREIGN = ["", "nan", "-5:3", "1:2:3:4:5:6:7:8:9", "9" * 17 + ":1", "\xff\x00", 
 KINDS = pytest.mark.parametrize("value", ["abc", {"tokens": "5"}, ["a", "b"]], ids=["text", "hash", "list"])
 
 
+@pytest.mark.row("F25", "F26")
 @pytest.mark.parametrize(
     ("rule", "value"),
-    [
-        pytest.param(rule, value, marks=pytest.mark.row("F26" if isinstance(value, str) else "F25"))
-        for at, value in enumerate(FOREIGN)
-        for rule in (RATES[at % 5], RATES[(at + 2) % 5])
-    ],
+    [(rule, value) for at, value in enumerate(FOREIGN) for rule in (RATES[at % 5], RATES[(at + 2) % 5])],
     ids=lambda value: value.name if isinstance(value, Rule) else ascii(value),
 )
 def test_a_foreign_value_counts_as_nothing_and_is_replaced(
@@ -162,8 +159,7 @@ def test_a_hundred_event_loops_leave_one_client_and_no_connection(
     wait_until(lambda: len(client.client_list()) <= base)  # fewer when an earlier test's are collected
 
 
-@pytest.mark.row("F51")
-@pytest.mark.row("F49")
+@pytest.mark.row("F49", "F51")
 def test_threads_and_their_event_loops_share_one_store(redis_url: str, figure: Callable[..., None]) -> None:
     limiter = Limiter([Rule("many", "1000/h", algorithm="gcra")], RedisStore(redis_url, deadline=10.0))
 
