@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -19,19 +18,11 @@ from django_throttle import rulebook
 from django_throttle.models import ThrottleOverride, ThrottleRule
 from tests.admin.conftest import errors, messages, text, url
 from tests.inside import forget_rules
-from tests.raw_rows import force
 
 pytestmark = pytest.mark.django_db
 LIST, ADD = url("throttleoverride_changelist"), url("throttleoverride_add")
-TYPED = {
-    "kind": "ip",
-    "value": "192.0.2.7",
-    "rules": "api",
-    "effect": "multiply",
-    "factor": "3",
-    "lasting": "7200",
-    "reason": "a launch",
-}
+TYPED = {"kind": "ip", "value": "192.0.2.7", "rules": "api", "effect": "multiply", "factor": "3"}
+TYPED |= {"lasting": "7200", "reason": "a launch"}
 BLOCK = {"rules": "*", "effect": "block", "factor": ""}
 REPLACE = {"effect": "replace", "factor": "", "limit": "9"}
 
@@ -57,7 +48,8 @@ def action(client: Client, name: str, *rows: ThrottleOverride) -> Any:
 
 
 class TestForm:
-    def test_what_is_typed_is_stored_with_its_end_and_its_maker(self, operator: Client) -> None:
+    @pytest.mark.django_db(transaction=True)
+    def test_what_is_typed_is_stored_and_in_force_at_once(self, operator: Client) -> None:
         form = operator.get(ADD).context["adminform"].form
         assert form["lasting"].value() == "7200"
         assert dict(form.fields["lasting"].choices)["7200"] == "2 hours from now"
@@ -68,13 +60,8 @@ class TestForm:
         assert row.until is not None
         assert before + timedelta(hours=2) <= row.until <= timezone.now() + timedelta(hours=2)
         assert LogEntry.objects.get().object_repr == "Address 192.0.2.7"
-
-    @pytest.mark.django_db(transaction=True)
-    def test_it_is_in_force_at_once_and_so_is_its_end(self, operator: Client) -> None:
-        assert rulebook.current().overrides.all == ()
-        operator.post(ADD, TYPED)
         assert [override.subject for override in rulebook.current().overrides.all] == ["ip:192.0.2.7"]
-        action(operator, "end_now", ThrottleOverride.objects.get())
+        action(operator, "end_now", row)
         assert rulebook.current().overrides.all == ()
 
     @pytest.mark.parametrize(
@@ -83,10 +70,8 @@ class TestForm:
             ({"rules": "apii"}, "rules", "There is no rule 'apii'. Did you mean 'api'?"),
             ({"value": "nobody", "kind": "user"}, "value", "No user has the id"),
             ({"value": "192.0.2.999"}, "value", "is not an address"),
-            ({"factor": ""}, "factor", ""),
             ({"effect": "replace", "factor": ""}, "rate", ""),
             ({"lasting": ""}, "lasting", ""),
-            ({"until_0": "2020-01-01", "until_1": "00:00"}, "until", "passed"),
             ({"until_0": "someday", "until_1": "00:00", "lasting": ""}, "until", ""),
             ({"until_0": "9999-12-31", "until_1": "23:59:59"}, "until", "9998"),
         ],
@@ -104,18 +89,12 @@ class TestForm:
         ("typed", "doubt"),
         [
             ({"kind": "group", "value": "support"}, "There is no group 'support'"),
-            ({"kind": "group", "value": "editors"}, None),
             ({"kind": "tenant", "value": "acme"}, "The setting TENANT is empty: the override does nothing"),
             ({"rules": "ap?s"}, "No rule is named ap?s"),
-            *(({"rules": rules}, None) for rules in ("drf-anon", "drf-*")),
-            (REPLACE, "It does not fit api, which holds as it is"),
+            ({"rules": "drf-*"}, None),
             ({**REPLACE, "rules": "api, search"}, "It does not fit api and search, which hold as they are: give what"),
-            (BLOCK, None),
             ({**BLOCK, "value": "127.0.0.0/8"}, "This override blocks you, too."),
-            (
-                {"kind": "tenant", "value": "first", **BLOCK, "effect": "exempt"},
-                "Override 1 precedes this one for every",
-            ),
+            ({"kind": "tenant", "value": "first", **BLOCK, "effect": "exempt"}, "Override 1 precedes this one for"),
         ],
         ids=str,
     )
@@ -125,7 +104,6 @@ class TestForm:
         if typed.get("value") == "first":
             settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "TENANT": "user.username"}
             create(pk=1, kind="tenant", value="first", rules="*")
-        Group.objects.create(name="editors")
         ThrottleRule.objects.create(name="search", rate="5/s")
         said = messages(operator.post(ADD, {**TYPED, **typed}))
         assert ThrottleOverride.objects.filter(created_by="somebody").count() == 1
@@ -191,30 +169,18 @@ class TestList:
             rows = operator.get(f"{LIST}?{query}").context["cl"].result_list
             assert ["user" if row.kind == "user" else row.value for row in rows] == found, query
 
-    def test_a_row_that_makes_no_sense_breaks_nothing(self, operator: Client) -> None:
-        row = create(kind="user", value="1")
-        force(ThrottleOverride, value="9" * 40, rate="often")
-        assert 'class="rule-wrong"' in operator.get(LIST).content.decode()
-        assert operator.get(change_url(row)).status_code == 200
 
-
-class TestActions:
-    def test_end_now(self, operator: Client) -> None:
-        past = timezone.now() - timedelta(hours=1)
-        rows = [create(), create(until=timezone.now() + timedelta(days=1)), create(until=past)]
-        assert messages(action(operator, "end_now", *rows)) == ["2 overrides ended."]
-        assert not ThrottleOverride.objects.in_force().exists()
-        assert ThrottleOverride.objects.get(pk=rows[2].pk).until == past
-        entries = {(entry.object_id, entry.get_change_message()) for entry in LogEntry.objects.all()}
-        assert entries == {(str(row.pk), "Ended by hand.") for row in rows[:2]}
-
-    def test_extend_from_the_end_or_from_now(self, operator: Client) -> None:
-        now = timezone.now()
-        rows = [create(), create(until=now + timedelta(hours=1)), create(until=now - timedelta(days=1))]
-        assert messages(action(operator, "extend", *rows)) == ["2 overrides extended."]
-        endless, running, over = (ThrottleOverride.objects.get(pk=row.pk).until for row in rows)
-        assert (endless, running) == (None, now + timedelta(hours=3))
-        assert over is not None
-        assert now + timedelta(hours=2) <= over <= timezone.now() + timedelta(hours=2)
-        said = " ".join(entry.get_change_message() for entry in LogEntry.objects.all())
-        assert re.fullmatch(r"(Extended by 2 hours\. ?)+", said)
+def test_end_now_and_extend(operator: Client) -> None:
+    now = timezone.now()
+    rows = [create(), create(until=now + timedelta(hours=1)), create(until=now - timedelta(days=1))]
+    assert messages(action(operator, "extend", *rows)) == ["2 overrides extended."]
+    endless, running, over = (ThrottleOverride.objects.get(pk=row.pk).until for row in rows)
+    assert (endless, running) == (None, now + timedelta(hours=3))
+    assert over is not None
+    assert now + timedelta(hours=2) <= over <= timezone.now() + timedelta(hours=2)
+    past = create(until=now - timedelta(hours=1))
+    assert messages(action(operator, "end_now", *rows, past))[-1] == "3 overrides ended."
+    assert not ThrottleOverride.objects.in_force().exists()
+    assert ThrottleOverride.objects.get(pk=past.pk).until == past.until
+    said = sorted(entry.get_change_message() for entry in LogEntry.objects.all())
+    assert said == [*["Ended by hand."] * 3, *["Extended by 2 hours."] * 2]

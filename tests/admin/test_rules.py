@@ -45,33 +45,27 @@ class TestPreview:
         """So that nothing typed is an edit of it."""
         forget_rules()
 
-    @pytest.mark.parametrize("method", ["get", "post"])
-    def test_it_says_what_is_typed_whatever_its_name(self, operator: Client, method: str) -> None:
+    def test_it_says_what_is_typed_whatever_its_name(self, operator: Client) -> None:
         ThrottleRule.objects.create(name="api", rate="5/min")
-        for name in ("api", "", "other"):
-            answer = getattr(operator, method)(PREVIEW, {**TYPED, "name": name})
-            assert answer.json() == {"words": WORDS, "errors": []}
-        assert getattr(operator, method)(PREVIEW).json()["errors"]
+        for ask in (operator.get, operator.post):
+            for name in ("api", "", "other"):
+                assert ask(PREVIEW, {**TYPED, "name": name}).json() == {"words": WORDS, "errors": []}
+            assert ask(PREVIEW).json()["errors"]
         assert operator.put(PREVIEW).status_code == 405
 
     @pytest.mark.parametrize(
         ("typed", "said"),
         [
-            ({"events": []}, "Events: This field is required."),
             ({"key": "os.abort"}, "Count by: Select a valid choice."),
             ({"cost": "many"}, "“Cost” must be a whole number from 1"),
             ({"methods": "get, psot"}, "There is no method 'PSOT'; did you mean 'POST'?"),
             ({"methods": "post", "events": ["request", "message"]}, "Methods belong to rules of HTTP requests"),
-            ({"audience": "stuff"}, "There is no audience 'stuff'; did you mean 'staff'?"),
             ({"audience": "groups:editors"}, "did you mean 'group:editors'?"),
-            ({"plans": "group:premium 1000/min"}, "Plans: A plan is written like group:premium = 1000/min"),
             ({"plans": "group:premium = 1000/day"}, "needs the window of the rule (min), so that counts are kept"),
             ({"plans": "shop.limits.plan:pro = 9/min"}, "'shop.limits.plan' is used by no rule in settings"),
             ({"warn_at": "80, 100"}, "Warn at: '80' is 80 times the limit; did you mean 80 %?"),
-            ({"warn_at": "most"}, "'most' is not a share of the limit: write 80 %"),
             ({"warn_at": "150 %"}, "Use never reaches 1.5 times the limit"),
             ({"warn_at": "0,8"}, "write 80 %, or 0.8 with a point"),
-            ({"rate": "0,5/min"}, "'0,5/min' is not a rate: the number must be whole"),
             ({"enforce_at": "2,5"}, "Write a number, with a point and no comma: 0.5."),
             ({"enforce_at": "0.5"}, "“Refuse at” must be a number from 1 to 100"),
             ({"count_on": "6xx"}, "must have HTTP statuses, from 100 to 599, or classes such as \"4xx\", not '6xx'"),
@@ -81,14 +75,6 @@ class TestPreview:
         answer = operator.post(PREVIEW, {**TYPED, **typed}).json()
         assert answer["words"] == ""
         assert said in " ".join(answer["errors"])
-
-    @pytest.mark.parametrize("field", ["methods", "audience", "count_on", "warn_at", "enforce_at", "cost", "scopes"])
-    def test_nothing_that_is_typed_breaks_it(self, operator: Client, field: str) -> None:
-        for typed in ("nan", "sNaN %", "-inf", "1e999999999 %", "9" * 5000, "\x00", "%", ",,", "٤%", "1_0.", "\ud800"):
-            given = {**TYPED, "events": ["request"], field: typed.encode("utf-8", "replace").decode()}
-            answer = operator.post(PREVIEW, given)
-            assert answer.status_code == 200 and answer.json().keys() == {"words", "errors"}
-            assert operator.post(ADD, given).status_code in (200, 302)
 
 
 class TestForm:
@@ -114,9 +100,8 @@ class TestForm:
         [
             ({"algorithm": "fixed_window"}, "burst", "belongs to"),
             ({"rate": "5/s, 10 Per Minute"}, "rate", "'10 Per Minute' is not a rate: write"),
-            ({**SOCKETS, "limit": "0"}, "limit", "must be a whole number from 1"),
-            ({**SOCKETS, "limit": "-1"}, "limit", "from 1 to 999,999,999,999,999, not -1"),
-            ({**SOCKETS, "limit": str(10**15)}, "limit", "“Limit” must be a whole number from 1 to"),
+            ({**SOCKETS, "limit": "0"}, "limit", "“Limit” must be a whole number from 1 to 999,999,999,999,999, not 0"),
+            ({**SOCKETS, "limit": str(10**15)}, "limit", "must be a whole number from 1 to"),
             ({**SOCKETS, "limit": str(2**63)}, "limit", f"not {2**63}"),
             ({"cost": "os.path.getsize"}, "cost", "is used by no rule in settings; name it there first"),
             *(({name: value}, None, "") for name, value in (("max_delay", "5"), ("timezone", "UTC"), ("strict", "on"))),
@@ -176,7 +161,6 @@ class TestForm:
             ({"scopes": "*"}, True),
             ({"scopes": "admin:*", "name": "my rule; echo $HOME"}, True),
             ({"scopes": "search"}, False),
-            ({"scopes": "*", "events": ["message"]}, False),
             ({"scopes": "*", "enabled": ""}, False),
         ],
     )
