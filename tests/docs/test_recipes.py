@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import logging.config
 import sys
-import threading
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.http import HttpRequest
 from django.test import Client, RequestFactory
 from django.urls import clear_url_caches, include, path
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
-from django_throttle.checks import settings as checked_settings
 from django_throttle.core import Decision, Reason, Rule
 from django_throttle.exceptions import Refused
 from django_throttle.identity import HttpWho, ScopeWho
-from django_throttle.logins import UNCLEAR
 from django_throttle.signals import quota_warning
 from django_throttle.site_queues import tasks_module
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
 from tests.consumers import opened, socket
 from tests.doors import Enforce, enforcer
-from tests.other_side import other_side
 from tests.outside.answers import assert_shown
 from tests.pages import block, run, seen, shown
 from tests.sockets.guarded import Line
 
 enforce = pytest.fixture(enforcer)
-(QUOTAS, TOLD), (OPERATIONS, GRAPHQL, *_VIEWS), (*_, ACCOUNT) = map(shown, ("quotas", "graphql", "logins"))
-(_, PLAN_FUNCTION, BY_FUNCTION, AUDIENCES), (CRM, CUSTOMER) = shown("plans"), shown("outgoing")
+(QUOTAS, TOLD), (OPERATIONS, GRAPHQL, *_VIEWS) = shown("quotas"), shown("graphql")
+_, PLAN_FUNCTION, BY_FUNCTION, _AUDIENCES = shown("plans")
 
 
 @pytest.fixture
@@ -104,45 +98,14 @@ def test_a_hundred_aliased_logins_cost_a_hundred_times_one(rules: Any, shop: Any
     assert decide(post([{"query": "query { me }"}] * 100)).remaining == 890
 
 
-@pytest.mark.django_db
-def test_a_login_by_name_or_address_is_about_one_account() -> None:
-    account = run(ACCOUNT)["account"]
-    anna = User.objects.create_user("Anna", email="Anna@example.org")
-
-    def said(**form: Any) -> Any:
-        return account(RequestFactory().post("/", form))
-
-    assert said(login="anna") == said(login="ANNA@example.org ") == f"account {anna.pk}"
-    assert said(login="Otto") == "name otto"
-    lea = User.objects.create_user("Léa", email="lea@example.org")
-    assert said(login="Léa") == said(login="lea@example.org") == f"account {lea.pk}"
-    assert said(other="anna") == said(login=["anna", "otto"]) == f"name {UNCLEAR}"
-    assert account(RequestFactory().get("/")) is None
-
-
-@pytest.mark.usefixtures("servers")
-async def test_calls_to_others_wait_and_heed(rules: Any) -> None:
-    rules(CRM)
-    names = run(CUSTOMER)
-    with other_side() as other:
-        names["crm"].base_url = other.url
-        other.body = b'{"name": "Anna"}'
-        assert [await names["customer"](1) for _ in range(3)] == [{"name": "Anna"}] * 3
-        other.answers = [(503, {"Retry-After": "60"})]
-        assert [await names["customer"](1) for _ in range(2)] == [None, None]
-        assert len(other.arrivals) == 4
-        await names["crm"].aclose()
-
-
-class TestPlans:
-    def test_a_function_names_the_plan(self, rules: Any, shop: Any) -> None:
-        vars(shop).update(run(PLAN_FUNCTION))
-        rules(BY_FUNCTION)
-        for plan, limit, slots in (("free", 100, 3), ("pro", 1000, 3), ("team", 5000, 50)):
-            user = SimpleNamespace(plan=plan, pk=1, is_authenticated=True)
-            for event, found in (("request", limit), ("connection", slots)):
-                facts = Facts("api", (event,), ScopeWho({"user": user, "client": ("192.0.2.1", 1)}))
-                assert limiter.decide(facts).limit == found
+def test_a_function_names_the_plan(rules: Any, shop: Any) -> None:
+    vars(shop).update(run(PLAN_FUNCTION))
+    rules(BY_FUNCTION)
+    for plan, limit, slots in (("free", 100, 3), ("pro", 1000, 3), ("team", 5000, 50)):
+        user = SimpleNamespace(plan=plan, pk=1, is_authenticated=True)
+        for event, found in (("request", limit), ("connection", slots)):
+            facts = Facts("api", (event,), ScopeWho({"user": user, "client": ("192.0.2.1", 1)}))
+            assert limiter.decide(facts).limit == found
 
 
 def test_a_key_has_less_than_its_user_and_a_user_less_than_the_tenant(rules: Any) -> None:
@@ -159,17 +122,8 @@ def test_a_key_has_less_than_its_user_and_a_user_less_than_the_tenant(rules: Any
     assert decide(post(None, 1, "other"), cost=100).allowed
 
 
-def test_only_keys_that_were_handed_out_have_budgets(enforce: Enforce, shop: Any) -> None:
-    vars(shop).update(run(shown("tenants")[1]))
-    shop.PARTNERS[hashlib.sha256(b"a-key").hexdigest()] = "acme"
-    enforce(partners={"rate": "2/min", "key": "shop.limits.partner"})
-    for key, allowed in (("a-key", [True, True, False]), ("made up", [True] * 3)):
-        assert [decide(post(**{"X-Partner-Key": key})).allowed for _ in range(3)] == allowed
-
-
-QUEUE, MAILS, TRY, BUCKET, _SLOTS, _EXPORTS, REMINDERS, _STRICT, JOB = shown(
-    "tasks"
-)  # their worker is played by tests/outside
+# The worker of the others is played by tests/outside.
+QUEUE, _MAILS, _TRY, BUCKET, _SLOTS, _EXPORTS, REMINDERS, _STRICT, _JOB = shown("tasks")
 
 
 @pytest.mark.parametrize(("code", "at_once"), [(QUEUE, 1), (BUCKET, 10)])
@@ -186,12 +140,6 @@ def test_what_ten_mails_a_minute_mean(enforce: Enforce, clock: FrozenClock, code
             remind(1)
         with pytest.raises(Refused):
             remind(1)
-
-
-def test_a_job_ends_the_background_threads(capsys: pytest.CaptureFixture[str]) -> None:
-    run(JOB)["job"](1)
-    assert capsys.readouterr().out == "a report for user 1\n"
-    assert not [thread for thread in threading.enumerate() if thread.name == "django_throttle agent"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -234,13 +182,6 @@ def test_the_filter_keeps_refused_handshakes_out_of_the_log_and_nothing_else(cap
     finally:
         server.filters[:] = before
     assert [record.getMessage() for record in caplog.records] == ["Exception in ASGI application"]
-
-
-@pytest.mark.parametrize("code", [code for code in shown("proxy") if "TRUSTED_PROXIES" in code])
-def test_every_way_to_name_proxies_passes_the_checks(code: str, settings: Any) -> None:
-    settings.DJANGO_THROTTLE = run(code)["DJANGO_THROTTLE"]
-    assert checked_settings.check_settings(None) == []
-    assert "django_throttle.W012" not in {message.id for message in checked_settings.check_deployment(None)}
 
 
 def assert_answers(page: str, *answers: Any) -> None:

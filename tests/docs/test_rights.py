@@ -47,19 +47,11 @@ RULES = (
 )
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[RedisServer]:
+@pytest.fixture
+def server(servers: None) -> Iterator[RedisServer]:
+    """A server that has this user, and refuses it nothing during the test."""
     with RedisServer() as started, started.client() as client:
         assert client.execute_command(*PRINTED)
-        yield started
-
-
-@pytest.fixture
-def server(started: RedisServer, servers: None) -> Iterator[RedisServer]:
-    """An empty server, which refuses nobody during the test."""
-    with started.client() as client:
-        client.flushall()
-        client.acl_log_reset()
         yield started
         log = client.acl_log()
     # What a client says of itself, it does not mind being refused.
@@ -82,25 +74,26 @@ def test_it_names_every_command_of_every_script_and_each_can_be_read() -> None:
 
 
 @pytest.mark.row("A60")
-@pytest.mark.parametrize("rule", [*RULES, RULES], ids=lambda rule: getattr(rule, "name", "all at once"))
-def test_decisions(server: RedisServer, rule: Rule | tuple[Rule, ...]) -> None:
-    store, rules = store_of(server, database=0), [rule] if isinstance(rule, Rule) else rule
-    with server.client() as client:
-        for each in rules:  # which is mended
-            client.hset(store.counter_key(each, "user:1"), "field", "value")
-    limiter = Limiter(rules, store)
-    for _ in range(3):
-        decision = limiter.acquire("user:1", cost=2)
-        assert decision.allowed and not decision.degraded
-    assert not limiter.peek("user:1").degraded
-    assert not limiter.acquire("user:1", cost=99).degraded
-    flush(store.local_limits, store.aggregator)
-    limiter.reset("user:1")
-    limiter.release(decision.lease)
-    for each in rules:
-        if each.plan.code and not each.is_concurrency:
-            limiter.acquire("user:1")
-            store.send([refund_call(store, [PastCharge(Charge(each, "user:1", 1), 0, 0)])])
+def test_decisions(server: RedisServer) -> None:
+    store = store_of(server, database=0)
+    for rules in (*((rule,) for rule in RULES), RULES):
+        with server.client() as client:
+            client.flushall()
+            for each in rules:  # which is mended
+                client.hset(store.counter_key(each, "user:1"), "field", "value")
+        limiter = Limiter(rules, store)
+        for _ in range(3):
+            decision = limiter.acquire("user:1", cost=2)
+            assert decision.allowed and not decision.degraded
+        assert not limiter.peek("user:1").degraded
+        assert not limiter.acquire("user:1", cost=99).degraded
+        flush(store.local_limits, store.aggregator)
+        limiter.reset("user:1")
+        limiter.release(decision.lease)
+        for each in rules:
+            if each.plan.code and not each.is_concurrency:
+                limiter.acquire("user:1")
+                store.send([refund_call(store, [PastCharge(Charge(each, "user:1", 1), 0, 0)])])
 
 
 @override_settings(DJANGO_THROTTLE={"AGENT": False, "DATABASE_RULES": False})
