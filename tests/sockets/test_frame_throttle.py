@@ -135,12 +135,3 @@ async def test_what_goes_on_beside_a_frame_is_charged_too(
         line.send(text)
         await line.until(lambda: answer in line.frames)
     await becomes(units)
-
-
-async def test_a_reserve_of_two_purchases_is_settled_as_one(enforce_live: Live, monkeypatch: Any) -> None:
-    monkeypatch.setattr("django_throttle.core.prepaid.PrepaidBudget.size", lambda *_, **__: 15)
-    enforce_live(tokens=MEASURED)
-    async with Line(Talk.as_asgi()) as line:
-        line.send(*["spend 1"] * 6)
-        await line.until(lambda: line.frames == ["spent"] * 6)
-    await becomes(6)

@@ -39,6 +39,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("scope", ["chat"], "must be a name, not \\['chat'\\]"),
     ("refuse", "frmae", "one of http, frame, not 'frmae'; did you mean 'frame'"),
     ("refuse", ["frame"], "one of http, frame"),
+    ("answers", "onec", "answers must be one of each, once, not 'onec'"),
     ("payload", {"error": "slow down"}, "payload must be a function"),
     ("payload", asynchronous, "must not be asynchronous"),
     ("coalesce", "symbol", "coalesce must be a function"),

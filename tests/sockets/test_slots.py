@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,11 +18,10 @@ from django_throttle.stores import RedisStore, get_store
 from tests.clock import LoopClock
 from tests.consumers import TWO_SOCKETS, AsyncEcho, SyncEcho, held
 from tests.doors import Enforce
-from tests.forks import holds_in_child
 from tests.inside import count_in
 from tests.proxy import Proxy
 from tests.servers import RedisServer
-from tests.sockets.guarded import Line, becomes, scripts, used
+from tests.sockets.guarded import Line, becomes, scripts
 
 LIMIT = 1000
 MANY = {**TWO_SOCKETS, "limit": LIMIT}
@@ -50,33 +48,22 @@ def fails_sync(*_: Any, **__: Any) -> None:
     raise Broken
 
 
-async def bare(scope: Any, receive: Any, send: Any) -> None:
-    """Run until the client says something, or goes."""
+async def breaking(scope: Any, receive: Any, send: Any) -> None:
     await receive()
     await send({"type": "websocket.accept"})
     await receive()
-
-
-async def breaking(scope: Any, receive: Any, send: Any) -> None:
-    await bare(scope, receive, send)
     raise Broken
 
 
-def failing(base: Any, **attributes: Any) -> Any:
-    return type("Failing", (base,), attributes).as_asgi()
-
-
-# Channels has threads of its own, which a fork would lose.
-PLAIN = ThrottleMiddleware(bare, scope="chat")
-FAILING = {
-    "a layer": failing(AsyncEcho, groups=["lobby"]),
-    "a layer, sync": failing(SyncEcho, groups=["lobby"]),
-    "disconnect": failing(AsyncEcho, disconnect=fails),
-    "disconnect, sync": failing(SyncEcho, disconnect=fails_sync),
-    "websocket_disconnect": failing(AsyncEcho, websocket_disconnect=fails),
-    "receive": failing(AsyncEcho, receive=fails),
-    "receive, sync": failing(SyncEcho, receive=fails_sync),
-    "an application": ThrottleMiddleware(breaking, scope="chat"),
+FAILING: dict[str, Any] = {
+    "a layer": (AsyncEcho, {"groups": ["lobby"]}),
+    "a layer, sync": (SyncEcho, {"groups": ["lobby"]}),
+    "disconnect": (AsyncEcho, {"disconnect": fails}),
+    "disconnect, sync": (SyncEcho, {"disconnect": fails_sync}),
+    "websocket_disconnect": (AsyncEcho, {"websocket_disconnect": fails}),
+    "receive": (AsyncEcho, {"receive": fails}),
+    "receive, sync": (SyncEcho, {"receive": fails_sync}),
+    "an application": None,
 }
 
 
@@ -85,13 +72,15 @@ FAILING = {
 async def test_f47_something_fails_as_a_socket_ends(enforce: Enforce, settings: Any, fault: str) -> None:
     settings.CHANNEL_LAYERS = {"default": {"BACKEND": "tests.sockets.test_slots.BrokenLayer"}}
     store = enforce(sockets=MANY)
-    lines = [await Line(FAILING[fault]).open() for _ in range(20)]
+    if FAILING[fault] is None:
+        app = ThrottleMiddleware(breaking, scope="chat")
+    else:
+        base, attributes = FAILING[fault]
+        app = type("Failing", (base,), attributes).as_asgi()
+    lines = [await Line(app).open() for _ in range(20)]
     assert held(store) == 20
     for line in lines:
-        if fault.startswith("receive"):
-            line.send("x")
-        else:
-            line.leave()
+        line.send("x") if fault.startswith("receive") else line.leave()
     ended = await asyncio.gather(*(line.ended() for line in lines), return_exceptions=True)
     assert {type(error) for error in ended} == {Broken}
     assert held(store) == 0
@@ -140,39 +129,11 @@ class TestUnaccepted:
             assert line.sent == [{"type": "websocket.close", "code": 4408, "reason": "not accepted"}]
         assert heard == [{"type": "websocket.disconnect", "code": 4408, "reason": "not accepted"}] * 5
 
-    @pytest.mark.row("A42")
-    async def test_a42_a_flood_at_a_full_cap_asks_ten_times_a_second(
-        self, enforce_live: Any, redis_server: RedisServer, monkeypatch: Any, figure: Callable[..., None]
-    ) -> None:
-        """No rate charges what the cap refuses, so the cap itself bounds what Redis is asked; a free slot shows."""
-        store, now = enforce_live(sockets=TWO_SOCKETS, knocks=KNOCKS), [0.0]
-        monkeypatch.setattr(store.denials, "_clock", lambda: now[0])
-        async with Line():
-            async with Line():
-                with redis_server.client() as redis:
-                    before = scripts(redis)
-                    for number in range(300):
-                        now[0] = number / 300
-                        assert (await Line().open()).closed
-                    calls = scripts(redis) - before
-                figure("questions to Redis in a second at a full cap", calls)
-                assert calls <= 10 + 10 + 1
-            now[0] += 0.2
-            await becomes(lambda: not store.leases.unconfirmed())
-            assert (await Line().open()).closed is None
-
 
 async def never(scope: Any, receive: Any, send: Any) -> None:
     """Accepts nobody, as an attacker's handshakes may well have it."""
     await receive()
     await receive()
-
-
-@pytest.fixture
-def store(enforce_live: Any) -> Iterator[RedisStore]:
-    store = enforce_live(sockets=MANY)
-    yield store
-    store.transport.client.connection_pool.disconnect()
 
 
 @pytest.mark.row("F48")
@@ -219,47 +180,6 @@ async def test_f48_cancelled_at_any_moment(
         assert not store.transport.breaker.is_open
         for each in (store, near):
             each.transport.client.connection_pool.disconnect()
-
-
-async def one_more(others: int) -> bool:
-    """A socket comes, is counted beside the others of its process and of all, and goes."""
-    store = get_store()
-    before = held(store)
-    async with Line(PLAIN):
-        assert (held(store), used(store, "everyone")) == (before + 1, others + 1)
-    await becomes(lambda: not store.leases.unconfirmed())
-    return held(store) == before and used(store, "everyone") == others
-
-
-@pytest.mark.row("F49")
-def test_f49_sockets_on_many_loops(store: RedisStore) -> None:
-    """Loops one after the other, and four threads with one each: a client for each loop that lives."""
-    for _ in range(12):
-        assert asyncio.run(one_more(0))
-    assert len(store.transport.loops) <= 1
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda _: asyncio.run(come_and_go()), range(12)))
-    assert len(store.transport.loops) <= 4
-    assert held(store) == 0
-    assert asyncio.run(one_more(0))
-
-
-@pytest.mark.row("F50")
-def test_f50_a_server_that_forks_while_it_holds_a_socket(servers: None, store: Any) -> None:
-    """Each process counts its own; the child gives back nothing of its parent's, and uses its own connections."""
-    with asyncio.Runner() as runner:
-        line = runner.run(Line(PLAIN).open())
-        mine = {connection["id"] for connection in store.transport.client.client_list()}
-
-        def claim() -> bool:
-            assert held(store) == 0, "what the parent holds is not the child's"
-            assert asyncio.run(one_more(1))
-            return not mine & {store.transport.client.client_id()}
-
-        assert all(holds_in_child(claim) for _ in range(2))
-        assert runner.run(one_more(1))
-        runner.run(line.close())
-        assert runner.run(one_more(0))
 
 
 class Grouped(ThrottledConsumerMixin, AsyncWebsocketConsumer):
