@@ -12,7 +12,7 @@ import pytest
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Rule
-from tests.consumers import TWO_SOCKETS, AsyncEcho, PlainEcho, SyncEcho, held, opened, socket
+from tests.consumers import TWO_SOCKETS, AsyncEcho, PlainEcho, SyncEcho, held
 from tests.doors import BOTH, Enforce
 from tests.inside import counters
 from tests.sockets.guarded import Line, blocked, only, used
@@ -45,16 +45,21 @@ async def test_of_one_scope_it_is_charged_once(enforce: Enforce, consumer: Any) 
 @BOTH
 async def test_what_both_match_is_charged_once_and_each_other_rule_too(enforce: Enforce) -> None:
     store = enforce(
-        sockets={**ONE, "scopes": ["*"]},
-        everywhere={**WINDOW, "rate": "3/min", "events": ["connect", "message"]},
+        sockets={**TWO_SOCKETS, "scopes": ["*"]},
+        room={**ONE, "scopes": ["chat"]},
+        everywhere={**WINDOW, "rate": "4/min", "events": ["connect", "message"]},
         site={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["site"]},
         chat={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["chat"]},
     )
     async with line() as socket:
-        assert held(store) == 1
-        socket.send("one", "two", "three")
+        leases = only().leases
+        assert (held(store), len(leases)) == (2, 2)
+        assert store.leases.unreleased() == {lease.id for lease in leases}
+        assert (await line().open()).closed, "the inner one refuses"
+        assert held(store) == 2
+        socket.send("one", "two", "three", "four")
         assert (await socket.error())["rule"] == "everywhere"
-        assert socket.frames[:2] == ["one", "two"]
+        assert socket.frames[:3] == ["one", "two", "three"]
     assert held(store) == 0
 
 
@@ -78,17 +83,6 @@ async def test_a_handshake_that_the_inner_one_refuses_is_charged_by_none(enforce
         rules = Rule("everywhere", **everywhere), Rule("stubborn", **stubborn)
         assert [used(store, "everyone", rule) for rule in rules] == [1, 3]
         assert held(store) == 1
-
-
-async def test_each_takes_its_own_slots_and_one_socket_has_them_all(enforce: Enforce) -> None:
-    store = enforce(site={**TWO_SOCKETS, "scopes": ["site"]}, chat={**ONE, "scopes": ["chat"]})
-    async with line():
-        leases = only().leases
-        assert (held(store), len(leases)) == (2, 2)
-        assert store.leases.unreleased() == {lease.id for lease in leases}
-        assert (await line().open()).closed, "the inner one refuses"
-        assert held(store) == 2
-    assert held(store) == 0
 
 
 async def test_who_is_refused_further_out_is_not_silent_within(enforce: Enforce, loop_clock: Any) -> None:
@@ -131,9 +125,6 @@ async def test_a_reset_reaches_the_inner_one(enforce: Enforce) -> None:
         await socket.until(lambda: socket.frames[2:] == ["again"])
 
 
-CONNECT: dict[str, Any] = {"type": "websocket.connect"}
-
-
 class Failure(Exception):
     """An error of the site's own."""
 
@@ -144,64 +135,42 @@ def without(scope: Any) -> None:
 
 def frozen(scope: Any) -> None:
     """A scope that answers nothing any more."""
-    for name in list(scope):
-        del scope[name]
+    scope.clear()
     scope["django_throttle"] = 42
-
-
-class Events:
-    """The events that several consumers of one socket each receive."""
-
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[Any] = asyncio.Queue()
-        self.receive = self.queue.get
-
-    def put(self, *events: dict[str, Any]) -> None:
-        for event in events:
-            self.queue.put_nowait(event)
-
-    async def send(self, event: dict[str, Any]) -> None:
-        self.put(event)
 
 
 @pytest.mark.parametrize("guard", ["mixin", "middleware", "both"])
 @pytest.mark.parametrize("spoil", [dict.clear, without, frozen])
 async def test_a_consumer_that_empties_it(enforce: Enforce, spoil: Callable[[Any], None], guard: str) -> None:
-    class Spoiling:
-        async def disconnect(self, code: int) -> None:
-            spoil(self.scope)  # type: ignore[attr-defined]
-            raise Failure
+    async def disconnect(self: Any, code: int) -> None:
+        spoil(self.scope)
+        raise Failure
 
     base = PlainEcho if guard == "middleware" else AsyncEcho
-    app = type("Consumer", (Spoiling, base), {}).as_asgi()
-    app = app if guard == "mixin" else ThrottleMiddleware(app, "around")
+    app = type("Consumer", (base,), {"disconnect": disconnect}).as_asgi()
     store = enforce(sockets=TWO_SOCKETS)
-    for _ in range(4):
-        communicator = await opened(app)
+    for _ in range(2):
+        socket = await Line(app if guard == "mixin" else ThrottleMiddleware(app, "around")).open()
         assert held(store) == 1
         with pytest.raises(Failure) as raised:
-            await communicator.disconnect()
+            await socket.close()
         assert raised.value.__context__ is None, "nothing else is logged"
         assert (held(store), len(open_sockets)) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", [dict, UserDict])
-async def test_consumers_side_by_side(enforce: Enforce, kind: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("scopes", [("chat", "chat"), ("chat", "news")])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_consumers_side_by_side(
+    enforce: Enforce, kind: Callable[..., Any], scopes: tuple[str, str], order: tuple[int, int]
+) -> None:
     """As a demultiplexer has them: both begin at once, and either may end first."""
     store = enforce(sockets={**TWO_SOCKETS, "limit": 4})
-    for scopes in (("chat", "chat"), ("chat", "news")):
-        for order in ((0, 1), (1, 0)):
-            scope = kind(socket().scope)
-            parts = [Events(), Events()]
-            apps = [ThrottleMiddleware(PlainEcho.as_asgi(), scope) for scope in scopes]
-            pairs, sent = zip(apps, parts, strict=True), Events()
-            both = [asyncio.create_task(app(scope, part.receive, sent.send)) for app, part in pairs]
-            await asyncio.sleep(0)  # both wait for their first event
-            for part in parts:
-                part.put(CONNECT)
-            assert [(await sent.receive())["type"] for _ in both] == ["websocket.accept"] * 2
-            assert held(store) > 0
-            for place in order:
-                parts[place].put({"type": "websocket.disconnect", "code": 1000})
-                await both[place]
-            assert (held(store), len(open_sockets), dict(scope).get("django_throttle")) == (0, 0, None)
+    lines = [Line(ThrottleMiddleware(PlainEcho.as_asgi(), scope)) for scope in scopes]
+    lines[0].scope = lines[1].scope = shared = kind(lines[0].scope)
+    await asyncio.gather(*(each.open() for each in lines))
+    assert [each.sent[0]["type"] for each in lines] == ["websocket.accept"] * 2
+    assert held(store) > 0
+    for place in order:
+        await lines[place].close()
+    assert (held(store), len(open_sockets), dict(shared).get("django_throttle")) == (0, 0, None)
