@@ -26,7 +26,6 @@ from django_throttle.observe import reports
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.error_frames import encode
-from django_throttle.stores import get_store
 from tests.clock import FrozenClock, LoopClock
 from tests.consumers import EVERY_KIND, TWO_FRAMES, TWO_SOCKETS, AsyncEcho, held
 from tests.doors import BOTH, Enforce
@@ -39,85 +38,87 @@ SHARED = {"rate": "1000/h", "events": ["message"], "key": "ip", "algorithm": "fi
 AT_ONCE = pytest.mark.usefixtures("loop_clock")
 
 
-class TestRefusals:
-    @BOTH
-    async def test_a_refused_frame_is_dropped_and_told_once(self, enforce: Enforce, clock: FrozenClock) -> None:
-        enforce(frames=TWO_FRAMES)
-        clock.to(17.25)
-        async with Line(answers="once") as line:
-            line.send("one", "two", "three", "four")
-            assert await line.error() == {
-                "type": "error",
-                "code": "rate_limited",
-                "detail": "Rate limit exceeded. Try again in 43 seconds.",
-                "rule": "frames",
-                "limit": 2,
-                "remaining": 0,
-                "window": 60,
-                "retry_after": 42.75,
-                "reference": ident_for_logs("everyone"),
-            }
-            await line.until(lambda: only().refused == 2)
-            clock.to(60)
-            line.send("five")
-            assert await line.received(3) == ["one", "two", "five"]
-            assert len(line.told("error")) == 1
+@BOTH
+async def test_a_refused_frame_is_dropped_and_told_once(enforce: Enforce, clock: FrozenClock) -> None:
+    enforce(frames=TWO_FRAMES)
+    clock.to(17.25)
+    async with Line(answers="once") as line:
+        line.send("one", "two", "three", "four")
+        assert await line.error() == {
+            "type": "error",
+            "code": "rate_limited",
+            "detail": "Rate limit exceeded. Try again in 43 seconds.",
+            "rule": "frames",
+            "limit": 2,
+            "remaining": 0,
+            "window": 60,
+            "retry_after": 42.75,
+            "reference": ident_for_logs("everyone"),
+        }
+        await line.until(lambda: only().refused == 2)
+        clock.to(60)
+        line.send("five")
+        assert await line.received(3) == ["one", "two", "five"]
+        assert len(line.told("error")) == 1
 
-    @AT_ONCE
-    async def test_a_new_streak_is_told_again_and_an_allowed_frame_ends_one(self, enforce: Enforce) -> None:
-        enforce(own=ONE_OWN)
-        async with Line(answers="once") as line:
-            for minute in range(1, 4):
-                line.send("in", *["over"] * 9)  # the tenth in a row would close it
-                await line.until(lambda minute=minute: only().refused == 9 * minute)
-                assert (len(texts(line)), len(line.told("error")), line.closed) == (minute, minute, None)
-                await asyncio.sleep(60)
 
-    @EVERY_KIND
-    async def test_closes_with_4429_after_ten_in_a_row(self, enforce: Enforce, app: Any) -> None:
-        store = enforce(sockets=TWO_SOCKETS, frames={**TWO_FRAMES, "rate": "1/min"})
-        line = await Line(app).open()
-        line.send(*["{}"] * 12)
-        reason = "rate limited; retry_after=60"
-        assert await line.closing() == {"type": "websocket.close", "code": 4429, "reason": reason}
-        await line.ended()
-        assert (line.frames[0], len(line.told("error")), len(line.frames), held(store)) == ({}, 5, 6, 0)
+@AT_ONCE
+async def test_a_new_streak_is_told_again_and_an_allowed_frame_ends_one(enforce: Enforce) -> None:
+    enforce(own=ONE_OWN)
+    async with Line(answers="once") as line:
+        for minute in range(1, 4):
+            line.send("in", *["over"] * 9)  # the tenth in a row would close it
+            await line.until(lambda minute=minute: only().refused == 9 * minute)
+            assert (len(texts(line)), len(line.told("error")), line.closed) == (minute, minute, None)
+            await asyncio.sleep(60)
 
-    async def test_what_follows_our_close_reaches_no_one(self, enforce: Enforce) -> None:
-        """The application is told, and its last words are swallowed."""
-        codes: list[int] = []
 
-        @accepting
-        async def stubborn(receive: Any, send: Any) -> None:
-            while len(codes) < 2:
-                event = await receive()
-                if event["type"] == "websocket.disconnect":
-                    codes.append(event["code"])
-                    await send({"type": "websocket.send", "text": "goodbye"})
-                    await send({"type": "websocket.close"})
+@EVERY_KIND
+async def test_closes_with_4429_after_ten_in_a_row(enforce: Enforce, app: Any) -> None:
+    store = enforce(sockets=TWO_SOCKETS, frames={**TWO_FRAMES, "rate": "1/min"})
+    line = await Line(app).open()
+    line.send(*["{}"] * 12)
+    reason = "rate limited; retry_after=60"
+    assert await line.closing() == {"type": "websocket.close", "code": 4429, "reason": reason}
+    await line.ended()
+    assert (line.frames[0], len(line.told("error")), len(line.frames), held(store)) == ({}, 5, 6, 0)
 
-        enforce(frames={**TWO_FRAMES, "cost": 2})
-        line = await Line(inside=stubborn).open()
-        line.send(*["x"] * 14)
-        await line.close()
-        assert codes == [4429, 1000]
-        assert [event["type"].partition(".")[2] for event in line.sent] == ["accept", *["send"] * 5, "close"]
-        assert line.frames == line.told("error")
 
-    async def test_before_accept_nothing_is_said(self, enforce: Enforce) -> None:
-        async def hesitant(scope: Any, receive: Any, send: Any) -> None:
-            assert (await receive())["type"] == "websocket.connect"
-            assert (await receive())["text"] == "in"
-            assert (await receive())["type"] == "websocket.disconnect"
+async def test_what_follows_our_close_reaches_no_one(enforce: Enforce) -> None:
+    """The application is told, and its last words are swallowed."""
+    codes: list[int] = []
 
-        enforce(frames={**TWO_FRAMES, "cost": 2})
-        line = Line(inside=hesitant)
-        opening = asyncio.ensure_future(line.open())
-        await asyncio.sleep(0)
-        line.send("in", *["over"] * 20)
-        line.leave()
-        await opening
-        assert line.sent == []
+    @accepting
+    async def stubborn(receive: Any, send: Any) -> None:
+        while len(codes) < 2:
+            event = await receive()
+            if event["type"] == "websocket.disconnect":
+                codes.append(event["code"])
+                await send({"type": "websocket.send", "text": "goodbye"})
+                await send({"type": "websocket.close"})
+
+    enforce(frames={**TWO_FRAMES, "cost": 2})
+    line = await Line(inside=stubborn).open()
+    line.send(*["x"] * 14)
+    await line.close()
+    assert codes == [4429, 1000]
+    assert [event["type"].partition(".")[2] for event in line.sent] == ["accept", *["send"] * 5, "close"]
+    assert line.frames == line.told("error")
+
+
+async def test_before_accept_nothing_is_said(enforce: Enforce) -> None:
+    async def hesitant(scope: Any, receive: Any, send: Any) -> None:
+        events = [await receive() for _ in range(3)]
+        assert [event["type"].partition(".")[2] for event in events] == ["connect", "receive", "disconnect"]
+
+    enforce(frames={**TWO_FRAMES, "cost": 2})
+    line = Line(inside=hesitant)
+    opening = asyncio.ensure_future(line.open())
+    await asyncio.sleep(0)
+    line.send("in", *["over"] * 20)
+    line.leave()
+    await opening
+    assert line.sent == []
 
 
 def test_a_payload_is_text_bytes_or_json() -> None:
@@ -146,75 +147,66 @@ async def test_a_refused_frame_is_held_up(
     assert texts(line) == [*"abc"[:passed]]
 
 
-class TestOwnRules:
-    """Rules of the key "connection": counted in the process, first of all, and gone with the socket."""
-
-    async def test_each_socket_has_its_own_budget(self, enforce: Enforce) -> None:
-        store = enforce(own=OWN)
-        async with Line() as first, Line() as second:
-            first.send("1", "2", "3", "4")
-            error = await first.error()
-            second.send("1", "2", "3")
-            assert await second.received(3) == texts(first) == ["1", "2", "3"]
-        assert (error["code"], error["rule"], error["limit"], error["window"]) == ("rate_limited", "own", 3, 60)
-        assert 0 < error["retry_after"] <= 20
-        assert counters(store) == {}, "no store was asked"
-
-    async def test_what_others_refuse_costs_them_nothing(self, enforce: Enforce, clock: FrozenClock) -> None:
-        enforce(own=OWN, shared={**SHARED, "rate": "1/min"}, MAX_VIOLATIONS=0)
-        async with Line() as line:
-            line.send(*"123456")
-            for minute in (1, 2):
-                await line.until(lambda minute=minute: only().refused == 5 and len(texts(line)) == minute)
-                clock.to(60 * minute)
-                line.send("again")
-            await line.received(3)
-            assert {error["rule"] for error in line.told("error")} == {"shared"}, "its own three were never used up"
-
-    async def test_they_come_before_all_others_and_cost_them_nothing(self, enforce: Enforce) -> None:
-        store = enforce(own=OWN, shared=SHARED)
-        async with Line() as line:
-            line.send(*"12345")
-            await line.error()
-        assert [state[-1] for state, _ in counters(store).values()] == [3]
+async def test_each_socket_has_a_budget_of_its_own_which_comes_first(enforce: Enforce) -> None:
+    """What it refuses costs the other rules nothing."""
+    store = enforce(own=OWN, shared=SHARED)
+    async with Line() as first, Line() as second:
+        first.send("1", "2", "3", "4")
+        error = await first.error()
+        second.send("1", "2", "3")
+        assert await second.received(3) == texts(first) == ["1", "2", "3"]
+    assert (error["code"], error["rule"], error["limit"], error["window"]) == ("rate_limited", "own", 3, 60)
+    assert 0 < error["retry_after"] <= 20
+    assert [state[-1] for state, _ in counters(store).values()] == [6]
 
 
-class TestPrices:
-    async def test_a_frame_costs_what_the_consumer_says(self, enforce: Enforce) -> None:
-        class Weighed(AsyncEcho):
-            def throttle_cost(self, message: dict[str, Any]) -> int:
-                return len(message["text"])
+async def test_what_others_refuse_costs_a_socket_s_own_rule_nothing(enforce: Enforce, clock: FrozenClock) -> None:
+    enforce(own=OWN, shared={**SHARED, "rate": "1/min"}, MAX_VIOLATIONS=0)
+    async with Line() as line:
+        line.send(*"123456")
+        for minute in (1, 2):
+            await line.until(lambda minute=minute: only().refused == 5 and len(texts(line)) == minute)
+            clock.to(60 * minute)
+            line.send("again")
+        await line.received(3)
+        assert {error["rule"] for error in line.told("error")} == {"shared"}, "its own three were never used up"
 
-        enforce(frames={**TWO_FRAMES, "rate": "10/min"})
-        async with Line(Weighed.as_asgi()) as line:
-            line.send("12345678", "123")
-            assert (await line.error())["remaining"] == 2
-            line.send("12", "too much for any minute")
-            assert (await line.error(2))["retry_after"] is None
-            assert [text for text in line.frames if text in (12345678, 12)] == [12345678, 12]
 
-    async def test_bytes(self, enforce: Enforce) -> None:
-        enforce(volume={**OWN, "rate": "10/min", "unit": "bytes"})
-        async with Line() as line:
-            line.send("x" * 11)
-            assert (await line.error())["retry_after"] is None, "larger than the budget"
-            only().reset()
-            await asyncio.sleep(0)
-            line.send("12345", "üü", "", "12")
-            assert (await line.error(2))["remaining"] == 1
-            assert texts(line) == ["12345", "üü", ""]
+async def test_a_frame_costs_what_the_consumer_says(enforce: Enforce) -> None:
+    def weight(consumer: Any, message: dict[str, Any]) -> int:
+        return len(message["text"])
 
-    @BOTH
-    async def test_requests_and_frames_draw_on_one_budget(self, enforce: Enforce) -> None:
-        enforce(api={"rate": "4/min", "events": ["request", "message"], "key": "user"})
-        async with Line(user=User(pk=5)) as line:
-            line.send("one", "two", "three")
-            await line.received(3)
-            rule = rulebook.current().rules[0]
-            assert (await Limiter([rule], get_store()).aacquire("user:5")).allowed
-            line.send("five")
-            error = await line.error()
-            assert (error["rule"], error["limit"], error["remaining"]) == ("api", 4, 0)
+    enforce(frames={**TWO_FRAMES, "rate": "10/min"})
+    async with Line(type("Weighed", (AsyncEcho,), {"throttle_cost": weight}).as_asgi()) as line:
+        line.send("12345678", "123")
+        assert (await line.error())["remaining"] == 2
+        line.send("12", "too much for any minute")
+        assert (await line.error(2))["retry_after"] is None
+        assert [text for text in line.frames if text in (12345678, 12)] == [12345678, 12]
+
+
+async def test_a_frame_costs_its_bytes(enforce: Enforce) -> None:
+    enforce(volume={**OWN, "rate": "10/min", "unit": "bytes"})
+    async with Line() as line:
+        line.send("x" * 11)
+        assert (await line.error())["retry_after"] is None, "larger than the budget"
+        only().reset()
+        await asyncio.sleep(0)
+        line.send("12345", "üü", "", "12")
+        assert (await line.error(2))["remaining"] == 1
+        assert texts(line) == ["12345", "üü", ""]
+
+
+@BOTH
+async def test_requests_and_frames_draw_on_one_budget(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "4/min", "events": ["request", "message"], "key": "user"})
+    async with Line(user=User(pk=5)) as line:
+        line.send("one", "two", "three")
+        await line.received(3)
+        assert (await Limiter(rulebook.current().rules, store).aacquire("user:5")).allowed
+        line.send("five")
+        error = await line.error()
+        assert (error["rule"], error["limit"], error["remaining"]) == ("api", 4, 0)
 
 
 async def test_what_a_damper_suppresses_costs_nothing(enforce: Enforce, monkeypatch: Any) -> None:
@@ -284,29 +276,26 @@ async def test_a_function_that_names_nobody_is_an_error_of_the_site(enforce: Enf
 
 
 @pytest.mark.row("A44")
-class TestA44:
-    """A flood on one socket is decided where it comes in; nobody else notices, and Redis hardly does."""
-
-    FLOOD = 5_000
-
-    @pytest.mark.parametrize("kinds", [("own",), ("shared",), ("own", "shared")], ids="+".join)
-    async def test_a44_others_are_served_meanwhile(
-        self, enforce_live: Live, redis_server: Any, kinds: tuple[str, ...], figure: Callable[..., None]
-    ) -> None:
-        rules = {"own": {**OWN, "rate": "50/s"}, "shared": {**SHARED, "rate": "600/min"}}
-        enforce_live(**{kind: rules[kind] for kind in kinds}, MAX_VIOLATIONS=0)
-        loop = asyncio.get_running_loop()
-        async with Line() as line:
-            flooded = only()
-            async with Line(address="198.51.100.7") as other:
-                with redis_server.client() as redis:
-                    before, began = scripts(redis), loop.time()
-                    line.send(*["x"] * self.FLOOD)
-                    other.send("hello")
-                    await other.received(1)
-                    assert flooded.refused + len(texts(line)) < self.FLOOD
-                    await line.until(lambda: flooded.refused + len(texts(line)) == self.FLOOD)
-                    seconds, calls = loop.time() - began, scripts(redis) - before
-            figure(f"questions to Redis of {self.FLOOD:,} messages", calls)
-            assert calls <= 2 * MOST_ASKED * (1 + seconds), "ten a second for each address"
-            assert len(line.told("error")) <= 5 + seconds
+@pytest.mark.parametrize("kinds", [("own",), ("shared",), ("own", "shared")], ids="+".join)
+async def test_a44_a_flood_is_decided_where_it_comes_in_and_others_are_served(
+    enforce_live: Live, redis_server: Any, kinds: tuple[str, ...], figure: Callable[..., None]
+) -> None:
+    flood = 5_000
+    rules = {"own": {**OWN, "rate": "50/s"}, "shared": {**SHARED, "rate": "600/min"}}
+    enforce_live(**{kind: rules[kind] for kind in kinds}, MAX_VIOLATIONS=0)
+    loop = asyncio.get_running_loop()
+    async with Line() as line:
+        flooded = only()
+        async with Line(address="198.51.100.7") as other:
+            with redis_server.client() as redis:
+                before, began = scripts(redis), loop.time()
+                line.send(*["x"] * flood)
+                other.send("hello")
+                await other.received(1)
+                assert flooded.refused + len(texts(line)) < flood
+                await line.until(lambda: flooded.refused + len(texts(line)) == flood)
+                seconds, calls = loop.time() - began, scripts(redis) - before
+        figure(f"questions to Redis of {flood:,} messages", calls)
+        # Ten a second for each address; of a socket's own rule none.
+        assert calls <= ("shared" in kinds) * 2 * MOST_ASKED * (1 + seconds)
+        assert len(line.told("error")) <= 5 + seconds
