@@ -98,12 +98,6 @@ async def _acquire_all(limiter: Limiter, ident: str, calls: int) -> list[Any]:
     return decisions
 
 
-def one_call_each(number: int, url: str, rule: Rule, idents: list[str]) -> int:
-    """One call under every ident; returns how many passed."""
-    limiter = Limiter([rule], store_of(url))
-    return sum(limiter.acquire(ident).allowed for ident in idents)
-
-
 def warned(number: int, url: str, rule: dict[str, Any], calls: int) -> list[float]:
     """The shares that this process was told of in so many calls, while five of them give the budget back."""
     heard: list[float] = []

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from channels.layers import channel_layers
 
 from django_throttle.channels import throttled_group_send, throttled_group_send_sync
@@ -30,13 +31,10 @@ def fresh() -> Iterator[None]:
 
 
 class Silent:
-    """A channel layer that only remembers what it was to send."""
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
+    """A channel layer that sends nothing."""
 
     async def group_send(self, group: str, message: Any) -> None:
-        self.sent.append(group)
+        """Send nothing."""
 
 
 async def refusal(group: str, publisher: Any = "user:1", **options: Any) -> PublishRefused | None:
@@ -48,7 +46,9 @@ async def refusal(group: str, publisher: Any = "user:1", **options: Any) -> Publ
     return None
 
 
+@sync_to_async
 def refusal_sync(group: str, publisher: Any = "user:1", **options: Any) -> PublishRefused | None:
+    """The same by the synchronous twin."""
     try:
         throttled_group_send_sync(group, MESSAGE, publisher=publisher, **{"layer": Silent(), **options})
     except PublishRefused as refused:

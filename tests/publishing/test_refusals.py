@@ -6,15 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_throttle import rulebook
-from django_throttle.core import Outcome, Rule
+from django_throttle.core import Outcome
 from django_throttle.core.decision import Reason
 from django_throttle.publishing import GROUP_KEY
 from django_throttle.publishing.groups import group_ident, members
-from django_throttle.rulebook import Snapshot
 from django_throttle.stores import RedisStore
 from django_throttle.stores.denials import Denials
 from tests.clock import FrozenClock
@@ -24,7 +21,6 @@ from tests.sockets.guarded import Live, live_enforcer
 
 FIVE = {"rate": "5/h", "events": ["publish"], "key": "user", "algorithm": "gcra"}
 ROOMS = {"rate": "1000/h", "events": ["publish"], "key": GROUP_KEY, "algorithm": "gcra"}
-arefusal_sync = sync_to_async(refusal_sync)
 
 
 @pytest.fixture
@@ -44,7 +40,7 @@ async def used_up(refuse: Any = refusal, publisher: Any = "user:1") -> None:
     assert [bool(await refuse("room.0", publisher)) for _ in range(6)] == [False] * 5 + [True]
 
 
-@pytest.mark.parametrize("refuse", [refusal, arefusal_sync], ids=["asynchronous", "synchronous"])
+@pytest.mark.parametrize("refuse", [refusal, refusal_sync], ids=["asynchronous", "synchronous"])
 async def test_to_any_group_nothing_is_asked_for_a_second(
     enforce: Live, monkeypatch: Any, clock: FrozenClock, refuse: Any
 ) -> None:
@@ -52,7 +48,7 @@ async def test_to_any_group_nothing_is_asked_for_a_second(
     await used_up(refuse)
     asked = commands_to(store, monkeypatch)
     clock.tick(0.99)
-    again = [await other(f"room.{number}") for number in range(5) for other in (refusal, arefusal_sync)]
+    again = [await other(f"room.{number}") for number in range(5) for other in (refusal, refusal_sync)]
     assert (all(again), asked) == (True, [])
     first = again[0].decision
     assert (first.rule, again[0].group, again[0].members) == ("posts", "room.0", 0)
@@ -61,39 +57,6 @@ async def test_to_any_group_nothing_is_asked_for_a_second(
     clock.tick(0.02)
     asked.clear()
     assert await refuse("room.1") and asked
-
-
-@pytest.mark.parametrize("why", ["budgets were given back", "refusals count", "another rule"])
-async def test_but_it_is_asked_where_the_refusal_says_nothing(enforce: Live, monkeypatch: Any, why: str) -> None:
-    store = enforce(posts={**FIVE, "count_denied": why == "refusals count"})
-    await used_up()
-    if why == "budgets were given back":
-        store.denials.clear()
-    edited = Rule.from_options("posts", {**FIVE, "algorithm": "sliding_log"})
-    before = rulebook.pin(Snapshot([edited] if why == "another rule" else rulebook.current().rules))
-    try:
-        asked = commands_to(store, monkeypatch)
-        assert bool(await refusal("room.1")) is (why != "another rule")
-        assert asked
-    finally:
-        rulebook.pin(before)
-
-
-async def test_one_that_can_never_pass_is_refused_as_that_and_smaller_ones_pass(enforce: Live) -> None:
-    enforce(posts=FIVE)
-    for number in range(6):
-        members.add(group_ident("default", "large"), f"channel {number}")
-    first = await refusal("large")
-    assert [bool(await refusal("room.0")) for _ in range(6)] == [False] * 5 + [True]
-    for refused in (first, await refusal("large")):
-        assert refused is not None and (refused.members, refused.decision.retry_after) == (6, None)
-
-
-async def test_what_a_rule_by_group_refuses_says_nothing_of_other_groups(enforce: Live) -> None:
-    enforce(rooms={**ROOMS, "rate": "5/h"})
-    await used_up()
-    assert await refusal("room.1") is None
-    assert await refusal("room.0", "user:2")
 
 
 def slowly(scope: Any) -> str:
@@ -105,12 +68,38 @@ def slowly(scope: Any) -> str:
     raise SynchronousOnlyOperation
 
 
-async def test_whom_only_a_database_knows_is_asked_about(enforce: Live, monkeypatch: Any) -> None:
-    store, scope = enforce(posts={**FIVE, "key": "tests.publishing.test_refusals.slowly"}), {"type": "websocket"}
-    await used_up(publisher=scope)
+@pytest.mark.parametrize(
+    ("options", "publisher"),
+    [({}, "user:1"), ({"count_denied": True}, "user:1"), ({"key": f"{__name__}.slowly"}, {"type": "websocket"})],
+    ids=["budgets were given back", "refusals count", "only a database knows who it is"],
+)
+async def test_but_it_is_asked_where_the_refusal_says_nothing(
+    enforce: Live, monkeypatch: Any, options: dict[str, Any], publisher: Any
+) -> None:
+    store = enforce(posts={**FIVE, **options})
+    await used_up(publisher=publisher)
+    if not options:
+        store.denials.clear()
     asked = commands_to(store, monkeypatch)
-    assert await refusal("room.1", scope)
+    assert await refusal("room.1", publisher)
     assert asked
+
+
+async def test_one_that_can_never_pass_is_refused_as_that_and_smaller_ones_pass(enforce: Live) -> None:
+    enforce(posts=FIVE)
+    for number in range(6):
+        members.add(group_ident("default", "large"), f"channel {number}")
+    first = await refusal("large")
+    await used_up()
+    for refused in (first, await refusal("large")):
+        assert refused is not None and (refused.members, refused.decision.retry_after) == (6, None)
+
+
+async def test_what_a_rule_by_group_refuses_says_nothing_of_other_groups(enforce: Live) -> None:
+    enforce(rooms={**ROOMS, "rate": "5/h"})
+    await used_up()
+    assert await refusal("room.1") is None
+    assert await refusal("room.0", "user:2")
 
 
 async def test_what_a_damper_refuses_says_nothing_of_the_next(enforce: Live, monkeypatch: Any) -> None:

@@ -13,11 +13,11 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.test import RequestFactory
 
 from django_throttle.channels import ThrottledConsumerMixin, throttled_group_send, throttled_group_send_sync
-from django_throttle.exceptions import InvalidIdent, PublishRefused, Refused
+from django_throttle.exceptions import InvalidIdent, Refused
 from django_throttle.publishing import GROUP_KEY
 from django_throttle.publishing.groups import CountingLayer, group_ident, members
 from tests.docs.test_readme import run
-from tests.doors import BOTH, Enforce
+from tests.doors import Enforce
 from tests.pages import block
 from tests.publishing.conftest import CORE, MESSAGE, PUBSUB, refusal, refusal_sync
 from tests.sockets.guarded import Line
@@ -36,10 +36,7 @@ class News(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
     async def receive_json(self, content: Any, **_: Any) -> None:
         if content == "fail":
             raise ValueError("broken")
-        try:
-            await throttled_group_send("news", MESSAGE, publisher=self, layer=self.channel_layer)
-        except PublishRefused as refused:
-            await self.send_json({"refused": refused.decision.rule, "members": refused.members})
+        await throttled_group_send("news", MESSAGE, publisher=self, layer=self.channel_layer)
 
 
 class SyncNews(ThrottledConsumerMixin, JsonWebsocketConsumer):
@@ -56,11 +53,11 @@ class SyncNews(ThrottledConsumerMixin, JsonWebsocketConsumer):
             throttled_group_send_sync("news", MESSAGE, publisher=self.scope)
 
 
-@BOTH
 @pytest.mark.parametrize(
-    ("consumer", "backend"),
-    [(News, ""), (SyncNews, ""), (News, CORE), (News, PUBSUB)],
+    ("consumer", "backend", "enforce"),
+    [(News, "", "memory"), (SyncNews, "", "redis"), (News, CORE, "redis"), (News, PUBSUB, "redis")],
     ids=["async", "sync", "channels_redis", "channels_redis pubsub"],
+    indirect=["enforce"],
 )
 async def test_it_costs_one_and_one_for_each_member(
     enforce: Enforce, consumer: Any, backend: str, settings: Any, redis_url: str
@@ -102,13 +99,13 @@ async def test_who_leaves_or_breaks_is_in_no_group(enforce: Enforce) -> None:
         assert members.count(NEWS) == 1
 
 
-def test_the_synchronous_twin(enforce: Enforce) -> None:
+async def test_by_the_synchronous_twin_whoever_makes_a_request_publishes(enforce: Enforce) -> None:
     enforce(news={**TEN, "rate": "2/min"})
     request = RequestFactory().get("/")
     request.user = AnonymousUser()
     layer = get_channel_layer()
-    async_to_sync(layer.group_add)("news", "reader")
-    assert [bool(refusal_sync("news", request, layer=None)) for _ in range(3)] == [False, False, True]
+    await layer.group_add("news", "reader")
+    assert [bool(await refusal_sync("news", request, layer=None)) for _ in range(3)] == [False, False, True]
     assert layer.channels["reader"].qsize() == 2
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.crew import Crew, forked, hammer, one_call_each, warned
+from tests.clock import FrozenClock
+from tests.crew import Crew, forked, hammer, warned
 
 PROCESSES = 8
 CALLS = 500
@@ -29,13 +31,6 @@ EXACT = [
     Rule("log", f"{LIMIT}/h", algorithm="sliding_log"),
     Rule("sockets", limit=LIMIT, algorithm="concurrency"),
 ]
-
-
-@pytest.fixture(scope="module")
-def crew(servers: None) -> Iterator[Crew]:
-    workers = Crew(PROCESSES)
-    yield workers
-    workers.close()
 
 
 @pytest.mark.row("F52")
@@ -62,23 +57,23 @@ def hammer_all(number: int, url: str, rules: list[Rule], ident: str, calls: int)
     return sum(limiter.acquire(ident).allowed for _ in range(calls))
 
 
-def test_callers_that_read_the_same_count_are_both_counted(crew: Crew, redis_url: str) -> None:
-    """Design D: of callers that all read 3, none overwrites another."""
-    rule = Rule("fixed", "1000/366d", algorithm="fixed_window")
-    limiter = Limiter([rule], RedisStore(redis_url, deadline=10.0))
-    idents = [f"user:{number}" for number in range(100)]
-    for ident in idents:
-        limiter.acquire(ident, cost=3)
-    assert crew.run(one_call_each, redis_url, rule, idents) == [100] * PROCESSES
-    assert {limiter.peek(ident).remaining for ident in idents} == {1000 - 3 - PROCESSES}
+def test_every_turn_of_a_queue_is_one_call_s(crew: Crew, redis_url: str) -> None:
+    found = crew.run(line_up, redis_url, 20)
+    assert all(turns == sorted(turns) for turns in found), "who comes later goes later"
+    assert sorted(chain(*found)) == [number / 100 for number in range(20 * PROCESSES)]
+
+
+def line_up(number: int, url: str, calls: int) -> list[float]:
+    """The delays of so many calls that come at the same moment."""
+    rule = Rule("queue", "100/s", burst=500, algorithm="leaky_bucket", action="delay")
+    limiter = Limiter([rule], RedisStore(url, clock=FrozenClock(), deadline=10.0))
+    return [limiter.acquire("everyone").delay for _ in range(calls)]
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"algorithm": "fixed_window", "rate": "150/366d"},
-        {"algorithm": "sliding_window", "rate": "150/366d", "resolution": 3},
-        {"algorithm": "gcra", "rate": "150/366d"},
         # Refilled while it is used: use goes up and down around the shares.
         {"algorithm": "gcra", "rate": "1000/h", "burst": 20},
     ],
