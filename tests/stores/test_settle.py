@@ -96,26 +96,16 @@ def test_what_is_due_while_redis_is_away_is_owed_to_it(redis_server: RedisServer
 
 
 @each_kind
-@pytest.mark.parametrize("used", [3, 30])
-def test_what_redis_lost_before_it_was_settled(
-    rule: Rule, used: int, redis_url: str, redis_server: RedisServer
-) -> None:
+def test_what_redis_lost_before_it_was_settled(rule: Rule, redis_url: str, redis_server: RedisServer) -> None:
     """Of what is gone nothing goes back, and what is due is charged."""
     store = RedisStore(redis_url, deadline=5.0)
-    decision = take(store, rule)
-    with redis_server.client() as client:
-        client.flushall()
-        client.script_flush()
-    correct(store, decision, used)
-    assert left(store, rule) == 100 - max(0, used - 10)
-
-
-def test_a_settlement_in_vain_is_no_error(servers: None) -> None:
-    with RedisServer() as server:
-        store = RedisStore(server.url, deadline=5.0)
-        decision = take(store, KINDS[0])
-        server.kill()
-        correct(store, decision, 30)
+    for used, wanted in ((3, 100), (30, 80)):
+        decision = take(store, rule)
+        with redis_server.client() as client:
+            client.flushall()
+            client.script_flush()
+        correct(store, decision, used)
+        assert left(store, rule) == wanted
 
 
 @pytest.mark.parametrize("used", [30, 95])
@@ -142,32 +132,8 @@ def shared(redis_server: RedisServer, ticking: FrozenClock) -> RedisStore:
     return RedisStore(redis_server.url, clock=ticking, prefix="settle", deadline=5.0)
 
 
-CALLS = st.tuples(st.integers(0, 130), st.integers(0, 260), st.floats(-1, 100))
-
-
-@given(st.sampled_from(KINDS), st.lists(CALLS, min_size=1, max_size=12))
-def test_both_stores_agree(
-    redis_server: RedisServer,
-    shared: RedisStore,
-    ticking: FrozenClock,
-    rule: Rule,
-    history: list[tuple[int, int, float]],
-) -> None:
-    with redis_server.client() as client:
-        client.flushall()
-    stores: list[Any] = [MemoryStore(ticking), shared]
-    ticking.now = 1_700_000_000.0
-    for reserved, used, jump in history:
-        ticking.step(jump)
-        decisions = [take(store, rule, reserved) for store in stores]
-        assert decisions[0] == decisions[1]
-        if decisions[0].receipt:
-            for store, decision in zip(stores, decisions, strict=True):
-                correct(store, decision, used)
-        assert take(stores[0], rule, 1, commit=False) == take(stores[1], rule, 1, commit=False)
-
-
-EVENTS = st.lists(st.one_of(st.tuples(st.integers(1, 60), st.integers(0, 250)), st.integers(0, 5)), max_size=24)
+CALLS = st.tuples(st.integers(1, 60), st.integers(0, 250))
+EVENTS = st.lists(CALLS | st.integers(0, 5), max_size=24)
 
 
 @given(st.sampled_from(KINDS), EVENTS)
