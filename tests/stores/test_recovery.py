@@ -6,7 +6,6 @@ import asyncio
 import re
 import socketserver
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,10 +17,8 @@ from django_throttle.core import Decision, Lease, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
-from django_throttle.stores import RedisStore, denials
-from django_throttle.stores.denials import Denials
+from django_throttle.stores import RedisStore
 from django_throttle.stores.failures import Breaker
-from tests.inside import kept
 from tests.proxy import Proxy
 from tests.servers import RedisServer, wait_until
 
@@ -79,45 +76,6 @@ def test_what_was_let_through_without_redis_is_counted_when_it_is_back(proxy: Pr
     assert len(store.leases) == 0
 
 
-def test_the_next_one_is_refused_here_too(proxy: Proxy) -> None:
-    store: Any = RedisStore(proxy.url, deadline=5.0)
-    limiter = Limiter([CAP], store)
-    store.breaker = Breaker(clock=lambda: 0.0)
-    for _ in range(5):
-        store.breaker.failed()
-    assert limiter.acquire("user:1").degraded
-    store.breaker = Breaker()
-    Reconciler(store).resend()
-    assert not limiter.acquire("user:1").allowed
-
-
-class Slow(dict[Any, Any]):
-    """Lets other threads run just before its first key is read."""
-
-    def __iter__(self) -> Iterator[Any]:
-        found = super().__iter__()
-        time.sleep(0.0001)
-        return found
-
-
-def test_refusals_of_many_threads_at_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(denials, "MOST", 4)
-    known, refused = Denials(), Decision(allowed=False, retry_after=1e-6)
-    known._known = Slow()
-
-    def note(thread: int) -> None:
-        for number in range(100):
-            charges = charges_of(RULE, f"user:{thread}:{number}", 1)
-            known.note(charges, refused, known.epoch)
-            known.find(charges)
-            if number % 50 == 0:
-                known.clear()
-
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(note, range(8))) == [None] * 8
-    assert len(kept(known)) <= 4
-
-
 @pytest.mark.parametrize("comes", ["before the reset's reply", "after it"])
 def test_a_refusal_that_a_reset_met_on_its_way_is_forgotten(
     comes: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
@@ -158,8 +116,7 @@ def test_each_outage_has_one_line_at_its_end(proxy: Proxy, caplog: pytest.LogCap
         wait_until(lambda: limiter.acquire("user:1").degraded and store.breaker.is_open)
         proxy.set("pass")
         wait_until(lambda: not limiter.acquire("user:1").degraded)
-        for _ in range(3):
-            limiter.acquire("user:1")
+        limiter.acquire("user:1")
         down, up = [record.getMessage() for record in caplog.records]
         assert down.startswith("Redis does not answer") and re.fullmatch(r"Redis answers again, after \d+\.\d s", up)
 
@@ -179,7 +136,7 @@ def test_threads_of_one_stall_are_one_failure(proxy: Proxy) -> None:
 
 
 @pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize("reply", [b"", b"\0" * 16, b"\0" * 40, b"\0" * 88, b"\0" * 5], ids=len)
+@pytest.mark.parametrize("reply", [b"", b"\0" * 40, b"\0" * 5], ids=len)
 def test_a_reply_of_another_length_is_a_failure_like_any_other(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
     rules = [Rule("one", "5/hour"), Rule("two", "5/hour", on_store_failure="deny")]
     with Stranger(reply) as server:
@@ -192,12 +149,6 @@ def test_a_reply_of_another_length_is_a_failure_like_any_other(reply: bytes, cap
 async def both(limiter: Limiter) -> Decision:
     first, _ = await asyncio.gather(limiter.aacquire("user:1"), limiter.aacquire("user:2"))
     return first
-
-
-def test_a_degraded_decision_beside_a_damper_says_why(servers: None) -> None:
-    rules = [Rule("rate", "5/hour"), Rule("damped", "1000/s", algorithm="damper")]
-    decision = Limiter(rules, RedisStore("redis://127.0.0.1:1/0", clock=time.time)).acquire("user:1")
-    assert (decision.degraded, decision.cause) == (True, Cause.UNAVAILABLE)
 
 
 class Stranger(socketserver.ThreadingTCPServer):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 import pytest
 
 from django_throttle.core import Rule
-from django_throttle.core.commands import Charge, Decide, OnceKey, Reset, SetOnceKeys, settlement
+from django_throttle.core.commands import Charge, OnceKey, Reset, SetOnceKeys, settlement
 from django_throttle.core.decide import decide_charges, refund_charges, settle_charges
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import arun, run
@@ -39,131 +38,91 @@ EVERY_KIND = [
 NARROW = Rule("narrow", "1/366d", algorithm="fixed_window")
 
 
-class TestSeveralSlots:
-    """Charges of idents in different slots are one decision."""
+@pytest.mark.parametrize("used", [3, 30])
+def test_what_was_reserved_in_several_slots_is_settled_in_each(cluster: RedisCluster, used: int) -> None:
+    store = RedisStore(cluster.url, deadline=5.0)
+    rules = [Rule(f"rows {name}", "100/h", unit="rows", reserve=10, algorithm=name) for name in ("gcra", "sliding_log")]
+    reserved = tuple(Charge(rule, ident, 10) for ident in different_slots(store, 3) for rule in rules)
+    receipt = run(decide_charges(reserved), store).receipt
+    assert receipt is not None
+    settle = settlement([receipt], lambda rule: used, "search", f"of {used}")
+    for _ in range(2):  # a second time changes nothing
+        run(settle_charges(settle), store)
+        left = run(decide_charges(tuple(one._replace(cost=1) for one in reserved), commit=False), store)
+        assert [outcome.remaining for outcome in left.outcomes] == [100 - used] * 6
 
-    @pytest.mark.parametrize("used", [3, 30])
-    def test_what_was_reserved_in_several_slots_is_settled_in_each(self, cluster: RedisCluster, used: int) -> None:
-        store = RedisStore(cluster.url, deadline=5.0)
-        rules = [
-            Rule(f"rows {name}", "100/h", unit="rows", reserve=10, algorithm=name) for name in ("gcra", "sliding_log")
-        ]
-        reserved = tuple(Charge(rule, ident, 10) for ident in different_slots(store, 3) for rule in rules)
-        receipt = run(decide_charges(reserved), store).receipt
-        assert receipt is not None
-        settle = settlement([receipt], lambda rule: used, "search", f"of {used}")
-        for _ in range(2):  # a second time changes nothing
-            run(settle_charges(settle), store)
-            left = run(decide_charges(tuple(one._replace(cost=1) for one in reserved), commit=False), store)
-            assert [outcome.remaining for outcome in left.outcomes] == [100 - used] * 6
 
-    @pytest.mark.row("F38")
-    @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
-    @pytest.mark.parametrize("rule", EVERY_KIND, ids=lambda rule: rule.name)
-    def test_what_another_slot_refuses_charges_nothing(
-        self, rule: Rule, on_loop: bool, cluster: RedisCluster, clock: FrozenClock
-    ) -> None:
-        """Told and left exactly as the memory store tells and leaves it."""
-        ours, oracle = RedisStore(cluster.url, clock=clock, deadline=5.0), MemoryStore(clock=clock)
-        idents = different_slots(ours, 3)
-        charges = tuple(Charge(rule, ident, 1) for ident in idents[:2])
-        for step in range(6):
-            lease = f"lease{step}" if rule.is_concurrency else None
-            narrow = (Charge(NARROW, idents[2], 1),) if step in (1, 3, 4) else ()
-            told = [decide(store, on_loop, *charges, *narrow, lease=lease) for store in (ours, oracle)]
-            assert told[0] == told[1], step
-            assert told[0].allowed is (step not in (3, 4))
-            clock.step(0.05)
-        stands = [decide(store, on_loop, *charges, commit=False) for store in (ours, oracle)]
-        assert stands[0] == stands[1]
+@pytest.mark.row("F38")
+@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("rule", EVERY_KIND, ids=lambda rule: rule.name)
+def test_what_another_slot_refuses_charges_nothing(
+    rule: Rule, on_loop: bool, cluster: RedisCluster, clock: FrozenClock
+) -> None:
+    """Told and left exactly as the memory store tells and leaves it."""
+    ours, oracle = RedisStore(cluster.url, clock=clock, deadline=5.0), MemoryStore(clock=clock)
+    idents = different_slots(ours, 3)
+    charges = tuple(Charge(rule, ident, 1) for ident in idents[:2])
+    for step in range(6):
+        lease = f"lease{step}" if rule.is_concurrency else None
+        narrow = (Charge(NARROW, idents[2], 1),) if step in (1, 3, 4) else ()
+        told = [decide(store, on_loop, *charges, *narrow, lease=lease) for store in (ours, oracle)]
+        assert told[0] == told[1], step
+        assert told[0].allowed is (step not in (3, 4))
+        clock.step(0.05)
+    stands = [decide(store, on_loop, *charges, commit=False) for store in (ours, oracle)]
+    assert stands[0] == stands[1]
 
-    @pytest.mark.parametrize("rule", EVERY_KIND[:-1], ids=lambda rule: rule.name)
-    def test_what_comes_back_late_is_never_too_much(
-        self, rule: Rule, cluster: RedisCluster, clock: FrozenClock
-    ) -> None:
-        """Others may have been charged meanwhile: they are left with what they would have had, or with less."""
-        ours, oracle = RedisStore(cluster.url, clock=clock, deadline=5.0), MemoryStore(clock=clock)
-        first, second = different_slots(ours, 2)
-        refused = Decide((Charge(rule, first, 2), Charge(NARROW, second, 2)))
-        for wait in (0.0, 0.001, 0.1, 0.4, 1.0, 7.0):
-            command: Any = ours._redis_command(refused)
-            replies = ours.transport.send_all(command.calls)
-            clock.step(wait)
-            for store in (ours, oracle):
-                decide(store, False, Charge(rule, first, 1))
-            clock.step(wait)
-            assert not any(
-                isinstance(reply, Exception) for reply in ours.transport.send_all(command.undo_calls(replies))
-            )
-            for _ in range(4):
-                stands = [decide(store, False, Charge(rule, first, 0)) for store in (ours, oracle)]
-                assert (stands[0].remaining or 0) <= (stands[1].remaining or 0)
-                assert stands[0] == stands[1] or wait or rule.is_queue  # whose turns in the middle stay
-                clock.step(0.05)
 
-    def test_a_rule_that_counts_refused_calls_counts_these(self, cluster: RedisCluster) -> None:
-        store = RedisStore(cluster.url, deadline=5.0)
-        first, second = different_slots(store, 2)
-        charges = Charge(Rule("strict", "10/h", count_denied=True), first, 1), Charge(NARROW, second, 1)
-        for remaining in (9, 8, 7):
-            assert decide(store, False, *charges).outcomes[0].remaining == remaining
-            store.denials = NoDenials()
+def test_under_many_processes_nothing_is_lost(crew: Crew, cluster: RedisCluster) -> None:
+    """Exactly what the narrowest passes is charged anywhere."""
+    idents = different_slots(store_of(cluster.url), 2)
+    wide = Rule("wide", "10000/h")
+    told = crew.run(hammer_both, cluster.url, wide, Rule("shared", "60/366d"), idents, 100)
+    stands = decide(store_of(cluster.url), False, Charge(wide, idents[0], 1), commit=False)
+    assert (sum(told), stands.remaining) == (60, 10_000 - 60)
 
-    @pytest.mark.parametrize("rule", [EVERY_KIND[2], EVERY_KIND[8]], ids=lambda rule: rule.name)
-    def test_under_many_processes_nothing_is_lost(self, rule: Rule, crew: Crew, cluster: RedisCluster) -> None:
-        """Exactly what the narrowest passes is charged anywhere."""
-        idents = different_slots(store_of(cluster.url), 2)
-        wide = Rule("wide", "10000/h", algorithm=rule.algorithm)
-        told = crew.run(hammer_both, cluster.url, wide, Rule("shared", "60/366d"), idents, 100)
-        stands = decide(store_of(cluster.url), False, Charge(wide, idents[0], 1), commit=False)
-        assert (sum(told), stands.remaining) == (60, 10_000 - 60)
 
-    @pytest.mark.usefixtures("stopwatch")
-    def test_a_failed_slot_gives_back_what_the_others_granted(self, cluster: RedisCluster) -> None:
-        store, witness = RedisStore(cluster.url, deadline=5.0), RedisStore(cluster.url, deadline=5.0)
-        first, second = different_nodes(store, cluster, 2)
-        charges = [Charge(Rule("hour", "10/h", on_store_failure="allow"), ident, 1) for ident in (first, second)]
-        assert not decide(store, False, *charges).degraded
-        assert not decide(witness, False, *charges, commit=False).degraded
-        stopped = cluster.owner(store.key(charges[1].rule.id, second))
-        stopped.pause()
-        store.transport.seconds = DEADLINE
-        try:
-            for on_loop in (False, True):
-                started = time.monotonic()
-                assert decide(store, on_loop, *charges).degraded
-                assert elapsed(started) < slack(DEADLINE + 0.05)
-            stands = decide(witness, False, charges[0], commit=False)
-        finally:
-            stopped.resume()
-        assert stands.remaining == 9
+@pytest.mark.usefixtures("stopwatch")
+def test_a_failed_slot_gives_back_what_the_others_granted(cluster: RedisCluster) -> None:
+    store, witness = RedisStore(cluster.url, deadline=5.0), RedisStore(cluster.url, deadline=5.0)
+    first, second = different_nodes(store, cluster, 2)
+    charges = [Charge(Rule("hour", "10/h", on_store_failure="allow"), ident, 1) for ident in (first, second)]
+    assert not decide(store, False, *charges).degraded
+    assert not decide(witness, False, *charges, commit=False).degraded
+    stopped = cluster.owner(store.key(charges[1].rule.id, second))
+    stopped.pause()
+    store.transport.seconds = DEADLINE
+    try:
+        for on_loop in (False, True):
+            started = time.monotonic()
+            assert decide(store, on_loop, *charges).degraded
+            assert elapsed(started) < slack(DEADLINE + 0.05)
+        stands = decide(witness, False, charges[0], commit=False)
+    finally:
+        stopped.resume()
+    assert stands.remaining == 9
 
-    def test_what_is_said_once_may_be_in_several_slots(self, cluster: RedisCluster) -> None:
-        """One round trip, whatever idents a call has brought to a share of their quotas."""
-        store = store_of(cluster.url)
-        marks = tuple(OnceKey("quota", f"user:{number}", "0.8", 60_000_000) for number in range(20))
-        assert store.execute(SetOnceKeys(marks[:10])) == (True,) * 10
-        assert asyncio.run(store_of(cluster.url).aexecute(SetOnceKeys(marks))) == (False,) * 10 + (True,) * 10
 
-    @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
-    def test_what_does_not_count_goes_back_to_each(
-        self, on_loop: bool, cluster: RedisCluster, clock: FrozenClock
-    ) -> None:
-        store = RedisStore(cluster.url, clock=clock, deadline=5.0)
-        first, second = different_slots(store, 2)
-        rule = Rule("logins", "10/h", count_on=(401,))
-        paid = decide(store, on_loop, Charge(rule, first, 2), Charge(rule, second, 3)).receipt
-        give_back = refund_charges(paid)
-        assert asyncio.run(arun(give_back, store)) if on_loop else run(give_back, store)
-        stands = decide(store, on_loop, Charge(rule, first, 0), Charge(rule, second, 0))
-        assert [outcome.remaining for outcome in stands.outcomes] == [10, 10]
+def test_what_is_said_once_may_be_in_several_slots(cluster: RedisCluster) -> None:
+    """One round trip, whatever idents a call has brought to a share of their quotas."""
+    store = store_of(cluster.url)
+    marks = tuple(OnceKey("quota", f"user:{number}", "0.8", 60_000_000) for number in range(20))
+    assert store.execute(SetOnceKeys(marks[:10])) == (True,) * 10
+    assert asyncio.run(store_of(cluster.url).aexecute(SetOnceKeys(marks))) == (False,) * 10 + (True,) * 10
 
-    def test_reset_of_several_idents(self, cluster: RedisCluster) -> None:
-        store = RedisStore(cluster.url, deadline=5.0)
-        charges = tuple(Charge(EVERY_KIND[2], ident, 1) for ident in different_slots(store, 5))
-        assert decide(store, False, *charges).allowed
-        assert store.execute(Reset(charges)) == 5
-        assert asyncio.run(store.aexecute(Reset(charges))) == 0
+
+@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+def test_what_does_not_count_goes_back_to_each_and_a_reset_reaches_all(on_loop: bool, cluster: RedisCluster) -> None:
+    store = RedisStore(cluster.url, deadline=5.0)
+    first, second, *_ = idents = different_slots(store, 5)
+    rule = Rule("logins", "10/h", count_on=(401,))
+    paid = decide(store, on_loop, Charge(rule, first, 2), Charge(rule, second, 3)).receipt
+    give_back = refund_charges(paid)
+    assert asyncio.run(arun(give_back, store)) if on_loop else run(give_back, store)
+    charges = tuple(Charge(rule, ident, 1) for ident in idents)
+    assert [outcome.remaining for outcome in decide(store, on_loop, *charges).outcomes] == [9] * 5
+    resets = [asyncio.run(store.aexecute(Reset(charges))) if on_loop else store.execute(Reset(charges)) for _ in "12"]
+    assert resets == [5, 0]
 
 
 def hammer_both(number: int, url: str, wide: Rule, shared: Rule, idents: list[str], calls: int) -> int:
