@@ -6,17 +6,14 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from redis.exceptions import RedisError
 
 from django_throttle.core import Decision, Rule
-from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.clients import sync_client
-from django_throttle.stores.failures import LoopBlocked, cause_of
 from django_throttle.stores.sync_pool import Pool, pack
 from django_throttle.stores.timeouts import Deadline
 from testproject.check.standstill import elapsed
@@ -104,32 +101,15 @@ async def test_a_lease_that_a_blocked_loop_has_missed_is_asked_for_again(proxy: 
     assert not store.breaker.is_failing
 
 
-def test_a_late_loop_is_no_unavailable_store() -> None:
-    assert cause_of(LoopBlocked("late")) is Cause.BLOCKED
-    assert cause_of(TimeoutError("late")) is Cause.UNAVAILABLE
-
-
 @pytest.mark.usefixtures("servers", "stopwatch")
-def test_a_deadline_bounds_connecting(deaf: int) -> None:
-    settings: dict[str, Any] = {"host": "127.0.0.1", "port": deaf}
-    client = sync_client(settings, 5.0, 1)
+def test_connecting_gets_what_is_left_of_the_deadline(deaf: int) -> None:
+    client = sync_client({"host": "127.0.0.1", "port": deaf}, 5.0, 1)
     started = time.monotonic()
-    with pytest.raises((RedisError, OSError)), Deadline(DEADLINE):
-        client.ping()
-    assert elapsed(started) < slack(1.0)
-
-
-@pytest.mark.usefixtures("servers", "stopwatch")
-def test_and_connecting_late(deaf: int) -> None:
-    """Most of the deadline has gone on something else: what is left is all that connecting gets."""
-    whole = 5 * DEADLINE
-    client = sync_client({"host": "127.0.0.1", "port": deaf}, whole, 1)
-    started = time.monotonic()
-    with Deadline(whole):
-        time.sleep(0.8 * whole)
+    with Deadline(5 * DEADLINE):
+        time.sleep(4 * DEADLINE)
         with pytest.raises((RedisError, OSError)):
             client.ping()
-    assert elapsed(started) < 1.5 * whole
+    assert elapsed(started) < slack(7.5 * DEADLINE)
 
 
 @pytest.mark.usefixtures("stopwatch")
