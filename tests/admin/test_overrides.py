@@ -98,7 +98,7 @@ class TestForm:
         ],
         ids=str,
     )
-    def test_what_may_not_be_meant_is_saved_and_said(
+    def test_a_doubt_is_saved_and_said(
         self, operator: Client, settings: Any, typed: dict[str, Any], doubt: str | None
     ) -> None:
         if typed.get("value") == "first":
@@ -110,9 +110,7 @@ class TestForm:
         assert any(message.startswith(doubt or "The override") for message in said)
         assert (len(said) == 1) == (doubt is None)
 
-    def test_a_typed_time_goes_before_the_choice_and_an_end_is_left_out_only_when_chosen(
-        self, operator: Client
-    ) -> None:
+    def test_a_typed_time_precedes_the_choice_and_an_end_is_left_out_when_chosen(self, operator: Client) -> None:
         operator.post(ADD, {**TYPED, "until_0": "2100-01-01", "until_1": "00:00"})
         assert ThrottleOverride.objects.get().until.year == 2100  # type: ignore[union-attr]
         ThrottleOverride.objects.all().delete()

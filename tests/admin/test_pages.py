@@ -6,7 +6,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,7 @@ def save(client: Client, **values: Any) -> ThrottleCandidate:
     ("step", "rate", "action"), [("promote", "4/min", "promoted"), ("discard", "5/min", "discarded")]
 )
 @pytest.mark.row("R09")
-def test_an_edited_rule_is_saved_as_a_candidate_and_one_click_ends_it(
+def test_an_edit_is_saved_as_a_candidate_and_one_click_ends_it(
     operator: Client, step: str, rate: str, action: str
 ) -> None:
     candidate = save(operator, name="renamed")
@@ -275,8 +275,8 @@ def test_sockets_are_listed_and_closed_one_or_all_of_an_identity(operator: Clien
 
 @pytest.mark.row("A56")
 @REDIS
-def test_a_crowd_on_the_page_costs_next_to_nothing(
-    operator: Client, enforce: Enforce, redis_server: RedisServer, monkeypatch: Any, figure: Callable[..., None]
+def test_a_crowd_costs_next_to_nothing(
+    operator: Client, enforce: Enforce, redis_server: RedisServer, monkeypatch: Any, figure: Any
 ) -> None:
     store = enforce()
     sockets(*((f"s{number}", f"user:{number}") for number in range(1000)))
@@ -408,7 +408,7 @@ def test_to_add_a_rule_takes_the_permission_to_add(client: Client, candidate: Th
     assert ThrottleRule.objects.get().rate == "3/min"
 
 
-def test_of_two_who_promote_the_second_is_told(
+def test_the_second_who_promotes_is_told(
     operator: Client, candidate: ThrottleCandidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stale = ThrottleCandidate.objects.get()

@@ -110,7 +110,7 @@ class TestForm:
         ],
         ids=str,
     )
-    def test_what_is_wrong_is_said_in_words_at_its_field(
+    def test_what_is_wrong_is_said_at_its_field(
         self, operator: Client, typed: dict[str, Any], field: str | None, said: str
     ) -> None:
         page = operator.post(ADD, {**TYPED, **typed})
@@ -164,7 +164,7 @@ class TestForm:
             ({"scopes": "*", "enabled": ""}, False),
         ],
     )
-    def test_who_limits_the_admin_learns_how_to_get_in_again(
+    def test_who_limits_the_admin_learns_the_way_in(
         self, operator: Client, settings: Any, changed: dict[str, Any], is_said: bool
     ) -> None:
         settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django_throttle.middleware.ThrottleMiddleware"]

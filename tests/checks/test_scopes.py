@@ -45,12 +45,6 @@ class Chosen(Search):
         return [RuleThrottle()]
 
 
-class Unknown(APIView):
-    @property
-    def throttle_scope(self) -> str:
-        return "by instance"
-
-
 @throttle("sign-up")
 def sign_up(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
@@ -116,19 +110,13 @@ def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number:
         ({"scopes": ["lobby"], "events": ["message"]}, OURS),  # of a consumer that no check can find
     ],
 )
-def test_what_holds_something_is_not(
+def test_others_are_not(
     settings: Any, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any], middleware: list[str]
 ) -> None:
     settings.MIDDLEWARE = middleware
     if rule.get("scopes") == ["lobby"]:
         monkeypatch.setattr(scopes, "socket_scopes", list)
     assert found(settings, {"api": rule}) == []
-
-
-def test_a_scope_that_only_an_instance_tells_may_be_any(settings: Any) -> None:
-    settings.MIDDLEWARE = OURS
-    rules = {"api": {"scopes": ["by instance"]}, "typed": {"scopes": ["serach"]}}
-    assert [text[:7] for _, text in found(settings, rules, [*ROUTES, path("i", Unknown.as_view())])] == ["'typed'"]
 
 
 @pytest.mark.parametrize("everywhere", ["middleware", "default throttle", "nowhere"])

@@ -211,7 +211,7 @@ def test_right() -> None:
         (rule(key="broken_limits.tenant"), ["cannot be imported (division by zero)"]),
     ],
 )
-def test_each_message_says_what_is_wrong_and_what_to_write(
+def test_each_message_says_what_to_write(
     given: Any, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_limits.py").write_text("1 / 0")

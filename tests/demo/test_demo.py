@@ -15,7 +15,7 @@ import pytest
 
 from testproject import services
 from testproject.services import ROOT
-from tests.servers import RedisServer, free_port, slack
+from tests.servers import free_port, slack
 
 Demo = Callable[..., "subprocess.Popen[str]"]
 
@@ -79,9 +79,7 @@ def wait_for_page(process: subprocess.Popen[str], port: int) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads who started whom from /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
-def test_a_signal_ends_all_that_it_started(
-    demo: Demo, need_binary: Callable[[str], str], number: signal.Signals
-) -> None:
+def test_a_signal_ends_all_it_started(demo: Demo, need_binary: Callable[[str], str], number: signal.Signals) -> None:
     need_binary("redis-server")
     port = free_port()
     process = demo("--port", str(port))
@@ -96,20 +94,6 @@ def test_a_signal_ends_all_that_it_started(
     assert [pid for pid in started if runs(pid)] == []
     socket.create_server(("127.0.0.1", port)).close()
     assert not (ROOT / ".demo" / str(port)).exists()
-
-
-def test_a_redis_that_was_given_is_used_and_stays(demo: Demo, redis_server: RedisServer, redis_url: str) -> None:
-    port = free_port()
-    process = demo(REDIS_URL=redis_url, PORT=str(port))
-    wait_for_page(process, port)
-    with redis_server.client() as client:
-        httpx.get(f"http://127.0.0.1:{port}/api/search", trust_env=False).raise_for_status()
-        assert any(key.startswith(f"demo-{port}:") for key in client.scan_iter(count=1000))
-
-        process.terminate()
-        process.communicate(timeout=slack(20))
-
-        assert client.ping()
 
 
 def test_why_it_cannot_start_is_said_in_a_line(demo: Demo, tmp_path: Path) -> None:

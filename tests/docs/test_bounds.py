@@ -66,7 +66,7 @@ def test_the_documentation_prints_this(record_property: Callable[[str, object], 
     st.lists(st.tuples(st.integers(1, 12), st.integers(0, 3) | st.integers(0, 200_000)), max_size=20),
 )
 @pytest.mark.row("B05")
-def test_a_queue_lets_go_no_more_than_the_limit_in_any_window(
+def test_a_queue_lets_go_the_limit_in_any_window(
     rate: str, burst: int, max_delay: float | None, cost: int, history: list[tuple[int, int]]
 ) -> None:
     """In the order of arrival, the first at once, none after longer than max_delay, and the last one whole."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import logging.config
 import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -28,7 +26,7 @@ from tests.clock import FrozenClock
 from tests.consumers import opened, socket
 from tests.doors import Enforce, enforcer
 from tests.outside.answers import assert_shown
-from tests.pages import block, run, seen, shown
+from tests.pages import run, seen, shown
 from tests.sockets.guarded import Line
 
 enforce = pytest.fixture(enforcer)
@@ -144,7 +142,7 @@ def test_what_ten_mails_a_minute_mean(enforce: Enforce, clock: FrozenClock, code
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("limit", [1000, 10_000])
-async def test_an_export_and_the_last_frame_say_where_they_are_incomplete(
+async def test_an_export_and_a_last_frame_say_they_are_incomplete(
     enforce: Enforce, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     async def tokens(request: Any) -> Any:
@@ -170,18 +168,6 @@ async def test_an_export_and_the_last_frame_say_where_they_are_incomplete(
     await line.until(lambda: line.told("error") or len(line.frames) > 2000)
     assert [frame["type"] for frame in line.frames[limit:]] == ["error"] * (limit < 2000)
     await line.close()
-
-
-def test_the_filter_keeps_refused_handshakes_out_of_the_log_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    server = logging.getLogger("uvicorn.error")
-    before = server.filters[:]
-    logging.config.dictConfig(run(block("deployment", "LOGGING = "))["LOGGING"])
-    try:
-        server.error("ASGI callable returned without completing handshake.")
-        server.error("Exception in ASGI application")
-    finally:
-        server.filters[:] = before
-    assert [record.getMessage() for record in caplog.records] == ["Exception in ASGI application"]
 
 
 def assert_answers(page: str, *answers: Any) -> None:

@@ -1,6 +1,6 @@
-"""A process that asks for one ident all the time; prints when each call passed, and whether by this process alone.
+"""A process that asks for one ident all the time, one call after the other, or ten at a time and nice to others.
 
-One call after the other; with CORE ten at a time, by threads that are nice to others there.
+It prints when each call passed and whether it decided that alone, the longest call, and how many Redis did not decide.
 """
 
 from __future__ import annotations
@@ -62,8 +62,5 @@ until = time.monotonic() + SECONDS
 with ThreadPoolExecutor(1 if CORE is None else AT_ONCE) as threads:
     for _ in range(1 if CORE is None else AT_ONCE):
         threads.submit(ask)
-for at, degraded in admitted:
-    print(f"{at:.6f} {int(degraded)}")
-print(f"longest {max(took for took, _ in calls)}")
-print(f"missed {sum(alone for _, alone in calls)}")
+print(json.dumps([admitted, max(took for took, _ in calls), sum(alone for _, alone in calls)]))
 agent.stop()

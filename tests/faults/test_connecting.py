@@ -88,7 +88,7 @@ def certified(folder: Path, days: int) -> ssl.SSLContext:
 
 @pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F19")
-def test_a_handshake_that_hangs(caller: Make, listen: Any, figure: Callable[..., None]) -> None:
+def test_a_handshake_that_hangs(caller: Make, listen: Any, figure: Any) -> None:
     call = caller(f"rediss://127.0.0.1:{listen(lambda taken: None)}/0", ALLOW)
     assert [call().degraded for _ in range(3)] == [True] * 3
     figure(f"longest {driver(call)} call", call.slowest * 1000, "ms")
@@ -115,8 +115,8 @@ def test_certificates_that_are_read_too_late_close_nothing_twice(listen: Any, mo
 
 @pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F19")
-def test_certificates_are_read_once_and_not_where_a_call_waits(
-    caller: Make, listen: Any, monkeypatch: pytest.MonkeyPatch, figure: Callable[..., None]
+def test_certificates_are_read_once_elsewhere(
+    caller: Make, listen: Any, monkeypatch: pytest.MonkeyPatch, figure: Any
 ) -> None:
     read, readers = ssl.create_default_context, list[int]()
 
@@ -149,7 +149,7 @@ def test_an_expired_certificate(caller: Make, listen: Any, tmp_path: Path, caplo
     assert "certificate has expired" in caplog.text
 
 
-def test_a_certificate_is_read_again_once_it_can_be_and_whenever_it_is_replaced(
+def test_a_certificate_is_read_again_when_replaced(
     caller: Make, listen: Any, tmp_path: Path, server: RedisServer
 ) -> None:
     shown: list[socket.socket] = []
@@ -195,7 +195,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]]
 
 @pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F20")
-def test_a_slow_resolver(caller: Make, resolver: Any, figure: Callable[..., None]) -> None:
+def test_a_slow_resolver(caller: Make, resolver: Any, figure: Any) -> None:
     call = caller("redis://redis.invalid:1/0", ALLOW)
     resolver(lambda: time.sleep(SLOW))
     calls = 0

@@ -28,7 +28,7 @@ CAP = Rule("cap", limit=1000, algorithm="concurrency", on_store_failure="allow")
         pytest.param("reset", marks=pytest.mark.row("F09")),
     ],
 )
-def test_a_lost_reply_is_not_asked_for_again(
+def test_a_lost_reply_is_not_asked_again(
     mode: Mode, server: RedisServer, proxy: Proxy, caller: Callable[..., Caller]
 ) -> None:
     call = caller(proxy.url, COUNT, CAP)
@@ -41,7 +41,7 @@ def test_a_lost_reply_is_not_asked_for_again(
 
 
 @pytest.mark.row("F04")
-def test_under_local_a_lost_reply_may_count_twice_and_no_more(
+def test_under_local_a_lost_reply_counts_twice(
     server: RedisServer, proxy: Proxy, caller: Callable[..., Caller]
 ) -> None:
     local = replace(COUNT, on_store_failure="local")
@@ -120,7 +120,7 @@ def settle(store: RedisStore, server: RedisServer, held: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["swallow_reply", "refuse"])
-def test_a_release_that_did_not_arrive_is_sent_again_and_a_lease_whose_reply_was_lost_is_not_held_twice(
+def test_a_lost_release_is_sent_again_and_a_lost_lease_held_once(
     mode: Mode, server: RedisServer, proxy: Proxy, caller: Callable[..., Caller]
 ) -> None:
     call = caller(proxy.url, CAP)

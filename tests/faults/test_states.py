@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -84,7 +85,7 @@ def test_out_of_memory_refuses_new_counts_but_takes_leases_back(server: RedisSer
 
 @pytest.mark.row("F17")
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu"])
-def test_what_is_in_use_goes_last(policy: str, servers: None, figure: Callable[..., None]) -> None:
+def test_what_is_in_use_goes_last(policy: str, servers: None, figure: Any) -> None:
     """The clock of least recent use counts seconds: beside a cache that fills the memory in one, it tells nothing."""
     with RedisServer("--maxmemory", "3mb", "--maxmemory-policy", policy) as server, server.client() as client:
         store = RedisStore(server.url, deadline=5.0)
@@ -113,9 +114,7 @@ def test_all_connections_of_the_server_are_taken(server: RedisServer, admin: Red
 
 @pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F13")
-def test_a_script_of_somebody_else_keeps_it_busy(
-    server: RedisServer, admin: Redis, figure: Callable[..., None]
-) -> None:
+def test_somebody_else_s_script_keeps_it_busy(server: RedisServer, admin: Redis, figure: Any) -> None:
     store = RedisStore(server.url)
     wait_until(lambda: cause(store) is None)
 

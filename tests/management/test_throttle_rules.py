@@ -101,9 +101,7 @@ QUOTA = {
 
 
 class TestExport:
-    def test_what_is_exported_can_be_imported_and_pasted_into_settings(
-        self, settings: Any, put: Put, tmp_path: Path
-    ) -> None:
+    def test_exports_can_be_imported_and_pasted_into_settings(self, settings: Any, put: Put, tmp_path: Path) -> None:
         priced = {"rate": "9/s", "cost": "os.path.getsize"}
         settings.DJANGO_THROTTLE = {"RULES": {"priced": priced}, "AGENT": False}
         rules = {"api": {"rate": "5/s", "scopes": ["a", "b"], "events": ["request", "message"]}, "quota": QUOTA}
@@ -168,9 +166,7 @@ class TestImport:
         ],
         ids=str,
     )
-    def test_options_that_make_no_sense_are_refused_with_the_whole_file(
-        self, put: Put, options: dict[str, Any], said: str
-    ) -> None:
+    def test_wrong_options_are_refused_with_the_whole_file(self, put: Put, options: dict[str, Any], said: str) -> None:
         with pytest.raises(CommandError) as caught:
             run("import", put({"fine": {"rate": "1/s"}, "api": {"rate": "5/s", **options}, "bad": {"rate": "x"}}))
         first, *lines = str(caught.value).splitlines()

@@ -5,18 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from django.contrib.auth.models import AnonymousUser
 from django.test import RequestFactory
 
 from django_throttle import observe
-from django_throttle.core import Rule
-from django_throttle.limiter import Limiter, decide
-from django_throttle.signals import throttled
-from django_throttle.stores import MemoryStore
+from django_throttle.limiter import decide
 from tests.observe.conftest import FACTS, decided
 from tests.pages import DOCS, shown
 
-_SIGNAL, SETTINGS, METRICS, _OF_ALL, _GUNICORN, _OPENTELEMETRY, HOOK, OWN = shown("observing")
+_SIGNAL, SETTINGS, METRICS, _OF_ALL, _GUNICORN, _OPENTELEMETRY, HOOK, _OWN = shown("observing")
 TEXT = (DOCS / "reference" / "observing.rst").read_text(encoding="utf-8")
 counted: list[tuple[str, Any]] = []
 
@@ -55,21 +51,3 @@ def note(name: str, value: Any = None, tags: Any = None) -> None:
 
 
 shown_hook = run(HOOK, statsd=SimpleNamespace(increment=note, timing=note))["count"]
-
-
-def test_a_decision_of_ones_own_is_told() -> None:
-    heard = []
-
-    def hear(facts: Any, **_: object) -> None:
-        heard.append(facts.scope)
-
-    names = run(OWN, limiter=Limiter([Rule("report", "1/min")], MemoryStore()))
-    request = RequestFactory().get("/")
-    request.user = AnonymousUser()
-    throttled.connect(hear)
-    try:
-        names["report"](request)
-        names["report"](request)
-    finally:
-        throttled.disconnect(hear)
-    assert heard == ["report"]

@@ -58,9 +58,7 @@ def decide(request: pytest.FixtureRequest) -> Callable[..., Decision]:
     return limiter.decide if request.param == "sync" else async_to_sync(limiter.adecide)
 
 
-def test_each_share_is_told_once_by_the_call_that_reaches_it(
-    store: Any, decide: Any, told: list[Any], clock: FrozenClock
-) -> None:
+def test_each_share_is_told_once_by_its_call(store: Any, decide: Any, told: list[Any], clock: FrozenClock) -> None:
     heard = [(decide(FACTS), len(told))[1] for _ in range(25)]
     assert heard == [0] * 7 + [1, 1] + [2] * 16
     assert told == [("quota", "user:1", 0.8), ("quota", "user:1", 1.0)]
@@ -70,7 +68,7 @@ def test_each_share_is_told_once_by_the_call_that_reaches_it(
     assert len(told) == 4, "and afresh in the next window"
 
 
-def test_a_store_that_fails_just_then_fails_nobody(
+def test_a_store_that_fails_fails_nobody(
     store: Any, decide: Any, told: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute, aexecute = store.execute, store.aexecute

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from django.utils import timezone
 
 from django_throttle import agent
+from django_throttle.exceptions import StoreError
 from django_throttle.meter import Meter, Use
 from django_throttle.observe import route_costs
 from django_throttle.observe.route_costs import (
@@ -24,7 +24,7 @@ from django_throttle.observe.route_costs import (
     value_of,
 )
 from django_throttle.stores import RedisStore
-from tests.servers import RedisServer
+from tests.servers import RedisServer, free_port
 
 
 @pytest.fixture
@@ -48,19 +48,6 @@ class TestHistograms:
         for number in [*range(8, 3000), 10**6, 10**9, 2**40]:
             assert value_of(bucket_of(number)) == pytest.approx(number, rel=0.1)
 
-    def test_percentiles_are_near_those_of_all_numbers(self, costs: RouteCosts) -> None:
-        draw = random.Random(7)
-        numbers = [int(draw.lognormvariate(4, 1.2)) for _ in range(3000)]
-        for number in numbers:
-            costs.add("search", used(number, size=1))
-        (route,) = dearest(costs.look())
-        spread = route.spreads["queries"]
-        numbers.sort()
-        assert route.calls == len(numbers)
-        assert spread.mean == pytest.approx(sum(numbers) / len(numbers))
-        for share, found in ((0.5, spread.p50), (0.95, spread.p95), (0.99, spread.p99)):
-            assert found == pytest.approx(numbers[int(len(numbers) * share) - 1], rel=0.1)
-
     def test_memory_is_bounded_however_many_scopes_there_are(self, costs: RouteCosts) -> None:
         for number in range(MOST_SCOPES + 50):
             costs.add(f"scope {number}", used(1))
@@ -75,14 +62,16 @@ class TestRedis:
         for queries in (3, 5):  # as two processes would
             for _ in range(10):
                 costs.add("search", used(queries, 100, 0.01))
-            CostFlusher(store)()
+            with pytest.raises(StoreError):
+                CostFlusher(RedisStore(f"redis://127.0.0.1:{free_port()}/0"))()
+            CostFlusher(store)()  # what could not be sent is sent later
             assert not costs.look()
         (route,) = dearest(fetch(store))
         assert (route.scope, route.calls) == ("search", 20)
         assert route.spreads["queries"] == (4, 3, 5, 5)
         assert route.spreads["rows"].mean == 100
 
-    def test_keys_expire_and_only_the_last_day_counts(
+    def test_only_the_last_day_counts(
         self, costs: RouteCosts, redis_url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store, now = RedisStore(redis_url, deadline=5.0), timezone.now()
@@ -98,9 +87,7 @@ class TestRedis:
             assert all(0 < client.pttl(key) <= TTL_MS for key in keys)
 
     @pytest.mark.agent
-    def test_the_agent_sends_it_every_ten_seconds_and_when_the_process_ends(
-        self, costs: RouteCosts, redis_url: str, settings: Any
-    ) -> None:
+    def test_the_agent_sends_it_when_the_process_ends(self, costs: RouteCosts, redis_url: str, settings: Any) -> None:
         settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
         store = RedisStore(redis_url, deadline=5.0)
         agent.ensure(store, rules=True)

@@ -1,7 +1,8 @@
-"""Every line with ``manage.py`` of every page is typed in the quickstart's project; and so is the line of pip."""
+"""Every line with ``manage.py`` of every page is typed in the quickstart's project."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import connect
 
-from tests.outside.environments import ROOT, environ, make_environment, run
+from tests.outside.environments import EXTRAS, ROOT
 from tests.outside.pages import BLOCKS, commands, page
 from tests.outside.project import Project, at_once
 from tests.servers import RedisServer, slack, wait_until
@@ -24,7 +25,6 @@ ENDLESS = f"{MANAGE}refresh_connections"
 PLAYED = ("README.md", "tasks.rst")  # by tests of their own, with the settings of the page
 NAMED = sorted({command.block.page for command in COMMANDS if command.line.startswith(MANAGE)} - {*PLAYED})
 CLONE = '"./django_throttle['
-INSTALL = sorted({command.line for command in COMMANDS if CLONE in command.line and command.block.page != "tasks.rst"})
 # Of Django 6.1, whose own check for a deployment refuses what its startproject writes.
 MAILERS = 'MAILERS = {"default": {"BACKEND": "django.core.mail.backends.smtp.EmailBackend"}}'
 ANNA = "from django.contrib.auth.models import User; User.objects.create_user('anna', 'anna@example.com', pk=42)"
@@ -46,12 +46,7 @@ def project(site_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Future[Path]:
-    return at_once({"pip": partial(install, tmp_path_factory.mktemp("clone"))})["pip"]
-
-
-@pytest.fixture(scope="module")
-def typed(project: Project, installed: Future[Path]) -> dict[str, Future[dict[str, str]]]:
+def typed(project: Project) -> dict[str, Future[dict[str, str]]]:
     """What each page's lines printed; the lines of one page are typed in their order."""
     return at_once({name: partial(type_all, project, name) for name in NAMED})
 
@@ -94,25 +89,7 @@ def test_who_is_connected(project: Project) -> None:
                 assert process.wait(20) == 0
 
 
-def install(folder: Path) -> Path:
-    """Type the page's line of pip beside a clone, in a new environment; returns its interpreter."""
-    (line,) = INSTALL  # README and quickstart have the same
-    clone = folder / "django_throttle"
-    clone.mkdir()
-    shutil.copytree(ROOT / "django_throttle", clone / "django_throttle")
-    (clone / "docs").mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "docs/package_page.py"):
-        shutil.copy(ROOT / name, clone / name)
-    python = make_environment(folder / "venv")
-    run(str(python), "-m", "ensurepip", cwd=folder)
-    (python.parent / "pip").symlink_to("pip3")
-    run("bash", "-c", line, cwd=folder, env=environ(python))
-    return python
-
-
-def test_the_line_of_pip(installed: Future[Path]) -> None:
-    python = installed.result(timeout=200)
-    show = "import channels, rest_framework, django_throttle; print(django_throttle.__file__)"
-    printed = run(str(python), "-c", show, cwd=python.parent, env=environ(python))
-    assert Path(printed.strip()).is_relative_to(python.parents[1])
-    assert "django-throttle-rules" in run("pip", "list", cwd=python.parent, env=environ(python))
+def test_the_line_of_pip_names_extras_that_there_are() -> None:
+    (line,) = {command.line for command in COMMANDS if CLONE in command.line and command.block.page != "tasks.rst"}
+    (extras,) = re.findall(r"\[([\w,]+)\]", line)
+    assert {*extras.split(",")} <= {*EXTRAS.split(",")}

@@ -18,12 +18,6 @@ SETTINGS, URLS, *_ = (block.code for block in PAGE if block.language == "python"
 MIGRATE, SERVE, CURL = (one for one in commands(PAGE) if one.line.startswith(("python", "curl")))
 
 
-def test_the_files_are_named_above_the_blocks() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    assert f"At the end of `mysite/settings.py`:\n\n```python\n{SETTINGS}" in text
-    assert f"In place of `mysite/urls.py`:\n\n```python\n{URLS}" in text
-
-
 @pytest.mark.parametrize("has_redis", [True, False])
 @pytest.mark.row("R17")
 def test_sixty_seconds(site_python: Path, tmp_path: Path, has_redis: bool) -> None:

@@ -45,13 +45,6 @@ class Chat(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
         return None
 
 
-class Numbered(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
-    throttle_answers = "each"
-
-    def throttle_error_payload(self, decision: Decision, message: Mapping[str, object] | None) -> object:
-        return {"re": message and message["text"], "usual": super().throttle_error_payload(decision)}
-
-
 def tenant(request: HttpRequest) -> str:
     return request.headers.get("X-Tenant", "")
 
@@ -70,7 +63,6 @@ async def report(request: HttpRequest) -> HttpResponse:
 limiter = Limiter(
     [
         Rule("a", "2/min", scopes=["orders"], methods=["POST"], audience=["anonymous"]),
-        Rule("several", rates=["2/min", "50/hour"], count_on=[401, 403], warn_at=[0.8]),
         Rule("open", limit=5, algorithm="concurrency", events=("connection",)),
     ],
     MemoryStore(),
@@ -82,7 +74,3 @@ def use(ident: str) -> float | None:
     allowed: bool = decision.allowed
     left: int | None = decision.remaining
     return None if allowed and left else decision.retry_after
-
-
-async def ause(ident: str) -> bool:
-    return (await limiter.aacquire(ident)).allowed

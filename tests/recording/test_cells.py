@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime
 
 import pytest
 
-from django_throttle.core.decision import Reason
 from django_throttle.recording.cells import (
-    CODES,
-    EXTRA,
-    FREE,
     LONGEST,
     TIMES,
     minute_of,
     percentile,
     unpacked,
 )
-from django_throttle.recording.cells import total as added
 from django_throttle.recording.heavy_hitters import KEPT, SLACK, HeavyHitters
 
 
@@ -41,16 +35,6 @@ def test_a_foreign_value_does_no_harm(foreign: bytes) -> None:
     cell = unpacked(foreign)
     assert all(0 <= code <= TIMES + LONGEST for code in cell)
     assert percentile(minute_of(0, cell).times, 0.99) >= 0
-
-
-def test_cells_are_added_up() -> None:
-    at = 1_700_000_040
-    one = minute_of(at, {EXTRA: 4, FREE: 1, CODES[Reason.WITHIN]: 4, TIMES + 7: 6})
-    whole = added([one, one])
-    assert (whole.at, whole.allowed, whole.cost, whole.calls) == (datetime.fromtimestamp(at, UTC), 4, 10, 12)
-    assert (one.allowed, one.times, whole.times) == (2, {7: 6}, {7: 12})
-    assert whole.as_json()["refused"] == whole.refused == {"within": 8}
-    assert added([]).calls == 0
 
 
 @pytest.mark.parametrize("processes", [1, 5])

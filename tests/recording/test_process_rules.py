@@ -45,7 +45,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return hold
 
 
-def test_a_process_that_lags_or_is_silent_is_named(
+def test_who_lags_or_is_silent_is_named(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, held: Callable[..., None]
 ) -> None:
     store, now = RedisStore(redis_url, deadline=5.0), timezone.now()
