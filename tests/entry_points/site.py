@@ -26,7 +26,7 @@ from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils.decorators import method_decorator, sync_and_async_middleware
 from django.views import View
-from ninja import NinjaAPI, Status
+from ninja import NinjaAPI
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -126,20 +126,18 @@ async def ado(request: HttpRequest, doing: str) -> Any:
     return do(request, doing)
 
 
-class Api(APIView):
+class ByRule:
     authentication_classes: ClassVar[Any] = [Authenticate]
     throttle_classes: ClassVar[Any] = [RuleThrottle]
     throttle_cost = staticmethod(cost)
 
+
+class Api(ByRule, APIView):
     def get(self, request: Request, doing: str) -> Response:
         return do(request._request, doing)
 
 
-class AsyncApi(AsyncAPIView):
-    authentication_classes: ClassVar[Any] = [Authenticate]
-    throttle_classes: ClassVar[Any] = [RuleThrottle]
-    throttle_cost = staticmethod(cost)
-
+class AsyncApi(ByRule, AsyncAPIView):
     async def get(self, request: Request, doing: str) -> Any:
         return await ado(request._request, doing)
 
@@ -189,13 +187,6 @@ def operation(request: HttpRequest, doing: str) -> Any:
 @throttle(RULE, cost=cost)
 async def aoperation(request: HttpRequest, doing: str) -> Any:
     return await ado(request, doing)
-
-
-@ninja.get("plain/{doing}", response={200: Any, 401: Any})
-@throttle(RULE, cost=cost)
-def said(request: HttpRequest, doing: str) -> Any:
-    """Answers as operations do: with what is to be a response, or with its status first."""
-    return Status(int(request.GET["status"]), {"doing": doing}) if "status" in request.GET else {"doing": doing}
 
 
 # What gets no request: a function, a task, a transport; the user who calls is an argument.

@@ -24,6 +24,7 @@ from tests.inside import commands_to, count_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+THREE = [ALLOWED] * 3 + [REFUSED]
 WAYS = ("ok", "template", "stream", "file", "fail", "missing", "denied")  # to answer, of a view
 
 
@@ -54,12 +55,12 @@ def test_the_limit_is_allowed_and_the_rest_refused(
 ) -> None:
     enforce(api=rule(entry_point))
     clock.to(14.5)
-    assert verdicts(entry_point, 4) == [ALLOWED] * 3 + [REFUSED]
+    assert verdicts(entry_point, 4) == THREE
     clock.to(30.5)
     wait = 44 if "rules" not in entry_point.traits else 30
-    assert entry_point.call()[:2] == (REFUSED, wait)
+    assert entry_point.call() == (REFUSED, wait, 0 if "told" in entry_point.traits else None)
     clock.to(14.5 + 60)
-    assert verdicts(entry_point, 4) == [ALLOWED] * 3 + [REFUSED]
+    assert verdicts(entry_point, 4) == THREE
 
 
 @entry_points("rules")
@@ -108,15 +109,6 @@ def test_header_fields_of_calls_that_do_not_count(enforce: Enforce, entry_point:
     assert [answer["RateLimit"] for answer in answers] == ['"api";r=3', '"api";r=2;t=60', '"api";r=2;t=60']
 
 
-@entry_points("told")
-def test_callers_are_told_how_much_remains(enforce: Enforce, entry_point: EntryPoint) -> None:
-    enforce(api=rule(entry_point))
-    answers = [entry_point.call() for _ in range(5)]
-    assert [answer.remaining for answer in answers[3:]] == [0, 0]
-    if "refund" in entry_point.traits:  # an answer of HTTP tells of allowed calls too
-        assert [answer.remaining for answer in answers] == [2, 1, 0, 0, 0]
-
-
 @pytest.mark.row("A31", "R03")
 @BOTH
 @entry_points("rules")
@@ -162,39 +154,28 @@ def test_a_shadow_is_charged_and_refuses_nothing(enforce: Enforce, entry_point: 
     assert remaining(entry_point, rule(entry_point)) == 0
 
 
+OVERRIDES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {  # what calls are told while it lasts, and then
+    "multiply": ({"effect": "multiply", "factor": 2}, [ALLOWED] * 6 + [REFUSED], [REFUSED]),
+    "exempt": ({"effect": "exempt"}, [ALLOWED] * 7, THREE),
+    "block": ({"effect": "block"}, [REFUSED], THREE),
+    "exempt another": ({"effect": "exempt", "subject": "user:2"}, THREE, [REFUSED]),
+    "block another": ({"effect": "block", "subject": "ip:192.0.2.1"}, THREE, [REFUSED]),
+}
+
+
 @entry_points("override")
-class TestOverrides:
-    def test_multiply(self, enforce: Enforce, entry_point: EntryPoint, override: Any, clock: FrozenClock) -> None:
-        enforce(api=rule(entry_point))
-        assert verdicts(entry_point, 4) == [ALLOWED] * 3 + [REFUSED]
-        override(Override(subject=entry_point.ident, effect="multiply", factor=2, until=clock() + 30))
-        assert verdicts(entry_point, 4) == [ALLOWED] * 3 + [REFUSED]
-        clock.to(30)
-        entry_point.end()
-        assert verdicts(entry_point, 1) == [REFUSED]
-        clock.to(60)
-        assert verdicts(entry_point, 4) == [ALLOWED] * 3 + [REFUSED]
-
-    def test_exempt(self, enforce: Enforce, entry_point: EntryPoint, override: Any, clock: FrozenClock) -> None:
-        enforce(api=rule(entry_point))
-        override(Override(subject=entry_point.ident, effect="exempt", until=clock() + 30))
-        assert verdicts(entry_point, 5) == [ALLOWED] * 5
-        clock.to(30)  # nothing was charged meanwhile
-        entry_point.end()
-        assert verdicts(entry_point, 4) == [ALLOWED] * 3 + [REFUSED]
-
-    def test_block(self, enforce: Enforce, entry_point: EntryPoint, override: Any, clock: FrozenClock) -> None:
-        enforce(api=rule(entry_point))
-        override(Override(subject=entry_point.ident, effect="block", until=clock() + 90.5))
-        if entry_point.event != "message":  # a block of every rule keeps a socket from being opened
-            assert entry_point.call()[:2] == (REFUSED, 91)
-        clock.to(90.5)
-        assert verdicts(entry_point, 4) == [ALLOWED] * 3 + [REFUSED]
-
-    def test_of_another_caller(self, enforce: Enforce, entry_point: EntryPoint, override: Any) -> None:
-        enforce(api=rule(entry_point))
-        override(Override(subject="ip:192.0.2.1", effect="block"), Override(subject="user:2", effect="exempt"))
-        assert verdicts(entry_point, 4) == [ALLOWED] * 3 + [REFUSED]
+@pytest.mark.parametrize("name", OVERRIDES)
+def test_overrides(enforce: Enforce, entry_point: EntryPoint, override: Any, clock: FrozenClock, name: str) -> None:
+    enforce(api=rule(entry_point))
+    options, meanwhile, after = OVERRIDES[name]
+    override(Override(**{"subject": entry_point.ident, **options}, until=clock() + 30.5))
+    if name != "block":
+        assert verdicts(entry_point, len(meanwhile)) == meanwhile
+    elif entry_point.event != "message":  # a block of every rule keeps a socket from being opened
+        assert entry_point.call()[:2] == (REFUSED, 31)
+    clock.to(30.5)
+    entry_point.end()
+    assert verdicts(entry_point, len(after)) == after
 
 
 @entry_points("plan")
