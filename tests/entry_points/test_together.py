@@ -13,7 +13,6 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from redis.crc import key_slot
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -33,11 +32,7 @@ from tests.clock import FrozenClock
 from tests.doors import BOTH, REDIS, Enforce
 from tests.entry_points import site
 from tests.entry_points.table import ENTRY_POINTS, Http
-from tests.fleet import RedisCluster
 from tests.inside import commands_to, count_in, unsaid
-from tests.stores.conftest import cluster, module_cluster
-
-__all__ = ["cluster", "module_cluster"]
 
 SITE: dict[str, Any] = {"rate": "9/h", "key": "everyone", "algorithm": "fixed_window", "cost": 2}
 SLOTS: dict[str, Any] = {"limit": 3, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
@@ -214,21 +209,6 @@ def test_behind_the_middleware_each_rule_is_charged_once(enforce: Enforce, entry
     assert entry_point.get().status_code == 200
     assert Limiter([Rule("api", **failures)], store).peek("everyone").remaining == 2
     assert (site.seen, len(store.leases)) == ([1, 1], 0)
-
-
-@pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize("view", ["two async decorators", "callable in a throttle class"])
-def test_idents_of_several_slots_of_a_cluster(
-    cluster: RedisCluster, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock, view: str
-) -> None:
-    rules = {"site": SITE, "each": {**MIDDLE, "scopes": ["*"]}, "middle": MIDDLE, "last": LAST}
-    settings.DJANGO_THROTTLE = {"RULES": rules, "DATABASE_RULES": False, "AGENT": False}
-    store = RedisStore(cluster.url, clock=clock, deadline=5.0)
-    count_in(store, monkeypatch)
-    assert len({key_slot(store.key("rule", ident).encode()) for ident in ("everyone", "ip:127.0.0.1")}) == 2
-    assert [ask(view).status_code for _ in range(6)] == [200] + [429] * 5
-    assert left(store) == [7]
-    assert left_of(store, "each", MIDDLE) == 6
 
 
 def test_without_redis_the_process_refunds_what_it_counted(

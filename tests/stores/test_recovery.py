@@ -1,4 +1,4 @@
-"""What happens around an outage or a reset is neither lost nor remembered for too long."""
+"""What happens around an outage, a reset, or a crowd that leaves is neither lost nor remembered for too long."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import asyncio
 import re
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Lease, Rule
-from django_throttle.core.commands import charges_of
+from django_throttle.core.commands import Release, charges_of
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.stores import RedisStore
 from django_throttle.stores.failures import Breaker
+from testproject.check.standstill import elapsed
 from tests.proxy import Proxy
 from tests.servers import RedisServer, wait_until
+from tests.sockets.guarded import becomes
 
 RULE = Rule("rule", "1/hour")
 CAP = Rule("cap", limit=1, algorithm="concurrency", on_store_failure="allow")
@@ -121,20 +123,6 @@ def test_each_outage_has_one_line_at_its_end(proxy: Proxy, caplog: pytest.LogCap
         assert down.startswith("Redis does not answer") and re.fullmatch(r"Redis answers again, after \d+\.\d s", up)
 
 
-def test_threads_of_one_stall_are_one_failure(proxy: Proxy) -> None:
-    """And five stalls open the breaker."""
-    store: Any = RedisStore(proxy.url, deadline=0.2)
-    limiter = Limiter([Rule("rate", "1000/hour")], store)
-    assert not limiter.acquire("user:1").degraded
-    proxy.set("dead")
-    with ThreadPoolExecutor(10) as threads:
-        assert all(decision.degraded for decision in threads.map(limiter.acquire, ["user:1"] * 10))
-    for _ in range(4):
-        assert store.breaker.is_failing and not store.breaker.is_open
-        limiter.acquire("user:1")
-    assert store.breaker.is_open
-
-
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("reply", [b"", b"\0" * 40, b"\0" * 5], ids=len)
 def test_a_reply_of_another_length_is_a_failure_like_any_other(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
@@ -176,3 +164,74 @@ class Talk(socketserver.StreamRequestHandler):
             parts = [self.rfile.read(int(self.rfile.readline()[1:]) + 2) for _ in range(int(head[1:]))]
             reply: Any = self.server.reply  # type: ignore[attr-defined]
             self.wfile.write(b"$%d\r\n%b\r\n" % (len(reply), reply) if parts[0].startswith(b"EVAL") else b"+OK\r\n")
+
+
+CROWD = 1000
+LIMIT = 10 * CROWD
+SOCKETS = Rule("sockets", limit=LIMIT, algorithm="concurrency", events=("connection",))
+API = Rule("api", "1000000/h")
+
+
+async def crowd(limiter: Limiter, number: int) -> list[Lease]:
+    decisions = [await limiter.aacquire("user:1") for _ in range(number)]
+    return [decision.lease for decision in decisions if decision.lease]
+
+
+@pytest.mark.row("A43")
+async def test_others_are_decided_meanwhile(redis_url: str, figure: Callable[..., None]) -> None:
+    store = RedisStore(redis_url, deadline=5.0, max_connections=2)
+    limiter, others = Limiter([SOCKETS], store), Limiter([API], store)
+    leases = await crowd(limiter, CROWD)
+    leaving, decided, longest = asyncio.gather(*map(limiter.arelease, leases)), [], 0.0
+    while not leaving.done():
+        began = time.monotonic()
+        decided.append(await others.aacquire("user:2"))
+        longest = max(longest, elapsed(began))
+        await asyncio.sleep(0)
+    await leaving
+    figure(f"longest decision of others while {CROWD:,} slots are given back", longest * 1000, "ms")
+    assert len(decided) >= 2, "between batches"
+    assert not any(decision.degraded for decision in decided)
+    assert (await limiter.apeek("user:1")).remaining == LIMIT
+    assert (store.leases.unconfirmed(), len(store.leases)) == ([], 0)
+
+
+async def test_one_that_nobody_waits_for_is_lost_by_no_failure(proxy: Proxy, redis_url: str) -> None:
+    store = RedisStore(proxy.url, deadline=1.0)
+    limiter = Limiter([SOCKETS], store)
+    commands = [Release(lease.id, lease.holds) for lease in await crowd(limiter, 3)]
+    store.release_soon(commands[0])
+    assert len(store.leases) == 2, "at once"
+    await becomes(lambda: not store.leases.unconfirmed())
+    proxy.set("dead")
+    store.release_soon(commands[1])
+    await becomes(lambda: not store.breaker.is_calm)
+    store.release_soon(commands[2])
+    assert (len(store.leases), len(store.leases.unconfirmed())) == (0, 2)
+    proxy.set("pass")
+    proxy.cut()
+    await asyncio.to_thread(Reconciler(store).resend)
+    assert (await Limiter([SOCKETS], RedisStore(redis_url, deadline=5.0)).apeek("user:1")).remaining == LIMIT
+
+
+async def test_one_that_comes_while_others_are_on_their_way_is_not_overtaken_either(servers: None) -> None:
+    with RedisServer() as server:
+        store = RedisStore(server.url, deadline=5.0)
+        limiter = Limiter([Rule("one", limit=1, algorithm="concurrency", events=("connection",))], store)
+        others = Limiter([API], store)
+        mine, first, second = [(await limiter.aacquire(f"user:{at}")).lease for at in range(3)]
+        assert mine and first and second
+        await limiter.arelease(first)
+        await others.aacquire("user:9")  # the scripts are there now
+        server.pause()
+        store.release_soon(Release(second.id, second.holds))
+        before = asyncio.create_task(others.aacquire("user:9"))
+        for _ in range(5):  # turns of the loop: those two are on their way
+            await asyncio.sleep(0)
+        store.release_soon(Release(mine.id, mine.holds))
+        again = asyncio.create_task(limiter.aacquire("user:0"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        server.resume()
+        assert (await before).allowed and (await again).allowed
+        await becomes(lambda: not store.leases.unconfirmed())
