@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -78,11 +77,26 @@ class Program:
             text=True,
             bufsize=1,
         )
-        assert self.process.stdin and self.process.stdout
-        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+
+    def ask(self, verb: str, *arguments: Any) -> Any:
+        """Have a worker do something; see worker.py."""
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps([verb, *arguments]) + "\n")
+        return json.loads(self.line())
 
     def line(self) -> str:
-        return self.stdout.readline()
+        assert self.process.stdout
+        return self.process.stdout.readline()
+
+    def leave(self) -> None:
+        """End as a worker does that has been asked to."""
+        self.process.communicate(timeout=30)
+
+    def end(self) -> tuple[int, str]:
+        """End a command; returns its status and the rest of its output."""
+        self.process.terminate()
+        output, _ = self.process.communicate(timeout=30)
+        return self.process.returncode, output
 
     def kill(self) -> None:
         """SIGKILL: it has no say in what becomes of its connections."""
@@ -91,42 +105,11 @@ class Program:
 
     def close(self) -> None:
         self.kill()
-        for pipe in (self.stdin, self.stdout):
-            pipe.close()
-
-
-class Worker(Program):
-    """A real process that holds connections; see worker.py."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__("tests.connections.worker", json.dumps({**QUICK, **settings}))
-
-    def ask(self, verb: str, *arguments: Any) -> Any:
-        self.stdin.write(json.dumps([verb, *arguments]) + "\n")
-        return json.loads(self.line())
-
-    def leave(self) -> None:
-        """End as a process does that has been asked to."""
-        self.stdin.close()
-        self.process.wait(30)
-
-
-class Refreshing(Program):
-    """``manage.py refresh_connections`` in a process of its own."""
-
-    def __init__(self, url: str, *arguments: str) -> None:
-        site = {"REDIS_URL": url, "DJANGO_SETTINGS_MODULE": "testproject.settings", "DATABASE": ""}
-        super().__init__("django", "refresh_connections", *arguments, **site, PYTHONPATH=str(ROOT))
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
-        self.process.send_signal(number)
-        output, _ = self.process.communicate(timeout=30)
-        return self.process.returncode, output
+        self.process.communicate()
 
 
 MakeSite = Callable[..., Site]
-MakeWorker = Callable[..., Worker]
-Refresh = Callable[..., Refreshing]
+MakeWorker = Refresh = Callable[..., Program]
 
 
 @pytest.fixture
@@ -135,15 +118,22 @@ def quick(settings: Any) -> None:
 
 
 @pytest.fixture
-def make_worker(servers: None, redis_url: str, quick: None) -> Iterator[MakeWorker]:
+def run(servers: None) -> Iterator[Callable[..., Program]]:
     with ExitStack() as stack:
-        yield lambda **settings: stack.enter_context(closing(Worker(**{"REDIS": redis_url, **settings})))
+        yield lambda *command, **environment: stack.enter_context(closing(Program(*command, **environment)))
 
 
 @pytest.fixture
-def refreshing(servers: None, redis_url: str) -> Iterator[Refresh]:
-    with ExitStack() as stack:
-        yield lambda *arguments, url=redis_url: stack.enter_context(closing(Refreshing(url, *arguments)))
+def make_worker(run: Callable[..., Program], redis_url: str, quick: None) -> MakeWorker:
+    """Real processes that hold connections."""
+    return lambda **settings: run("tests.connections.worker", json.dumps({"REDIS": redis_url, **QUICK, **settings}))
+
+
+@pytest.fixture
+def refreshing(run: Callable[..., Program], redis_url: str) -> Refresh:
+    """``manage.py refresh_connections`` in a process of its own."""
+    site = {"DJANGO_SETTINGS_MODULE": "testproject.settings", "DATABASE": "", "PYTHONPATH": str(ROOT)}
+    return lambda *options, url=redis_url: run("django", "refresh_connections", *options, REDIS_URL=url, **site)
 
 
 @pytest.fixture
@@ -156,11 +146,7 @@ def site(redis_url: str, quick: None) -> Site:
 def make_site(redis_url: str, clock: FrozenClock, settings: Any) -> MakeSite:
     """Sites that share a Redis and a clock that stands still; each may bury others from its second beat on."""
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "BEAT_INTERVAL": 0.0}
-
-    def make(url: str = redis_url) -> Site:
-        return Site(url, clock)
-
-    return make
+    return lambda url=redis_url: Site(url, clock)
 
 
 @pytest.fixture

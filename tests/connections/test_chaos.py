@@ -48,23 +48,15 @@ def test_nothing_drifts(
             thread.start()
         for thread in threads:
             thread.join()
-        for _ in range(2):
-            for site in sites:
-                site.beat()
-                site.reconciler.extend()
-                site.reconciler.resend()
+        for site in sites * 2:
+            for work in (site.beat, site.reconciler.extend, site.reconciler.resend):
+                work()
         held = [sum(site.leases.count(site.rule.id, ident) for site in sites) for ident in IDENTS]
         counted = [sites[0].count(ident) for ident in IDENTS]
-        drift = sum(abs(one - other) for one, other in zip(held, counted, strict=True))
         figure("seconds of faults", seconds, "s")
-        figure("slots that Redis counts and nobody holds, or the other way round", drift)
         assert counted == held
         assert sum(held) == sum(map(len, open_leases)) > 0
         assert len(redis.zrange("dt:{p}:live", 0, -1)) == 3
-        for number, leases in enumerate(open_leases):
-            for lease in leases:
-                sites[number // 2].limiter.release(lease)
-        assert {sites[0].count(ident) for ident in IDENTS} == {0}
 
 
 def hold_and_release(site: Site, leases: list[Any], chance: random.Random, until: float) -> None:

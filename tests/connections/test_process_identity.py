@@ -27,13 +27,17 @@ def child(servers: None) -> Iterator[Any]:
         child.kill()
 
 
-def test_a_child_lives_until_it_ends(child: Any) -> None:
+def test_a_child_lives_until_it_ends(child: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meta = of(child.pid)
     assert process_identity.is_alive(meta) is True
     assert process_identity.is_alive({**meta, "started": meta["started"] - 1}) is False, "another had this pid"
+    with monkeypatch.context() as patch:
+        patch.setattr(process_identity, "PROC", tmp_path)
+        assert process_identity.is_alive(meta) is None, "hidden, as under hidepid or in a container without /proc"
     child.kill()
     wait_until(lambda: process_identity.is_alive(meta) is False)  # defunct: nobody has waited for it yet
     child.wait()
+    monkeypatch.setattr(process_identity, "PROC", tmp_path)
     assert process_identity.is_alive(meta) is False
 
 
@@ -55,13 +59,3 @@ def test_a_container_that_shares_the_pids_judges_them_under_any_hostname() -> No
 @pytest.mark.parametrize("text", ["", "nonsense", "[1]", "null", b"\xff"])
 def test_reads_anything(text: Any) -> None:
     assert process_identity.read(text) == {}
-
-
-def test_a_hidden_process_is_not_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: Any) -> None:
-    """As under hidepid, or in a container without /proc."""
-    meta = of(child.pid)
-    monkeypatch.setattr(process_identity, "PROC", tmp_path)
-    assert process_identity.is_alive(meta) is None
-    child.kill()
-    child.wait()
-    assert process_identity.is_alive(meta) is False

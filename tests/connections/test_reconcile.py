@@ -12,43 +12,28 @@ from tests.servers import RedisServer
 HELD = 600
 
 
-def take_all(site: Site, number: int = HELD) -> None:
-    for user in range(number):
-        site.take(f"user:{user}")
-
-
 def count(site: Site, redis: Redis) -> int:
     """The idents of which every key is there."""
     uid, names = site.leases.uid, [site.store.key(RULE.id, f"user:{number}") for number in range(HELD)]
-    with redis.pipeline(transaction=False) as pipeline:
-        for name in names:
-            pipeline.exists(name, f"{name}:{uid}")
-        return pipeline.execute().count(2)
-
-
-def write(redis: Redis, begin: int, reads: int = 0) -> int:
-    """Write 50 pages of a cache and read each of them so often; returns 50. A full server may refuse them."""
-    with redis.pipeline(transaction=False) as pipeline:
-        for page in range(begin, begin + 50):
-            pipeline.set(f"page:{page}", "x" * 1000)
-            for _ in range(reads):
-                pipeline.get(f"page:{page}")
-        pipeline.execute(raise_on_error=False)
-    return 50
+    return sum(redis.exists(name, f"{name}:{uid}") == 2 for name in names)  # type: ignore[misc]
 
 
 @pytest.mark.row("F17")
-@pytest.mark.parametrize("policy", ["allkeys-random", "volatile-random", "volatile-lfu"])
+@pytest.mark.parametrize("policy", ["allkeys-random", "volatile-lfu"])
 def test_what_was_evicted_is_registered_again_within_a_beat(policy: str, quick: None, servers: None) -> None:
     with RedisServer("--maxmemory", "6mb", "--maxmemory-policy", policy) as server, server.client() as redis:
-        site, written = Site(server.url), 0
-        take_all(site)
+        site = Site(server.url)
+        for number in range(HELD):
+            site.take(f"user:{number}")
         site.beat()
         site.take("newest")
         while redis.info("stats")["evicted_keys"] <= 200:
-            written += write(redis, written)
+            with redis.pipeline(transaction=False) as pipeline:
+                for page in range(50):
+                    pipeline.rpush("pages", f"{page}" * 1000)
+                pipeline.execute(raise_on_error=False)
         assert count(site, redis) < HELD
-        redis.delete(*[f"page:{number}" for number in range(written)])  # or it goes on
+        redis.delete("pages")  # or it goes on
         assert site.settle()
         assert count(site, redis) == HELD
 

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from django_throttle.connections import processes
-from django_throttle.connections.processes import CLAIM_SECONDS, SHARE_SECONDS, ProcessRecords
+from django_throttle.connections.processes import CLAIM_SECONDS, SHARE_SECONDS
 from django_throttle.exceptions import StoreError
 from django_throttle.management.commands import refresh_connections
 from django_throttle.management.commands.refresh_connections import HostRefresher
@@ -43,10 +43,13 @@ def test_a_host_sees_who_died_here(make_site: MakeSite, clock: FrozenClock, redi
     assert living.store.processes.seen == 1, "the command counts as nobody"
 
 
-def test_a_host_extends_for_who_does_not_beat_for_itself(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
+def test_a_host_extends_and_vouches_for_who_does_not_beat_for_itself(
+    make_site: MakeSite, clock: FrozenClock, redis: Redis
+) -> None:
+    """Stopped or blocked, but it exists: what it holds is open."""
     quiet, command = make_site(), HostRefresher(make_site().store)
     quiet.take("user:1")
-    index = quiet.store.key(RULE.id, "user:1")
+    index, uid = quiet.store.key(RULE.id, "user:1"), quiet.leases.uid
     redis.pexpire(index, 5000)
     assert command.refresh().extended == 1
     assert redis.pttl(index) > 500_000
@@ -57,18 +60,11 @@ def test_a_host_extends_for_who_does_not_beat_for_itself(make_site: MakeSite, cl
     fresh.refresh()
     clock.step(10.001)  # PROCESS_TTL since its last beat: it lives, and has stopped beating
     assert fresh.refresh().extended == 1
-
-
-def test_a_host_vouches_for_the_paused(make_site: MakeSite, clock: FrozenClock) -> None:
-    """Stopped or blocked, but it exists: what it holds is open."""
-    paused, command = make_site(), HostRefresher(make_site().store)
-    paused.take("user:1", 2)
-    uid = paused.leases.uid
     for _ in range(10):
         clock.step(10)
         command.refresh()
-    paused.beat()
-    assert (paused.count("user:1"), paused.leases.uid) == (2, uid)
+    quiet.beat()
+    assert (quiet.count("user:1"), quiet.leases.uid) == (1, uid)
 
 
 @pytest.fixture
@@ -81,25 +77,8 @@ def graves(make_site: MakeSite, small_batches: None) -> list[Site]:
     return dead
 
 
-def uids(graves: list[Site]) -> list[str]:
-    return [site.leases.uid for site in graves]
-
-
 def held(site: Site) -> int:
     return sum(site.count(f"user:{number}") for number in range(20))
-
-
-class SlowBatches:
-    """A clock that goes on by so much with each batch that is swept."""
-
-    def __init__(self, records: ProcessRecords, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self._seconds, self._pipeline = 0.0, seconds, records.store.pipeline
-        monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(records.store, "pipeline", self.send)
-
-    def send(self, calls: Any) -> Any:
-        self.now += self._seconds * (calls[0][0] == "reap")
-        return self._pipeline(calls)
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(SHARE_SECONDS + 0.1, [30, 20, 10, 0]), (SHARE_SECONDS / 2, [10, 0])])
@@ -107,10 +86,17 @@ def test_a_turn_ends_and_the_next_one_goes_on(
     seconds: float, left: list[int], make_site: MakeSite, graves: list[Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beats and rules are asked for between turns; one has as many batches as fit in its share, and one more."""
-    living, onlooker = make_site(), make_site()
+    living, onlooker, now = make_site(), make_site(), [0.0]
     living.beat()
-    onlooker.reconciler.records.beat((), uids(graves), expires=False, most=0)
-    SlowBatches(living.reconciler.records, seconds, monkeypatch)
+    onlooker.reconciler.records.beat((), [site.leases.uid for site in graves], expires=False, most=0)
+    pipeline = living.store.pipeline
+
+    def send(calls: Any) -> Any:
+        now[0] += seconds * (calls[0][0] == "reap")
+        return pipeline(calls)
+
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(living.store, "pipeline", send)
     living.beat()
     counts = [held(onlooker)]
     while counts[-1]:
@@ -121,34 +107,20 @@ def test_a_turn_ends_and_the_next_one_goes_on(
     assert onlooker.reconciler.records.beat(()).dead == 0
 
 
-class TestOnce:
-    """``refresh_connections --once``, by cron on another host."""
-
-    @pytest.fixture
-    def command(self, make_site: MakeSite, elsewhere: None) -> HostRefresher:
-        return HostRefresher(make_site().store)
-
-    @pytest.fixture
-    def waits(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-        """What happens while the command waits for others to beat; each wait takes the next one."""
-        waits: list[Any] = []
-        clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: waits.pop(0)())
-        monkeypatch.setattr(refresh_connections, "time", clock)
-        return waits
-
-    @pytest.mark.parametrize("seconds", [21, 3600])
-    def test_after_an_outage_nobody_who_lives_is_buried(
-        self, seconds: int, make_site: MakeSite, clock: FrozenClock, command: HostRefresher, waits: list[Any]
-    ) -> None:
-        """Nobody could beat for so long, and the command is there before anyone else."""
-        living = make_site()
-        living.take("user:1", 2)
-        uid = living.leases.uid
-        clock.step(seconds)
-        waits.append(living.beat)
-        assert command.once()[:4] == (1, 0, 2, 0)
-        living.beat()
-        assert (living.count("user:1"), living.leases.uid) == (2, uid)
+@pytest.mark.parametrize("seconds", [21, 3600])
+def test_once_after_an_outage_nobody_who_lives_is_buried(
+    seconds: int, make_site: MakeSite, clock: FrozenClock, elsewhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--once`` by cron on another host: nobody could beat for so long, and it is there before anyone else."""
+    living, command = make_site(), HostRefresher(make_site().store)
+    living.take("user:1", 2)
+    uid = living.leases.uid
+    clock.step(seconds)
+    waits = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: living.beat())
+    monkeypatch.setattr(refresh_connections, "time", waits)
+    assert command.once()[:4] == (1, 0, 2, 0)
+    living.beat()
+    assert (living.count("user:1"), living.leases.uid) == (2, uid)
 
 
 @pytest.mark.row("F54")

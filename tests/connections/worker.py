@@ -6,7 +6,6 @@ Started as ``python -m tests.connections.worker '{"REDIS": …}'``, the argument
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import Any
 
@@ -41,15 +40,8 @@ class Holder:
         self.leases: list[Any] = []
 
     def acquire(self, ident: str, times: int = 1) -> int:
-        return self._acquire([ident] * times)
-
-    def acquire_each(self, kind: str, times: int) -> int:
-        """One connection each for so many users."""
-        return self._acquire([f"{kind}:{number}" for number in range(times)])
-
-    def _acquire(self, idents: list[str]) -> int:
         agent.ensure(self.store)
-        taken = [lease for ident in idents if (lease := self.limiter.acquire(ident).lease)]
+        taken = [lease for _ in range(times) if (lease := self.limiter.acquire(ident).lease)]
         self.leases += taken
         return len(taken)
 
@@ -60,21 +52,6 @@ class Holder:
 
     def uid(self) -> str:
         return self.store.leases.uid
-
-    def fork(self, ident: str) -> list[Any]:
-        """Fork a child that takes one connection and ends; returns [leases it inherited, its uid, its leases]."""
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            inherited = len(self.store.leases)
-            self.acquire(ident)
-            os.write(writing, json.dumps([inherited, self.uid(), len(self.store.leases)]).encode())
-            os._exit(0)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            answer: list[Any] = json.load(pipe)
-        os.waitpid(child, 0)
-        return answer
 
 
 def main() -> None:
