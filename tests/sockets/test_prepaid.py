@@ -20,16 +20,6 @@ from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, scripts
 
 CHAT: dict[str, Any] = {"rate": "1000/h", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
 QUEUE = {**CHAT, "algorithm": "leaky_bucket", "action": "delay"}
-OTHERS, LOT = 500, 64
-
-
-def rule(rate: str = "1000/h") -> Rule:
-    return Rule.from_options("chat", {**CHAT, "rate": rate})
-
-
-def claim(cost: int = 1, of: Rule | None = None) -> Claim:
-    """What a frame is charged."""
-    return Claim((Charge(of or rulebook.current().rules[0], IDENT, cost),), waits=True)
 
 
 def settled(store: RedisStore) -> int:
@@ -38,149 +28,126 @@ def settled(store: RedisStore) -> int:
     return used(store)
 
 
-class TestQuestions:
-    async def test_a_stream_within_its_limit_asks_rarely_and_counts_exactly(
-        self, enforce_live: Live, redis_server: Any
-    ) -> None:
-        store = enforce_live(chat={**CHAT, "rate": "1000000/h"})
-        loop = asyncio.get_running_loop()
-        async with Line() as line:
-            with redis_server.client() as redis:
-                before, began = scripts(redis), loop.time()
-                for number in range(100):
-                    line.send(*["x"] * 10)
-                    await line.received(10 * number + 10)
-                seconds, questions = loop.time() - began, scripts(redis) - before
-            assert questions <= MOST_ASKED * (1 + seconds) + 1
-        await becomes(lambda: settled(store) == 1000)
-
-    async def test_small_limits_are_asked_for_frame_by_frame(self, enforce_live: Live) -> None:
-        """A second socket finds what the first has not used."""
-        store = enforce_live(chat={**CHAT, "rate": "5/h"})
-        async with Line() as first, Line() as second:
-            first.send("1", "2", "3")
-            await first.received(3)
-            second.send("4", "5", "6")
-            await second.error()
-            assert (texts(second), used(store)) == (["4", "5"], 5)
+async def test_a_stream_within_its_limit_asks_rarely_and_counts_exactly(enforce_live: Live, redis_server: Any) -> None:
+    store = enforce_live(chat={**CHAT, "rate": "1000000/h"})
+    loop = asyncio.get_running_loop()
+    async with Line() as line:
+        with redis_server.client() as redis:
+            before, began = scripts(redis), loop.time()
+            for number in range(100):
+                line.send(*["x"] * 10)
+                await line.received(10 * number + 10)
+            seconds, questions = loop.time() - began, scripts(redis) - before
+        assert questions <= MOST_ASKED * (1 + seconds) + 1
+    await becomes(lambda: settled(store) == 1000)
 
 
-class TestRulesThatCountRefusals:
-    """A purchase larger than what is left would count as a refused call."""
-
-    @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "gcra", "token_bucket"])
-    async def test_frames_use_all_that_calls_elsewhere_have_left(self, enforce_live: Live, algorithm: str) -> None:
-        counting = {**CHAT, "rate": "100/h", "algorithm": algorithm, "count_denied": True}
-        store = enforce_live(chat=counting, MAX_VIOLATIONS=0)
-        elsewhere = Limiter([rulebook.current().rules[0]], store)
-        async with Line() as line:
-            line.send(*["x"] * 6)
-            await line.received(6)
-            assert elsewhere.acquire(IDENT, cost=75).allowed
-            line.send(*["x"] * 19)
-            await line.received(25)
-            assert used(store) == 100
-            line.send("one more")
-            await line.error()
-            assert len(texts(line)) == 25
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "gcra", "token_bucket"])
+async def test_frames_use_all_that_calls_elsewhere_have_left(enforce_live: Live, algorithm: str) -> None:
+    """Of a rule that counts refusals: a purchase larger than what is left would count as a refused call."""
+    store = enforce_live(chat={**CHAT, "rate": "100/h", "algorithm": algorithm, "count_denied": True}, MAX_VIOLATIONS=0)
+    async with Line() as line, Line() as second:
+        line.send(*["x"] * 6)
+        await line.received(6)
+        assert Limiter(rulebook.current().rules, store).acquire(IDENT, cost=75).allowed
+        line.send(*["x"] * 17)
+        await line.received(23)
+        second.send("x", "x", "one more")
+        await second.error()
+        assert (len(texts(second)), used(store)) == (2, 100)
 
 
-class TestTheCap:
-    @pytest.mark.parametrize("algorithm", ["fixed_window", "gcra"])
-    @pytest.mark.row("B12")
-    async def test_many_sockets_of_one_ident_get_exactly_the_limit(self, enforce_live: Live, algorithm: str) -> None:
-        """They ask again once what others have not used has come back."""
-        store = enforce_live(chat={**CHAT, "rate": "600/day", "algorithm": algorithm}, MAX_VIOLATIONS=0)
-        lines = [await Line().open() for _ in range(6)]
+@pytest.mark.parametrize("algorithm", ["fixed_window", "gcra"])
+@pytest.mark.row("B12")
+async def test_many_sockets_of_one_ident_get_exactly_the_limit(enforce_live: Live, algorithm: str) -> None:
+    """They ask again once what others have not used has come back."""
+    store = enforce_live(chat={**CHAT, "rate": "600/day", "algorithm": algorithm}, MAX_VIOLATIONS=0)
+    lines = [await Line().open() for _ in range(6)]
 
-        def passed() -> int:
-            count = sum(len(texts(line)) for line in lines)
-            assert count <= used(store)
-            for line in lines:
-                if line.queue.empty():
-                    line.send(*["x"] * 40)
-            settled(store)
-            return count
-
-        await becomes(lambda: passed() == 600)
+    def passed() -> int:
+        count = sum(len(texts(line)) for line in lines)
+        assert count <= used(store)
         for line in lines:
-            line.send(*["x"] * 40)
-        await lines[-1].until(lambda: all(line.queue.empty() for line in lines))
-        assert passed() == 600
-        for line in lines:
-            await line.close()
+            if line.queue.empty():
+                line.send(*["x"] * 40)
+        settled(store)
+        return count
 
-    async def test_what_was_bought_under_the_old_rule_goes_back(self, enforce_live: Live, change: Any) -> None:
-        store = enforce_live(chat={**CHAT, "rate": "100000/h"})
-        async with Line() as line:
-            for number in range(1, 5):
-                line.send(*["x"] * 50)
-                await line.received(50 * number)
-            assert used(store) > 200, "some were bought in advance"
-            change(rule("210/h"))
-            await becomes(lambda: settled(store) == 200)
-            line.send(*["y"] * 20)
-            await line.error()
-            assert len(texts(line)) == 210
-
-    async def test_a_frame_whose_decision_was_abandoned_is_charged_once(self, enforce_live: Live) -> None:
-        """An application with a timeout around receive gets the frame next time, by what was bought for it."""
-        got: list[str] = []
-
-        @accepting
-        async def impatient(receive: Any, send: Any) -> None:
-            event: Any = {"type": ""}
-            while event["type"] != "websocket.disconnect":
-                try:
-                    event = await asyncio.wait_for(receive(), 0.0005)
-                except TimeoutError:
-                    continue
-                got.append(event.get("text", ""))
-
-        store = enforce_live(chat=CHAT)
-        async with Line(inside=impatient) as line:
-            for number in range(20):
-                line.send(f"{number}")
-                await becomes(lambda number=number: len(got) > number)
-        assert got == [*map(str, range(20)), ""]
-        await becomes(lambda: settled(store) == 20)
+    await becomes(lambda: passed() == 600)
+    await lines[-1].until(lambda: all(line.queue.empty() for line in lines))
+    assert passed() == 600
+    for line in lines:
+        await line.close()
 
 
-class TestDelays:
-    async def test_what_would_wait_for_longer_than_two_seconds_is_refused(self, enforce_live: Live) -> None:
-        """And not charged."""
-        store = enforce_live(chat={**QUEUE, "rate": "1/s", "burst": 10})
-        Limiter([rulebook.current().rules[0]], store).acquire(IDENT, cost=5)
-        async with Line() as line:
-            line.send("x")
-            assert 0 < (await line.error())["retry_after"] <= 3
-            assert texts(line) == []
-            await becomes(lambda: settled(store) <= 5)
-
-    @pytest.mark.parametrize("size", [1, 5])
-    async def test_frames_that_wait_as_the_socket_ends_give_their_turns_back(
-        self, enforce_live: Live, monkeypatch: pytest.MonkeyPatch, size: int
-    ) -> None:
-        buys(size, monkeypatch)
-        store = enforce_live(chat={**QUEUE, "rate": "1/s", "burst": 50})
-        line = await Line().open()
-        line.send("first", "second", "third")
-        assert await line.received(1) == ["first"]
-        await becomes(lambda: settled(store) >= 2)
-        line.task.cancel()
-        await asyncio.wait({line.task})
-        await becomes(lambda: settled(store) == 1)
+async def test_what_was_bought_under_the_old_rule_goes_back(enforce_live: Live, change: Any) -> None:
+    store = enforce_live(chat={**CHAT, "rate": "100000/h"})
+    async with Line() as line:
+        for number in range(1, 5):
+            line.send(*["x"] * 50)
+            await line.received(50 * number)
+        assert used(store) > 200, "some were bought in advance"
+        change(Rule.from_options("chat", {**CHAT, "rate": "210/h"}))
+        await becomes(lambda: settled(store) == 200)
+        line.send(*["y"] * 20)
+        await line.error()
+        assert len(texts(line)) == 210
 
 
-class TestUnits:
-    """What was bought in advance is spent once or given back once, whatever comes between."""
+async def test_a_frame_whose_decision_was_abandoned_is_charged_once(enforce_live: Live) -> None:
+    """An application with a timeout around receive gets the frame next time, by what was bought for it."""
+    got: list[str] = []
 
-    async def test_who_has_asked_as_often_as_it_may_waits_and_is_not_refused(self, enforce_live: Live) -> None:
-        """One unit is left at a time: whoever is charged elsewhere is refused meanwhile."""
-        store = enforce_live(chat={**CHAT, "rate": "1000/s", "algorithm": "gcra"})
-        hot = rulebook.current().rules[0]
-        Limiter([hot], store).acquire(IDENT, hot.plan.limit)
-        passed = 0
-        async with asyncio.timeout(10):
-            while passed <= MOST_ASKED:
-                passed += (await arun(decide_bought(claim(), store), store)).allowed
+    @accepting
+    async def impatient(receive: Any, send: Any) -> None:
+        event: Any = {"type": ""}
+        while event["type"] != "websocket.disconnect":
+            try:
+                event = await asyncio.wait_for(receive(), 0.0005)
+            except TimeoutError:
+                continue
+            got.append(event.get("text", ""))
+
+    store = enforce_live(chat=CHAT)
+    async with Line(inside=impatient) as line:
+        for number in range(20):
+            line.send(f"{number}")
+            await becomes(lambda number=number: len(got) > number)
+    assert got == [*map(str, range(20)), ""]
+    await becomes(lambda: settled(store) == 20)
+
+
+async def test_what_would_wait_for_longer_than_two_seconds_is_refused_and_not_charged(enforce_live: Live) -> None:
+    store = enforce_live(chat={**QUEUE, "rate": "1/s", "burst": 10})
+    Limiter(rulebook.current().rules, store).acquire(IDENT, cost=5)
+    async with Line() as line:
+        line.send("x")
+        assert 0 < (await line.error())["retry_after"] <= 3
+        assert texts(line) == []
+        await becomes(lambda: settled(store) <= 5)
+
+
+@pytest.mark.parametrize("size", [1, 5])
+async def test_frames_that_wait_as_the_socket_ends_give_their_turns_back(
+    enforce_live: Live, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    buys(size, monkeypatch)
+    store = enforce_live(chat={**QUEUE, "rate": "1/s", "burst": 50})
+    line = await Line().open()
+    line.send("first", "second", "third")
+    assert await line.received(1) == ["first"]
+    await becomes(lambda: settled(store) >= 2)
+    line.task.cancel()
+    await asyncio.wait({line.task})
+    await becomes(lambda: settled(store) == 1)
+
+
+async def test_who_has_asked_as_often_as_it_may_waits_and_is_not_refused(enforce_live: Live) -> None:
+    """One unit is left at a time: whoever is charged elsewhere is refused meanwhile."""
+    store = enforce_live(chat={**CHAT, "rate": "1000/s", "algorithm": "gcra"})
+    hot = rulebook.current().rules[0]
+    Limiter([hot], store).acquire(IDENT, hot.plan.limit)
+    passed, claim = 0, Claim((Charge(hot, IDENT, 1),), waits=True)
+    async with asyncio.timeout(10):
+        while passed <= MOST_ASKED:
+            passed += (await arun(decide_bought(claim, store), store)).allowed

@@ -32,78 +32,66 @@ def sockets(limit: int, **options: Any) -> Rule:
     return Rule("sockets", limit=limit, **{**SOCKETS, **options})
 
 
-def chat(rate: str) -> Rule:
-    return Rule.from_options("chat", {**CHAT, "rate": rate})
-
-
-class Closing(AsyncEcho):
-    throttle_on_rule_change = "close"
-
-
-class TestBlocks:
-    async def test_who_is_blocked_is_closed(self, enforce: Enforce, change: Any) -> None:
-        store = enforce(sockets={**SOCKETS, "limit": 5})
-        async with Line(address="198.51.100.7") as other:
-            line = await Line().open()
-            change(sockets(5), overrides=(blocked(),))
-            assert await line.closing() == {"type": "websocket.close", "code": 4403, "reason": "blocked"}
-            error = line.told("error")[0]
-            assert (error["code"], error["retry_after"], error["detail"]) == ("blocked", None, "Access is blocked.")
-            assert held(store) == 1
-            other.send("hello")
-            assert await other.received(1)
-            browser = await Line(refuse="frame").open()
-            assert ((await browser.closing())["code"], browser.told("error")[0]["code"]) == (4403, "blocked")
-
-    async def test_one_that_comes_while_a_handshake_waits_reaches_it_too(
-        self, enforce: Enforce, change: Any, monkeypatch: Any
-    ) -> None:
-        """It was decided by the rules before, and nobody saw it then."""
-        decide, asked, go_on = limiter.adecide, asyncio.Event(), asyncio.Event()
-
-        async def slow(facts: Any, **options: Any) -> Any:
-            decision = await decide(facts, **options)
-            asked.set()
-            await go_on.wait()
-            return decision
-
-        enforce()
-        monkeypatch.setattr(limiter, "adecide", slow)
-        line = Line()
-        opening = asyncio.ensure_future(line.open())
-        await asked.wait()
-        change(overrides=(blocked(),))
-        go_on.set()
-        await opening
-        await line.closing()
-        await line.ended()
-
-    async def test_one_of_messages_refuses_messages(self, enforce: Enforce, change: Any) -> None:
-        enforce()
+async def test_who_is_blocked_is_closed(enforce: Enforce, change: Any) -> None:
+    store = enforce(sockets={**SOCKETS, "limit": 5})
+    async with Line(address="198.51.100.7") as other:
         line = await Line().open()
-        frames = Rule("frames", "100/min", events=("message",), key="ip")
-        change(frames, overrides=(blocked(rules=("frames",)),))
-        line.send("x")
-        assert (await line.error())["code"] == "blocked"
-        assert (texts(line), line.closed) == ([], None)
-        line.send(*["x"] * 9)
-        assert (await line.closing())["code"] == 4403
+        change(sockets(5), overrides=(blocked(),))
+        assert await line.closing() == {"type": "websocket.close", "code": 4403, "reason": "blocked"}
+        error = line.told("error")[0]
+        assert (error["code"], error["retry_after"], error["detail"]) == ("blocked", None, "Access is blocked.")
+        assert held(store) == 1
+        other.send("hello")
+        assert await other.received(1)
+        browser = await Line(refuse="frame").open()
+        assert ((await browser.closing())["code"], browser.told("error")[0]["code"]) == (4403, "blocked")
 
 
-class TestLimits:
-    async def test_a_new_rate_holds_from_the_next_message_on(self, enforce: Enforce, change: Any) -> None:
-        enforce()
-        async with Line() as line:
-            line.send(*"abc")
-            await line.received(3)
-            change(Rule("own", "1/min", events=("message",), key="connection"))
-            line.send(*"de")
-            await line.error()
-            assert texts(line) == [*"abcd"]
-            change(Rule("own", "2/min", events=("message",), key="connection"))
-            line.send("e")
-            await line.received(5)
+async def test_a_block_that_comes_while_a_handshake_waits_reaches_it_too(
+    enforce: Enforce, change: Any, monkeypatch: Any
+) -> None:
+    """It was decided by the rules before, and nobody saw it then."""
+    decide = limiter.adecide
 
+    async def slow(facts: Any, **options: Any) -> Any:
+        decision = await decide(facts, **options)
+        change(overrides=(blocked(),))
+        return decision
+
+    enforce()
+    monkeypatch.setattr(limiter, "adecide", slow)
+    line = await Line().open()
+    await line.closing()
+    await line.ended()
+
+
+async def test_a_block_of_messages_refuses_messages(enforce: Enforce, change: Any) -> None:
+    enforce()
+    line = await Line().open()
+    frames = Rule("frames", "100/min", events=("message",), key="ip")
+    change(frames, overrides=(blocked(rules=("frames",)),))
+    line.send("x")
+    assert (await line.error())["code"] == "blocked"
+    assert (texts(line), line.closed) == ([], None)
+    line.send(*["x"] * 9)
+    assert (await line.closing())["code"] == 4403
+
+
+async def test_a_new_rate_holds_from_the_next_message_on(enforce: Enforce, change: Any) -> None:
+    enforce()
+    async with Line() as line:
+        line.send(*"abc")
+        await line.received(3)
+        change(Rule("own", "1/min", events=("message",), key="connection"))
+        line.send(*"de")
+        await line.error()
+        assert texts(line) == [*"abcd"]
+        change(Rule("own", "2/min", events=("message",), key="connection"))
+        line.send("e")
+        await line.received(5)
+
+
+class TestLowerLimits:
     @BOTH
     @pytest.mark.parametrize(("at_limit", "gone"), [("reject", [2, 3]), ("evict_oldest", [0, 1])])
     async def test_those_beyond_a_lower_limit_are_closed(
@@ -152,11 +140,12 @@ class TestLimits:
         for line in lines[:2]:
             await line.close()
 
-    @pytest.mark.parametrize(("consumer", "code"), [(AsyncEcho, None), (Closing, 4430)])
+    @pytest.mark.parametrize("code", [None, 4430])
     async def test_a_consumer_that_says_nothing_has_its_clients_warned(
-        self, enforce: Enforce, change: Any, consumer: Any, code: int | None
+        self, enforce: Enforce, change: Any, code: int | None
     ) -> None:
         enforce(sockets={**SOCKETS, "limit": 2})
+        consumer = type("Closing", (AsyncEcho,), {"throttle_on_rule_change": "close"} if code else {})
         async with Line(consumer.as_asgi()) as first, Line(consumer.as_asgi()) as second:
             change(sockets(1))
             await second.until(lambda: second.told("error") and (second.closed or not code))
@@ -175,10 +164,10 @@ class TestLimits:
 
         enforce(sockets={**SOCKETS, "limit": 5})
         async with Line():
-            second, third = Line(inside=slow), Line()
+            second = Line(inside=slow)
             opening = asyncio.ensure_future(second.open())
             await becomes(lambda: len(open_sockets) == 2)
-            async with third:
+            async with Line() as third:
                 change(sockets(1))
                 await third.error()  # and it was looked at after the second
                 assert second.sent == []
@@ -188,51 +177,46 @@ class TestLimits:
                 await second.close()
 
 
-class TestResets:
-    """Here nothing that a socket or its process remembers ends by itself."""
-
-    @pytest.fixture(autouse=True)
-    def nothing_ends_by_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("core.prepaid.LONGEST", "sockets.limits.MATCH_LIFETIME", "stores.denials.LONGEST"):
-            monkeypatch.setattr(f"django_throttle.{name}", 3600.0)
-        open_sockets.clear()
-
-    @pytest.mark.parametrize("counts_denied", [False, True], ids=["remembered", "counted"])
-    async def test_elsewhere_reaches_a_flooded_socket(
-        self, enforce_live: Live, redis_url: str, counts_denied: bool
-    ) -> None:
-        store = enforce_live(chat={**CHAT, "count_denied": counts_denied}, MAX_VIOLATIONS=0)
-        Reconciler(store).beat()
-        async with await flooded() as line:
-            duties = SocketControl(store)
-            await asyncio.to_thread(duties)
-            elsewhere = RedisStore(redis_url, secret=conf().KEY_SECRET, deadline=5.0)
-            assert await Limiter([rulebook.current().rules[0]], elsewhere).areset(IDENT) == 1
-            await asyncio.to_thread(duties)
-            line.send(*["again"] * 9)
-            await line.until(lambda: only().received == 49 and len(texts(line)) == 10)
-
-    @pytest.mark.parametrize("prepaid", [False, True], ids=["asked", "prepaid"])
-    async def test_an_override_that_runs_out_ends_what_was_refused_under_it(
-        self, enforce_live: Live, change: Any, prepaid: bool, clock: FrozenClock
-    ) -> None:
-        enforce_live(chat={**CHAT, "prepaid": prepaid}, MAX_VIOLATIONS=0)
-        stricter = Override(subject=IDENT, effect="multiply", factor=0.2, until=clock() + 60)
-        change(*rulebook.current().rules, overrides=(stricter,), now=clock)
-        async with Line() as line:
-            line.send(*["x"] * 9)
-            await line.until(lambda: only().refused == 8)
-            clock.tick(61)
-            in_force.end_overrides()
-            line.send(*["x"] * 9)
-            await line.until(lambda: only().refused == 8 + 5)
-            assert len(texts(line)) == 5
+@pytest.fixture
+def nothing_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a socket or its process remembers."""
+    for name in ("core.prepaid.LONGEST", "sockets.limits.MATCH_LIFETIME", "stores.denials.LONGEST"):
+        monkeypatch.setattr(f"django_throttle.{name}", 3600.0)
+    open_sockets.clear()
 
 
-async def flooded() -> Line:
-    """A socket that has used up its budget of five, and its questions."""
-    line = await Line(answers="once").open()
-    line.send(*["x"] * 40)
-    await line.until(lambda: only().refused == 35)
-    assert len(texts(line)) == 5
-    return line
+@pytest.mark.usefixtures("nothing_ends_by_itself")
+@pytest.mark.parametrize("counts_denied", [False, True], ids=["remembered", "counted"])
+async def test_a_reset_elsewhere_reaches_a_flooded_socket(
+    enforce_live: Live, redis_url: str, counts_denied: bool
+) -> None:
+    store = enforce_live(chat={**CHAT, "count_denied": counts_denied}, MAX_VIOLATIONS=0)
+    Reconciler(store).beat()
+    async with Line(answers="once") as line:
+        line.send(*["x"] * 40)
+        await line.until(lambda: only().refused == 35)
+        duties = SocketControl(store)
+        await asyncio.to_thread(duties)
+        elsewhere = RedisStore(redis_url, secret=conf().KEY_SECRET, deadline=5.0)
+        assert await Limiter(rulebook.current().rules, elsewhere).areset(IDENT) == 1
+        await asyncio.to_thread(duties)
+        line.send(*["again"] * 9)
+        await line.until(lambda: only().received == 49 and len(texts(line)) == 10)
+
+
+@pytest.mark.usefixtures("nothing_ends_by_itself")
+@pytest.mark.parametrize("prepaid", [False, True], ids=["asked", "prepaid"])
+async def test_an_override_that_runs_out_ends_what_was_refused_under_it(
+    enforce_live: Live, change: Any, prepaid: bool, clock: FrozenClock
+) -> None:
+    enforce_live(chat={**CHAT, "prepaid": prepaid}, MAX_VIOLATIONS=0)
+    stricter = Override(subject=IDENT, effect="multiply", factor=0.2, until=clock() + 60)
+    change(*rulebook.current().rules, overrides=(stricter,), now=clock)
+    async with Line() as line:
+        line.send(*["x"] * 9)
+        await line.until(lambda: only().refused == 8)
+        clock.tick(61)
+        in_force.end_overrides()
+        line.send(*["x"] * 9)
+        await line.until(lambda: only().refused == 8 + 5)
+        assert len(texts(line)) == 5
