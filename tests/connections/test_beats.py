@@ -111,23 +111,3 @@ def test_who_was_only_paused_registers_again(make_site: MakeSite, clock: FrozenC
     paused.limiter.release(first.lease)
     living.beat()
     assert (living.count("user:1"), living.store.processes.seen) == (3, 2)
-
-
-def test_emptied_redis_knows_everything_again_after_one_beat(
-    make_site: MakeSite, redis: Redis, small_batches: None
-) -> None:
-    first, second = make_site(), make_site()
-    leases = [decision.lease for decision in first.take("user:1", 2)]
-    second.take("user:1", 3)
-    first.take("user:2", 25)
-    for number in range(10, 35):
-        second.take(f"user:{number}")
-    redis.flushall()
-    assert first.count("user:1") == 0
-    for _ in range(2):
-        for site in (first, second):
-            site.beat()
-        assert [second.count(ident) for ident in ("user:1", "user:2", "user:34")] == [5, 25, 1]
-    for lease in leases:
-        first.limiter.release(lease)
-    assert second.count("user:1") == 3

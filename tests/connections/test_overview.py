@@ -107,17 +107,6 @@ async def test_it_can_be_closed_once_from_another_thread(enforce: Enforce) -> No
     assert [event["code"] for event in line.sent if event["type"] == "websocket.close"] == [4430]
 
 
-def test_a_socket_whose_loop_is_gone_is_left_alone(enforce: Enforce) -> None:
-    async def come_and_go() -> Any:
-        async with Line():
-            return only()
-
-    enforce()
-    gone = asyncio.run(come_and_go())
-    gone.close(4000, "goodbye")
-    gone.reset()
-
-
 class Site:
     """One process: a store, and sockets of its own, so many of each user."""
 

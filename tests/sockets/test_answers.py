@@ -15,7 +15,7 @@ from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.core import Rule
 from django_throttle.sockets.error_frames import Close
 from django_throttle.testing import assert_throttled
-from tests.consumers import TWO_SOCKETS, AsyncEcho, opened
+from tests.consumers import TWO_SOCKETS, opened
 from tests.doors import Enforce
 from tests.sockets.guarded import Line, becomes, only
 
@@ -207,13 +207,6 @@ class TestAnswers:
                 await line.until(lambda refused=refused: only().refused == refused + 2)
                 assert len(line.told("error")) == number
 
-    async def test_silence_until_a_message_can_pass(self, enforce: Enforce) -> None:
-        enforce(own=OWN)
-        async with Line(type("Silent", (AsyncEcho,), {"throttle_answers": "once"}).as_asgi()) as line:
-            line.send(*"abcdef")
-            await line.until(lambda: only().refused == 4)
-            assert len(line.told("error")) == 1
-
     async def test_a_delayed_message_that_passes_is_not_answered(self, enforce: Enforce, loop_clock: Any) -> None:
         enforce(own={**OWN, "rate": "1/s"})
         async with Line(ladder={"delay": 1}) as line:
@@ -244,17 +237,3 @@ class TestAnswers:
             line.send(*"abc")
             await line.until(lambda: only().refused)
             assert line.frames[-1] == "slow down, Anna"
-
-    async def test_a_consumer_s_payload_for_a_message_and_for_none(self, enforce: Enforce) -> None:
-        class Own(AsyncEcho):
-            refuse = "frame"
-
-            def throttle_error_payload(self, decision: Any, message: Any = None) -> Any:
-                return f"{message and message['text']} by {decision.rule}"
-
-        enforce(own=OWN, sockets={**TWO_SOCKETS, "limit": 1})
-        async with Line(Own.as_asgi()) as line:
-            line.send(*"abc")
-            await line.until(lambda: only().refused)
-            assert line.frames[-1] == "c by own"
-            assert (await Line(Own.as_asgi()).open()).frames == ["None by sockets"]

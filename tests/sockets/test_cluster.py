@@ -82,20 +82,6 @@ async def test_simultaneous_handshakes_are_let_in_to_the_cap(cluster: RedisClust
     assert (first.count(), first.at_address()) == (0, 0)
 
 
-async def test_where_both_slots_are_narrow_there_are_never_more_and_no_slot_is_lost(cluster: RedisCluster) -> None:
-    """Two may refuse one another, each holding what the other lacks; who comes after them is let in."""
-    first, _ = pair = processes(cluster, USERS, NARROW)
-    users = ("user:2", "user:3", "user:4")
-    passed = len(await at_once(pair, *users))
-    assert 0 < passed <= AT_ADDRESS
-    for _ in range(AT_ADDRESS):
-        for user in users:
-            for process in pair:
-                process.store.denials.clear()
-                passed += process.open(user).allowed
-    assert passed == first.at_address() == sum(map(first.count, users)) == AT_ADDRESS
-
-
 @pytest.mark.parametrize("is_lost", [False, True], ids=["at once", "after a lost reply"])
 def test_a_newcomer_closes_the_oldest_of_another_process(
     cluster: RedisCluster, monkeypatch: Any, is_lost: bool

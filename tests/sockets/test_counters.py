@@ -5,36 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from django_throttle.core import Rule
-from django_throttle.core.commands import Decide, charge
-from django_throttle.core.decide import outcomes_of
-from django_throttle.core.decision import conclude
+from django_throttle.core.commands import charge
 from django_throttle.exceptions import InvalidRule
 from django_throttle.identity import HttpWho, ScopeWho
-from django_throttle.sockets.counters import MAX_DELAY, SocketCounters, decision_of, with_capped_delay
+from django_throttle.sockets.counters import MAX_DELAY, SocketCounters, with_capped_delay
 from django_throttle.sockets.limits import size_of
-from django_throttle.stores import MemoryStore
-from tests.clock import FrozenClock
-from tests.strategies import rate_rules, rates
-
-
-@given(
-    rules=st.lists(rate_rules("rule", rates(st.integers(1, 8))), min_size=1, max_size=3),
-    calls=st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0, 0, 1, 400, 61_000])), max_size=25),
-)
-def test_they_decide_as_a_store_does(rules: list[Rule], calls: list[tuple[int, int]]) -> None:
-    rules = [Rule.from_options(f"rule{n}", rule.as_options()) for n, rule in enumerate(rules)]
-    clock = FrozenClock()
-    store, counters = MemoryStore(clock), SocketCounters()
-    for cost, milliseconds in calls:
-        clock.to(clock() + milliseconds / 1000)
-        charges = tuple(charge(rule, "connection:x", cost) for rule in rules)
-        command = Decide(charges)
-        expected = conclude(outcomes_of(command, store.execute(command)))
-        assert decision_of(charges, counters.charge(charges, clock())) == expected
 
 
 def test_to_look_changes_nothing() -> None:

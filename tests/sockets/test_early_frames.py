@@ -43,22 +43,24 @@ class Session:
         await self.real_send(event)
 
 
+def wrap(send: Any) -> Any:
+    async def wrapped(event: Any) -> None:
+        await send(event)
+
+    return wrapped
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_the_middleware_of_a_site_does_not_hide_it(closed: bool) -> None:
     stream: Any = WSStream.__new__(WSStream)
     stream.closed = closed
-    sends = [stream.app_send, Session(stream.app_send).send, partial(stream.app_send)]
+    send, session = stream.app_send, Session(stream.app_send).send
+    for way in (send, session, partial(send), wrap(session), wrap(wrap(partial(send)))):
+        assert is_given_up(way) is closed
+    ways = [session]
 
     async def closure(event: Any) -> None:
-        await sends[1](event)
+        await ways[0](event)
 
-    def wrap(send: Any) -> Any:
-        async def wrapped(event: Any) -> None:
-            await send(event)
-
-        return wrapped
-
-    for send in (*sends, wrap(sends[1]), wrap(wrap(partial(sends[0])))):
-        assert is_given_up(send) is closed
     assert not is_given_up(print)
     assert not is_given_up(closure), "a list of functions is not looked through"

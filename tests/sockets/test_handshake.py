@@ -17,9 +17,9 @@ from django_throttle.observe.reports import ident_for_logs
 from django_throttle.sockets.error_frames import Close, refuse_handshake
 from tests.clock import FrozenClock
 from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, PlainEcho, handshake, held
-from tests.doors import BOTH, REDIS, Enforce
+from tests.doors import REDIS, Enforce
 from tests.inside import commands_to
-from tests.sockets.guarded import ADDRESS, Line, becomes
+from tests.sockets.guarded import ADDRESS, Line
 
 ONE = {**TWO_SOCKETS, "limit": 1}
 KNOCKS = {"rate": "1/min", "events": ["connect"], "key": "everyone", "algorithm": "fixed_window"}
@@ -34,19 +34,6 @@ async def is_let_in(headers: Any = (), **options: Any) -> bool:
     line.scope["headers"] = list(headers)
     async with line:
         return line.closed is None
-
-
-@BOTH
-async def test_the_cap_refuses_the_next_and_a_close_frees_a_slot(enforce: Enforce) -> None:
-    store = enforce(sockets=TWO_SOCKETS)
-    async with Line():
-        async with Line():
-            assert (await Line().open()).closed["code"] == 4430
-        assert held(store) == 1
-        await becomes(lambda: not store.leases.unconfirmed())
-        async with Line() as another:
-            assert (another.closed, await is_let_in()) == (None, False)
-    assert held(store) == 0
 
 
 async def test_a_refusal_is_an_http_response_where_the_server_takes_one(enforce: Enforce, clock: FrozenClock) -> None:

@@ -97,15 +97,6 @@ async def test_a_rule_for_visitors_alone_lets_go_of_who_logs_in(enforce: Enforce
         await becomes(lambda: held(store) == 0)
 
 
-async def test_the_oldest_makes_room_where_the_rule_evicts(enforce: Enforce) -> None:
-    store = enforce(tabs={**TABS, "limit": 1, "at_limit": "evict_oldest"})
-    async with Line(APP) as first, Line(APP) as second:
-        await says(first, "login 42")
-        await says(second, "login 42")
-        await becomes(lambda: held(store) == 1)
-        await says(second, "here")
-
-
 async def test_who_is_blocked_is_closed_at_once(enforce: Enforce, change: Any) -> None:
     enforce(tabs=TABS)
     change(*rulebook.current().rules, overrides=(blocked("user:42"),))

@@ -16,18 +16,16 @@ from django.contrib.auth.models import User
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.translation import gettext_lazy
 
-from django_throttle import rulebook
 from django_throttle.core import Outcome, Reason
 from django_throttle.core.prepaid import MOST_ASKED
 from django_throttle.event_loop import is_on_event_loop
 from django_throttle.exceptions import InvalidIdent
-from django_throttle.limiter import Limiter
 from django_throttle.observe import reports
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.error_frames import encode
 from tests.clock import FrozenClock, LoopClock
-from tests.consumers import EVERY_KIND, TWO_FRAMES, TWO_SOCKETS, AsyncEcho, held
+from tests.consumers import EVERY_KIND, TWO_FRAMES, TWO_SOCKETS, held
 from tests.doors import BOTH, Enforce
 from tests.inside import counters
 from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, only, scripts, texts
@@ -172,19 +170,6 @@ async def test_what_others_refuse_costs_a_socket_s_own_rule_nothing(enforce: Enf
         assert {error["rule"] for error in line.told("error")} == {"shared"}, "its own three were never used up"
 
 
-async def test_a_frame_costs_what_the_consumer_says(enforce: Enforce) -> None:
-    def weight(consumer: Any, message: dict[str, Any]) -> int:
-        return len(message["text"])
-
-    enforce(frames={**TWO_FRAMES, "rate": "10/min"})
-    async with Line(type("Weighed", (AsyncEcho,), {"throttle_cost": weight}).as_asgi()) as line:
-        line.send("12345678", "123")
-        assert (await line.error())["remaining"] == 2
-        line.send("12", "too much for any minute")
-        assert (await line.error(2))["retry_after"] is None
-        assert [text for text in line.frames if text in (12345678, 12)] == [12345678, 12]
-
-
 async def test_a_frame_costs_its_bytes(enforce: Enforce) -> None:
     enforce(volume={**OWN, "rate": "10/min", "unit": "bytes"})
     async with Line() as line:
@@ -195,18 +180,6 @@ async def test_a_frame_costs_its_bytes(enforce: Enforce) -> None:
         line.send("12345", "üü", "", "12")
         assert (await line.error(2))["remaining"] == 1
         assert texts(line) == ["12345", "üü", ""]
-
-
-@BOTH
-async def test_requests_and_frames_draw_on_one_budget(enforce: Enforce) -> None:
-    store = enforce(api={"rate": "4/min", "events": ["request", "message"], "key": "user"})
-    async with Line(user=User(pk=5)) as line:
-        line.send("one", "two", "three")
-        await line.received(3)
-        assert (await Limiter(rulebook.current().rules, store).aacquire("user:5")).allowed
-        line.send("five")
-        error = await line.error()
-        assert (error["rule"], error["limit"], error["remaining"]) == ("api", 4, 0)
 
 
 async def test_what_a_damper_suppresses_costs_nothing(enforce: Enforce, monkeypatch: Any) -> None:

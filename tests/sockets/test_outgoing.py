@@ -7,33 +7,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from channels.layers import get_channel_layer
 
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.sockets import messages
-from django_throttle.sockets.connection import Connection
-from django_throttle.sockets.error_frames import DroppedFrames, Event, continuity_payload
-from django_throttle.sockets.messages import UnsentFrames
-from django_throttle.sockets.settings import SocketSettings
+from django_throttle.sockets.error_frames import DroppedFrames, continuity_payload
 from tests.clock import LoopClock
-from tests.consumers import AsyncEcho
 from tests.doors import Enforce
 from tests.sockets.guarded import Line, only
 
 OUT = {"rate": "3/min", "events": ["send"], "key": "connection", "algorithm": "gcra"}
 pytestmark = pytest.mark.usefixtures("loop_clock")
-
-
-def connected() -> tuple[Connection, list[Event]]:
-    """An accepted connection without an application, and what its client is sent."""
-    sent: list[Event] = []
-
-    async def send(event: Event) -> None:
-        sent.append(event)
-
-    connection = Connection({"type": "websocket"}, asyncio.Queue().get, send, SocketSettings("chat"))
-    connection.accepted()
-    return connection, sent
 
 
 async def say(line: Line, *texts: str) -> None:
@@ -86,20 +69,10 @@ class TestLoss:
             await asyncio.sleep(2)
             assert line.frames.count("x") + sum(gap["lost"] for gap in line.told("continuity_lost")) == 500
 
-    async def test_it_is_what_the_consumer_says(self, enforce: Enforce) -> None:
-        class Feed(AsyncEcho):
-            groups = ["lobby"]
-
-            async def news(self, event: dict[str, Any]) -> None:
-                await self.send(event["text"])
-
-            def throttle_continuity_payload(self, gap: DroppedFrames) -> object:
-                return f"{gap.lost} missing"
-
+    async def test_it_is_what_the_site_says(self, enforce: Enforce) -> None:
         enforce(outward={**OUT, "rate": "2/2s"})
-        async with Line(Feed.as_asgi()) as line:
-            for text in "abcde":
-                await get_channel_layer().group_send("lobby", {"type": "news", "text": text})
+        async with Line(continuity=lambda gap: f"{gap.lost} missing") as line:
+            await say(line, *"abcde")
             await line.until(lambda: line.frames == ["a", "b", "3 missing"])
 
     async def test_who_closes_tells_of_the_gap_first(self, enforce: Enforce) -> None:
@@ -129,14 +102,12 @@ class TestCoalescing:
             await asyncio.sleep(3)
             assert [frame for frame in line.frames if isinstance(frame, str)] == ["a", "x2"]
 
-    async def test_kinds_are_bounded(self, monkeypatch: Any) -> None:
+    async def test_kinds_are_bounded(self, enforce: Enforce, monkeypatch: Any) -> None:
         monkeypatch.setattr(messages, "MAX_KINDS", 3)
-        connection, _ = connected()
-        out = UnsentFrames(connection)
-        for number in range(5):
-            out.refused({"type": "websocket.send", "text": f"{number}"}, number, 60.0)
-        assert (out.lost, connection.lost) == (2, 2)
-        out.end()
+        enforce(outward={**OUT, "rate": "1/h"})
+        async with Line(coalesce=lambda event: event["text"]) as line:
+            await say(line, *"abcdef")
+            assert only().lost == 2
 
     async def test_nothing_is_sent_after_the_end(self, enforce: Enforce) -> None:
         """An application may go on for a while: what it sends too much of must not be sent later, by nobody."""

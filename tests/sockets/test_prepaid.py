@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from django_throttle import rulebook
-from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.prepaid import MOST_ASKED, Claim
 from django_throttle.limiter import Limiter
@@ -80,20 +79,6 @@ async def test_many_sockets_of_one_ident_get_exactly_the_limit(enforce_live: Liv
         await line.close()
 
 
-async def test_what_was_bought_under_the_old_rule_goes_back(enforce_live: Live, change: Any) -> None:
-    store = enforce_live(chat={**CHAT, "rate": "100000/h"})
-    async with Line() as line:
-        for number in range(1, 5):
-            line.send(*["x"] * 50)
-            await line.received(50 * number)
-        assert used(store) > 200, "some were bought in advance"
-        change(Rule.from_options("chat", {**CHAT, "rate": "210/h"}))
-        await becomes(lambda: settled(store) == 200)
-        line.send(*["y"] * 20)
-        await line.error()
-        assert len(texts(line)) == 210
-
-
 async def test_a_frame_whose_decision_was_abandoned_is_charged_once(enforce_live: Live) -> None:
     """An application with a timeout around receive gets the frame next time, by what was bought for it."""
     got: list[str] = []
@@ -115,16 +100,6 @@ async def test_a_frame_whose_decision_was_abandoned_is_charged_once(enforce_live
             await becomes(lambda number=number: len(got) > number)
     assert got == [*map(str, range(20)), ""]
     await becomes(lambda: settled(store) == 20)
-
-
-async def test_what_would_wait_for_longer_than_two_seconds_is_refused_and_not_charged(enforce_live: Live) -> None:
-    store = enforce_live(chat={**QUEUE, "rate": "1/s", "burst": 10})
-    Limiter(rulebook.current().rules, store).acquire(IDENT, cost=5)
-    async with Line() as line:
-        line.send("x")
-        assert 0 < (await line.error())["retry_after"] <= 3
-        assert texts(line) == []
-        await becomes(lambda: settled(store) <= 5)
 
 
 @pytest.mark.parametrize("size", [1, 5])

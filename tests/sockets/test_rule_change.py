@@ -32,21 +32,6 @@ def sockets(limit: int, **options: Any) -> Rule:
     return Rule("sockets", limit=limit, **{**SOCKETS, **options})
 
 
-async def test_who_is_blocked_is_closed(enforce: Enforce, change: Any) -> None:
-    store = enforce(sockets={**SOCKETS, "limit": 5})
-    async with Line(address="198.51.100.7") as other:
-        line = await Line().open()
-        change(sockets(5), overrides=(blocked(),))
-        assert await line.closing() == {"type": "websocket.close", "code": 4403, "reason": "blocked"}
-        error = line.told("error")[0]
-        assert (error["code"], error["retry_after"], error["detail"]) == ("blocked", None, "Access is blocked.")
-        assert held(store) == 1
-        other.send("hello")
-        assert await other.received(1)
-        browser = await Line(refuse="frame").open()
-        assert ((await browser.closing())["code"], browser.told("error")[0]["code"]) == (4403, "blocked")
-
-
 async def test_a_block_that_comes_while_a_handshake_waits_reaches_it_too(
     enforce: Enforce, change: Any, monkeypatch: Any
 ) -> None:
