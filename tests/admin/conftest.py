@@ -38,7 +38,6 @@ def url(name: str, *args: Any) -> str:
 
 
 def text(page: Any) -> str:
-    """The page without its tags, as it reads."""
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", page.content.decode())).split())
 
 
@@ -51,7 +50,6 @@ def errors(page: Any) -> dict[str, list[str]]:
 
 
 def form(client: Client, page: str, **values: Any) -> dict[str, Any]:
-    """What a browser posts from this form, with these values in it."""
     fields = client.get(page).context["adminform"].form
     shown = {name: fields[name].value() for name in fields.fields}
     return {name: "" if value is None else value for name, value in {**shown, **values}.items() if value is not False}

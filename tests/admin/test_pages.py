@@ -321,7 +321,6 @@ LOG = {"rate": "5/hour", "algorithm": "sliding_log"}
 
 @pytest.fixture
 def refused(enforce: Enforce) -> Any:
-    """The store; the rule ``api`` is in force, and has refused some of these calls."""
     store = enforce(api=LOG)
     for ident, times in {"ip:192.0.2.1": 9, "ip:192.0.2.2": 3, "ip:192.0.2.3": 1}.items():
         for _ in range(times):

@@ -59,7 +59,6 @@ class Site:
             pass
 
     def state(self) -> list[Any]:
-        """Everything that an action may change."""
         SocketControl(self.store)()
         kinds = (ThrottleRule, ThrottleOverride, ThrottleCandidate)
         rows = [serializers.serialize("json", kind.objects.all()) for kind in kinds]
@@ -188,7 +187,6 @@ EVIL = f"{NASTY}</script><script>alert(1)</script>"
 
 @pytest.fixture
 def hostile(enforce: Enforce) -> Iterator[None]:
-    """A site whose every name and text is hostile."""
     forget()
     enforce(**{f"settings {NASTY}": {"rate": "1/s", "scopes": [NASTY]}}, RECORD_IDENTS=True, DATABASE_RULES=True)
     ThrottleRule.objects.create(name=NASTY, rate="2/s", scopes=(NASTY,), description=NASTY)
@@ -215,7 +213,6 @@ def forget() -> None:
 
 
 def every_page() -> list[str]:
-    """The address of every page."""
     lists = [url(f"{name}_changelist") for name in LISTS]
     models = (ThrottleRule, ThrottleOverride, ThrottleCandidate, ThrottleChange)
     rows = [url(f"{model._meta.model_name}_change", row.pk) for model in models for row in model.objects.all()]

@@ -72,7 +72,6 @@ def ids(messages: list[Any]) -> list[str]:
 
 @pytest.fixture
 def warned(settings: Any) -> Warn:
-    """What is said of one rule with these options."""
     settings.ROOT_URLCONF = __name__
 
     def warned(**options: Any) -> list[Any]:
@@ -304,7 +303,6 @@ class TestDeferredCalls:
     def test_backends_that_cannot_wait_are_errors(
         self, settings: Any, backend: str, options: dict[str, Any], found: list[str]
     ) -> None:
-        """Also for a task that draws on a queue."""
         package = tasks_module()
         settings.TASKS = {"default": {"BACKEND": f"{package}.backends.{backend}"}}
         task = import_module(package).task()(make_report)

@@ -348,8 +348,6 @@ Warned = Callable[..., list[CheckMessage]]
 
 @pytest.fixture
 def warned(settings: Any, servers: None) -> Iterator[Warned]:
-    """What is said of a server, before a deployment."""
-
     def warned(url: str, deadline: float = 5.0) -> list[CheckMessage]:
         pin(RedisStore(url, deadline=deadline))
         return checked_settings.check_server(None)

@@ -22,7 +22,6 @@ Demo = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def demo(servers: None) -> Iterator[Demo]:
-    """Start the demo with these arguments and this change of environment."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:

@@ -48,7 +48,6 @@ def rules(enforce: Enforce) -> Any:
 
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module in which the site has its functions."""
     limits = ModuleType("shop.limits")
     for name, module in (("shop", ModuleType("shop")), ("shop.limits", limits)):
         monkeypatch.setitem(sys.modules, name, module)
@@ -110,7 +109,6 @@ def test_a_key_has_less_than_its_user_and_a_user_less_than_the_tenant(rules: Any
     rules(shown("tenants")[0])
 
     def passed(user: int, key: str) -> int:
-        """Of 20 requests of 100 calls each."""
         request: Any = post(None, user, "acme")
         request.auth = key
         return 100 * sum(decide(request, cost=100).allowed for _ in range(20))
@@ -190,8 +188,6 @@ def assert_answers(page: str, *answers: Any) -> None:
 
 @pytest.fixture
 def serve(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Serve these routes, behind the middleware."""
-
     def serve(*routes: Any) -> None:
         module = ModuleType("shown_urls")
         module.urlpatterns = list(routes)  # type: ignore[attr-defined]

@@ -49,7 +49,6 @@ RULES = (
 
 @pytest.fixture
 def server(servers: None) -> Iterator[RedisServer]:
-    """A server that has this user, and refuses it nothing during the test."""
     with RedisServer() as started, started.client() as client:
         assert client.execute_command(*PRINTED)
         yield started

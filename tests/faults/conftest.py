@@ -90,7 +90,6 @@ def caller(request: pytest.FixtureRequest) -> Iterator[Callable[..., Caller]]:
 
 
 def used(server: RedisServer, rule: Rule, ident: str = "user:1") -> int:
-    """What Redis itself has counted."""
     decision = Limiter([rule], RedisStore(server.url, deadline=5.0)).peek(ident)
     assert not decision.degraded
     return int(decision.limit or 0) - int(decision.remaining or 0)

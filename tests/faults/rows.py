@@ -97,7 +97,6 @@ def run(wanted: list[str]) -> dict[str, Any]:
 
 
 def on() -> str:
-    """When, and with what."""
     server = subprocess.run([need_binary("redis-server"), "--version"], capture_output=True, text=True, check=True)
     versions = f"Python {platform.python_version()}, Django {django.__version__}, redis-py {redis.__version__}"
     name, version = server.stdout.split()[0], server.stdout.partition("v=")[2].partition(" ")[0]
@@ -105,7 +104,6 @@ def on() -> str:
 
 
 def add(row: dict[str, Any], case: ElementTree.Element, figures: list[Any]) -> None:
-    """One more test of a row."""
     row["tests"] += 1
     row["skipped"] += case.find("skipped") is not None
     if case.find("failure") is not None or case.find("error") is not None:
@@ -130,7 +128,6 @@ def table(results: dict[str, Any]) -> str:
 
 
 def measured(row: Row, found: dict[str, Any] | None) -> str:
-    """The last cell of a line."""
     if row.why or found is None:
         return row.why or "not run yet"
     said = [f"{label.rstrip(',')}: {between(*figure)}" for label, figure in found["figures"].items()]

@@ -63,13 +63,11 @@ def store_of(url: str) -> RedisStore:
 
 
 def connect(limiters: list[Limiter]) -> None:
-    """Wait until each of them is decided by the server that is there now."""
     for limiter in limiters:
         wait_until(lambda limiter=limiter: not limiter.peek("user:1").degraded)  # type: ignore[misc]
 
 
 def use_up(limiter: Limiter) -> int:
-    """How many calls pass until one does not."""
     passed = 0
     while limiter.acquire("user:1").allowed:
         passed += 1

@@ -68,7 +68,6 @@ def listen() -> Iterator[Callable[[Greet], int]]:
 
 
 def certified(folder: Path, days: int) -> ssl.SSLContext:
-    """What a server shows whose certificate ends in so many days."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     certificate = (

@@ -5,26 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
-from django.conf import settings
 
-from django_throttle.core import Rule
-from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
-from tests.http.servers import Server
-from tests.servers import RedisServer, slack, wait_until
+from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
 LIMIT, WINDOW, PROCESSES = 200, 2, 4
@@ -47,7 +37,6 @@ class Admitted:
         self.missed = sum(missed for *_, missed in told)  # calls without Redis
 
     def most(self, window: float) -> int:
-        """The most of them in any span of so many seconds."""
         first = most = 0
         for last, (at, _) in enumerate(self.calls):
             while self.calls[first][0] <= at - window:
@@ -118,65 +107,12 @@ def test_around_an_outage_no_window_has_more_than_limit_and_shares(
     assert most <= LIMIT + PROCESSES * SHARE
 
 
-class Clients:
-    """As many as there are processes ask a site for one budget all the time; what they got, by now."""
-
-    def __init__(self, site: Server) -> None:
-        self.site, self.done = site, threading.Event()
-        self.processes: list[str] = []  # which admitted each call
-        self.refused: list[int] = []  # by which status
-
-    def ask(self) -> None:
-        while not self.done.is_set():
-            try:
-                with urlopen(f"http://127.0.0.1:{self.site.port}/middleware/quick/one", timeout=30) as answer:
-                    self.processes.append(answer.read().decode())
-            except HTTPError as error:
-                error.close()
-                self.refused.append(error.code)
-
-    def __enter__(self) -> Clients:
-        self.pool = ThreadPoolExecutor(PROCESSES)
-        self.asking = [self.pool.submit(self.ask) for _ in range(PROCESSES)]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.done.set()
-        self.pool.shutdown()
-        for one in self.asking:
-            one.result()
-
-
-@pytest.mark.row("F01")
-def test_gunicorn_in_an_outage_admits_the_limit_and_shares(server: RedisServer, figure: Any) -> None:
-    """All of it within one window."""
-    rule = {"rate": "100/h", "algorithm": "sliding_log", "key": "tests.http.served.who", "scopes": ["middleware"]}
-    server.kill()
-    with Server("gunicorn-4", server, {"api": rule}, PROCESSES=PROCESSES) as site, Clients(site) as clients:
-        wait_until(lambda: len(clients.processes) >= 100 and len(clients.refused) >= 400, timeout=slack(30))
-        in_outage = list(clients.processes)
-        server.start()
-        with server.client() as redis:
-            wait_until(lambda: redis.zcard("dt:{p}:live") == PROCESSES, timeout=slack(15))
-        refused = len(clients.refused)
-        wait_until(lambda: len(clients.refused) >= refused + 400, timeout=slack(30))
-    store = RedisStore(server.url, secret=settings.SECRET_KEY, deadline=5.0)
-    decision = Limiter([Rule.from_options("api", rule)], store).peek("tests.http.served.who:one")
-    figure("passed of 100 in an outage, ``gunicorn -w 4`` started in it", len(in_outage))
-    figure("and in the same window once Redis was back,", len(clients.processes) - len(in_outage))
-    assert set(clients.refused) == {429}
-    assert sorted(Counter(in_outage).values()) == [25] * PROCESSES
-    assert len(clients.processes) <= 100 + PROCESSES * 25
-    assert (decision.degraded, decision.remaining) == (False, 0), "Redis has been charged for all of it"
-
-
 BUSY = 20  # processes that leave a nice one half a hundredth of a core
 STARVED = 5.0  # seconds
 
 
 @contextmanager
 def busy(core: int) -> Iterator[Callable[[], None]]:
-    """Processes that take all that they get of one core, until they are told to stop."""
     started = [Popen(["taskset", "-c", str(core), "sh", "-c", "while :; do :; done"]) for _ in range(BUSY)]
 
     def stop() -> None:

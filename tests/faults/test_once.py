@@ -109,7 +109,6 @@ async def test_leases_of_cancelled_calls_come_back(server: RedisServer, proxy: P
 
 
 def settle(store: RedisStore, server: RedisServer, held: int) -> None:
-    """What the agent's tick does."""
     reconciler = Reconciler(store)
 
     def settled() -> bool:

@@ -42,8 +42,6 @@ ROUNDS = 4
 
 
 class Session(dict[str, str]):
-    """One that has been stored."""
-
     session_key = SESSION
 
 
@@ -111,7 +109,6 @@ class Everything(logging.Handler):
 
 @pytest.fixture
 def log() -> Iterator[Everything]:
-    """The whole log, from DEBUG on."""
     root, everything = logging.getLogger(), Everything()
     before = root.level
     root.addHandler(everything)
@@ -154,7 +151,6 @@ def enforce(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
 
 
 def visit_every_door() -> list[str]:
-    """Allowed and refused calls; returns what the client got to see."""
     client = Client(REMOTE_ADDR=ADDRESS, HTTP_X_API_KEY=TOKEN, raise_request_exception=False)
     seen = []
     for where in ("/page", "/search", "/decorated", "/nowhere"):

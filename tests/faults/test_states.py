@@ -31,7 +31,6 @@ CAP = Rule("cap", limit=5, algorithm="concurrency", on_store_failure="allow")
 
 @pytest.fixture
 def admin(server: RedisServer) -> Iterator[Redis]:
-    """A client that sets the state; afterwards the server is as it was."""
     with server.client() as client:
         usual = {name: client.config_get(name)[name] for name in CHANGED}
         yield client
@@ -44,7 +43,6 @@ CHANGED = ("maxmemory", "maxmemory-policy", "min-replicas-to-write", "maxclients
 
 
 def cause(store: RedisStore, rule: Rule = COUNT) -> Cause | None:
-    """Why the store does not answer now; None when it does."""
     try:
         store.execute(Decide((charge(rule, "user:1", 1),)))
     except StoreError as error:

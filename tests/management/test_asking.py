@@ -180,8 +180,6 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def replay(tmp_path: Path) -> Any:
-    """Runs the command over these rules; returns what it prints, and what it complains of."""
-
     def replay(rules: Any, *arguments: str, log: Path = LOG, to: io.StringIO | None = None) -> tuple[str, str]:
         (tmp_path / "rules.json").write_text(rules if isinstance(rules, str) else json.dumps(rules))
         out, errors = io.StringIO(), to or io.StringIO()

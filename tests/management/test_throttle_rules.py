@@ -40,8 +40,6 @@ def settings_rules(settings: Any) -> None:
 
 @pytest.fixture
 def put(tmp_path: Path) -> Put:
-    """Writes a file of rules; returns its path."""
-
     def put(content: object) -> str:
         path = tmp_path / "rules.json"
         path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())

@@ -45,7 +45,6 @@ LINES = [
 
 
 def parser_of(command: str, words: list[str]) -> argparse.ArgumentParser:
-    """The parser of a command's line, which may have a subcommand."""
     parser: argparse.ArgumentParser = load_command_class("django_throttle", command).create_parser("manage.py", command)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -87,7 +86,6 @@ def run(*words: str) -> None:
 
 
 def faults(*words: str) -> list[str]:
-    """What is wrong otherwise than by a line that says so."""
     try:
         run(*words)
     except CommandError:

@@ -52,8 +52,6 @@ def refusal_throttle(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> Log
 
 @pytest.fixture
 def enforce(settings: Any) -> Callable[..., None]:
-    """Put a rule for everybody in force, or settings beside it."""
-
     def enforce(**options: Any) -> None:
         others = {name: options.pop(name) for name in list(options) if name.isupper()}
         rule = {"rate": "2/hour", "key": "everyone", **options}

@@ -35,7 +35,6 @@ GROUPED = re.compile(r"\bby \(([^)]*)\)")
 
 @pytest.fixture
 def promtool(servers: None, need_binary: Callable[[str], str]) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run it; returns how it ended and what it said."""
     binary = need_binary("promtool")
 
     def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

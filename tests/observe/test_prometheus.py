@@ -64,7 +64,6 @@ def value(name: str, **labels: str) -> float:
 
 
 def series(registry: CollectorRegistry = REGISTRY) -> list[str]:
-    """The lines of our metrics, as they are served."""
     lines = generate_latest(registry).decode().splitlines()
     return [line for line in lines if line.startswith("django_throttle_")]
 

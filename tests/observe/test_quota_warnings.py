@@ -28,7 +28,6 @@ FACTS = Facts("search", ("request",), SameByEveryKey())
 
 @pytest.fixture
 def told() -> Iterator[list[tuple[str, str, float]]]:
-    """What a receiver hears: rule, ident, share."""
     found: list[tuple[str, str, float]] = []
 
     def hear(facts: Facts, outcome: Any, share: float, **_: Any) -> None:

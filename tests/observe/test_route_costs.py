@@ -29,7 +29,6 @@ from tests.servers import RedisServer, free_port
 
 @pytest.fixture
 def costs(monkeypatch: pytest.MonkeyPatch) -> RouteCosts:
-    """Those of this process, of which there are none yet."""
     made = RouteCosts()
     monkeypatch.setattr(route_costs, "route_costs", made)
     return made

@@ -23,8 +23,6 @@ Enforce = Callable[..., None]
 
 
 class Receiver:
-    """Notes which signal it hears, and with what."""
-
     def __init__(self) -> None:
         self.names: list[str] = []
         self.told: dict[str, Any] = {}

@@ -56,7 +56,6 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
 
 @pytest.fixture(scope="session")
 def wheel(made_once: MadeOnce) -> Path:
-    """The wheel, built from this tree."""
     (path,) = made_once("dist", environments.build_wheel).glob("*.whl")
     return path
 

@@ -23,7 +23,6 @@ MakeEnvironment = Callable[..., Path]
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build the wheel by the backend that pyproject.toml names; returns its path."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     run(*command, cwd=ROOT)
     (path,) = folder.glob("*.whl")
@@ -50,7 +49,6 @@ def environ(python: Path | None = None, **changes: str) -> dict[str, str]:
 
 
 def run(*command: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 300) -> str:
-    """Run a command to its end; returns what it printed, or fails with it."""
     done = subprocess.run(
         command,
         cwd=cwd,

@@ -50,7 +50,6 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The path of its file, relative to the project's folder; empty where the page names none."""
         path = self.caption.removesuffix(AT_THE_END)
         return path if re.fullmatch(r"[\w./-]+\.\w+", path) else ""
 
@@ -60,7 +59,6 @@ class Block:
 
     @property
     def sets(self) -> set[str]:
-        """The names of settings that it sets."""
         if self.language != "python":
             return set()
         targets = []
@@ -79,7 +77,6 @@ class Block:
 
 
 def blocks_of(path: Path) -> Iterator[Block]:
-    """The blocks of one page, in their order."""
     text = path.read_text(encoding="utf-8")
     for found in (FENCED if path.suffix == ".md" else RST).finditer(text):
         caption = re.search(r":caption: (.*)", found.groupdict().get("options") or "")
@@ -96,7 +93,6 @@ BLOCKS = tuple(block for page in PAGES for block in blocks_of(page))
 
 
 def page(name: str) -> tuple[Block, ...]:
-    """The blocks of the page of this name."""
     return tuple(block for block in BLOCKS if block.page == name)
 
 

@@ -42,7 +42,6 @@ class Project:
         self.python, self.folder, self.redis = python, folder, redis
 
     def start(self) -> Project:
-        """Have django-admin make it."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.shell("django-admin startproject mysite", self.folder.parent)
         made = self.folder.parent / "mysite"
@@ -59,7 +58,6 @@ class Project:
         return Project(self.python, folder, redis or self.redis)
 
     def write(self, *blocks: Block) -> Project:
-        """Write blocks into the files that the page names."""
         written: set[str] = set()
         for block in blocks:
             assert block.file, f"{block} names no file"
@@ -80,7 +78,6 @@ class Project:
 
     @cached_property
     def has_tasks(self) -> bool:
-        """Whether its Django is 6.0 or newer."""
         asked = "from importlib.util import find_spec; print(bool(find_spec('django.tasks')))"
         return "True" in run(str(self.python), "-c", asked, cwd=self.folder, env=self.environ())
 
@@ -93,7 +90,6 @@ class Project:
         return run("bash", "-c", line, cwd=folder or self.folder, env=self.environ(**changes))
 
     def python_code(self, code: str, **changes: str) -> str:
-        """What code prints in a process of the site that has been set up."""
         setup = "import os, django; os.environ['DJANGO_SETTINGS_MODULE'] = 'mysite.settings'; django.setup()\n"
         return run(str(self.python), "-c", setup + code, cwd=self.folder, env=self.environ(**changes))
 
@@ -102,7 +98,6 @@ class Project:
 
     @contextmanager
     def process(self, line: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A process that runs as long as the block does; its output goes to a file."""
         with self.log(name).open("wb") as log:
             process = subprocess.Popen(
                 ["bash", "-c", f"exec {line}"],
@@ -123,7 +118,6 @@ class Project:
 
     @contextmanager
     def served(self, servers: Iterable[str] = ("gunicorn sync",)) -> Iterator[dict[str, int]]:
-        """The ports of these servers, all started at once."""
         with ExitStack() as stack:
             ports = {}
             started = {}
@@ -152,7 +146,6 @@ def is_served(port: int) -> bool:
 
 
 def authority(url: str) -> str:
-    """A URL without the number of its database."""
     return url.rpartition("/")[0]
 
 

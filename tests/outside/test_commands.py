@@ -32,7 +32,6 @@ ANNA = "from django.contrib.auth.models import User; User.objects.create_user('a
 
 @pytest.fixture(scope="module")
 def project(site_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """The quickstart's project, with a user."""
     with RedisServer() as redis:
         project = Project(site_python, tmp_path_factory.mktemp("commands") / "mysite", redis.url).start()
         project.write(*(block for block in page("quickstart.rst") if block.file))

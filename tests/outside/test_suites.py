@@ -31,14 +31,12 @@ OURS = ("hello", "client", "info", "config", "flushall", "ping")  # of the test'
 
 @pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
-    """The developer's own."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def site(site_python: Path, redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The quickstart's project, with the page's tests."""
     project = Project(site_python, tmp_path_factory.mktemp("suites") / "mysite", redis.url).start()
     project.write(*(block for block in page("quickstart.rst") if block.file))
     return project.write(*TESTS)
@@ -46,7 +44,6 @@ def site(site_python: Path, redis: RedisServer, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 def other(site: Project, tmp_path: Path) -> Project:
-    """The same with a suite that knows nothing of the test kit."""
     project = site.copy(tmp_path / "mysite")
     project.append("mysite/tests/test_limits.py", SUITE, anew=True)
     return project

@@ -36,14 +36,12 @@ class By:
 
 
 def call(store: AnyStore, rules: Iterable[Rule], ident: str, times: int = 1, **facts: Any) -> int:
-    """How many of these calls were allowed."""
     snapshot, given = Snapshot(rules), {"scope": "search", "method": "GET", **facts}
     calls = [Facts(events=("request",), who=By(ident), ident=ident, **given) for _ in range(times)]  # type: ignore[misc]
     return sum(ask(begin(snapshot, facts, store, True), store, facts).allowed for facts in calls)
 
 
 def recorded(store: AnyStore, rule: str, *, by_hour: bool = False) -> Minute:
-    """All that is recorded of a rule, as one."""
     now = timezone.now()
     read = hours if by_hour else minutes
     return total(read(store, now - timedelta(hours=23), now + timedelta(hours=1), [rule])[rule])

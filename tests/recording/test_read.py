@@ -32,7 +32,6 @@ Flush = Callable[[], object]
 
 @pytest.fixture(params=["redis", "memory"])
 def both(request: Any, redis_url: str) -> tuple[AnyStore, Flush]:
-    """A store, and what sends to it."""
     if request.param == "memory":
         return MemoryStore(), int
     store = RedisStore(redis_url, deadline=5.0)
