@@ -1,36 +1,22 @@
-"""Processes beat and are counted; the silent are swept, and who was only paused registers again."""
+"""Processes beat, or a host does for them; the silent are swept, and who was only paused registers again."""
 
 from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from redis import Redis
 
-from django_throttle.core import Rule
-from django_throttle.core.commands import Charge, Decide, DecideLocally
+from django_throttle.connections import processes
+from django_throttle.connections.processes import SHARE_SECONDS
 from django_throttle.exceptions import StoreError
+from django_throttle.management.commands import refresh_connections
+from django_throttle.management.commands.refresh_connections import HostRefresher
 from tests.clock import FrozenClock
 from tests.connections.conftest import MakeSite, Site, go_on, keys, raise_away
-from tests.servers import RedisServer
-
-
-def share(site: Site) -> int:
-    """How many of twelve this process admits by itself."""
-    peek = Decide((Charge(Rule("twelve", "12/hour"), "user:1", 0),), commit=False)
-    (answer,) = site.store.execute(DecideLocally(peek))
-    return int(answer.remaining)
-
-
-def test_shares_stay_for_two_beats_after_redis_has_lost_its_data(make_site: MakeSite, server: RedisServer) -> None:
-    first, *others = [make_site(server.url) for _ in range(3)]
-    for site in (first, *others) * 2:
-        site.beat()
-    server.restart()
-    first.store.transport.pool.close_idle()  # they broke with it
-    shares = []
-    for _ in range(3):
-        first.beat()
-        shares.append(share(first))
-    assert shares == [4, 4, 12]
+from tests.connections.worker import RULE
 
 
 def test_the_silent_is_swept_and_its_slots_are_free(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
@@ -111,3 +97,119 @@ def test_who_was_only_paused_registers_again(make_site: MakeSite, clock: FrozenC
     paused.limiter.release(first.lease)
     living.beat()
     assert (living.count("user:1"), living.store.processes.seen) == (3, 2)
+
+
+def crash(site: Site, redis: Redis) -> None:
+    """Have a site report another start than its pid has now, as if it had ended."""
+    redis.hset("dt:{p}:meta", site.leases.uid, site.leases.report().replace('"started":', '"started":1'))
+
+
+def test_a_host_sees_who_died_here(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
+    living, dead, elsewhere = sites = [make_site() for _ in range(3)]
+    for site in sites:
+        site.take("user:1", 2)
+        site.beat()
+    redis.hset("dt:{p}:meta", elsewhere.leases.uid, '{"host":"elsewhere","pid":1,"started":1,"held":2}')
+    crash(dead, redis)
+    command = HostRefresher(make_site().store)
+    assert command.refresh() == (2, 1, 4, 2, 0), "who beats for itself extends for itself"
+    assert living.count("user:1") == 4
+    clock.step(19)
+    assert command.refresh() == (2, 0, 4, 0, 0)
+    clock.step(2)
+    assert command.refresh() == (1, 1, 2, 2, 1), "silent, and not of this host"
+    assert living.count("user:1") == 2
+    living.beat()
+    assert living.store.processes.seen == 1, "the command counts as nobody"
+
+
+def test_a_host_extends_and_vouches_for_who_does_not_beat_for_itself(
+    make_site: MakeSite, clock: FrozenClock, redis: Redis
+) -> None:
+    """Stopped or blocked, but it exists: what it holds is open."""
+    quiet, command = make_site(), HostRefresher(make_site().store)
+    quiet.take("user:1")
+    index, uid = quiet.store.key(RULE.id, "user:1"), quiet.leases.uid
+    redis.pexpire(index, 5000)
+    assert command.refresh().extended == 1
+    assert redis.pttl(index) > 500_000
+    quiet.beat()
+    fresh = HostRefresher(make_site().store)
+    assert fresh.refresh().extended == 0
+    clock.step(10)
+    fresh.refresh()
+    clock.step(10.001)  # PROCESS_TTL since its last beat: it lives, and has stopped beating
+    assert fresh.refresh().extended == 1
+    for _ in range(10):
+        clock.step(10)
+        command.refresh()
+    quiet.beat()
+    assert (quiet.count("user:1"), quiet.leases.uid) == (1, uid)
+
+
+@pytest.fixture
+def graves(make_site: MakeSite, small_batches: None) -> list[Site]:
+    """Two dead processes that held twenty leases each, two batches of it."""
+    dead = [make_site(), make_site()]
+    for site in dead:
+        for number in range(20):
+            site.take(f"user:{number}")
+    return dead
+
+
+def held(site: Site) -> int:
+    return sum(site.count(f"user:{number}") for number in range(20))
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(SHARE_SECONDS + 0.1, [30, 20, 10, 0]), (SHARE_SECONDS / 2, [10, 0])])
+def test_a_turn_ends_and_the_next_one_goes_on(
+    seconds: float, left: list[int], make_site: MakeSite, graves: list[Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beats and rules are asked for between turns; one has as many batches as fit in its share, and one more."""
+    living, onlooker, now = make_site(), make_site(), [0.0]
+    living.beat()
+    onlooker.reconciler.records.beat((), [site.leases.uid for site in graves], expires=False, most=0)
+    pipeline = living.store.pipeline
+
+    def send(calls: Any) -> Any:
+        now[0] += seconds * (calls[0][0] == "reap")
+        return pipeline(calls)
+
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(living.store, "pipeline", send)
+    living.beat()
+    counts = [held(onlooker)]
+    while counts[-1]:
+        living.reconciler.resend()
+        counts.append(held(onlooker))
+    assert counts == left
+    living.reconciler.resend()
+    assert onlooker.reconciler.records.beat(()).dead == 0
+
+
+@pytest.mark.parametrize("seconds", [21, 3600])
+def test_once_after_an_outage_nobody_who_lives_is_buried(
+    seconds: int, make_site: MakeSite, clock: FrozenClock, elsewhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--once`` by cron on another host: nobody could beat for so long, and it is there before anyone else."""
+    living, command = make_site(), HostRefresher(make_site().store)
+    living.take("user:1", 2)
+    uid = living.leases.uid
+    clock.step(seconds)
+    waits = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: living.beat())
+    monkeypatch.setattr(refresh_connections, "time", waits)
+    assert command.once()[:4] == (1, 0, 2, 0)
+    living.beat()
+    assert (living.count("user:1"), living.leases.uid) == (2, uid)
+
+
+def test_a_dead_process_is_handed_to_one_sweeper_at_a_time(make_site: MakeSite, clock: FrozenClock) -> None:
+    dead, first, second = make_site(), make_site(), make_site()
+    dead.take("user:1")
+    uid = dead.leases.uid
+    assert first.reconciler.records.beat((), [uid]).claimed == [uid]
+    assert second.reconciler.records.beat((), [uid]).claimed == []
+    clock.step(-3600)  # a claim from the future is one from before the clock went back
+    assert second.reconciler.records.beat(()).claimed == [uid]
+    clock.step(3)
+    assert first.reconciler.records.beat(()).claimed == [uid]

@@ -1,12 +1,16 @@
-"""What a process holds is registered, extended and released, whatever Redis or a call has lost."""
+"""What a process holds is registered, extended and released, whatever Redis or a call has lost or evicted."""
 
 from __future__ import annotations
+
+import json
+import os
 
 import pytest
 from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
 from django_throttle.connections import reconcile
+from django_throttle.connections.leases import Leases, Release
 from tests.clock import FrozenClock
 from tests.connections.conftest import MakeSite, Site, go_on, keys, raise_away
 from tests.connections.worker import RULE
@@ -186,3 +190,112 @@ def test_a_full_redis_still_beats_registers_and_releases(
         site.beat()
         site.reconciler.resend()
         assert redis.zcard(f"{index}:{site.leases.uid}") == 1
+
+
+HELD = 600
+
+
+def count(site: Site, redis: Redis) -> int:
+    """The idents of which every key is there."""
+    uid, names = site.leases.uid, [site.store.key(RULE.id, f"user:{number}") for number in range(HELD)]
+    return sum(redis.exists(name, f"{name}:{uid}") == 2 for name in names)  # type: ignore[misc]
+
+
+@pytest.mark.row("F17")
+@pytest.mark.parametrize("policy", ["allkeys-random", "volatile-lfu"])
+def test_what_was_evicted_is_registered_again_within_a_beat(policy: str, quick: None, servers: None) -> None:
+    with RedisServer("--maxmemory", "6mb", "--maxmemory-policy", policy) as server, server.client() as redis:
+        site = Site(server.url)
+        for number in range(HELD):
+            site.take(f"user:{number}")
+        site.beat()
+        site.take("newest")
+        while redis.info("stats")["evicted_keys"] <= 200:
+            with redis.pipeline(transaction=False) as pipeline:
+                for page in range(50):
+                    pipeline.rpush("pages", f"{page}" * 1000)
+                pipeline.execute(raise_on_error=False)
+        assert count(site, redis) < HELD
+        redis.delete("pages")  # or it goes on
+        assert site.settle()
+        assert count(site, redis) == HELD
+
+
+def test_an_evicted_announcement_is_made_again(make_site: MakeSite, redis: Redis) -> None:
+    """Else nobody could sweep what this process leaves behind."""
+    site = make_site()
+    site.take("user:1")
+    site.limiter.release(site.take("user:2")[0].lease)
+    site.beat()
+    held = f"dt:{{p}}:held:{site.leases.uid}"
+    redis.delete(held)
+    site.reconciler.check_all()
+    site.reconciler.resend()
+    assert redis.smembers(held) == {site.store.key(RULE.id, "user:1")}
+    site.take("user:2")
+    assert redis.scard(held) == 2
+
+
+def test_a_lease_that_is_released_while_redis_is_asked_for_it_is_no_loss(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who registers again for nothing has slots missing for a moment, and others are granted them."""
+    site = make_site()
+    released = site.take("user:1", 2)[-1].lease
+    site.reconciler.resend()
+    records, uid = site.reconciler.losses.records, site.leases.uid
+    ask = records.are_held
+
+    def release_first(*asked: object) -> list[bool | None]:
+        site.limiter.release(released)
+        return ask(*asked)
+
+    monkeypatch.setattr(records, "are_held", release_first)
+    site.beat()
+    assert not site.leases.lost and site.leases.uid == uid
+    assert site.count("user:1") == 1
+
+
+PAIR, OTHER, THIRD = (("rule", f"user:{number}") for number in (1, 2, 3))
+
+
+@pytest.fixture
+def registry() -> Leases:
+    """Redis knows this process, and that it may hold leases of the first pair."""
+    registry = Leases()
+    registry.confirm(registry.uid, 1, PAIR)
+    return registry
+
+
+def test_introduces_itself_until_redis_knows_it() -> None:
+    registry = Leases()
+    uid = registry.uid
+    assert len(uid) == 12
+    assert json.loads(registry.introduction_under(uid))["pid"] == os.getpid()
+    registry.confirm("another", 1, PAIR)  # a reply to a call made under a uid that was replaced meanwhile
+    assert not registry.is_introduced and not registry.is_announced(*PAIR)
+    registry.confirm(uid, 1, PAIR)
+    assert registry.is_announced(*PAIR) and registry.introduction_under(uid) == ""
+    registry.confirm(uid, 0, PAIR)
+    assert registry.lost
+    registry.renew()
+    assert registry.introduction_under(uid) == "" and registry.introduction_under(registry.uid)
+
+
+def test_a_release_before_the_registration_arrives_is_owed_under_both_uids(registry: Leases) -> None:
+    registry.hold(*PAIR, "a", registry.uid)
+    old = registry.renew()
+    owed = registry.release(*PAIR, "a")
+    assert set(owed) == set(registry.unconfirmed()) == {Release(old, *PAIR, "a"), Release(registry.uid, *PAIR, "a")}
+    assert registry.release(*PAIR, "a") == ()
+    registry.confirm_released(*owed)
+    assert registry.unconfirmed() == []
+
+
+def test_a_release_while_the_registration_travels_is_owed_after_it(registry: Leases) -> None:
+    registry.hold(*PAIR, "a", sent=False)
+    ((pair, leases),) = registry.to_register(registry.take_unsent(10)).items()
+    registry.release(*PAIR, "a")
+    registry.registered(registry.uid, pair, leases)
+    registry.confirm_released(Release(registry.uid, *PAIR, "a"))  # whichever of the two arrived first
+    assert registry.unconfirmed() == [Release(registry.uid, *PAIR, "a", again=True)]

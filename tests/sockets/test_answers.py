@@ -230,10 +230,3 @@ class TestAnswers:
             line.send(*(json.dumps({"id": number}) for number in range(5)))
             await line.until(lambda: only().refused == 3)
             assert line.frames[2:] == [{"re": number, "wait": True} for number in (2, 3, 4)]
-
-    async def test_a_function_with_a_default_of_its_own_gets_the_decision_alone(self, enforce: Enforce) -> None:
-        enforce(own=OWN)
-        async with Line(payload=lambda decision, who="Anna": f"slow down, {who}") as line:
-            line.send(*"abc")
-            await line.until(lambda: only().refused)
-            assert line.frames[-1] == "slow down, Anna"

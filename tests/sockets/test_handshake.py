@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.contrib.auth.models import User
+from hypercorn.protocol.ws_stream import WSStream
 
-from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Decision
 from django_throttle.core.commands import DecideLocally
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.sockets.error_frames import Close, refuse_handshake
+from django_throttle.sockets.server_stream import is_given_up
 from tests.clock import FrozenClock
-from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, PlainEcho, handshake, held
+from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, handshake, held
 from tests.doors import REDIS, Enforce
 from tests.inside import commands_to
 from tests.sockets.guarded import ADDRESS, Line
+from tests.sockets.servers import CAP, Server
+from tests.sockets.visitor import HEADERS, Visitor, echo
 
 ONE = {**TWO_SOCKETS, "limit": 1}
 KNOCKS = {"rate": "1/min", "events": ["connect"], "key": "everyone", "algorithm": "fixed_window"}
@@ -93,20 +99,6 @@ async def test_a_refusal_in_a_frame_is_accepted_told_and_closed(enforce: Enforce
     assert close["reason"].startswith("connection limit; retry_after=")
 
 
-@pytest.mark.parametrize(("refuse", "events"), [("http", []), ("frame", ["websocket.accept", "websocket.send"])])
-async def test_the_close_code_of_too_many_handshakes_is_that_of_a_rate(
-    enforce: Enforce, refuse: str, events: list[str]
-) -> None:
-    enforce(knocks={**KNOCKS, "key": "ip"})
-    app = ThrottleMiddleware(PlainEcho.as_asgi(), "chat", refuse=refuse)
-    assert await is_let_in(app=app)
-    *before, close = await handshake(app, client=[ADDRESS, 2])
-    assert [event["type"] for event in before] == events
-    assert (close["type"], close["code"]) == ("websocket.close", 4429)
-    assert close["reason"].startswith("rate limited; retry_after=")
-    assert await is_let_in(app=app, address="198.51.100.7")
-
-
 @pytest.mark.row("A41")
 @REDIS
 async def test_a41_another_site_s_page_takes_no_lease(enforce: Enforce, settings: Any, monkeypatch: Any) -> None:
@@ -172,3 +164,55 @@ async def test_a_client_that_has_gone_before_its_refusal_is_no_error(enforce: En
     line = await Gone().open()
     await line.ended()
     assert ([event["type"] for event in line.sent], line.got, held(store)) == (["websocket.close"], [], 0)
+
+
+FRAME = b"\x81\x85\x00\x00\x00\x00hello"  # masked, as a client must
+
+
+async def test_sockets_that_hypercorn_has_refused_hold_no_slot(serve: Callable[..., list[Server]]) -> None:
+    (hypercorn,) = serve("hypercorn")
+    for path in ("chat", "sync", "middleware"):
+        visitor = Visitor(hypercorn)
+        head = HEADERS.format(path=visitor.address(path), port=hypercorn.port, key="AAAAAAAAAAAAAAAAAAAAAA==").encode()
+        for _ in range(2 * CAP):
+            reader, writer = await asyncio.open_connection("127.0.0.1", hypercorn.port)
+            writer.write(head + FRAME)
+            assert b" 400 " in await reader.readline()
+            writer.close()
+        await visitor.holds(0)
+        async with visitor.open(path) as connection:
+            await echo(connection)
+        await visitor.holds(0)
+
+
+class Session:
+    """Wraps ``send`` as Channels' middleware of sessions does."""
+
+    def __init__(self, send: Any) -> None:
+        self.real_send = send
+
+    async def send(self, event: Any) -> None:
+        await self.real_send(event)
+
+
+def wrap(send: Any) -> Any:
+    async def wrapped(event: Any) -> None:
+        await send(event)
+
+    return wrapped
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_the_middleware_of_a_site_does_not_hide_it(closed: bool) -> None:
+    stream: Any = WSStream.__new__(WSStream)
+    stream.closed = closed
+    send, session = stream.app_send, Session(stream.app_send).send
+    for way in (send, session, partial(send), wrap(session), wrap(wrap(partial(send)))):
+        assert is_given_up(way) is closed
+    ways = [session]
+
+    async def closure(event: Any) -> None:
+        await ways[0](event)
+
+    assert not is_given_up(print)
+    assert not is_given_up(closure), "a list of functions is not looked through"

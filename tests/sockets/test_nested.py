@@ -12,9 +12,8 @@ import pytest
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Rule
-from tests.consumers import TWO_SOCKETS, AsyncEcho, PlainEcho, SyncEcho, held
+from tests.consumers import TWO_SOCKETS, AsyncEcho, PlainEcho, held
 from tests.doors import BOTH, Enforce
-from tests.inside import counters
 from tests.sockets.guarded import Line, blocked, only, used
 
 ONE = {**TWO_SOCKETS, "limit": 1}
@@ -28,18 +27,6 @@ def line(consumer: Any = AsyncEcho, *scopes: str) -> Line:
     for scope in scopes or ("site",):
         app = ThrottleMiddleware(app, scope)
     return Line(app)
-
-
-@pytest.mark.parametrize("consumer", [AsyncEcho, SyncEcho])
-async def test_of_one_scope_it_is_charged_once(enforce: Enforce, consumer: Any) -> None:
-    rates = {event: {**WINDOW, "rate": "9/min", "events": [event]} for event in ("connect", "message", "send")}
-    store = enforce(sockets=ONE, **rates)
-    async with line(consumer, "chat", "chat") as socket:
-        assert (held(store), len(open_sockets)) == (1, 1)
-        socket.send("hello")
-        await socket.until(lambda: socket.frames == ["hello"])
-    assert [state[-1] for state, _ in counters(store).values()] == [1, 1, 1]
-    assert (held(store), len(open_sockets)) == (0, 0)
 
 
 @BOTH

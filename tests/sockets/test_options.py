@@ -1,4 +1,4 @@
-"""The options of consumers and middleware: nonsense is refused where it is written, and hooks that fail do no harm."""
+"""The options of consumers and middleware, rules of one socket, and the code of the page about WebSockets."""
 
 from __future__ import annotations
 
@@ -8,25 +8,33 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from channels.consumer import AsyncConsumer
-from channels.exceptions import StopConsumer
+from channels.auth import AuthMiddlewareStack
 from channels.generic.http import AsyncHttpConsumer
-from channels.generic.websocket import AsyncWebsocketConsumer
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from channels.routing import URLRouter
+from channels.security.websocket import OriginValidator
+from django.urls import path
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
-from django_throttle.core import Decision, Outcome, Reason
+from django_throttle.core import Decision, Outcome, Reason, Rule
+from django_throttle.core.commands import charge
 from django_throttle.core.decision import conclude
-from django_throttle.exceptions import InvalidSetting
+from django_throttle.exceptions import InvalidRule, InvalidSetting
+from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.sockets import settings as socket_settings
+from django_throttle.sockets.counters import MAX_DELAY, SocketCounters, with_capped_delay
 from django_throttle.sockets.error_frames import ERROR_BURST, Escalation
+from django_throttle.sockets.limits import size_of
 from django_throttle.sockets.settings import OPTIONS, SocketSettings, consumer_settings, misspelt_options
-from tests.consumers import TWO_SOCKETS, AsyncEcho, handshake
+from tests import pages
+from tests.consumers import AsyncEcho, handshake
 from tests.doors import Enforce
 from tests.inside import unsaid
 from tests.sockets.guarded import Line
 
 ATTRIBUTES = {option: name for name, option in OPTIONS.items()}
 OWN = {"rate": "1/min", "key": "connection", "algorithm": "gcra"}
+OWN_MESSAGES = {"events": ("message",), "key": "connection"}
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None: ...
@@ -98,22 +106,6 @@ async def test_what_a_property_says_is_known_at_the_handshake(enforce: Enforce) 
 def test_a_consumer_of_requests_is_no_socket() -> None:
     with pytest.raises(TypeError, match="Polled: ThrottledConsumerMixin limits sockets"):
         type("Polled", (ThrottledConsumerMixin, AsyncHttpConsumer), {})
-
-
-@pytest.mark.parametrize("base", [AsyncWebsocketConsumer, AsyncConsumer])
-async def test_a_mixin_of_a_site_and_a_bare_consumer_are_fine(enforce: Enforce, base: type) -> None:
-    async def accept(self: Any, event: Any) -> None:
-        await self.send({"type": "websocket.accept"})
-
-    async def end(self: Any, event: Any) -> None:
-        raise StopConsumer
-
-    bare = {"websocket_connect": accept, "websocket_disconnect": end}
-    mixin = type("Mixin", (ThrottledConsumerMixin,), {"throttle_scope": "chat"})
-    consumer = type("Chat", (mixin, base), bare if base is AsyncConsumer else {})
-    enforce(sockets={**TWO_SOCKETS, "limit": 1, "scopes": ["chat"]})
-    async with Line(consumer.as_asgi()):
-        assert (await Line(consumer.as_asgi()).open()).closed["code"] == 4430
 
 
 def test_misspelt_attributes() -> None:
@@ -223,3 +215,101 @@ async def test_a_frame_whose_kind_cannot_be_said_has_none(
         await line.say({"type": "websocket.close"})
         assert line.told("continuity_lost")[0]["lost"] == 2
     assert caplog.text.count("the frame is taken to be of no kind") == 1
+
+
+def test_to_look_changes_nothing() -> None:
+    counters = SocketCounters()
+    charges = (charge(Rule("own", "1/min", algorithm="gcra", count_denied=True), "connection:x", 1),)
+    assert [counters.peek(charges, 0.0).allowed for _ in range(3)] == [True] * 3
+    assert [counters.charge(charges, 0.0).allowed for _ in range(2)] == [True, False]
+    counters.clear()
+    assert counters.charge(charges, 0.0).allowed
+
+
+def test_nothing_waits_for_more_than_two_seconds() -> None:
+    queue = Rule("queue", "1/s", burst=10, algorithm="leaky_bucket", action="delay", max_delay=8)
+    assert with_capped_delay(queue).max_delay == MAX_DELAY
+    assert with_capped_delay(with_capped_delay(queue)) is with_capped_delay(queue)
+    plain = Rule("own", "1/s")
+    assert with_capped_delay(plain) is plain
+    slow = Rule("slow", "2/min", cost=2, algorithm="leaky_bucket", action="delay")
+    assert with_capped_delay(slow).plan.limit == 2, "one message passes, whatever it costs"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({**OWN_MESSAGES, "events": ("request",)}, "takes the events message and send only"),
+        ({**OWN_MESSAGES, "events": ("message", "connect")}, "takes the events message and send only"),
+        ({**OWN_MESSAGES, "warn_at": (0.5,)}, "sends no warnings"),
+        ({**OWN_MESSAGES, "on_store_failure": "deny"}, "without the store"),
+        ({**OWN_MESSAGES, "algorithm": "damper", "rate": "5/s"}, "cannot have the key connection"),
+        ({**OWN_MESSAGES, "algorithm": "fixed_window", "timezone": "Europe/Berlin", "rate": "5/day"}, "calendar"),
+        ({**OWN_MESSAGES, "algorithm": "fixed_window", "rate": "5/month"}, "calendar"),
+        ({**OWN_MESSAGES, "key": "user+connection"}, "not 'connection'"),
+        ({"unit": "bytes", "events": ("connect",)}, "have bytes"),
+        ({"unit": "bytes", "events": ("task",)}, "have bytes"),
+        ({"unit": "bytes", "events": ("message", "publish")}, "have bytes"),
+        ({"unit": "litres", "events": ("message",)}, "unit must be one of calls, bytes"),
+    ],
+)
+def test_senseless_rules(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidRule, match=reason):
+        Rule.from_options("own", {"rate": "5/min", **options})
+
+
+def test_only_an_open_socket_is_a_connection(rf: Any) -> None:
+    assert HttpWho(rf.get("/")).ident("connection") is None
+    assert ScopeWho({"type": "websocket"}).ident("connection") is None
+
+
+def test_sizes() -> None:
+    assert size_of({"text": "abc"}) == 3
+    assert size_of({"text": "ü€", "bytes": None}) == 5
+    assert size_of({"text": None, "bytes": b"\x00\x01"}) == 2
+    assert size_of({}) == 0
+    assert size_of({"text": "\ud800"}) == 3
+
+
+CONSUMER, MIDDLEWARE, RULES, COST, ROOM, LADDER, COALESCE, _LOGIN, OPTIONS = pages.shown("sockets")
+NAMES = (AsyncJsonWebsocketConsumer, ThrottledConsumerMixin, ThrottleMiddleware, URLRouter)
+
+
+def run(code: str) -> Any:
+    return pages.run(code, AuthMiddlewareStack=AuthMiddlewareStack, **{name.__name__: name for name in NAMES})
+
+
+def test_rules_and_middleware() -> None:
+    for code in (RULES, ROOM):
+        for name, options in run(code)["DJANGO_THROTTLE"]["RULES"].items():
+            assert Rule.from_options(name, options)
+    app = run(MIDDLEWARE)["protected"]([path("chat", run(CONSUMER)["ChatConsumer"].as_asgi())])
+    assert isinstance(app, OriginValidator)
+    terms = run(OPTIONS)["strict"](None).settings
+    terms.check()
+    assert terms.lifetimes() == (600, 86400)
+
+
+PRICES = [f'{{"symbol": "ABC", "price": {price}}}' for price in range(4)]
+
+
+@pytest.mark.usefixtures("loop_clock")
+@pytest.mark.parametrize(
+    ("code", "name", "event", "sent", "keys"),
+    [
+        (COST, "DocumentConsumer", "message", ['{"type": "ping"}'] * 3, ["type", "type", "type"]),
+        (LADDER, "StrictConsumer", "message", [f'{{"id": {number}}}' for number in range(4)], ["id", "re"]),
+        (COALESCE, "TickerConsumer", "send", PRICES, ["price", "lost", "price"]),
+    ],
+    ids=["cost", "ladder", "coalesce"],
+)
+async def test_consumers(enforce: Enforce, code: str, name: str, event: str, sent: list[str], keys: list[str]) -> None:
+    async def receive_json(self: Any, content: Any, **_: Any) -> None:
+        await self.send_json(content)
+
+    enforce(own={**OWN, "rate": "1/s" if event == "send" else "1/min", "events": [event]})
+    consumer = type("Echo", (run(code)[name],), {"receive_json": receive_json})
+    async with Line(consumer.as_asgi()) as line:
+        line.send(*sent)
+        await line.until(lambda: len(line.frames) == len(keys))
+        assert all(key in frame for key, frame in zip(keys, line.frames, strict=True))
