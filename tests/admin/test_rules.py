@@ -213,15 +213,6 @@ class TestList:
         assert "Not in force: 'often' is not a rate" in text(page)
         assert operator.get(change_url(row)).status_code == 200
 
-    def test_rules_of_settings_are_shown_unless_they_are_replaced(self, operator: Client, settings: Any) -> None:
-        settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "3/s"}, "mine": {"rate": "4/s"}, "bad": {"rate": "x"}}}
-        ThrottleRule.objects.create(name="mine", rate="5/s")
-        page = operator.get(LIST)
-        assert [row["name"] for row in page.context["settings_rules"]] == ["api", "bad"]
-        assert "each user or address: 3 requests per second" in text(page)
-        assert "Not in force: 'x' is not a rate" in text(page)
-        assert "(replaces the rule in settings)" in text(page)
-
     def test_filters_and_search(self, operator: Client) -> None:
         api = {"events": ["request", "message"], "key": "user", "scopes": "search,orders"}
         ThrottleRule.objects.create(name="api", rate="5/s", **api)

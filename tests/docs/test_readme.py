@@ -72,17 +72,6 @@ def test_the_engine_is_as_shown() -> None:
     exec(ENGINE, {})
 
 
-def test_the_views_of_the_doors(settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "7/min", "scopes": ["search"]}}, **QUIET}
-    view = block("doors", "throttle_cost = 3")
-    names = run(view)
-    assert [search(names, "203.0.113.12").status_code for _ in range(3)] == [200, 200, 429]
-    settings.DJANGO_THROTTLE = {"RULES": {}, **QUIET}
-    names = run(view, block("doors", "class BurstThrottle"), "SearchView.throttle_classes = [BurstThrottle]")
-    answers = [search(names, "203.0.113.14").status_code for _ in range(61)]
-    assert answers == [200] * 60 + [429]
-
-
 async def test_the_decorator_of_the_doors(settings: Any) -> None:
     rules = {"search": {"rate": "1/min", "key": "ip"}, "mail": {"rate": "3/day"}}
     settings.DJANGO_THROTTLE = {"RULES": rules, **QUIET}

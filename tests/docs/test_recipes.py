@@ -16,12 +16,10 @@ from django.urls import clear_url_caches, include, path
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
-from django_throttle.core import Decision, Reason, Rule
-from django_throttle.exceptions import Refused
+from django_throttle.core import Decision, Reason
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.signals import quota_warning
 from django_throttle.site_queues import tasks_module
-from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
 from tests.consumers import opened, socket
 from tests.doors import Enforce, enforcer
@@ -103,39 +101,6 @@ def test_a_function_names_the_plan(rules: Any, shop: Any) -> None:
         for event, found in (("request", limit), ("connection", slots)):
             facts = Facts("api", (event,), ScopeWho({"user": user, "client": ("192.0.2.1", 1)}))
             assert limiter.decide(facts).limit == found
-
-
-def test_a_key_has_less_than_its_user_and_a_user_less_than_the_tenant(rules: Any) -> None:
-    rules(shown("tenants")[0])
-
-    def passed(user: int, key: str) -> int:
-        request: Any = post(None, user, "acme")
-        request.auth = key
-        return 100 * sum(decide(request, cost=100).allowed for _ in range(20))
-
-    assert [passed(1, key) for key in "abcde"] == [300, 300, 300, 100, 0]
-    assert sum(passed(user, f"{user} {key}") for user in range(2, 8) for key in "abcd") == 4000
-    assert decide(post(None, 1, "other"), cost=100).allowed
-
-
-# The worker of the others is played by tests/outside.
-QUEUE, _MAILS, _TRY, BUCKET, _SLOTS, _EXPORTS, REMINDERS, _STRICT, _JOB = shown("tasks")
-
-
-@pytest.mark.parametrize(("code", "at_once"), [(QUEUE, 1), (BUCKET, 10)])
-def test_what_ten_mails_a_minute_mean(enforce: Enforce, clock: FrozenClock, code: str, at_once: int) -> None:
-    options = run(code, INSTALLED_APPS=[])["DJANGO_THROTTLE"]["RULES"]["mails"]
-    mails = limiter.Limiter([Rule.from_options("mails", options)], MemoryStore(clock))
-    *first, then = (mails.acquire("user:1") for _ in range(at_once + 1))
-    assert all(decision.allowed and not decision.outcomes[0].put_off for decision in first)
-    assert (then.outcomes[0].put_off or then.retry_after) == pytest.approx(6)
-    if code is BUCKET:
-        enforce(mails=options)
-        remind = run(REMINDERS, __name__="shop.reminders")["send_reminder"]
-        for _ in range(10):
-            remind(1)
-        with pytest.raises(Refused):
-            remind(1)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -22,7 +22,7 @@ from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
 from django_throttle.stores.denials import NoDenials
 from testproject.check.standstill import elapsed
-from tests.faults.conftest import BOUND, used
+from tests.faults.conftest import BOUND
 from tests.servers import RedisServer, wait_until
 
 COUNT = Rule("count", "1000/h", algorithm="gcra", on_store_failure="allow")
@@ -65,20 +65,6 @@ def test_a_replica_and_a_primary_with_too_few_of_them_do_not_count(server: Redis
     wait_until(lambda: cause(store) is None)
     admin.config_set("min-replicas-to-write", 1)
     assert cause(store) is Cause.SERVER_STATE and allowed_by_policy(store)
-
-
-@pytest.mark.row("F16")
-def test_out_of_memory_refuses_new_counts_but_takes_leases_back(server: RedisServer, admin: Redis) -> None:
-    store = RedisStore(server.url, deadline=5.0)
-    limiter = Limiter([CAP], store)
-    leases = [limiter.acquire("user:1").lease for _ in range(3)]
-    admin.config_set("maxmemory-policy", "noeviction")
-    admin.config_set("maxmemory", 1)
-    assert cause(store) is Cause.SERVER_STATE and allowed_by_policy(store)
-    for lease in leases:
-        limiter.release(lease)
-    admin.config_set("maxmemory", 0)
-    assert used(server, CAP) == 0
 
 
 @pytest.mark.row("F17")

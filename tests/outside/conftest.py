@@ -64,9 +64,8 @@ def wheel(made_once: MadeOnce) -> Path:
 def make_environment(wheel: Path) -> MakeEnvironment:
     """``make_environment(folder, "django==5.2.*", …)``: an environment with the wheel, its extras, and these."""
 
-    def make(folder: Path, *requirements: str, extras: str = EXTRAS) -> Path:
-        whole = f"{wheel}[{extras}]" if extras else str(wheel)
-        return environments.make_environment(folder, whole, *requirements, *environments.DJANGO)
+    def make(folder: Path, *requirements: str) -> Path:
+        return environments.make_environment(folder, f"{wheel}[{EXTRAS}]", *requirements, *environments.DJANGO)
 
     return make
 

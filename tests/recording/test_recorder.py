@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 from datetime import timedelta
 from time import perf_counter
 from typing import Any
 
+import pytest
 from django.utils import timezone
 
 from django_throttle.call_facts import Facts
@@ -19,6 +21,7 @@ from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
 from django_throttle.limiter import ask, begin
 from django_throttle.recording.cells import CODES, minute_of
+from django_throttle.recording.heavy_hitters import KEPT, SLACK, HeavyHitters
 from django_throttle.recording.places import MOST_RECENT
 from django_throttle.recording.read import compared
 from django_throttle.recording.recorder import MOST_CELLS, MOST_RANKINGS, Recorder, Records, recorder
@@ -107,3 +110,23 @@ def test_a_rule_and_its_candidate_are_compared_on_the_same_calls() -> None:
     assert found.of_live == (7 * without, 2 * without)
     assert dict(found.rows())["Refused where the candidate holds"] == f"{4 * within} of {7 * within}, 57.1%"
     assert json.loads(json.dumps(found.as_json()))["live_holds"] == {"calls": 7 * without, "refused": 2 * without}
+
+
+@pytest.mark.parametrize("processes", [1, 5])
+def test_counts_lack_no_more_than_they_say_and_that_has_a_bound(processes: int) -> None:
+    draw = random.Random(11)
+    true: dict[str, int] = {}
+    whole, parts = HeavyHitters(), [HeavyHitters() for _ in range(processes)]
+    for _ in range(30_000):
+        ident = f"user:{int(draw.paretovariate(0.6)) % 100_000}"
+        true[ident] = true.get(ident, 0) + 1
+        draw.choice(parts).add(ident)
+    for part in parts:
+        assert len(part.counts) <= KEPT * SLACK
+        whole.merge(part)
+    found = {ident: count for ident, count, _ in whole.largest()}
+    assert len(found) <= KEPT
+    assert 0 < whole.error <= 30_000 / (KEPT + 1)
+    for ident, number in true.items():
+        assert number - whole.error <= found.get(ident, 0) <= number
+    assert next(iter(found)) == max(true, key=lambda one: true[one])
