@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle.core import Rule
 from django_throttle.core.key import secret_bytes
-from django_throttle.core.overrides import Candidate, candidate_name, is_in_share
+from django_throttle.core.overrides import is_in_share
 
 SECRET = secret_bytes("secret")
 SHARES = st.floats(0, 1)
@@ -24,15 +23,3 @@ def test_who_is_in_a_share_is_in_every_larger_one(ident: str, one: float, other:
 def test_a_share_has_about_as_many_idents_as_it_says(first: int, share: float) -> None:
     count = sum(is_in_share(f"user:{first + number}", share, SECRET) for number in range(2000))
     assert abs(count - 2000 * share) < 6 * (2000 * share * (1 - share)) ** 0.5 + 2
-
-
-def test_another_secret_chooses_others() -> None:
-    chosen = [{n for n in range(200) if is_in_share(f"user:{n}", 0.5, secret_bytes(secret))} for secret in ("a", "b")]
-    assert chosen[0] != chosen[1]
-
-
-def test_a_candidate_counts_under_a_name_and_an_id_of_its_own() -> None:
-    candidate = Candidate.of("api", Rule("api", "3/min"))
-    assert candidate.rule.name == candidate_name("api") == "api (candidate)"
-    assert candidate.rule.id == candidate.shadow.id != Rule("api", "5/min").id
-    assert candidate.shadow.is_shadow

@@ -10,16 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle.core import Charge, Decision, Lease, Reason, Rule
-from django_throttle.core.commands import (
-    Answer,
-    Command,
-    Decide,
-    DecideLocally,
-    charge,
-    refund_for_status,
-)
-from django_throttle.core.decide import after_refunds, decide_charges, refund_charges, release_lease, reset_charges
+from django_throttle.core import Charge, Decision, Reason, Rule
+from django_throttle.core.commands import Answer, Command, Decide, DecideLocally, charge, refund_for_status
+from django_throttle.core.decide import after_refunds, decide_charges, refund_charges
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
@@ -28,7 +21,6 @@ from tests import strategies
 from tests.clock import FrozenClock
 
 CAP = Rule("cap", limit=2, algorithm="concurrency")
-LEASE = Lease("lease", ((CAP.id, "user:1"),))
 Drive = Callable[..., Any]
 
 
@@ -68,14 +60,6 @@ def down(cause: Cause = Cause.UNAVAILABLE) -> StoreError:
     return StoreError(cause, retry_after=3.0)
 
 
-def test_nothing_to_charge_asks_nothing(drive: Drive) -> None:
-    store = ScriptedStore()
-    assert drive(decide_charges(()), store) == Decision()
-    assert drive(reset_charges(()), store) == 0
-    assert drive(release_lease(None), store) is None
-    assert store.asked == []
-
-
 def test_one_command_for_all_rules(drive: Drive) -> None:
     asked = charges(rule("a"), rule("b"))
     store = ScriptedStore((Answer(0, 9, 60_000_000), Answer(1_500_000, 0, 2_000_000)))
@@ -89,18 +73,6 @@ def test_one_command_for_all_rules(drive: Drive) -> None:
     assert not decision.degraded
 
 
-def test_only_a_call_that_counts_holds_a_lease(drive: Drive) -> None:
-    store = ScriptedStore((Answer(0, 1, 0),), (Answer(0, 1, 0),))
-    assert drive(decide_charges(charges(CAP), commit=False, lease="lease"), store).lease is None
-    assert drive(decide_charges(charges(CAP), lease="lease"), store).lease == LEASE
-    assert [command.commit for command in store.asked if isinstance(command, Decide)] == [False, True]
-
-
-def test_a_reset_does_not_hide_that_the_store_is_away(drive: Drive) -> None:
-    with pytest.raises(StoreError):
-        drive(reset_charges(charges(rule("a"))), ScriptedStore(down()))
-
-
 @pytest.mark.parametrize("cause", Cause)
 def test_policies_that_ask_nobody_decide_whatever_the_cause(drive: Drive, cause: Cause) -> None:
     store = ScriptedStore(down(cause), down(cause))
@@ -111,15 +83,6 @@ def test_policies_that_ask_nobody_decide_whatever_the_cause(drive: Drive, cause:
     assert (decision.allowed, decision.degraded, decision.unavailable) == (False, True, True)
     assert (decision.retry_after, decision.rule) == (3.0, "a")
     assert len(store.asked) == 2
-
-
-def test_local_asks_this_process(drive: Drive) -> None:
-    asked = charges(rule("a"))
-    store = ScriptedStore(down(), (Answer(2_000_000, 0, 5_000_000),))
-    decision = drive(decide_charges(asked, lease="lease"), store)
-    assert store.asked[1] == DecideLocally(Decide(asked, True, "lease"))
-    assert (decision.allowed, decision.retry_after, decision.degraded) == (False, 2.0, True)
-    assert not decision.unavailable, "a limit that this process enforces is a refusal like any other"
 
 
 @pytest.mark.parametrize(
@@ -141,12 +104,6 @@ def test_policies_mix(drive: Drive, rules: list[Rule], local: tuple[int, ...], c
     assert [outcome.rule for outcome in decision.outcomes] == [one.name for one in rules]
 
 
-def test_a_policy_without_a_slot_names_no_lease(drive: Drive) -> None:
-    denying = Rule("cap", limit=2, algorithm="concurrency", on_store_failure="deny")
-    decision = drive(decide_charges(charges(denying), lease="lease"), ScriptedStore(down()))
-    assert decision.lease is None and decision.unavailable
-
-
 def test_only_a_store_error_is_an_answer(drive: Drive) -> None:
     for error in (ValueError("bug"), asyncio.CancelledError(), KeyboardInterrupt()):
         with pytest.raises(type(error)):
@@ -158,15 +115,6 @@ def test_only_a_store_error_is_an_answer(drive: Drive) -> None:
 def after_status(decision: Decision, status: int) -> Decision:
     back = refund_for_status(decision.receipt, status) if decision.receipt else None
     return after_refunds(decision, [back] if back else [])
-
-
-@pytest.mark.parametrize("used", [4, 9])
-def test_what_is_tolerated_beyond_the_limit_is_not_told(used: int) -> None:
-    rule = Rule("login", "5/min", algorithm="fixed_window", enforce_at=2, count_on=(401,))
-    limiter = Limiter([rule], MemoryStore(FrozenClock()))
-    limiter.acquire("ip:1", used)
-    (outcome,) = after_status(limiter.acquire("ip:1"), 200).outcomes
-    assert outcome.remaining == 0
 
 
 @given(

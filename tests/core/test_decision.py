@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 import pytest
 
 from django_throttle.core import Decision, Lease, Outcome, Reason, Rule
@@ -81,14 +78,3 @@ def test_what_is_made_when_it_is_read_is_the_same() -> None:
     assert late == told == of_a_store()
     assert of_a_store().outcomes == told.outcomes and of_a_store().is_ordinary
     assert repr(of_a_store()) == repr(told)
-
-
-def test_it_is_copied_and_changed_like_any_other() -> None:
-    assert pickle.loads(pickle.dumps(of_a_store())) == of_a_store()
-    assert copy.copy(of_a_store()).outcomes == of_a_store().outcomes
-    changed = of_a_store()._replace(delay=2.0)
-    assert (changed.delay, changed.rule, changed.answered) == (2.0, "one", None)
-    later = of_a_store().later(10.0)
-    assert (later.reset_after, later.answered) == (50.0, None)
-    with pytest.raises(AttributeError):
-        of_a_store().remainder  # noqa: B018

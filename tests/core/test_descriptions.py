@@ -84,10 +84,7 @@ ENDS: list[tuple[dict[str, Any], str]] = [
     ({"events": ["connect"]}, "connection attempts per minute"),
     ({"events": ["send"]}, "messages sent per minute"),
     ({"algorithm": "fixed_window"}, "requests per minute, counted afresh every minute"),
-    (
-        {"resolution": 6, "strict": True},
-        "requests per minute, moving on in 6 steps, never more in any minute",
-    ),
+    ({"resolution": 6, "strict": True}, "requests per minute, moving on in 6 steps, never more in any minute"),
     ({"algorithm": "sliding_log"}, "requests per minute, counted exactly in any minute"),
     ({"algorithm": "gcra"}, "requests per minute, bursts up to 9"),
     ({"algorithm": "gcra", "burst": 1}, "requests per minute, evenly spaced"),
@@ -108,10 +105,7 @@ ENDS: list[tuple[dict[str, Any], str]] = [
         {**SLOTS, "rate": None, "events": ["connection", "inflight"]},
         "calls at once, HTTP requests in flight and open WebSockets together",
     ),
-    (
-        {**SLOTS, "rate": None, "at_limit": "evict_oldest"},
-        "open WebSockets at once, a new WebSocket closes the oldest",
-    ),
+    ({**SLOTS, "rate": None, "at_limit": "evict_oldest"}, "open WebSockets at once, a new WebSocket closes the oldest"),
     (
         {**SLOTS, "rate": None, "at_limit": "evict_idle", "scopes": ["chat"]},
         "open WebSockets at once, on chat, a new WebSocket closes the one silent for longest",

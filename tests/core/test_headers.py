@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from math import ceil
 from typing import Any
 
 import http_sf
@@ -158,13 +157,6 @@ class TestDelay:
     )  # fmt: skip
     def test_is_rounded_up(self, retry_after: float | None, spread: float, seconds: int | None) -> None:
         assert delay_seconds(retry_after, spread) == seconds
-
-    @given(st.integers(0, 366 * 86_400_000_000), st.floats(0, 1))
-    def test_is_never_early_and_at_most_a_share_late(self, microseconds: int, spread: float) -> None:
-        seconds = delay_seconds(microseconds / 1_000_000, spread)
-        assert seconds is not None and seconds >= 1
-        assert microseconds <= seconds * 1_000_000
-        assert seconds <= max(1, ceil(round(microseconds * (1 + spread)) / 1_000_000))
 
 
 @given(st.lists(strategies.NAMES, min_size=1, max_size=20, unique=True), st.data())

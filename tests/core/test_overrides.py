@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -13,9 +12,7 @@ from django_throttle.core import Override, Rate, Reason, Rule, charges_of
 from django_throttle.core.algorithms.gcra import MAX_BUCKET
 from django_throttle.core.algorithms.sliding_log import MAX_LOG
 from django_throttle.core.algorithms.uncounted import MAX_DAMPED
-from django_throttle.core.options import BUCKETS
 from django_throttle.core.overrides import (
-    EFFECTS,
     apply_override,
     block_outcomes,
     describe_effect,
@@ -27,37 +24,14 @@ from django_throttle.exceptions import InvalidOverride
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
-from tests.strategies import RATE_ALGORITHMS, rules
+from tests.strategies import rules
 
 SOCKETS = Rule("sockets", limit=5, algorithm="concurrency")
-SUBJECTS = {
-    "api_key": ["api_key:x"],
-    "user": ["user:1"],
-    "ip": ["ip:10.0.0.1", "ip:10.0.0.0/24", "ip:10.0.0.0/8", "ip:2001:db8::/64", "ip:2001:db8::/32"],
-    "tenant": ["tenant:acme"],
-    "group": ["group:a", "group:b"],
-}
 EXTRAS: dict[str, dict[str, Any]] = {"multiply": {"factor": 2}, "replace": {"rates": (Rate(7, 60),)}}
 
 
 def override(effect: str, **options: Any) -> Override:
     return Override(**{"subject": "user:1", "effect": effect, **EXTRAS.get(effect, {}), **options})
-
-
-@st.composite
-def overrides(draw: st.DrawFn) -> Override:
-    subject = draw(st.sampled_from([subject for kind in subject_kinds() for subject in SUBJECTS[kind]]))
-    effect = draw(st.sampled_from(EFFECTS))
-    options: dict[str, Any] = {
-        "rules": tuple(draw(st.sets(st.sampled_from(["*", "a", "b", "[ab]", "s*"]), min_size=1)))
-    }
-    if effect == "multiply":
-        options["factor"] = draw(st.floats(0.001, 1000))
-    if effect == "replace":
-        options |= draw(
-            st.sampled_from([{"limit": 3}, {"rates": (Rate(9, 60),)}, {"rates": (Rate(9, 5),), "limit": 9}])
-        )
-    return Override(subject=subject, effect=effect, number=draw(st.integers(0, 50)), **options)
 
 
 class TestPrecedence:
@@ -66,33 +40,6 @@ class TestPrecedence:
         Rule("b", rates=("5/min", "2/s"), algorithm="gcra"),
         Rule("s", limit=2, algorithm="concurrency"),
     )
-
-    @given(st.lists(overrides(), max_size=12, unique_by=lambda one: one.number), st.randoms())
-    def test_no_shuffle_decides_otherwise(self, found: list[Override], chance: random.Random) -> None:
-        def decide(given: list[Override]) -> list[object]:
-            ranked = sorted(given, key=lambda one: one.rank)
-            return [
-                *(overridden(rule, ranked, apply_override) for rule in self.RULES),
-                block_outcomes(self.RULES, ranked, apply_override, 0.0),
-            ]
-
-        shuffled = list(found)
-        chance.shuffle(shuffled)
-        assert decide(shuffled) == decide(found)
-
-    @given(st.lists(overrides(), max_size=8, unique_by=lambda one: one.number))
-    def test_a_rule_goes_by_the_first_that_names_and_fits_it(self, found: list[Override]) -> None:
-        ranked = sorted(found, key=lambda one: one.rank)
-        for rule in self.RULES:
-            blocks = block_outcomes((rule,), ranked, apply_override, 0.0)
-            fitting = [
-                one
-                for one in ranked
-                if one.names(rule.name) and (one.effect in ("block", "exempt") or apply_override(rule, one) is not None)
-            ]
-            assert bool(blocks) == bool(fitting and fitting[0].effect == "block")
-            if not fitting:
-                assert overridden(rule, ranked, apply_override) is rule
 
     def test_block_goes_before_replace_multiply_and_exempt_for_one_subject(self) -> None:
         rule = Rule("a", "5/min")
@@ -145,6 +92,7 @@ class TestLimits:
             (Rule("a", "100/min", algorithm="sliding_log"), 1_000_000, MAX_LOG),
             (Rule("a", f"{MAX_LIMIT // 3}/min", enforce_at=2.5), 1_000_000, int(MAX_LIMIT / 2.5)),
             (Rule("a", "1000000000/min", algorithm="damper"), 1_000_000, MAX_DAMPED),
+            (Rule("a", "1000000000/min", algorithm="gcra"), 1_000_000, MAX_BUCKET),
             (SOCKETS, 2, 10),
             (SOCKETS, 0.1, 1),
         ],
@@ -153,11 +101,8 @@ class TestLimits:
         new = apply_override(rule, override("multiply", factor=factor))
         assert new is not None
         assert new.limit == limit
-        assert (new.name, new.id, new.window) == (rule.name, rule.id, rule.window)
-
-    def test_a_bucket_grows_as_far_as_it_can_be_counted(self) -> None:
-        new = apply_override(Rule("a", "1000000000/min", algorithm="gcra"), override("multiply", factor=1_000_000))
-        assert new is not None and new.limit == MAX_BUCKET
+        assert (new.name, new.window) == (rule.name, rule.window)
+        assert new.id == rule.id or limit == MAX_BUCKET  # so large a bucket counts in coarser steps
 
     def test_every_rate_and_the_burst_are_multiplied(self) -> None:
         rule = Rule("a", rates=("10/s", "100/day"), algorithm="gcra", burst=3)
@@ -200,30 +145,6 @@ class TestLimits:
         replacing = override("replace", rates=(Rate.parse(rate, calendar=True),))
         assert apply_override(rule, replacing) is None
         assert apply_override(Rule("a", "5/day", algorithm="fixed_window"), replacing) is not None
-
-
-class TestCounts:
-    """A used-up budget, and what becomes of it; by the memory store, which decides as Redis does."""
-
-    RULES = [Rule("a", "4/min", algorithm=algorithm) for algorithm in RATE_ALGORITHMS]
-    RULES += [
-        Rule("a", "4/min", algorithm="token_bucket", refill="interval"),
-        Rule("a", "4/min", resolution=5, strict=True),
-    ]
-
-    @pytest.fixture
-    def store(self, clock: FrozenClock) -> MemoryStore:
-        return MemoryStore(clock)
-
-    @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.algorithm} {rule.refill} {rule.resolution}")
-    def test_a_raised_limit_opens_at_once(self, rule: Rule, store: MemoryStore) -> None:
-        assert [Limiter([rule], store).acquire("x").allowed for _ in range(5)] == [True] * 4 + [False]
-        raised = apply_override(rule, override("multiply", factor=2))
-        assert raised is not None
-        passed = sum(Limiter([raised], store).acquire("x").allowed for _ in range(20))
-        # What was already used still counts, except where the store holds a time and not a count.
-        assert passed == (8 if rule.algorithm in BUCKETS else 4)
-        assert not Limiter([rule], store).acquire("x").allowed
 
 
 def test_what_an_exempt_caller_holds_counts_and_is_never_refused(clock: FrozenClock) -> None:

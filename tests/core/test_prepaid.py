@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,15 +21,7 @@ from django_throttle.core import Rule
 from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, Refund, Reset
 from django_throttle.core.decision import Decision
-from django_throttle.core.prepaid import (
-    ASKED_A_SECOND,
-    MOST_ASKED,
-    SHARE,
-    Buying,
-    Claim,
-    PrepaidBudget,
-    Purchase,
-)
+from django_throttle.core.prepaid import ASKED_A_SECOND, MOST_ASKED, SHARE, Buying, Claim, PrepaidBudget, Purchase
 from django_throttle.stores import MemoryStore
 from tests.bounds import most
 from tests.clock import FrozenClock
@@ -370,44 +362,6 @@ def test_a_window_that_ends_takes_what_was_bought_in_it(process: Process, store:
     assert used(store) == 0
 
 
-def test_a_paused_process_spends_nothing_that_counts_no_more(process: Process, store: MemoryStore) -> None:
-    hot = Rule("hot", "1000/min", algorithm="sliding_log", prepaid=True)
-    demand(process, 1, 200, hot)
-    assert process.of(hot).held(process.now) > 0
-    clock: Any = store.clock
-    clock.step(hot.plan.hold / 1_000_000)
-    assert process.of(hot).held(process.now) == 0
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"algorithm": "sliding_log"},
-        {"algorithm": "sliding_window", "strict": True, "resolution": 4},
-        {"algorithm": "gcra"},
-        {"algorithm": "fixed_window"},
-    ],
-)
-def test_what_is_taken_late_makes_room_late(process: Process, store: MemoryStore, options: dict[str, Any]) -> None:
-    """All that there is is bought at once, taken at the last moment, and then whatever can be had."""
-    hot = Rule("hot", "600/min", prepaid=True, **options)
-    clock: Any = store.clock
-    clock.now_us -= clock.now_us % 60_000_000
-    charge = Charge(hot, IDENT, hot.plan.limit)
-    (answer,) = store.execute(Decide((charge,)))
-    process.of(hot).bought(charge.cost, answer, process.now)
-    clock.now_us += hot.plan.hold - 2
-    passed = sum(one.cost for one in process.of(hot).take(charge.cost, process.now) or ())
-    assert passed == charge.cost
-    for _ in range(1000):
-        clock.now_us += 60_000
-        if clock.now_us % 60_000_000 < hot.plan.hold:  # until a window after the first were taken
-            while store.execute(Decide((Charge(hot, IDENT, 1),)))[0].retry == 0:
-                passed += 1
-    assert passed <= most(replace(hot, prepaid=False))
-    assert passed > hot.plan.limit * 0.9
-
-
 def test_a_queue_gives_each_unit_its_turn(process: Process) -> None:
     queue = Rule("queue", "10/s", algorithm="leaky_bucket", action="delay")
     claim = Claim((Charge(queue, IDENT, 1),), waits=True)
@@ -439,61 +393,3 @@ def test_who_has_asked_too_often_waits_for_no_store_that_fails(process: Process,
     assert budget.refusal(1, process.now) is not None
     budget.note_failure(process.now)
     assert budget.refusal(1, process.now) is None and budget.pause(process.now) == 0.0
-
-
-def test_what_was_asked_of_a_store_that_failed_is_not_waited_for_later(process: Process) -> None:
-    process.acquire(HOT, 999)
-    budget = process.of(HOT)
-    for _ in range(10 * MOST_ASKED):
-        claim = Claim((Charge(HOT, IDENT, 2),))
-        Buying(claim, claim.take([budget], process.now), process.now).command(process.now)
-        budget.note_failure(process.now)
-    for _ in range(2):
-        process.acquire(HOT)
-    assert budget.pause(process.now) <= 3 / ASKED_A_SECOND
-
-
-class Played(NamedTuple):
-    """What processes of unequal demand did together; ``fair`` are the shares of their calls that passed."""
-
-    passed: int
-    commands: float  # a second, of the process that sent most
-    fair: list[float]
-
-
-def play(hot: Rule, processes: int, demand: float, seconds: float) -> Played:
-    """The first process has a half of the demand or more, the next about a fifth; each sweeps twice a second."""
-    clock = FrozenClock()
-    store = MemoryStore(clock)
-    parts = [1 / (number + 1) ** 1.5 for number in range(processes)]
-    players = [Process(store, 3.7 * number) for number in range(processes)]
-    tried, passed = [0] * processes, [0] * processes
-    for tick in range(round(seconds * 200)):
-        clock.now_us += 5_000
-        for number, player in enumerate(players):
-            if tick % 100 == 7 * number % 100:
-                player.sweep()
-            due = int(tick * 0.005 * demand * parts[number] / sum(parts))
-            for _ in range(due - tried[number]):
-                passed[number] += not player.acquire(hot).is_refused
-            tried[number] = due
-    shares = [one / max(1, of) for one, of in zip(passed, tried, strict=True)]
-    return Played(sum(passed), max(player.commands for player in players) / seconds, shares)
-
-
-@pytest.mark.parametrize(
-    ("rate", "options", "seconds"),
-    [
-        ("200/s", {"algorithm": "fixed_window"}, 5),
-        ("200/s", {"algorithm": "gcra"}, 10),
-        ("2000/10s", {"algorithm": "sliding_window"}, 20),
-        ("400/2s", {"algorithm": "sliding_log"}, 8),
-    ],
-)
-def test_at_saturation_nearly_all_is_used_with_few_commands(rate: str, options: dict[str, Any], seconds: int) -> None:
-    """Beside the same calls under the rule that asks for each."""
-    hot, exact = (Rule("hot", rate, prepaid=prepaid, **options) for prepaid in (True, False))
-    found, best = (play(one, 8, 1.3 * 200, seconds) for one in (hot, exact))
-    assert found.passed / best.passed >= 0.97
-    assert found.commands <= 10 + MOST_ASKED / seconds
-    assert min(found.fair[:4]) > 0.5

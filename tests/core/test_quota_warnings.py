@@ -6,8 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
@@ -83,13 +81,6 @@ class TestCrossings:
         rule = fixed("10/min", 1, 2, 2.5, enforce_at=2.5)
         assert crossed(rule, store, 9, 1, 9, 1, 5, 1) == [[], [1.0], [], [2.0], [2.5], []]
 
-    @given(st.integers(1, 50), st.lists(st.integers(0, 20), max_size=30), st.floats(0.001, 1))
-    def test_in_a_fixed_window_a_share_is_reached_once(self, limit: int, costs: list[int], share: float) -> None:
-        rule, store = fixed(f"{limit}/min", share), MemoryStore(clock=FrozenClock())
-        decisions = [call(rule, store, cost) for cost in costs]
-        used = sum(cost for cost, decision in zip(costs, decisions, strict=True) if decision.allowed)
-        assert sum(len(decision.crossed) for decision in decisions) == (used >= rule.thresholds[0][1])
-
 
 class TestFirstTold:
     def test_once_in_a_fixed_window_although_the_budget_was_given_back(
@@ -108,11 +99,6 @@ class TestFirstTold:
             clock.to(moment)
             assert told(rule, store) == ([] if moment % 1 else [1.0])
 
-    def test_a_month_s_mark_lasts_until_its_end(self, store: MemoryStore, clock: FrozenClock) -> None:
-        rule = fixed("10/month", 0.8, timezone="UTC")
-        (crossing,) = call(rule, store, 8).crossed
-        assert crossing.once_key.lasts == 15 * 86_400_000_000  # from the 16th of November
-
     @pytest.mark.parametrize("algorithm", ["sliding_window", "gcra", "sliding_log"])
     def test_once_in_any_window_where_use_goes_up_and_down(
         self, algorithm: str, store: MemoryStore, clock: FrozenClock
@@ -125,26 +111,6 @@ class TestFirstTold:
                 moments += [second for _ in told(rule, store)]
         assert moments
         assert all(later - earlier >= 60 for earlier, later in pairwise(moments))
-
-    def test_rather_twice_than_never(self, store: MemoryStore) -> None:
-        decision = call(fixed(), store, 8)
-
-        class Away:
-            def execute(self, command: object) -> None:
-                raise StoreError(Cause.UNAVAILABLE)
-
-        assert run(drop_reported(decision), Away()) == decision  # type: ignore[arg-type]
-
-    def test_when_the_clock_goes_back_it_is_not_silent_for_long(self, store: MemoryStore, clock: FrozenClock) -> None:
-        rule = Rule("quota", "60/min", algorithm="gcra", warn_at=(1.0,))
-        clock.to(86_400)
-        assert told(rule, store, 60) == [1.0]
-        clock.to(0)
-        assert told(rule, store, 60) == []
-        clock.to(60)
-        assert told(rule, store, 60) == [] or told(rule, store, 60) == []
-        clock.to(121)
-        assert told(rule, store, 60) == [1.0]
 
 
 def test_without_the_store_nothing_is_reached() -> None:

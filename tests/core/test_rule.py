@@ -153,14 +153,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"unit": "rows", "events": ["connect"]}, "only requests, messages and tasks are measured"),
     ({"unit": "rows", "events": ["message", "send"]}, "only requests, messages and tasks are"),
-    (
-        {"unit": "response_bytes", "events": ["message"]},
-        "response_bytes belongs to rules of HTTP requests",
-    ),
-    (
-        {"unit": "units", "measure": "a.b", "events": ["request", "message"]},
-        "measure is a function of a request",
-    ),
+    ({"unit": "response_bytes", "events": ["message"]}, "response_bytes belongs to rules of HTTP requests"),
+    ({"unit": "units", "measure": "a.b", "events": ["request", "message"]}, "measure is a function of a request"),
     ({**CAP, "events": ["inflight"], "at_limit": "evict_oldest"}, "add the event connection"),
     ({"unit": "rows", "cost": 2}, "what is measured is the cost"),
     ({"rate": f"{MAX_LIMIT}/min", "algorithm": "gcra"}, "2,000,000,000,000 can, and a fixed or sliding"),

@@ -6,11 +6,7 @@ import json
 import pickle
 
 from django_throttle.core.exceptions import InvalidRule
-from django_throttle.core.texts import (
-    gettext_lazy,
-    ngettext_lazy,
-    text_of,
-)
+from django_throttle.core.texts import gettext_lazy, ngettext_lazy, text_of
 
 
 def test_a_text_is_english_and_keeps_what_another_language_needs() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from ast import literal_eval
 from collections.abc import Callable
 from datetime import timedelta
 from threading import Barrier, Thread
@@ -159,14 +156,6 @@ class TestLines:
         history.aged("default")
         assert lines("name") == [("api",), ("r2",), ("r3",)]
 
-    @pytest.mark.django_db(transaction=True)
-    def test_old_lines_go_once_an_edit_is_committed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(recording, "PRUNE_SECONDS", 0.0)
-        history.record("rule", "old", "changed", "words")
-        ThrottleChange.objects.update(at=timezone.now() - timedelta(days=400))
-        history.record("rule", "new", "changed", "words")
-        assert lines("name") == [("new",)]
-
     def test_a_line_is_kept_the_same_and_read_in_the_language_of_the_reader(self) -> None:
         line = ThrottleChange(kind="rule", name="api", action="discarded", via="import")
         network = ThrottleOverride(kind="ip", value="203.0.113.0/24")
@@ -221,30 +210,6 @@ class TestOverridesThatRanOut:
         assert told() == told() == [unseen.history_name]
 
 
-# A process that starts, and what the history then says of its settings.
-START = """
-import django, time
-from datetime import timedelta
-from django.utils import timezone
-django.setup()
-from django.core.management import call_command
-call_command("migrate", verbosity=0)
-from django_throttle import rulebook
-from django_throttle.models import ThrottleChange, ThrottleOverride
-overrides = ThrottleOverride._base_manager  # so that no line is written
-if not overrides.exists():
-    now = timezone.now()
-    row = ThrottleOverride(kind="user", value="42", effect="block", reason="abuse", until=now - timedelta(hours=1))
-    overrides.bulk_create([row])
-    overrides.update(created_at=now - timedelta(hours=2))
-rulebook.current()
-ends = time.monotonic() + 20
-while ThrottleChange.objects.count() < 3 and time.monotonic() < ends:
-    time.sleep(0.01)
-print(list(ThrottleChange.objects.values_list("kind", "name", "who")))
-"""
-
-
 def tell(**rates: str) -> bool:
     return tell_settings({name: Rule(name, rate) for name, rate in rates.items()}, "default")
 
@@ -283,20 +248,6 @@ class TestRulesOfSettings:
         for thread in threads:
             thread.join()
         assert ThrottleChange.objects.count() == 2
-
-    @pytest.mark.usefixtures("servers")
-    def test_a_process_that_starts_tells_them_and_of_ended_overrides(
-        self, database: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        own = {"DATABASE": database, "RULES": '{"api": {"rate": "5/min"}}', "DJANGO_SETTINGS_MODULE": "tests.editing"}
-        for name, value in own.items():
-            monkeypatch.setenv(name, value)
-        for _ in range(2):  # the second start adds none
-            done = subprocess.run(
-                [sys.executable, "-c", START], capture_output=True, text=True, timeout=60, check=False
-            )
-            settings = [("rule", "api", "settings"), ("settings", "", "settings")]
-            assert sorted(literal_eval(done.stdout)) == [("override", "User 42", ""), *settings], done.stderr
 
 
 class TestRevert:

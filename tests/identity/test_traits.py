@@ -23,7 +23,6 @@ from django_throttle.call_facts import Facts
 from django_throttle.identity import HttpWho, ScopeWho, keys
 from tests.doors import Enforce, enforcer
 from tests.inside import unsaid
-from tests.sockets.guarded import Line, texts
 
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -156,19 +155,6 @@ class TestOnTheEventLoop:
         found = [(await limiter.adecide(Facts("chat", ("request",), who))).allowed for _ in range(2)]
         assert found == [True, False]
 
-    async def test_and_a_session_one_that_nobody_has_loaded(self, enforce: Enforce) -> None:
-        from django.contrib.sessions.backends.db import SessionStore
-
-        enforce(api={"rate": "1/min", "key": "session"})
-        session = SessionStore()
-        await session.aset("cart", 1)
-        await session.asave()
-        decisions = []
-        for _ in range(2):
-            who = ScopeWho({"session": SessionStore(session.session_key)})
-            decisions.append((await limiter.adecide(Facts("chat", ("request",), who))).allowed)
-        assert decisions == [True, False]
-
 
 class TestSessionsThatNoDatabaseHas:
     """A cache and files let themselves be read on an event loop, and hold it up."""
@@ -205,24 +191,6 @@ class TestSessionsThatNoDatabaseHas:
             decisions.append((await limiter.adecide(Facts("chat", ("connect",), who))).allowed)
         assert decisions == [True, False]
         assert engine == [False, False]
-
-    async def test_for_a_socket_s_messages_once(self, enforce: Enforce, engine: list[bool]) -> None:
-        enforce(api={"rate": "1/min", "key": "session", "events": ["message"]})
-        line = Line()
-        line.scope["session"] = self.store(await sync_to_async(self.known)())
-        engine.clear()
-        await line.open()
-        line.send("one", "two")
-        await line.until(lambda: line.told("error"))
-        await line.close()
-        assert texts(line) == ["one"]
-        assert engine == [False]
-
-    async def test_not_at_all_where_no_rule_asks(self, enforce: Enforce, engine: list[bool]) -> None:
-        enforce(api={"rate": "1/min", "key": "ip"}, other={"rate": "1/min", "key": "session", "scopes": ["else"]})
-        who = ScopeWho({"session": self.store("made-up" * 5), "client": ("203.0.113.9", 1)})
-        await limiter.adecide(Facts("chat", ("request",), who))
-        assert engine == []
 
 
 def on_an_event_loop() -> bool:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from threading import Barrier, Thread
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.db import connection, connections
 from django.utils import timezone
 
 from django_throttle import rulebook
@@ -78,27 +76,3 @@ def test_steps_need_the_same_key(candidate: ThrottleCandidate) -> None:
     candidate.share = 0.5
     with pytest.raises(ValidationError, match="same key"):
         candidate.full_clean()
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.skipif(connection.vendor == "sqlite", reason="threads share a database only on a server")
-def test_of_many_who_promote_at_once_one_does(candidate: ThrottleCandidate) -> None:
-    ready, failed = Barrier(4), []
-
-    def promote() -> None:
-        own = ThrottleCandidate.objects.get()
-        ready.wait()
-        try:
-            own.promote()
-        except ValidationError as error:
-            failed.append(error.code)
-        finally:
-            connections.close_all()
-
-    threads = [Thread(target=promote) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == ["gone"] * 3
-    assert ThrottleChange.objects.filter(action="promoted").count() == 2  # of the rule and of the candidate

@@ -86,25 +86,6 @@ def test_who_has_used_all_is_not_refreshed(store: Any, old: Rule, new: Rule) -> 
     assert spend(store, new, ident="user:2") == new.plan.limit
 
 
-@pytest.mark.parametrize(("old", "new"), RING)
-def test_other_processes_and_a_revert_count_it_no_second_time(
-    store: Any, clock: FrozenClock, old: Rule, new: Rule
-) -> None:
-    used = spend(store, old, 2)
-    edit(old, new)
-    assert spend(store, new, 1) == 1
-    for seconds in (0, 5):  # those that meet the ident at the same time, and later
-        clock.tick(seconds)
-        carry_over.forget()
-        edit(old, new)
-        left = Limiter([new], store).peek(IDENT, cost=0).remaining
-        assert left is not None
-        assert left >= new.plan.limit - used - 1
-        if left:
-            Limiter([new], store).acquire(IDENT)
-            used += 1
-
-
 # Of one limit each, so that what is too much shows.
 GROUPS = (
     [

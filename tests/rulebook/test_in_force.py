@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,34 +79,12 @@ class TestEdits:
         saved("next")
         assert names(rulebook.current()) == ["next", "outer"]
 
-    EDITS: dict[str, Callable[[ThrottleRule], object]] = {
-        "update": lambda row: ThrottleRule.objects.update(rate="9/min"),
-        "bulk_create": lambda row: ThrottleRule.objects.bulk_create([ThrottleRule(name="more", rate="1/s")]),
-        "bulk_update": lambda row: ThrottleRule.objects.bulk_update([_with_rate(row)], ["rate"]),
-        "delete all": lambda row: ThrottleRule.objects.all().delete(),
-        "delete": lambda row: row.delete(),
-        "save": lambda row: _with_rate(row).save(),
-        "update_or_create": lambda row: ThrottleRule.objects.update_or_create(name="api", defaults={"rate": "9/min"}),
-    }
-
-    @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-    def test_every_way_to_edit_counts(self, rules: Any, edit: Any) -> None:
-        row = saved()
-        before = rulebook.current()
-        edit(row)
-        assert rulebook.current().version != before.version
-
     def test_listeners_are_told_of_the_old_and_the_new(self, rules: Any, heard: Heard) -> None:
         old = rulebook.current()
         heard.clear()
         saved()
         ThrottleRule.objects.filter(name="api").update(description="no other rule by that")
         assert heard == [(old, rulebook.current())]
-
-
-def _with_rate(row: ThrottleRule) -> ThrottleRule:
-    row.rate = "9/min"
-    return row
 
 
 def limit(snapshot: Snapshot) -> int | None:
@@ -259,9 +236,6 @@ class TestPoll:
         assert after == version()
 
 
-ROOT = Path(__file__).parents[2]
-
-
 @pytest.mark.django_db
 @pytest.mark.row("R19")
 def test_both_sources_are_in_force_the_database_wins_and_what_makes_no_sense_is_skipped(
@@ -331,20 +305,6 @@ def readings() -> list[str | None]:
     return []
 
 
-def test_it_keeps_its_thread_until_nobody_asks(readings: list[str | None]) -> None:
-    reader, threads = Reader(readings.append, idle=0.2), set()
-    for number in range(5):
-        reader.ask(str(number))
-        threads.add(thread_of(reader))
-        assert reader.wait(5)
-    assert (readings, len(threads)) == (["0", "1", "2", "3", "4"], 1)
-    wait_until(lambda: not threads.copy().pop().is_alive())
-    reader.ask("again")
-    assert reader.wait(5) and readings[-1] == "again"
-    reader.end()
-    assert not reader.ask("ended") and readings[-1] == "again"
-
-
 @pytest.mark.row("F56")
 def test_nobody_waits_for_a_reading_that_hangs() -> None:
     began, go_on = threading.Event(), threading.Event()
@@ -365,22 +325,6 @@ def test_nobody_waits_for_a_reading_that_hangs() -> None:
     go_on.set()
     wait_until(lambda: (thread := thread_of(reader)) is None or not thread.is_alive())
     assert seen == ["first"]
-
-
-def test_a_reading_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:
-    asked: list[str | None] = []
-
-    def fail(version: str | None) -> None:
-        asked.append(version)
-        raise RuntimeError("anything")
-
-    reader = Reader(fail, idle=0.1)
-    for version in ("first", "second"):
-        reader.ask(version)
-        assert reader.wait(5)
-    reader.end()
-    assert asked == ["first", "second"]
-    assert "the rules could not be read" in caplog.text
 
 
 @pytest.mark.usefixtures("servers")

@@ -63,23 +63,6 @@ for line in sys.stdin:
 """
 
 
-# For each line that it is given: an override that lasts for so many seconds, or the end of all.
-OVERRIDE_WRITER = """
-import sys, time, datetime, django
-django.setup()
-from django.utils import timezone
-from django_throttle.models import ThrottleOverride
-for line in sys.stdin:
-    if line.strip() == "end":
-        ThrottleOverride.objects.update(until=timezone.now())
-        print(time.time(), flush=True)
-        continue
-    until = timezone.now() + datetime.timedelta(seconds=float(line))
-    ThrottleOverride.objects.create(kind="user", value="1", effect="exempt", reason="test", until=until)
-    print(time.time(), until.timestamp(), flush=True)
-"""
-
-
 class Process:
     """A Python process with the demo site's settings, talked to line by line."""
 
@@ -173,28 +156,6 @@ def test_it_is_seen_after_its_commit_and_within_a_second(
     for delay in delays:
         figure("in force after", delay, "s")
     assert 0 <= min(delays) <= max(delays) < slack(1.25)  # a poll each second, and the reading
-
-
-@pytest.mark.usefixtures("stopwatch")
-def test_an_override_is_in_force_within_a_second_and_ends_by_itself(start: Callable[..., Process]) -> None:
-    watcher, writer = start(WATCHER), start(OVERRIDE_WRITER)
-    without = hear_change(watcher)[1]
-
-    def delay(since: float, effect: str) -> float:
-        at, held = hear_change(watcher)
-        assert held == effect
-        return at - since
-
-    writer.say("1.5")
-    made, until = map(float, writer.hear().split())
-    delays = [delay(made, "exempt")]
-    late = delay(until, without)  # nobody edits anything
-    writer.say("600")
-    delays.append(delay(float(writer.hear().split()[0]), "exempt"))
-    writer.say("end")
-    delays.append(delay(float(writer.hear()), without))
-    assert max(delays) < slack(1.0)
-    assert 0 <= late < slack(0.25)
 
 
 OWN = {"DJANGO_SETTINGS_MODULE": "testproject.settings", "PYTHONPATH": str(ROOT)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from ipaddress import ip_address, ip_network
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -19,19 +19,15 @@ from hypothesis import strategies as st
 from django_throttle import call_facts
 from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
-from django_throttle.core import Override, Reason, Rule
-from django_throttle.core.decide import EarlierCharges
+from django_throttle.core import Override, Rule
 from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.scopes import covers
 from django_throttle.identity import HttpWho, network
-from django_throttle.limiter import ask, begin
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.snapshot import MAX_REMEMBERED, Overrides, Scopes
-from django_throttle.stores import MemoryStore
 from tests.callers import GUEST, Caller, SameByEveryKey
-from tests.clock import FrozenClock
 from tests.inside import unsaid
 from tests.rulebook.conftest import charged
 from tests.servers import Stopwatch, slack
@@ -124,12 +120,6 @@ def test_only_rules_whose_methods_and_audience_fit_or_are_not_named(method: str,
     assert matched(CONDITIONS, method=method, rule="writes") == ["writes"] * (method in ("POST", "PUT"))
 
 
-def test_who_asks_for_groups_says_so() -> None:
-    assert CONDITIONS.asks_groups
-    assert not Snapshot([Rule("some", "9/min", audience=["staff", "tenant:x"])]).asks_groups
-    assert not Snapshot([Rule("off", "9/min", audience=["group:x"], enabled=False)]).asks_groups
-
-
 class TestCost:
     """A cost of the site's own making, which is multiplied by the cost that the entry point names."""
 
@@ -218,9 +208,6 @@ def test_scopes_are_found_as_each_pattern_by_itself_would_cover_them(patterns: l
     assert Scopes(patterns).find(scope) == [number for number, texts in enumerate(patterns) if covers(texts, scope)]
 
 
-API = Rule("api", "5/min", key="user_or_ip")
-
-
 def override(subject: str, effect: str = "block", **options: Any) -> Override:
     return Override(subject=subject, effect=effect, **options)
 
@@ -263,36 +250,6 @@ def test_ipv6_callers_are_networks_themselves() -> None:
     assert of(overrides, Caller(ip="ip:2001:db8::/48")) == ["ip:2001:db8::/32"]
 
 
-class TestDecisions:
-    def decide(self, overrides: list[Override], who: Caller, clock: FrozenClock, *rules: Rule, **facts: Any) -> Any:
-        snapshot = Snapshot(rules or (API,), overrides=overrides, now=clock)
-        store = MemoryStore(clock)
-        call = Facts("x", ("request",), who, **facts)
-        return ask(begin(snapshot, call, store, True), store, call)
-
-    @pytest.mark.parametrize(("factor", "reason"), [(1, Reason.TOO_COSTLY), (2, Reason.WITHIN)])
-    def test_a_door_asks_for_the_rest_where_an_override_has_the_whole_fit(
-        self, factor: float, reason: Reason, clock: FrozenClock
-    ) -> None:
-        rises = [override("user:1", "multiply", factor=factor)]
-        before = EarlierCharges({("api", "user:1"): 1})
-        decision = self.decide(rises, Caller(user="user:1", user_or_ip="user:1"), clock, cost=6, charged=before)
-        assert (decision.outcomes[0].reason, decision.remaining) == (reason, 5)
-
-    def test_a_block_is_refused_without_the_store(self, clock: FrozenClock) -> None:
-        who = Caller(user_or_ip="user:1", ip="ip:192.0.2.7")
-        snapshot = Snapshot([API], overrides=[override("ip:192.0.2.0/24", until=clock() + 90)], now=clock)
-
-        class Untouchable(MemoryStore):
-            def execute(self, command: object) -> NoReturn:
-                pytest.fail("the store was asked")
-
-        store = Untouchable(clock)
-        decision = ask(begin(snapshot, Facts("x", ("request",), who), store, True), store)
-        assert (decision.allowed, decision.rule, decision.retry_after, decision.remaining) == (False, "api", 90.0, 0)
-        assert [outcome.reason for outcome in decision.outcomes] == [Reason.BLOCKED]
-
-
 LIVE = Rule("api", "5/min", key="user")
 STRICT = Rule("api", "1/min", key="user")
 
@@ -311,11 +268,6 @@ def beside(share: float = 0.0) -> Snapshot:
 def test_a_candidate_records_beside_the_live_rule() -> None:
     assert actions(beside()) == {"api": False, "api (candidate)": True}
     assert beside().version != Snapshot([LIVE]).version
-
-
-def test_a_call_that_names_the_rule_is_asked_both() -> None:
-    assert actions(beside(), rule="api") == {"api": False, "api (candidate)": True}
-    assert actions(beside(), only=("api",)) == {"api": False, "api (candidate)": True}
 
 
 def test_of_both_exactly_one_refuses_each_ident() -> None:
