@@ -45,14 +45,14 @@ class Crew:
         """What ``function(number of the worker, *arguments)`` returned in each; raises the first error."""
         for end in self._ends:
             end.send((function, arguments))
-        told = []
+        answers = []
         for end in self._ends:
             assert end.poll(60), "a worker does not answer"
-            told.append(end.recv())
-        for answer in told:
+            answers.append(end.recv())
+        for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return told
+        return answers
 
     def close(self) -> None:
         for worker, end in zip(self._workers, self._ends, strict=True):
@@ -105,26 +105,23 @@ def warned(number: int, url: str, rule: dict[str, Any], calls: int) -> list[floa
     def hear(share: float, **_: Any) -> None:
         heard.append(share)
 
-    given = {"REDIS": url, "RULES": {"quota": rule}, "AGENT": False, "DATABASE_RULES": False, "DEADLINE": 10.0}
+    async def decide_all() -> None:
+        await asyncio.gather(*(limiter.adecide(facts) for _ in range(calls // 5)))
+
+    options = {"REDIS": url, "RULES": {"quota": rule}, "AGENT": False, "DATABASE_RULES": False, "DEADLINE": 10.0}
     facts = Facts("search", ("request",), ScopeWho({}))
     quota_warning.connect(hear)
-    try:
-        with override_settings(DJANGO_THROTTLE=given):
-            for part in range(5):
-                if number % 2 == 0:
-                    for _ in range(calls // 5):
-                        limiter.decide(facts)
-                else:
-                    asyncio.run(_decide_all(facts, calls // 5))
-                if number == part:
-                    Limiter([Rule.from_options("quota", rule)], get_store()).reset("everyone")
-    finally:
-        quota_warning.disconnect(hear)
+    with override_settings(DJANGO_THROTTLE=options):
+        for part in range(5):
+            if number % 2:
+                asyncio.run(decide_all())
+            else:
+                for _ in range(calls // 5):
+                    limiter.decide(facts)
+            if number == part:
+                Limiter([Rule.from_options("quota", rule)], get_store()).reset("everyone")
+    quota_warning.disconnect(hear)
     return heard
-
-
-async def _decide_all(facts: Facts, calls: int) -> None:
-    await asyncio.gather(*(limiter.adecide(facts) for _ in range(calls)))
 
 
 def forked(number: int, url: str, rule: Rule, ident: str, calls: int) -> list[tuple[int, bool]]:

@@ -1,4 +1,4 @@
-"""A page that loads the JavaScript helper; its clock and the server behind its socket are the test's, or real."""
+"""A page that loads the JavaScript helper; its clock and the server behind its socket are the test's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Wire extends EventTarget {
   say(data) { this.dispatchEvent(new MessageEvent("message", { data })); }
   end(code, reason = "") { this.readyState = 3; this.dispatchEvent(new CloseEvent("close", { code, reason })); }
 }
-if (location.hash === "#wire") window.WebSocket = Wire;
+window.WebSocket = Wire;
 window.chance = window.timers = 0;
 window.told = [];
 const real = setTimeout;
@@ -57,7 +57,6 @@ window.begin = (path, options) => {
 window.parseError = parseError;
 window.ready = true;
 </script>"""
-START = 1000  # seconds that the page's clock shows when it stands still
 
 
 class Files(BaseHTTPRequestHandler):
@@ -89,19 +88,15 @@ def serving() -> Iterator[str]:
             thread.join()
 
 
-def load(page: Page, address: str) -> Page:
-    page.goto(address)
-    page.wait_for_function("window.ready")
-    return page
-
-
 class Stage:
     """One page where nothing moves by itself; numbers are seconds, chance is what the page draws at random."""
 
     def __init__(self, page: Page, address: str) -> None:
         page.clock.install(time=0)
-        self.page = load(page, f"{address}#wire")
-        page.clock.pause_at(START)
+        self.page = page
+        page.goto(address)
+        page.wait_for_function("window.ready")
+        page.clock.pause_at(1000)  # seconds that the page's clock shows when it stands still
 
     def reset(self) -> Stage:
         """Nobody is left of those who were here before."""
@@ -160,11 +155,10 @@ class Stage:
 
     def told(self, *kinds: str) -> list[dict[str, Any]]:
         """What the page was told, and what was ``sent``, in order; all, or of these kinds."""
-        told: list[dict[str, Any]] = self.do("told")
-        return [one for one in told if not kinds or one["type"] in kinds]
+        return [event for event in self.do("told") if not kinds or event["type"] in kinds]
 
     def kinds(self) -> list[str]:
-        return [one["type"] for one in self.told()]
+        return [event["type"] for event in self.told()]
 
     def texts(self, kind: str = "sent") -> list[str]:
-        return [one["data"] for one in self.told(kind)]
+        return [event["data"] for event in self.told(kind)]

@@ -114,25 +114,6 @@ def test_an_acquire_that_arrives_after_its_release(
     assert site.count("user:1") == 1
 
 
-def test_foreign_values_are_replaced(make_site: MakeSite, redis: Redis) -> None:
-    site = make_site()
-    leases = [decision.lease for decision in site.take("user:1", 2)]
-
-    def spoil() -> None:
-        for key in keys_of(site):
-            redis.set(key, "foreign", px=60_000)
-
-    spoil()
-    site.reconciler.extend()
-    site.reconciler.resend()
-    assert site.count("user:1") == 2
-    spoil()
-    for lease in leases:
-        site.limiter.release(lease)
-    sum(site.reconciler.records.sweep(site.leases.uid))
-    assert site.count("user:1") == 0
-
-
 def test_idle_announcements_are_taken_back_however_many(make_site: MakeSite, redis: Redis, small_batches: None) -> None:
     site = make_site()
     for number in range(25):

@@ -79,13 +79,13 @@ class Line:
         for text in texts:
             self.queue.put_nowait({"type": "websocket.receive", "text": text})
 
+    def leave(self) -> None:
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": 1000})
+
     async def close(self) -> None:
         """The client leaves, and the application ends."""
         self.leave()
         await self.ended()
-
-    def leave(self) -> None:
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": 1000})
 
     async def ended(self) -> None:
         """Wait for the application to end; raises what it raises."""
@@ -141,12 +141,12 @@ class Line:
         self.say = send
         await receive()
         await send({"type": "websocket.accept"})
-        while (event := await receive())["type"] != "websocket.disconnect":
-            self.got.append(event)
+        event: Event = {}
+        while event.get("type") != "websocket.disconnect":
+            self.got.append(event := await receive())
             self.news.set()
-            await send({"type": "websocket.send", "text": event["text"]})
-        self.got.append(event)
-        self.news.set()
+            if "text" in event:
+                await send({"type": "websocket.send", "text": event["text"]})
 
     async def take(self, event: Event) -> None:
         self.sent.append(event)

@@ -21,8 +21,7 @@ RULES: Final[dict[str, dict[str, Any]]] = {
     # So slow that a busy machine sends all frames before another is due.
     "frames": {"rate": f"{FRAMES}/h", "events": ["message"], "key": "tests.served.who", "algorithm": "gcra"},
 }
-# What a process does by default, ten times as fast.
-HASTE: Final = 10
+HASTE: Final = 10  # so many times as fast as by default
 USUAL: Final = {"BEAT_INTERVAL": Conf().BEAT_INTERVAL, "PROCESS_TTL": Conf().PROCESS_TTL}
 HASTY: Final = {name: seconds / HASTE for name, seconds in USUAL.items()}
 CALM: Final = {"DEADLINE": 5.0}  # where a busy machine is no excuse: nothing is about deadlines

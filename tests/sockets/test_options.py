@@ -25,7 +25,7 @@ from django_throttle.sockets import settings as socket_settings
 from django_throttle.sockets.counters import MAX_DELAY, SocketCounters, with_capped_delay
 from django_throttle.sockets.error_frames import ERROR_BURST, Escalation
 from django_throttle.sockets.limits import size_of
-from django_throttle.sockets.settings import OPTIONS, SocketSettings, consumer_settings, misspelt_options
+from django_throttle.sockets.settings import OPTIONS, SocketSettings, misspelt_options
 from tests import pages
 from tests.consumers import AsyncEcho, handshake
 from tests.doors import Enforce
@@ -117,24 +117,6 @@ def test_misspelt_attributes() -> None:
     }
     others = {"throttle_ladder": {}, "throttle_channel": "a site's own", "throttled_by": "a site's own", "laddder": 1}
     assert dict(misspelt_options(type("Misspelt", (AsyncEcho,), {**misspelt, **others}))) == misspelt
-
-
-def test_a_consumer_has_the_options_of_its_class_and_its_own(monkeypatch: Any) -> None:
-    def terms(consumer: Any = None) -> SocketSettings:
-        return consumer_settings(consumer or AsyncEcho(), ThrottledConsumerMixin)
-
-    assert terms() is terms()
-    own = AsyncEcho()
-    for own.throttle_cost in (lambda message: 7, lambda message: 8):  # type: ignore[method-assign]
-        assert terms(own).cost is own.throttle_cost
-    assert terms().cost == 1
-    codes = {"idle": 4001}
-    monkeypatch.setattr(AsyncEcho, "throttle_close_codes", codes)
-    assert terms().close_codes == codes
-    codes["idle"] = 7  # changed in place
-    for _ in range(2):
-        with pytest.raises(InvalidSetting, match="close code"):
-            terms()
 
 
 @pytest.mark.parametrize(
