@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page
-
-from tests.servers import free_port
 
 SCRIPT = Path(__file__).parent.parent / "django_throttle" / "static" / "django_throttle" / "throttled-socket.js"
 PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href=data:,><script type=module>
@@ -59,42 +52,15 @@ window.ready = true;
 </script>"""
 
 
-class Files(BaseHTTPRequestHandler):
-    """The page and the script, from this machine: browsers let no page from elsewhere reach a server here."""
-
-    def do_GET(self) -> None:
-        script = self.path == "/throttled-socket.js"
-        body, kind = (SCRIPT.read_bytes(), "text/javascript") if script else (PAGE.encode(), "text/html")
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing: the tests say what went wrong."""
-
-
-@contextmanager
-def serving() -> Iterator[str]:
-    """Where the page is, meanwhile."""
-    with ThreadingHTTPServer(("127.0.0.1", free_port()), Files) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 class Stage:
     """One page where nothing moves by itself; numbers are seconds, chance is what the page draws at random."""
 
-    def __init__(self, page: Page, address: str) -> None:
+    def __init__(self, page: Page) -> None:
         page.clock.install(time=0)
         self.page = page
-        page.goto(address)
+        page.route("**/*", lambda route: route.fulfill(body=PAGE, content_type="text/html"))
+        page.route("**/throttled-socket.js", lambda route: route.fulfill(path=SCRIPT, content_type="text/javascript"))
+        page.goto("http://localhost/")
         page.wait_for_function("window.ready")
         page.clock.pause_at(1000)  # seconds that the page's clock shows when it stands still
 

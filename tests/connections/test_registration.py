@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-
 import pytest
 from redis import Redis
 from redis.exceptions import OutOfMemoryError
@@ -246,21 +243,6 @@ def registry() -> Leases:
     registry = Leases()
     registry.confirm(registry.uid, 1, PAIR)
     return registry
-
-
-def test_introduces_itself_until_redis_knows_it() -> None:
-    registry = Leases()
-    uid = registry.uid
-    assert len(uid) == 12
-    assert json.loads(registry.introduction_under(uid))["pid"] == os.getpid()
-    registry.confirm("another", 1, PAIR)  # a reply to a call made under a uid that was replaced meanwhile
-    assert not registry.is_introduced and not registry.is_announced(*PAIR)
-    registry.confirm(uid, 1, PAIR)
-    assert registry.is_announced(*PAIR) and registry.introduction_under(uid) == ""
-    registry.confirm(uid, 0, PAIR)
-    assert registry.lost
-    registry.renew()
-    assert registry.introduction_under(uid) == "" and registry.introduction_under(registry.uid)
 
 
 def test_a_release_before_the_registration_arrives_is_owed_under_both_uids(registry: Leases) -> None:

@@ -207,13 +207,6 @@ class TestAnswers:
                 await line.until(lambda refused=refused: only().refused == refused + 2)
                 assert len(line.told("error")) == number
 
-    async def test_a_delayed_message_that_passes_is_not_answered(self, enforce: Enforce, loop_clock: Any) -> None:
-        enforce(own={**OWN, "rate": "1/s"})
-        async with Line(ladder={"delay": 1}) as line:
-            line.send("one", "two")
-            assert await line.received(2) == ["one", "two"]
-            assert (only().refused, line.told("error")) == (1, [])
-
     @pytest.mark.parametrize(
         "payload",
         [

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +14,7 @@ from django_throttle.sockets.error_frames import SEND_TIMEOUT
 from tests.clock import LoopClock
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held
 from tests.doors import Enforce
-from tests.sockets.guarded import Deaf, Line, accepting, becomes, only, texts
+from tests.sockets.guarded import Deaf, Line, accepting, only, texts
 
 GOODBYE = {"type": "websocket.disconnect", "code": 4000, "reason": "goodbye"}
 pytestmark = pytest.mark.usefixtures("loop_clock")
@@ -247,20 +245,3 @@ async def test_zero_is_never(enforce: Enforce, app: Any, options: dict[str, int]
     async with Line(app) as line:
         await asyncio.sleep(100_000)
         assert line.closed is None
-
-
-async def test_nothing_is_left_of_a_socket_that_is_over(enforce: Enforce) -> None:
-    own = {"rate": "1/min", "events": ["message", "send"], "key": "connection", "algorithm": "gcra"}
-    enforce(sockets=TWO_SOCKETS, own=own, SOCKET_IDLE_TIMEOUT=60)
-    gc.collect()
-    gc.disable()
-    try:
-        async with Line() as line:
-            line.send("in", "over")
-            await line.error()
-            ghost = weakref.ref(only())
-        line.say = line.task = None
-        assert "django_throttle" not in line.scope
-        await becomes(lambda: ghost() is None)  # no garbage collector is needed
-    finally:
-        gc.enable()

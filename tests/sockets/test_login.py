@@ -11,38 +11,23 @@ from django.urls import re_path
 
 from django_throttle import rulebook
 from django_throttle.channels import ThrottleMiddleware
-from tests.consumers import AsyncEcho, SyncEcho, held
+from tests.consumers import AsyncEcho, held
 from tests.doors import BOTH, Enforce
 from tests.sockets.guarded import IDENT, SOCKETS, Line, becomes, blocked, only
 
 TABS = {**SOCKETS, "key": "user", "limit": 2}
 
 
-def log_in(consumer: Any, text: str | None) -> None:
-    word, _, pk = (text or "").partition(" ")
-    if word in ("login", "logout"):
-        consumer.scope["user"] = User(pk=int(pk)) if pk else AnonymousUser()
-
-
 class LoginConsumer(AsyncEcho):
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        log_in(self, text_data)
+        word, _, pk = (text_data or "").partition(" ")
+        if word in ("login", "logout"):
+            self.scope["user"] = User(pk=int(pk)) if pk else AnonymousUser()
         await self.send(text_data)
 
 
-class SyncLoginConsumer(SyncEcho):
-    def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        log_in(self, text_data)
-        self.send(text_data)
-
-
 APP = LoginConsumer.as_asgi()
-# The scope of a router is a copy.
-APPS = {
-    "async": APP,
-    "sync": SyncLoginConsumer.as_asgi(),
-    "both": ThrottleMiddleware(URLRouter([re_path("", APP)]), "chat"),
-}
+ROUTED = ThrottleMiddleware(URLRouter([re_path("", APP)]), "chat")  # the scope of a router is a copy
 
 
 async def says(client: Line, text: str) -> None:
@@ -52,7 +37,7 @@ async def says(client: Line, text: str) -> None:
     assert client.frames[-1] == text
 
 
-@pytest.mark.parametrize("app", APPS.values(), ids=APPS)
+@pytest.mark.parametrize("app", [APP, ROUTED], ids=["consumer", "routed"])
 @BOTH
 async def test_one_too_many_of_a_user_is_closed(enforce: Enforce, app: Any) -> None:
     store = enforce(tabs=TABS)

@@ -72,18 +72,6 @@ async def test_a_handshake_that_the_inner_one_refuses_is_charged_by_none(enforce
         assert held(store) == 1
 
 
-async def test_who_is_refused_further_out_is_not_silent_within(enforce: Enforce, loop_clock: Any) -> None:
-    enforce(outer={"rate": "1/h", "events": ["message"], "key": "connection", "scopes": ["site"]})
-    socket = Line(scope="chat", idle_timeout=3)
-    socket.app = ThrottleMiddleware(socket.app, "site", ladder={"close": 0})
-    await socket.open()
-    for _ in range(10):
-        socket.send("x")
-        await asyncio.sleep(1)
-    assert socket.closed is None
-    assert (await socket.closing())["reason"] == "idle"
-
-
 @pytest.mark.parametrize("rules", [("inside",), ("*",)])
 async def test_a_block_of_the_rules_of_the_inner_one_closes_it_once(
     enforce: Enforce, change: Any, rules: tuple[str, ...]
@@ -110,39 +98,6 @@ async def test_a_reset_reaches_the_inner_one(enforce: Enforce) -> None:
         await asyncio.sleep(0)
         socket.send("again")
         await socket.until(lambda: socket.frames[2:] == ["again"])
-
-
-class Failure(Exception):
-    """An error of the site's own."""
-
-
-def without(scope: Any) -> None:
-    del scope["django_throttle"]
-
-
-def frozen(scope: Any) -> None:
-    """A scope that answers nothing any more."""
-    scope.clear()
-    scope["django_throttle"] = 42
-
-
-@pytest.mark.parametrize("guard", ["mixin", "middleware", "both"])
-@pytest.mark.parametrize("spoil", [dict.clear, without, frozen])
-async def test_a_consumer_that_empties_it(enforce: Enforce, spoil: Callable[[Any], None], guard: str) -> None:
-    async def disconnect(self: Any, code: int) -> None:
-        spoil(self.scope)
-        raise Failure
-
-    base = PlainEcho if guard == "middleware" else AsyncEcho
-    app = type("Consumer", (base,), {"disconnect": disconnect}).as_asgi()
-    store = enforce(sockets=TWO_SOCKETS)
-    for _ in range(2):
-        socket = await Line(app if guard == "mixin" else ThrottleMiddleware(app, "around")).open()
-        assert held(store) == 1
-        with pytest.raises(Failure) as raised:
-            await socket.close()
-        assert raised.value.__context__ is None, "nothing else is logged"
-        assert (held(store), len(open_sockets)) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", [dict, UserDict])

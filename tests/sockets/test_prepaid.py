@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from django_throttle import rulebook
-from django_throttle.core.commands import Charge
-from django_throttle.core.prepaid import MOST_ASKED, Claim
+from django_throttle.core.prepaid import MOST_ASKED
 from django_throttle.limiter import Limiter
-from django_throttle.prepaid import decide_bought, give_back
+from django_throttle.prepaid import give_back
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import arun
 from tests.inside import buys
 from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, scripts, texts, used
 
@@ -115,14 +113,3 @@ async def test_frames_that_wait_as_the_socket_ends_give_their_turns_back(
     line.task.cancel()
     await asyncio.wait({line.task})
     await becomes(lambda: settled(store) == 1)
-
-
-async def test_who_has_asked_as_often_as_it_may_waits_and_is_not_refused(enforce_live: Live) -> None:
-    """One unit is left at a time: whoever is charged elsewhere is refused meanwhile."""
-    store = enforce_live(chat={**CHAT, "rate": "1000/s", "algorithm": "gcra"})
-    hot = rulebook.current().rules[0]
-    Limiter([hot], store).acquire(IDENT, hot.plan.limit)
-    passed, claim = 0, Claim((Charge(hot, IDENT, 1),), waits=True)
-    async with asyncio.timeout(10):
-        while passed <= MOST_ASKED:
-            passed += (await arun(decide_bought(claim, store), store)).allowed

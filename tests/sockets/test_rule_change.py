@@ -62,20 +62,6 @@ async def test_a_block_of_messages_refuses_messages(enforce: Enforce, change: An
     assert (await line.closing())["code"] == 4403
 
 
-async def test_a_new_rate_holds_from_the_next_message_on(enforce: Enforce, change: Any) -> None:
-    enforce()
-    async with Line() as line:
-        line.send(*"abc")
-        await line.received(3)
-        change(Rule("own", "1/min", events=("message",), key="connection"))
-        line.send(*"de")
-        await line.error()
-        assert texts(line) == [*"abcd"]
-        change(Rule("own", "2/min", events=("message",), key="connection"))
-        line.send("e")
-        await line.received(5)
-
-
 class TestLowerLimits:
     @BOTH
     @pytest.mark.parametrize(("at_limit", "gone"), [("reject", [2, 3]), ("evict_oldest", [0, 1])])

@@ -1,7 +1,4 @@
-"""The JavaScript helper in a real browser: it waits, paces, queues and comes back as the server says.
-
-By a clock that stands still and a server that the test plays; at the end by the day's, and a real one.
-"""
+"""The JavaScript helper in a real browser: it waits, paces, queues and comes back as the server says."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from django_throttle.sockets.error_frames import CLOSE_CODES, notice_payload
-from tests.sockets_page import Stage, serving
+from tests.sockets_page import Stage
 
 MONTH = 30 * 86400
 LIMITED = {"type": "error", "code": "rate_limited", "detail": "Slow down.", "rule": "chat", "limit": 20, "remaining": 0}
@@ -22,15 +19,9 @@ CROWDED = {**LIMITED, "code": "connection_limit", "limit": 5, "window": None}
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with serving() as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def empty(browser: Browser, address: str) -> Iterator[Stage]:
+def empty(browser: Browser) -> Iterator[Stage]:
     with browser.new_page() as page:
-        yield Stage(page, address)
+        yield Stage(page)
 
 
 @pytest.fixture
