@@ -1,16 +1,19 @@
-"""A newcomer has taken a slot, and nobody hears of it: whoever lost it is closed all the same."""
+"""Evictions take one socket each, never one too many; whoever lost its slot is closed, whatever fails."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from django_throttle.core import Rule
+from django_throttle.core import Lease, Rule
 from django_throttle.core.commands import Evict
-from django_throttle.exceptions import Cause, StoreError
+from django_throttle.core.decide import release_lease
+from django_throttle.exceptions import Cause, InvalidRule, StoreError
 from django_throttle.stores import MemoryStore, RedisStore, control_messages
 from django_throttle.stores.base import arun, run
 from tests.connections.evictions import Door, is_eviction, lease_of, lose, redis_store
@@ -18,6 +21,7 @@ from tests.inside import evictions_fail
 from tests.servers import RedisServer
 
 OLDEST = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_oldest")
+IDLE = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_idle")
 BROAD = Rule("broad", limit=3, algorithm="concurrency", at_limit="evict_oldest")
 MakeDoor = Callable[..., Door]
 
@@ -34,168 +38,291 @@ def site(redis_url: str) -> MakeDoor:
     return make
 
 
+@pytest.fixture(params=["memory", "redis"])
+def make_door(request: pytest.FixtureRequest) -> MakeDoor:
+    if request.param == "memory":
+        return lambda *rules: Door(MemoryStore(), *rules)
+    return lambda *rules: Door(redis_store(request.getfixturevalue("redis_url")), *rules)
+
+
+def full(door: Door) -> list[str]:
+    """Open as many sockets as there may be; returns their leases."""
+    return [lease_of(door.open()) for _ in range(3)]
+
+
+def heard(door: Door, *leases: str) -> None:
+    """A frame came in, now."""
+    now = time.monotonic()
+    for number, lease in enumerate(leases):
+        for rule in (rule for rule in door.rules if rule is IDLE):
+            door.store.leases.touch(rule.id, "user:1", lease, now + number)
+            if isinstance(door.store, RedisStore):
+                args = (door.store.now_arg(), door.store.leases.uid, lease, -number)
+                door.store.call("touch", (door.store.key(rule.id, "user:1"),), args)
+
+
+def test_the_one_silent_for_longest_goes(make_door: MakeDoor) -> None:
+    door = make_door(IDLE)
+    first, second, third = full(door)
+    heard(door, first, third)
+    for gone in (second, first):
+        assert lease_of(door.open())
+        assert door.closed() == [gone]
+
+
+def test_many_go_where_the_limit_was_lowered(make_door: MakeDoor) -> None:
+    door = make_door(OLDEST)
+    leases = full(door)
+    door.rules = (Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_oldest"),)
+    assert lease_of(door.open())
+    assert (door.count(), door.closed()) == (1, leases)
+
+
+@pytest.mark.parametrize(("rule", "order"), [(OLDEST, [0, 1, 2]), (IDLE, [2, 0, 1])], ids=["oldest", "idle"])
+def test_of_several_processes_the_holder_hears_of_it_and_nobody_else(
+    rule: Rule, order: list[int], site: MakeDoor
+) -> None:
+    doors = one, two, three = site(rule), site(rule), site(rule)
+    held = [one, two, two]
+    leases = [lease_of(door.open()) for door in held]
+    heard(one, leases[0])
+    heard(two, leases[1])
+    for gone in order:
+        newcomer = lease_of(three.open())
+        heard(three, newcomer)
+        messages = [door.messages() for door in doors]
+        wanted = [(leases[gone], "evicted", "sockets", 3)]
+        said = [[(each.lease, each.why, each.rule, each.limit) for each in found] for found in messages]
+        assert said == [wanted if door is held[gone] else [] for door in doors]
+        assert one.count() == 3 and three.store.leases.is_held(rule.id, "user:1", newcomer)
+
+
+def test_its_process_does_not_bring_it_back(site: MakeDoor) -> None:
+    """It learns of it when keys are extended, even if the message was lost with its list."""
+    one, two = site(), site()
+    leases = full(one)
+    two.open()
+    one.messages()
+    reconciler = one.reconciler()
+    one.store.leases.send_again([(OLDEST.id, "user:1")])
+    for work in (reconciler.resend, reconciler.beat, reconciler.extend, reconciler.resend):
+        work()
+        assert one.count() == 3
+    assert set(one.gone) == {leases[0]}
+
+
+def test_a_dead_process_is_taken_from_and_does_not_bring_it_back_under_a_new_uid(site: MakeDoor) -> None:
+    one, two = site(), site()
+    leases = full(one)
+    two.open()
+    records = two.reconciler().records
+    (dead,) = records.beat((), [one.store.leases.uid]).claimed
+    assert (sum(records.sweep(dead)), two.count()) == (2, 1)
+    one.reconciler().beat()
+    assert (two.count(), one.gone) == (3, [leases[0]])
+
+
+def test_once_it_has_closed_nothing_is_left_of_it(site: MakeDoor, client: Any) -> None:
+    one, two = site(), site()
+    held = [(door, door.open().lease) for door in (one, one, one, two)]
+    key = f"{redis(one).key(OLDEST.id, 'user:1')}:!"
+    assert client.zcard(key) == 1
+    for door, lease in [*held, (one, Lease("~nobody", ((OLDEST.id, "user:1"),)))]:
+        run(release_lease(lease), door.store)
+    assert (client.exists(key), one.count()) == (0, 0)
+
+
+def test_without_the_store_nobody_is_evicted(servers: None) -> None:
+    with RedisServer() as server:
+        door = Door(redis_store(server.url, deadline=0.5), OLDEST)
+        full(door)
+        server.kill()
+        decision = door.open()
+        assert (decision.allowed, decision.degraded, len(door.store.leases)) == (False, True, 3)
+
+
+def test_what_another_rule_refuses_after_all_is_given_back(make_door: MakeDoor, monkeypatch: Any) -> None:
+    four = Rule("four", "4/min", algorithm="fixed_window")
+    door = make_door(OLDEST, four)
+    full(door)
+    rate, execute = Door(door.store, four), door.store.execute
+
+    def overtaken(command: Any) -> Any:
+        reply = execute(command)
+        if isinstance(command, Evict):
+            assert rate.open().allowed
+        return reply
+
+    with monkeypatch.context() as overtaking:
+        overtaking.setattr(door.store, "execute", overtaken)
+        assert not door.open().allowed
+    assert (door.count(), len(door.store.leases)) == (2, 2 + isinstance(door.store, RedisStore))
+
+
+async def test_two_hundred_at_once_are_never_above_the_cap(site: MakeDoor) -> None:
+    doors, onlooker = [site() for _ in range(4)], site()
+    counts, stopped = [], threading.Event()
+
+    def watch() -> None:
+        while not stopped.is_set():
+            counts.append(onlooker.count())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        decisions = await asyncio.gather(*(doors[number % 4].aopen() for number in range(200)))
+    finally:
+        stopped.set()
+        watching.join()
+    allowed = {lease_of(decision): decision.lease for decision in decisions if decision.allowed}
+    closed = [lease for door in doors for lease in door.closed()]
+    assert max(counts) == onlooker.count() == 3
+    assert len(closed) == len(set(closed)), "nobody is evicted twice"
+    for lease in allowed.keys() & set(closed):
+        for door in doors:
+            run(release_lease(allowed[lease]), door.store)
+    assert onlooker.count() == len(allowed.keys() - set(closed)) > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rate": "1/min", "at_limit": "evict_oldest"},
+        {"limit": 1, "algorithm": "concurrency", "at_limit": "evict"},
+        {"limit": 1, "algorithm": "concurrency", "at_limit": None},
+    ],
+    ids=str,
+)
+def test_senseless(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRule) as wrong:
+        Rule("sockets", **options)
+    assert wrong.value.option == "at_limit"
+
+
 def redis(door: Door) -> RedisStore:
     assert isinstance(door.store, RedisStore)
     return door.store
-
-
-class TestLostReply:
-    def test_whoever_lost_its_slot_hears_of_it(self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-        one, two, three = site(), site(), site()
-        leases = [lease_of(door.open()) for door in (one, three, one)]
-        with monkeypatch.context() as broken:
-            lose(two, broken)
-            assert not two.open().allowed
-        two.reconciler().resend()
-        (message,) = one.messages()
-        assert (message.lease, message.why, message.rule, message.limit) == (leases[0], "evicted", "sockets", 3)
-        assert one.count() == 2, "the newcomer's slot is free again"
-        two.reconciler().resend()
-        assert (one.messages(), len(redis(two).leases)) == ([], 0)
-
-    async def test_a_newcomer_is_cancelled_meanwhile(self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-        one, two = site(), site()
-        leases = [lease_of(one.open()) for _ in range(3)]
-        with monkeypatch.context() as broken:
-            lose(two, broken, asyncio.CancelledError)
-            with pytest.raises(asyncio.CancelledError):
-                await two.aopen()
-        await asyncio.to_thread(two.reconciler().resend)
-        assert (one.closed(), one.count()) == (leases[:1], 2)
-
-    def test_an_eviction_that_arrives_late_evicts_nobody(self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-        one, two = site(), site()
-        for _ in range(3):
-            one.open()
-        link, late = redis(two).transport, []
-        send = link.send_all
-
-        def withhold(calls: Any, *rest: Any) -> Any:
-            if is_eviction(calls):
-                late.extend(calls)
-                raise TimeoutError
-            return send(calls, *rest)
-
-        with monkeypatch.context() as broken:
-            broken.setattr(link, "send_all", withhold)
-            assert not two.open().allowed
-        two.reconciler().resend()
-        assert link.send_all(late) == [[0]]
-        assert (one.count(), one.closed()) == (3, [])
-
-    def test_it_is_asked_until_redis_answers(self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-        one, two = site(), site()
-        leases = [lease_of(one.open()) for _ in range(3)]
-        with monkeypatch.context() as broken:
-            lose(two, broken)
-            two.open()
-        with monkeypatch.context() as away:
-            away.setattr(redis(two), "send", unavailable)
-            for _ in range(3):
-                with pytest.raises(StoreError):
-                    two.reconciler().resend()
-        two.reconciler().resend()
-        assert one.closed() == leases[:1]
-
-    def test_nothing_is_asked_after_one_that_was_heard_of(
-        self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        one, two = site(), site()
-        for _ in range(3):
-            one.open()
-        assert two.open().allowed
-        monkeypatch.setattr(redis(two), "send", unavailable)
-        two.reconciler().resend()
-
-    def test_nothing_stays_in_redis_for_longer_than_a_minute(
-        self, site: MakeDoor, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        one, two = site(), site()
-        held = [one.open() for _ in range(3)]
-        lose(two, monkeypatch)
-        two.open()
-        monkeypatch.undo()
-        two.reconciler().resend()
-        with redis_server.client() as client:
-            before = set(client.keys("*"))
-            (withdrawn,) = [key for key in before if ":~" in key]
-            assert 0 < client.pttl(withdrawn) <= 60_000
-        assert len(held) == 3
 
 
 def unavailable(*_: Any) -> Any:
     raise StoreError(Cause.UNAVAILABLE)
 
 
-class TestLostMessage:
-    def test_redis_was_away_for_longer_than_messages_are_kept(
-        self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        one, two = site(), site()
-        leases = [lease_of(one.open()) for _ in range(3)]
-        with monkeypatch.context() as broken:
-            evictions_fail(broken)
-            broken.setattr(control_messages, "KEEP_SECONDS", 0.0)
-            assert two.open().allowed
+def test_an_eviction_of_which_the_reply_is_lost_is_asked_about_until_redis_answers(
+    site: MakeDoor, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = site(), site()
+    leases = full(one)
+    with monkeypatch.context() as broken:
+        lose(two, broken)
+        assert not two.open().allowed
+    with monkeypatch.context() as away:
+        away.setattr(redis(two), "send", unavailable)
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                two.reconciler().resend()
+    two.reconciler().resend()
+    (withdrawn,) = [key for key in client.keys("*") if ":~" in key]
+    assert 0 < client.pttl(withdrawn) <= 60_000
+    assert one.closed() == leases[:1]
+    assert one.count() == 2, "the newcomer's slot is free again"
+    assert two.open().allowed and two.open().allowed
+    monkeypatch.setattr(redis(two), "send", unavailable)
+    two.reconciler().resend()  # nothing is asked after one that was heard of
+
+
+async def test_a_newcomer_is_cancelled_while_the_reply_is_lost(site: MakeDoor, monkeypatch: Any) -> None:
+    one, two = site(), site()
+    leases = full(one)
+    with monkeypatch.context() as broken:
+        lose(two, broken, asyncio.CancelledError)
+        with pytest.raises(asyncio.CancelledError):
+            await two.aopen()
+    await asyncio.to_thread(two.reconciler().resend)
+    assert (one.closed(), one.count(), len(redis(two).leases)) == (leases[:1], 2, 0)
+
+
+def test_an_eviction_that_arrives_late_evicts_nobody(site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = site(), site()
+    full(one)
+    link, late = redis(two).transport, []
+    send = link.send_all
+
+    def withhold(calls: Any, *rest: Any) -> Any:
+        if is_eviction(calls):
+            late.extend(calls)
+            raise TimeoutError
+        return send(calls, *rest)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(link, "send_all", withhold)
+        assert not two.open().allowed
+    two.reconciler().resend()
+    assert link.send_all(late) == [[0]]
+    assert (one.count(), one.closed()) == (3, [])
+
+
+@pytest.mark.parametrize("seconds", [60.0, 0.0], ids=["kept", "no longer kept"])
+def test_a_message_that_was_not_sent_is_sent_later(
+    seconds: float, site: MakeDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if Redis was away for longer than messages are kept: by whoever asks for the evictions of late."""
+    one, two = site(), site()
+    leases = full(one)
+    with monkeypatch.context() as broken:
+        evictions_fail(broken)
+        broken.setattr(control_messages, "KEEP_SECONDS", seconds)
+        assert two.open().allowed
+    assert one.closed() == []
+    for _ in range(2):
         two.store.control.resend()
-        assert one.closed() == []
-        two.reconciler().resend()
-        assert one.closed() == leases[:1]
-        assert (one.count(), len(redis(two).leases)) == (3, 1), "the newcomer stays"
-
-    def test_the_newcomer_s_process_was_killed_first(self, site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Whoever sweeps it sends the messages in its place."""
-        one, two, three = site(), site(), site()
-        leases = [lease_of(one.open()) for _ in range(3)]
-        with monkeypatch.context() as broken:
-            evictions_fail(broken)
-            assert two.open().allowed
-        ledger = three.reconciler().records
-        (claimed,) = ledger.beat((), [redis(two).leases.uid]).claimed
-        assert sum(ledger.sweep(claimed)) == 1
-        assert one.closed() == leases[:1]
-        assert one.count() == 2
+    assert one.closed() == (leases[:1] if seconds else [])
+    two.reconciler().resend()
+    assert seconds or one.closed() == leases[:1]
+    assert (one.count(), len(redis(two).leases)) == (3, 1), "the newcomer stays"
 
 
-class TestCancelled:
-    """Between two rules that are full: what the newcomer has of the first goes back."""
-
-    @pytest.fixture(params=["memory", "redis"])
-    def door(self, request: pytest.FixtureRequest) -> Door:
-        if request.param == "memory":
-            return Door(MemoryStore(), OLDEST, BROAD)
-        return Door(redis_store(request.getfixturevalue("redis_url")), OLDEST, BROAD)
-
-    @pytest.mark.parametrize("when", ["not sent", "reply lost"])
-    @pytest.mark.parametrize("drive", ["run", "arun"])
-    async def test_during_the_second_eviction(
-        self, door: Door, drive: str, when: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        before = {lease_of(door.open()) for _ in range(3)}
-        execute, seen = door.store.execute, []
-
-        def interrupted(command: Any) -> Any:
-            seen.extend([command] if isinstance(command, Evict) else [])
-            if len(seen) == 2 and when == "not sent":
-                raise SystemExit
-            reply = execute(command)
-            if len(seen) == 2:
-                raise SystemExit
-            return reply
-
-        async def ainterrupted(command: Any) -> Any:
-            return interrupted(command)
-
-        with monkeypatch.context() as broken:
-            broken.setattr(door.store, "execute", interrupted)
-            broken.setattr(door.store, "aexecute", ainterrupted)
-            with pytest.raises(SystemExit):
-                await driven(drive, door._flow("user:1", socket=True), door.store)
-        if isinstance(door.store, RedisStore):
-            door.reconciler().resend()
-        assert door.count() == 2
-        assert {lease for leases in door.store.leases.holdings().values() for lease in leases} <= before
+def test_whoever_sweeps_a_killed_newcomer_sends_its_messages(site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, three = site(), site(), site()
+    leases = full(one)
+    with monkeypatch.context() as broken:
+        evictions_fail(broken)
+        assert two.open().allowed
+    records = three.reconciler().records
+    (claimed,) = records.beat((), [redis(two).leases.uid]).claimed
+    assert sum(records.sweep(claimed)) == 1
+    assert (one.closed(), one.count()) == (leases[:1], 2)
 
 
-async def driven(drive: str, flow: Any, store: Any) -> Any:
-    return run(flow, store) if drive == "run" else await arun(flow, store)
+@pytest.mark.parametrize("when", ["not sent", "reply lost"])
+@pytest.mark.parametrize("drive", ["run", "arun"])
+async def test_cancelled_between_two_full_rules(
+    make_door: MakeDoor, drive: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the newcomer has of the first goes back."""
+    door = make_door(OLDEST, BROAD)
+    before = set(full(door))
+    execute, seen = door.store.execute, []
+
+    def interrupted(command: Any) -> Any:
+        seen.extend([command] if isinstance(command, Evict) else [])
+        if len(seen) == 2 and when == "not sent":
+            raise SystemExit
+        reply = execute(command)
+        if len(seen) == 2:
+            raise SystemExit
+        return reply
+
+    async def ainterrupted(command: Any) -> Any:
+        return interrupted(command)
+
+    flow = door._flow("user:1", socket=True)
+    with monkeypatch.context() as broken:
+        broken.setattr(door.store, "execute", interrupted)
+        broken.setattr(door.store, "aexecute", ainterrupted)
+        with pytest.raises(SystemExit):
+            run(flow, door.store) if drive == "run" else await arun(flow, door.store)
+    if isinstance(door.store, RedisStore):
+        door.reconciler().resend()
+    assert door.count() == 2
+    assert {lease for leases in door.store.leases.holdings().values() for lease in leases} <= before
