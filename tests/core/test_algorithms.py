@@ -116,13 +116,9 @@ class IntervalModel:
 
 
 MODELS: dict[str, Callable[[Plan], Any]] = {
-    "fixed_window": FixedModel,
-    "sliding_window": SlidingModel,
-    "sliding_log": LogModel,
-    "interval_bucket": IntervalModel,
-    "gcra": BucketModel,
-    "gcra_queue": BucketModel,
-}
+    "fixed_window": FixedModel, "sliding_window": SlidingModel, "sliding_log": LogModel,
+    "interval_bucket": IntervalModel, "gcra": BucketModel, "gcra_queue": BucketModel,
+}  # fmt: skip
 PLAIN = rate_rules("rule", rates(SMALL), bursts=SMALL).filter(lambda rule: not rule.count_denied)
 # Its bucket is not a whole number of units.
 CUT = Rule("rule", Rate(3, 3.001), algorithm="leaky_bucket", action="delay", max_delay=2)

@@ -20,7 +20,6 @@ from django_throttle.stores.base import arun, run
 from tests import strategies
 from tests.clock import FrozenClock
 
-CAP = Rule("cap", limit=2, algorithm="concurrency")
 Drive = Callable[..., Any]
 
 
@@ -71,18 +70,6 @@ def test_one_command_for_all_rules(drive: Drive) -> None:
         (Reason.EXCEEDED, 60),
     ]
     assert not decision.degraded
-
-
-@pytest.mark.parametrize("cause", Cause)
-def test_policies_that_ask_nobody_decide_whatever_the_cause(drive: Drive, cause: Cause) -> None:
-    store = ScriptedStore(down(cause), down(cause))
-    decision = drive(decide_charges(charges(rule("a", "allow"))), store)
-    assert (decision.allowed, decision.degraded, decision.unavailable) == (True, True, False)
-    assert decision.outcomes[0].reason is Reason.STORE_FAILED
-    decision = drive(decide_charges(charges(rule("a", "deny"))), store)
-    assert (decision.allowed, decision.degraded, decision.unavailable) == (False, True, True)
-    assert (decision.retry_after, decision.rule) == (3.0, "a")
-    assert len(store.asked) == 2
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from django_throttle.core import Decision, Lease, Outcome, Reason, Rule
-from django_throttle.core.commands import Answer, Answers, Charge, Decide, Paid, rule_set
-from django_throttle.core.decision import conclude, decided, outcomes_of
+from django_throttle.core import Decision, Lease, Outcome, Reason
+from django_throttle.core.decision import conclude
 
 LEASE = Lease("lease", (("rule", "user:1"),))
 WITHIN = Outcome("within", "user:1", True, 10, 5, 0.0, 30.0)
@@ -23,19 +22,14 @@ def test_no_rules_refuse_nothing() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "allowed", "rule"),
     [
-        ((WITHIN,), True, "within"),
-        ((WITHIN, NEARER), True, "nearer"),
-        ((NEARER, WITHIN), True, "nearer"),
-        ((WITHIN, SHORT), False, "short"),
-        ((SHORT, LONG), False, "long"),
-        ((LONG, SHORT), False, "long"),
-        ((LONG, NEVER, SHORT), False, "never"),
-        ((SHORT._replace(shadow=True),), True, None),
+        ((WITHIN,), True, "within"), ((WITHIN, NEARER), True, "nearer"), ((NEARER, WITHIN), True, "nearer"),
+        ((WITHIN, SHORT), False, "short"), ((SHORT, LONG), False, "long"), ((LONG, SHORT), False, "long"),
+        ((LONG, NEVER, SHORT), False, "never"), ((SHORT._replace(shadow=True),), True, None),
         ((NEVER._replace(shadow=True), WITHIN), True, "within"),
         ((LONG._replace(shadow=True), SHORT), False, "short"),
     ],
     ids=lambda given: str(given)[:30] if isinstance(given, (bool, str)) else None,
-)
+)  # fmt: skip
 def test_the_rule_that_is_spoken_of(outcomes: tuple[Outcome, ...], allowed: bool, rule: str | None) -> None:
     decision = conclude(outcomes)
     assert (decision.allowed, decision.rule, decision.outcomes) == (allowed, rule, outcomes)
@@ -57,24 +51,3 @@ def test_only_a_failed_store_makes_it_unavailable() -> None:
     assert not conclude((WITHIN._replace(reason=Reason.STORE_FAILED),), degraded=True).unavailable
     assert not conclude((WITHIN, failed._replace(shadow=True)), degraded=True).unavailable
     assert not conclude((SHORT, failed._replace(shadow=True)), degraded=True).unavailable
-
-
-RULES = (Rule("one", "10/min"), Rule("two", "100/h", algorithm="gcra"))
-NUMBERS = (0.0, 9.0, 60_000_000.0, 0.0, 99.0, 36_000_000.0)
-
-
-def of_a_store(numbers: tuple[float, ...] = NUMBERS, rules: tuple[Rule, ...] = RULES) -> Decision:
-    charges = rule_set(rules).charges(("user:1",) * len(rules), 1)
-    return decided(Decide(charges), Answers(numbers, 5.0))
-
-
-def test_what_is_made_when_it_is_read_is_the_same() -> None:
-    charges = [Charge(rule, "user:1", 1) for rule in RULES]
-    answers = [Answer(0, 9, 60_000_000, 5), Answer(0, 99, 36_000_000, 5)]
-    told = conclude(outcomes_of(Decide(charges), answers), paid=Paid(Decide(charges), answers))
-    late = of_a_store()
-    assert late.answered is not None
-    assert (late.allowed, late.rule, late.remaining, late.reset_after) == (True, "one", 9, 60.0)
-    assert late == told == of_a_store()
-    assert of_a_store().outcomes == told.outcomes and of_a_store().is_ordinary
-    assert repr(of_a_store()) == repr(told)

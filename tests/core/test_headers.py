@@ -113,13 +113,11 @@ FIELDS: dict[str, dict[str, str]] = {
     },
     "draft-07": {"RateLimit-Policy": "10;w=1, 100;w=60", "RateLimit": "limit=10, remaining=7, reset=1"},
     "draft-06": {
-        "RateLimit-Policy": "10;w=1, 100;w=60",
-        "RateLimit-Limit": "10",
-        "RateLimit-Remaining": "7",
+        "RateLimit-Policy": "10;w=1, 100;w=60", "RateLimit-Limit": "10", "RateLimit-Remaining": "7",
         "RateLimit-Reset": "1",
     },
     "off": {},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -246,15 +244,11 @@ def test_no_two_names_are_alike(found: list[tuple[str, int]]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"shadow": True},
-        {"shadow": True, **NOT_ALLOWED},
-        {"reason": Reason.BLOCKED, **NOT_ALLOWED},
-        {"reason": Reason.NO_ADDRESS, **NOT_ALLOWED},
-        {"reason": Reason.STORE_FAILED},
-        {"ident": "user:7"},
+        {"shadow": True}, {"shadow": True, **NOT_ALLOWED}, {"reason": Reason.BLOCKED, **NOT_ALLOWED},
+        {"reason": Reason.NO_ADDRESS, **NOT_ALLOWED}, {"reason": Reason.STORE_FAILED}, {"ident": "user:7"},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_not_everything_is_told(options: dict[str, Any]) -> None:
     decision = conclude((outcome(), outcome("other", **options)))
     assert visible([decision], lambda ident: ident == "ip:192.0.2.1") == (outcome(),) * (not decision.unavailable)
@@ -292,12 +286,10 @@ def test_a_wait_that_is_over_is_a_second_all_the_same() -> None:
 
 
 SEVERAL = (
-    *Rule("api", rates=("10/min", "100/h")).parts,
-    Rule("burst", "5/s", algorithm="gcra", burst=20),
-    Rule("later", "10/min", enforce_at=1.5),
-    Rule("watched", "10/min", action="shadow"),
+    *Rule("api", rates=("10/min", "100/h")).parts, Rule("burst", "5/s", algorithm="gcra", burst=20),
+    Rule("later", "10/min", enforce_at=1.5), Rule("watched", "10/min", action="shadow"),
     Rule("hers", "10/min", key="user"),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("left", [0, 1, 9, 10])

@@ -21,9 +21,6 @@ from django_throttle.core.overrides import (
 )
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidOverride
-from django_throttle.limiter import Limiter
-from django_throttle.stores import MemoryStore
-from tests.clock import FrozenClock
 from tests.strategies import rules
 
 SOCKETS = Rule("sockets", limit=5, algorithm="concurrency")
@@ -72,12 +69,6 @@ class TestBlock:
     def test_without_an_end_nobody_says_when_and_a_shadow_blocks_all_the_same(self) -> None:
         slots, shadow = self.block((SOCKETS, Rule("a", "5/min", action="shadow")), override("block"))
         assert slots.retry_after is None and not shadow.shadow
-
-    def test_what_no_rule_covers_is_blocked_by_an_override_of_every_rule_only(self) -> None:
-        (found,) = self.block((), override("block"))
-        assert (found.rule, found.limit, found.window, found.ident) == ("*", 0, None, "user:1")
-        assert self.block((), override("block", rules=("api*",))) == ()
-        assert self.block((), override("exempt"), override("block", subject="group:a")) == ()
 
 
 class TestLimits:
@@ -145,20 +136,6 @@ class TestLimits:
         replacing = override("replace", rates=(Rate.parse(rate, calendar=True),))
         assert apply_override(rule, replacing) is None
         assert apply_override(Rule("a", "5/day", algorithm="fixed_window"), replacing) is not None
-
-
-def test_what_an_exempt_caller_holds_counts_and_is_never_refused(clock: FrozenClock) -> None:
-    store = MemoryStore(clock)
-    assert overridden(Rule("a", "5/min"), [override("exempt")], apply_override) is None
-    held = overridden(SOCKETS, [override("exempt")], apply_override)
-    assert held is not None
-    decisions = [Limiter([held], store).acquire("x") for _ in range(9)]
-    assert all(decision.allowed and decision.limit is None and decision.lease for decision in decisions)
-    after = Limiter([SOCKETS], store)
-    assert not after.acquire("x").allowed
-    for decision in decisions[:5]:
-        after.release(decision.lease)
-    assert after.acquire("x").allowed
 
 
 USER: dict[str, Any] = {"subject": "user:1"}

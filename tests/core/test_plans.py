@@ -76,17 +76,13 @@ def test_slots_have_limits() -> None:
 @pytest.mark.parametrize(
     "shape",
     [
-        {"algorithm": "sliding_window"},
-        {"algorithm": "sliding_window", "resolution": 6, "strict": True},
-        {"algorithm": "fixed_window"},
-        {"algorithm": "sliding_log"},
-        {"algorithm": "gcra"},
-        {"algorithm": "token_bucket"},
-        {"algorithm": "token_bucket", "refill": "interval"},
+        {"algorithm": "sliding_window"}, {"algorithm": "sliding_window", "resolution": 6, "strict": True},
+        {"algorithm": "fixed_window"}, {"algorithm": "sliding_log"}, {"algorithm": "gcra"},
+        {"algorithm": "token_bucket"}, {"algorithm": "token_bucket", "refill": "interval"},
         {"algorithm": "leaky_bucket"},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_what_was_used_counts_on_under_another_plan(shape: dict[str, Any]) -> None:
     """A window keeps the number, a bucket the share that is used; refilled all at once, what is left until then."""
     rule = Rule("api", "10/min", plans={"staff": "100/min"}, **shape)

@@ -270,36 +270,6 @@ def test_what_is_bought_follows_demand(process: Process, store: MemoryStore) -> 
     assert used(store, hot) == 2002, "and demand has ended"
 
 
-def test_what_is_said_to_be_left_is_all_that_is_held() -> None:
-    """However that has changed since the call before. Each purchase may be spent for 0.4 seconds."""
-    budget = PrepaidBudget(HOT, IDENT, 0.0)
-
-    def buy(cost: int, left: int, at: float) -> Purchase:
-        return budget.bought(cost, Answer(0, left, 10_000_000), at)
-
-    def left_after(cost: int, now: float) -> int | None:
-        decision = budget.spend(cost, now)
-        return None if decision is None else decision.remaining
-
-    assert left_after(1, 0.0) is None
-    buy(5, 100, at=0.0)
-    assert left_after(1, 0.0) == 104
-    buy(3, 97, at=0.1)
-    assert left_after(3, 0.1) == 97 + 1 + 3
-    assert left_after(4, 0.1) is None, "no purchase is enough by itself"
-    assert left_after(2, 0.1) == 97 + 1 + 1, "the second pays"
-    assert budget.take(1, 0.1) is not None
-    assert left_after(1, 0.1) == 97
-    buy(4, 95, at=0.2)
-    buy(7, 88, at=0.3)
-    assert left_after(3, 0.3) == 88 + 1 + 7
-    assert left_after(2, 0.3) == 88 + 1 + 5
-    assert left_after(2, 0.55) == 88 + 1 + 3
-    assert left_after(1, 0.65) == 88 + 2, "one that does not pay has ended"
-    assert [one.left for one in budget.leftover()] == [1, 2]
-    assert left_after(1, 0.65) is None
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("limit", [1, 10])
 def test_small_limits_are_exact(store: MemoryStore, algorithm: str, limit: int) -> None:

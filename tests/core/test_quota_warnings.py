@@ -55,17 +55,13 @@ class TestCrossings:
     @pytest.mark.parametrize(
         "options",
         [
-            {"algorithm": "fixed_window"},
-            {"algorithm": "fixed_window", "timezone": "UTC", "rate": "10/hour"},
-            {"algorithm": "sliding_log"},
-            {"algorithm": "sliding_window"},
-            {"algorithm": "sliding_window", "resolution": 5, "strict": True},
-            {"algorithm": "gcra"},
-            {"algorithm": "token_bucket", "refill": "interval"},
-            {"algorithm": "leaky_bucket", "action": "delay"},
+            {"algorithm": "fixed_window"}, {"algorithm": "fixed_window", "timezone": "UTC", "rate": "10/hour"},
+            {"algorithm": "sliding_log"}, {"algorithm": "sliding_window"},
+            {"algorithm": "sliding_window", "resolution": 5, "strict": True}, {"algorithm": "gcra"},
+            {"algorithm": "token_bucket", "refill": "interval"}, {"algorithm": "leaky_bucket", "action": "delay"},
         ],
         ids=str,
-    )
+    )  # fmt: skip
     def test_the_call_that_reaches_a_share_says_so(self, options: dict[str, Any], store: MemoryStore) -> None:
         rule = Rule("quota", **{"rate": "10/min", "warn_at": (0.8, 1.0), **options})
         assert crossed(rule, store, *[1] * 12) == [[]] * 7 + [[0.8], [], [1.0], [], []]

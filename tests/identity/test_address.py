@@ -143,25 +143,11 @@ class TestSettings:
     @pytest.mark.parametrize(
         "given",
         [
-            ["10.0.0.0/33"],
-            ["10.0.0.7/8"],
-            ["*"],
-            ["0.0.0.0/0"],
-            ["::/0"],
-            ["::ffff:0.0.0.0/96"],
-            ["10.0.0.0/8", "nonsense"],
-            [""],
-            [5],
-            [["10.0.0.0/8"]],
-            "10.0.0.0/8",
-            "*",
-            True,
-            -1,
-            MAX_HOPS + 1,
-            1.0,
+            ["10.0.0.0/33"], ["10.0.0.7/8"], ["*"], ["0.0.0.0/0"], ["::/0"], ["::ffff:0.0.0.0/96"],
+            ["10.0.0.0/8", "nonsense"], [""], [5], [["10.0.0.0/8"]], "10.0.0.0/8", "*", True, -1, MAX_HOPS + 1, 1.0,
         ],
         ids=str,
-    )
+    )  # fmt: skip
     def test_a04_what_makes_no_sense_trusts_nobody(self, given: Any, trust: Callable[..., None]) -> None:
         trust(given)
         with pytest.raises(InvalidSetting, match="TRUSTED_PROXIES"):

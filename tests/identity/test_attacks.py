@@ -257,21 +257,9 @@ def log_in(body: dict[str, Any], **extra: Any) -> int:
 
 
 NASTY = (
-    "a\x00b",
-    "a\r\nb",
-    "*1\r\n$8\r\nFLUSHALL\r\n",
-    "%0d%0a",
-    "a b",
-    "{x}",
-    "\x1b[31m",
-    "'; DROP",
-    "../../etc",
-    "{{7*7}}",
-    "\ud800",
-    "\udfff\ud800",
-    "💥",
-    "é".encode().decode("latin-1"),
-)
+    "a\x00b", "a\r\nb", "*1\r\n$8\r\nFLUSHALL\r\n", "%0d%0a", "a b", "{x}", "\x1b[31m", "'; DROP", "../../etc",
+    "{{7*7}}", "\ud800", "\udfff\ud800", "💥", "é".encode().decode("latin-1"),
+)  # fmt: skip
 nasty: str = ""
 
 

@@ -44,30 +44,14 @@ def over(address: object) -> HttpWho:
 @pytest.mark.parametrize(
     ("reported", "meant"),
     [
-        ("192.0.2.1", "192.0.2.1"),
-        ("192.0.2.1:555", "192.0.2.1"),
-        ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("[::ffff:192.0.2.1]:80", "192.0.2.1"),
-        ("[::1]", "::/64"),
-        ("[2001:db8::1]:443", "2001:db8::/64"),
-        ("2001:db8::1", "2001:db8::/64"),
-        ("2001:db8::1%eth0", "2001:db8::/64"),
-        ("[fe80::1%eth0]:443", "fe80::/64"),
-        ("", None),
-        (None, None),
-        ("unix:", None),
-        ("unix:/run/site.sock", None),
-        ("192.0.2.1:", None),
-        ("192.0.2.1:port", None),
-        ("192.0.2.1:1234567", None),
-        ("[192.0.2.1", None),
-        ("[]", None),
-        ("[]:80", None),
-        (":80", None),
-        ("testserver:80", None),
-        ("1" * 10_000, None),
+        ("192.0.2.1", "192.0.2.1"), ("192.0.2.1:555", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("[::ffff:192.0.2.1]:80", "192.0.2.1"), ("[::1]", "::/64"), ("[2001:db8::1]:443", "2001:db8::/64"),
+        ("2001:db8::1", "2001:db8::/64"), ("2001:db8::1%eth0", "2001:db8::/64"), ("[fe80::1%eth0]:443", "fe80::/64"),
+        ("", None), (None, None), ("unix:", None), ("unix:/run/site.sock", None), ("192.0.2.1:", None),
+        ("192.0.2.1:port", None), ("192.0.2.1:1234567", None), ("[192.0.2.1", None), ("[]", None), ("[]:80", None),
+        (":80", None), ("testserver:80", None), ("1" * 10_000, None),
     ],
-)
+)  # fmt: skip
 def test_an_address_has_one_text(reported: object, meant: str | None) -> None:
     assert network(reported, 64) == meant
 
@@ -94,15 +78,10 @@ class TestKeyFunctions:
     @pytest.mark.parametrize(
         ("value", "ident"),
         [
-            ("acme", f"{PATH}:acme"),
-            (5, f"{PATH}:5"),
-            (0, f"{PATH}:0"),
-            (Decimal("1.5"), f"{PATH}:1.5"),
-            (UUID(int=1), f"{PATH}:00000000-0000-0000-0000-000000000001"),
-            (None, None),
-            ("", None),
+            ("acme", f"{PATH}:acme"), (5, f"{PATH}:5"), (0, f"{PATH}:0"), (Decimal("1.5"), f"{PATH}:1.5"),
+            (UUID(int=1), f"{PATH}:00000000-0000-0000-0000-000000000001"), (None, None), ("", None),
         ],
-    )
+    )  # fmt: skip
     def test_a_text_or_a_number_names_the_caller(
         self, monkeypatch: pytest.MonkeyPatch, value: object, ident: str | None
     ) -> None:
@@ -112,12 +91,10 @@ class TestKeyFunctions:
     @pytest.mark.parametrize(
         ("value", "said"),
         [
-            (later, "not coroutine; it must not be async"),
-            (object(), "not object"),
-            (b"acme", "not bytes"),
+            (later, "not coroutine; it must not be async"), (object(), "not object"), (b"acme", "not bytes"),
             ({"acme"}, "not set"),
         ],
-    )
+    )  # fmt: skip
     def test_what_would_be_another_caller_each_time_is_an_error(
         self, monkeypatch: pytest.MonkeyPatch, value: object, said: str
     ) -> None:

@@ -131,14 +131,10 @@ class TestTenant:
     @pytest.mark.parametrize(
         ("path", "attributes"),
         [
-            ("user.tenant_id", {"user": AnonymousUser()}),
-            ("user.tenant_id", {}),
-            ("tenant.pk", {"tenant": None}),
-            ("tenant.pk.name", {}),
-            ("tenant", {"tenant": ""}),
-            ("", {"tenant": "acme"}),
+            ("user.tenant_id", {"user": AnonymousUser()}), ("user.tenant_id", {}), ("tenant.pk", {"tenant": None}),
+            ("tenant.pk.name", {}), ("tenant", {"tenant": ""}), ("", {"tenant": "acme"}),
         ],
-    )
+    )  # fmt: skip
     def test_or_there_is_none(self, who: Any, site: Any, path: str, attributes: Any) -> None:
         site(TENANT=path)
         assert who(**attributes).ident("tenant") is None

@@ -23,7 +23,7 @@ from django_throttle.identity.keys import api_key
 from django_throttle.models import ThrottleOverride
 from tests.inside import forget_rules
 from tests.models.test_rule import wrong
-from tests.raw_rows import force, write
+from tests.raw_rows import force
 
 pytestmark = pytest.mark.django_db
 BLOCK = {"kind": "ip", "value": "192.0.2.7", "effect": "block"}
@@ -76,19 +76,6 @@ class TestRefused:
         if not any(mark.items() <= options.items() for mark in BEYOND_CONSTRAINTS):
             with pytest.raises((IntegrityError, DataError)), transaction.atomic():
                 ThrottleOverride.objects.bulk_create([row(**options)])
-
-    @pytest.mark.parametrize(
-        ("column", "value"),
-        [
-            ("kind", "shoe"), ("kind", "api_key"),  # an address is no hash
-            ("value", ""), ("value", "here"), ("rules", ""), ("effect", "scold"), ("effect", "replace"), ("factor", 0),
-            ("factor", None), ("rate", "5/min"), ("limit", 7), ("reason", ""), ("reason", "   "), ("created_at", None),
-        ],
-    )  # fmt: skip
-    def test_in_raw_sql_too(self, column: str, value: object) -> None:
-        row(**TIMES).save()
-        with pytest.raises(IntegrityError), transaction.atomic():
-            write(ThrottleOverride, **{column: value})
 
     def test_two_users_that_one_text_may_mean(self, anna: User) -> None:
         User.objects.create_user(str(anna.pk), "other@example.com")

@@ -14,6 +14,7 @@ from django_throttle.core import Rule
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.rule import OPTIONS
 from django_throttle.models import ThrottleOverride, ThrottleRule
+from django_throttle.rulebook.sources import from_database
 from tests.raw_rows import write
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +32,13 @@ WRONG = [
     *wrong(RATE, name=["", "a\nb", "x" * 101], rate=["", "0/min", "5/600w", "5 per minute", "5/month"], limit=[5000]),
     *wrong(RATE, burst=[10], resolution=[0], refill=["interval"], timezone=["UTC"], action=["delay", "scold"]),
     *wrong(RATE, cost=[0, 6, "five", "shop.limits.price"], events=[("sneeze",), ()], scopes=[(), ("x" * 1001,)]),
-    *wrong(RATE, key=["os.abort", "connection"], algorithm=["sundial"], on_store_failure=["pray"], unit=["litres"]),
+    *wrong(
+        RATE,
+        key=["os.abort", "connection", "", "user+", "+ip", "user ip"],
+        algorithm=["sundial"],
+        on_store_failure=["pray"],
+        unit=["litres"],
+    ),
     *wrong(RATE, methods=[("PSOT",)], audience=[("nobody",), ("staff", "tenant")], count_on=[(99,), ("often",)]),
     *wrong(RATE, warn_at=[("often",), (-0.5,), (1.5,)], enforce_at=[0.5, 101], at_limit=["evict_oldest"]),
     *wrong(SOCKETS, rate=["5/min"], limit=[None, 0], cost=[2], count_denied=[True], events=[("request",)]),
@@ -188,3 +195,23 @@ def test_it_says_what_it_means_or_why_it_does_not() -> None:
             row(**{**SOCKETS, "limit": limit}).full_clean(validate_unique=False, validate_constraints=False)
         message = f"“Limit” must be a whole number from 1 to {MAX_LIMIT:,}, not {limit}"
         assert caught.value.message_dict == {"limit": [message]}
+
+
+@pytest.mark.parametrize("key", ["nobody", "user+everyone", "user+nobody"])
+def test_a_key_of_another_version_is_stored_and_not_in_force(key: str) -> None:
+    row(**RATE, key=key).save()
+    found = from_database()
+    assert not found.rules and "key" in found.faults["rule"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"key": "tenant"}, {"key": "user+tenant"}, {"audience": ("tenant:acme",)}], ids=str
+)
+def test_a_rule_by_tenant_needs_to_know_who_that_is(settings: Any, options: dict[str, Any]) -> None:
+    settings.DJANGO_THROTTLE = {"AGENT": False}
+    made = row(**RATE, **options)
+    assert "TENANT" in str(made.fault)
+    settings.DJANGO_THROTTLE = {"AGENT": False, "TENANT": "tenant"}
+    made.full_clean()
+    made.save()
+    assert made.fault is None

@@ -79,13 +79,6 @@ class TestEdits:
         saved("next")
         assert names(rulebook.current()) == ["next", "outer"]
 
-    def test_listeners_are_told_of_the_old_and_the_new(self, rules: Any, heard: Heard) -> None:
-        old = rulebook.current()
-        heard.clear()
-        saved()
-        ThrottleRule.objects.filter(name="api").update(description="no other rule by that")
-        assert heard == [(old, rulebook.current())]
-
 
 def limit(snapshot: Snapshot) -> int | None:
     (charge,) = snapshot.match(Facts("page", ("request",), Caller(user="user:anna")))
@@ -210,6 +203,22 @@ class TestPoll:
         assert len(readings) == 5, "now and then all the same"
         self.poll(MemoryStore(), 3)
         assert len(readings) == 8, "each time without Redis"
+
+    @pytest.mark.parametrize(("waits", "rate"), [(False, "5/min"), (True, "2/min")])
+    def test_the_first_calls_wait_for_a_slow_database_where_that_is_asked_for(
+        self, waits: bool, rate: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own = {"RULES": {"api": {"rate": "5/min"}}, "RULES_WAIT": waits, "DEADLINE": 0.01}
+        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, **own}
+        monkeypatch.setattr("django_throttle.detect_test_run.has_begun", lambda: False)
+        answers = threading.Event()
+        monkeypatch.setattr(sources, "read", lambda before: answers.wait(10) and _reading("2/min"))
+        database = threading.Timer(0.2, answers.set)
+        database.start()
+        assert rulebook.current().by_name("api") == Rule("api", rate)
+        database.join()
+        assert book().reader.wait(10)
+        assert rulebook.current().by_name("api") == Rule("api", "2/min")
 
     @pytest.mark.row("F59")
     def test_an_edit_that_redis_was_not_told_is_told_later(

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -170,24 +170,6 @@ from django_throttle.models import ThrottleRule
 call_command("migrate", "django_throttle", verbosity=0)
 ThrottleRule.objects.create(name="api", **{ROW!r})
 """
-# A hundred callers on one event loop, which goes on meanwhile; then what they got.
-WAITING = """
-import asyncio, django
-from django.conf import settings
-settings.DJANGO_THROTTLE = {"RULES_WAIT": True, "DEADLINE": 0.05}
-django.setup()
-from django.db.backends.signals import connection_created
-from django_throttle import rulebook
-made = []
-connection_created.connect(lambda **_: made.append(1), weak=False)
-async def main():
-    found = asyncio.gather(*[rulebook.acurrent() for _ in range(100)])
-    await asyncio.sleep(0.1)
-    print("waiting" if not found.done() else "in force", flush=True)
-    await asyncio.to_thread(input)
-    print(*{str(one.by_name("api").rate) for one in await found}, len(made), flush=True)
-asyncio.run(main())
-"""
 
 
 class Database(NamedTuple):
@@ -244,17 +226,3 @@ def is_said(server: Server, limit: str) -> bool:
     with closing(HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
         connection.request("GET", "/middleware/quick/one")
         return limit in (connection.getresponse().headers["RateLimit-Policy"] or "")
-
-
-@pytest.mark.row("F56")
-def test_where_that_is_asked_for_it_waits_and_nothing_else_does(slow_database: Database) -> None:
-    slow_database.hang()
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", WAITING], env={**os.environ, **OWN}, cwd=ROOT, **pipes) as process:
-        try:
-            assert process.stdout.readline() == "waiting\n"
-            slow_database.free()
-            rates, connections = process.communicate("\n", timeout=30)[0].split()
-        finally:
-            process.kill()
-    assert (rates, connections) == ("2/hour", "1")

@@ -93,28 +93,24 @@ def matched(snapshot: Snapshot, who: Asked | None = None, method: str = "", **op
 
 CONDITIONS = Snapshot(
     [
-        Rule("all", "9/min"),
-        Rule("guests", "9/min", audience=["anonymous"]),
-        Rule("heads", "9/min", methods=["HEAD"]),
-        Rule("reads", "9/min", methods=["get"]),
+        Rule("all", "9/min"), Rule("guests", "9/min", audience=["anonymous"]),
+        Rule("heads", "9/min", methods=["HEAD"]), Rule("reads", "9/min", methods=["get"]),
         Rule("some", "9/min", audience=["staff", "group:night shift", "tenant:a:b"]),
         Rule("writes", "9/min", methods=["POST", "put"]),
     ]
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("method", "traits", "rules"),
     [
-        ("GET", "", "all reads"),
-        ("HEAD", "", "all heads reads"),
+        ("GET", "", "all reads"), ("HEAD", "", "all heads reads"),
         *((method, "", "all writes") for method in ("POST", "PUT")),
-        *((method, "", "all") for method in ("OPTIONS", "BREW", "")),
-        ("", "anonymous", "all guests"),
+        *((method, "", "all") for method in ("OPTIONS", "BREW", "")), ("", "anonymous", "all guests"),
         *(("", trait, "all some") for trait in ("staff", "group:night shift", "tenant:a:b")),
         *(("", trait, "all") for trait in ("authenticated", "group:night")),
     ],
-)
+)  # fmt: skip
 def test_only_rules_whose_methods_and_audience_fit_or_are_not_named(method: str, traits: str, rules: str) -> None:
     assert matched(CONDITIONS, Asked("authenticated", traits), method=method) == rules.split()
     assert matched(CONDITIONS, method=method, rule="writes") == ["writes"] * (method in ("POST", "PUT"))
