@@ -129,42 +129,29 @@ def test_a_receipt_has_what_was_charged_under_rules_that_count_some_answers(stor
     assert (refused.allowed, refused.receipt) == (False, None)
 
 
-async def test_in_batches_of_an_event_loop(redis_url: str, clock: FrozenClock) -> None:
-    store = RedisStore(redis_url, clock=clock, deadline=5.0)
-    rule = REFUNDABLE[3]
-    decisions = await asyncio.gather(*(arun(decide_charges((charge(rule, "user:1", 1),)), store) for _ in range(20)))
-    allowed = [decision for decision in decisions if decision.allowed]
-    assert len(allowed) == 5
-    assert all(await asyncio.gather(*(arun(refund_charges(decision.receipt), store) for decision in allowed)))
-    assert left(store, rule) == 5
+@pytest.fixture
+def away(redis_server: RedisServer) -> Any:
+    return RedisStore("redis://127.0.0.1:1/0")
 
 
-class TestWithoutRedis:
-    """What this process decided by itself goes back to itself; what Redis decided stays charged."""
+@each_kind
+def test_what_a_process_decided_without_redis_goes_back_to_itself(rule: Rule, away: Any) -> None:
+    decisions = [take(away, rule) for _ in range(6)]
+    assert [decision.allowed for decision in decisions] == [True] * 5 + [False]
+    assert decisions[0].degraded and decisions[0].receipt is not None and decisions[0].receipt.locally
+    assert refund(away, decisions[0].receipt)
+    assert take(away, rule).allowed
+    assert take(away, replace(rule, on_store_failure="allow")).receipt is None, "nor was it ever charged"
 
-    @pytest.fixture
-    def away(self, redis_server: RedisServer) -> Any:
-        return RedisStore("redis://127.0.0.1:1/0")
 
-    @each_kind
-    def test_decided_here_given_back_here(self, rule: Rule, away: Any) -> None:
-        decisions = [take(away, rule) for _ in range(6)]
-        assert [decision.allowed for decision in decisions] == [True] * 5 + [False]
-        assert decisions[0].degraded and decisions[0].receipt is not None and decisions[0].receipt.locally
-        assert refund(away, decisions[0].receipt)
-        assert take(away, rule).allowed
-
-    def test_let_through_unasked_was_never_charged(self, away: Any) -> None:
-        assert take(away, replace(REFUNDABLE[0], on_store_failure="allow")).receipt is None
-
-    @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
-    def test_what_redis_decided_stays_charged(
-        self, on_loop: bool, away: Any, redis_url: str, clock: FrozenClock
-    ) -> None:
-        there = RedisStore(redis_url, clock=clock, deadline=5.0)
-        paid = take(there, REFUNDABLE[0]).receipt
-        assert (asyncio.run(arun(refund_charges(paid), away)) if on_loop else refund(away, paid)) is False
-        assert left(there, REFUNDABLE[0]) == 4
+@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+def test_what_redis_decided_stays_charged_while_it_is_away(
+    on_loop: bool, away: Any, redis_url: str, clock: FrozenClock
+) -> None:
+    there = RedisStore(redis_url, clock=clock, deadline=5.0)
+    paid = take(there, REFUNDABLE[0]).receipt
+    assert (asyncio.run(arun(refund_charges(paid), away)) if on_loop else refund(away, paid)) is False
+    assert left(there, REFUNDABLE[0]) == 4
 
 
 KINDS = [*MEASURED_WINDOWS, *MEASURED_BUCKETS]
@@ -258,63 +245,34 @@ def test_where_redis_is_away_a_call_reserves_no_more_than_the_share_of_its_proce
     assert away[0].retry_after is not None
 
 
-@pytest.fixture(scope="module")
-def ticking() -> FrozenClock:
-    return FrozenClock()
-
-
-@pytest.fixture(scope="module")
-def shared(redis_server: RedisServer, ticking: FrozenClock) -> RedisStore:
-    return RedisStore(redis_server.url, clock=ticking, prefix="settle", deadline=5.0)
-
-
 CALLS = st.tuples(st.integers(1, 60), st.integers(0, 250))
 EVENTS = st.lists(CALLS | st.integers(0, 5), max_size=24)
 
 
 @given(st.sampled_from(KINDS), EVENTS)
 @pytest.mark.row("B09")
-def test_calls_in_flight_overspend_by_no_more_than_their_reserves_were_wrong(
-    redis_server: RedisServer, shared: RedisStore, ticking: FrozenClock, rule: Rule, events: list[Any]
-) -> None:
+def test_calls_in_flight_overspend_by_no_more_than_their_reserves_were_wrong(rule: Rule, events: list[Any]) -> None:
     """A pair begins a call that reserves and comes to so much; a number ends that one of those in flight."""
-    with redis_server.client() as client:
-        client.flushall()
-    stores: list[Any] = [MemoryStore(ticking), shared]
-    flying: list[tuple[tuple[int, int], list[Decision]]] = []
+    store = MemoryStore(FrozenClock())
+    flying: list[tuple[tuple[int, int], Decision]] = []
     together: list[tuple[int, int]] = []  # in flight when the last one passed
-    passed: list[int] = []
-
-    ended: list[int] = []
-    over = 0
-
-    def end(number: int) -> None:
-        nonlocal over
-        (_, used), decisions = flying.pop(number)
-        ended.append(used)
-        over = max(over, sum(ended) + sum(reserve for (reserve, _), _ in flying) - 100)
-        for store, decision in zip(stores, decisions, strict=True):
+    passed, ended, over = list[int](), list[int](), 0
+    for event in [*events, *[0] * len(events)]:
+        if isinstance(event, tuple):
+            decision = reserve(store, rule, event[0])
+            if decision.allowed:
+                flying.append((event, decision))
+                together = [call for call, _ in flying]
+                passed.append(event[1])
+        elif flying:
+            (_, used), decision = flying.pop(event % len(flying))
+            ended.append(used)
+            over = max(over, sum(ended) + sum(reserved for (reserved, _), _ in flying) - 100)
             correct(store, decision, used)
-
-    for event in events:
-        if isinstance(event, int):
-            if flying:
-                end(event % len(flying))
-            continue
-        decisions = [reserve(store, rule, event[0]) for store in stores]
-        assert decisions[0] == decisions[1]
-        if decisions[0].allowed:
-            flying.append((event, decisions))
-            together = [call for call, _ in flying]
-            passed.append(event[1])
-    while flying:
-        end(0)
     assert sum(passed) <= measured_most(100, together)
-    for store in stores:
-        after = take(store, rule, commit=False)
-        left = max(0, 100 - sum(passed))
-        # A log keeps no more than its limit: what in-flight calls had above it is forgotten.
-        assert left <= after.remaining <= left + (over if rule.algorithm == "sliding_log" else 0)
-        if rule in MEASURED_BUCKETS:
-            assert rule.rate is not None
-            assert (after.retry_after or 0) <= 101 * rule.rate.window / rule.rate.limit + 1e-3
+    after, due = take(store, rule, commit=False), max(0, 100 - sum(passed))
+    # A log keeps no more than its limit: what in-flight calls had above it is forgotten.
+    assert due <= (after.remaining or 0) <= due + (over if rule.algorithm == "sliding_log" else 0)
+    if rule in MEASURED_BUCKETS:
+        assert rule.rate is not None
+        assert (after.retry_after or 0) <= 101 * rule.rate.window / rule.rate.limit + 1e-3

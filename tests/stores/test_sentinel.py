@@ -1,4 +1,4 @@
-"""A master that Sentinels watch: exact, and soon back after it has died or hung."""
+"""A master that Sentinels watch: exact, soon back after it has died or hung, and left when it is cut off from them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from redis.sentinel import MasterNotFoundError
 
+from django_throttle.conf import Conf
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from django_throttle.stores.addresses import Host
+from django_throttle.stores.clients import KnownPrimary, PrimarySearch
 from tests.conftest import immortal_keys
 from tests.crew import Crew, hammer
 from tests.failover import DEADLINE, LOAD, calling, errors_since
-from tests.fleet import DOWN_AFTER, READY, Sentinels
+from tests.fleet import DOWN_AFTER, READY, Guarded, GuardedSentinels, Sentinels
 from tests.records import records
 from tests.servers import slack, wait_until
 
@@ -168,3 +172,99 @@ def test_after_a_failover_decisions_resume(
         assert outage < slack(DOWN_AFTER + 2.5)
         assert slowest < slack(DEADLINE + 0.05)
     assert errors_since(struck, caplog.records) == []
+
+
+BEAT = Conf().BEAT_INTERVAL
+
+
+@pytest.fixture
+def guarded(servers: None) -> Iterator[GuardedSentinels]:
+    with GuardedSentinels() as servers_of_two_users:
+        yield servers_of_two_users
+
+
+@pytest.mark.usefixtures("stopwatch")
+@pytest.mark.agent
+@pytest.mark.row("F31", "R15")
+def test_both_drivers_leave_it_within_a_beat(guarded: GuardedSentinels, figure: Callable[..., None]) -> None:
+    """At most two limits pass, the old master's and the new one's, and the old one counts nothing from then on."""
+    old = guarded.master()
+    assert isinstance(old, Guarded)
+    store = RedisStore(guarded.url, deadline=5.0)
+    limiter = Limiter([EXACT[0]], store)
+    admitted = [0]
+
+    async def use_both() -> bool:
+        """Whether both drivers are decided by the new master."""
+        admitted[0] += limiter.acquire("user:1").allowed
+        admitted[0] += (await limiter.aacquire("user:1")).allowed
+        limiter.acquire("user:2", cost=0)
+        await asyncio.sleep(0.02)
+        return store.transport.failovers > 0
+
+    async def follow() -> float:
+        while not admitted[0]:
+            await use_both()
+        old.cut_off()
+        while await asyncio.to_thread(guarded.master) is old:
+            await use_both()
+        named = time.monotonic()
+        async with asyncio.timeout(READY):
+            while not await use_both():
+                pass
+        left = time.monotonic() - named
+        before = commands(old)
+        for _ in range(50):
+            await use_both()
+        assert commands(old) == before, "the old master is still asked"
+        return left
+
+    took = asyncio.run(follow())
+    figure("left after, with the agent's beat of 5 s,", took, "s")
+    figure(f"passed of {LIMIT}", admitted[0])
+    assert took < slack(BEAT + 0.5)
+    assert LIMIT <= admitted[0] <= 2 * LIMIT
+
+
+def commands(server: Guarded) -> int:
+    """The scripts that it has run."""
+    with server.client() as client:
+        return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+def reply(port: int, epoch: int, flags: str = "master") -> list[str]:
+    return ["ip", "10.0.0.1", "port", str(port), "flags", flags, "config-epoch", str(epoch)]
+
+
+def asked(
+    primary: PrimarySearch[str], answers: dict[str, list[str] | Exception], *, everyone: bool = False
+) -> list[str]:
+    """Who is asked until the primary is found."""
+    search, found = primary.search(everyone=everyone), list[str]()
+    try:
+        found.append(next(search))
+        while True:
+            answer = answers[found[-1]]
+            found.append(search.throw(answer) if isinstance(answer, Exception) else search.send(answer))
+    except StopIteration:
+        return found
+
+
+def test_the_sentinel_that_knows_of_the_latest_failover_is_right() -> None:
+    moves: list[Host | None] = []
+    known = KnownPrimary(lambda: moves.append(known.host))
+    primary = PrimarySearch(["cut off", "b", "c"], "dt", known)
+    before: dict[str, list[str] | Exception] = dict.fromkeys(("cut off", "b", "c"), reply(1, 0))
+    assert asked(primary, before) == ["cut off"]
+    after: dict[str, list[str] | Exception] = {**before, "b": TimeoutError(), "c": reply(2, 1)}
+    assert asked(primary, after, everyone=True) == ["cut off", "b", "c"]
+    assert (known.host, moves) == (("10.0.0.1", 2), [("10.0.0.1", 2)])
+    assert known.is_former("10.0.0.1", 1) and not known.is_former("10.0.0.1", 2)
+    assert asked(primary, {**after, "c": TimeoutError(), "b": reply(2, 1)}) == ["c", "cut off", "b"]
+    down = {**after, "c": reply(2, 1, "master,o_down"), "b": TimeoutError()}
+    with pytest.raises(MasterNotFoundError):
+        asked(primary, down)
+    assert known.host == ("10.0.0.1", 2), "whoever knows less is not believed"
+    anew: dict[str, list[str] | Exception] = dict.fromkeys(("cut off", "b", "c"), reply(3, 0))
+    assert len(asked(primary, anew)) == 3, "Sentinels that have been set up anew begin to count"
+    assert (known.host, known.epoch) == (("10.0.0.1", 3), 0)
