@@ -8,6 +8,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,23 +35,16 @@ def proxy(redis_url: str, redis_server: RedisServer) -> Iterator[Proxy]:
         yield between
 
 
-@pytest.fixture(params=["sync", "async"])
-def release(request: pytest.FixtureRequest) -> Callable[[Limiter, Lease], None]:
-    if request.param == "sync":
-        return lambda limiter, lease: limiter.release(lease)
-    return lambda limiter, lease: asyncio.run(limiter.arelease(lease))
-
-
-def test_a_release_of_nothing_does_not_close_an_open_breaker(
-    release: Callable[[Limiter, Lease], None], redis_url: str
-) -> None:
+@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+def test_a_release_of_nothing_does_not_close_an_open_breaker(on_loop: bool, redis_url: str) -> None:
     store: Any = RedisStore(redis_url, deadline=5.0)
     now = 0.0
     store.breaker = Breaker(clock=lambda: now)
     for _ in range(5):
         store.breaker.failed()
     now = 3600.0
-    release(Limiter([CAP], store), Lease("never-taken", ((CAP.id, "user:1"),)))
+    limiter, nothing = Limiter([CAP], store), Lease("never-taken", ((CAP.id, "user:1"),))
+    asyncio.run(limiter.arelease(nothing)) if on_loop else limiter.release(nothing)
     assert store.breaker.is_open
     assert store.breaker.admit() == 0.0, "it was not the probe either"
 
@@ -127,10 +121,13 @@ def test_each_outage_has_one_line_at_its_end(proxy: Proxy, caplog: pytest.LogCap
 @pytest.mark.parametrize("reply", [b"", b"\0" * 40, b"\0" * 5], ids=len)
 def test_a_reply_of_another_length_is_a_failure_like_any_other(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
     rules = [Rule("one", "5/hour"), Rule("two", "5/hour", on_store_failure="deny")]
-    with Stranger(reply) as server:
-        limiter = Limiter(rules, RedisStore(server.url, deadline=5.0))
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), partial(Stranger, reply)) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True, args=(0.01,)).start()
+        limiter = Limiter(rules, RedisStore(f"redis://127.0.0.1:{server.server_address[1]}/0", deadline=5.0))
         for decision in (limiter.acquire("user:1"), asyncio.run(both(limiter))):
             assert (decision.degraded, decision.unavailable, decision.cause) == (True, True, Cause.BUG)
+        server.shutdown()
     assert "Redis refuses a script" in caplog.text
 
 
@@ -139,31 +136,17 @@ async def both(limiter: Limiter) -> Decision:
     return first
 
 
-class Stranger(socketserver.ThreadingTCPServer):
+class Stranger(socketserver.StreamRequestHandler):
     """Speaks the protocol, but answers every script with the same text."""
 
-    daemon_threads = True
+    def __init__(self, reply: bytes, *args: Any) -> None:
+        self.answer = b"$%d\r\n%b\r\n" % (len(reply), reply)
+        super().__init__(*args)
 
-    def __init__(self, reply: bytes) -> None:
-        super().__init__(("127.0.0.1", 0), Talk)
-        self.reply = reply
-        threading.Thread(target=self.serve_forever, daemon=True, args=(0.01,)).start()
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.server_address[1]}/0"
-
-    def __exit__(self, *error: object) -> None:
-        self.shutdown()
-        super().__exit__(*error)
-
-
-class Talk(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         while head := self.rfile.readline():
             parts = [self.rfile.read(int(self.rfile.readline()[1:]) + 2) for _ in range(int(head[1:]))]
-            reply: Any = self.server.reply  # type: ignore[attr-defined]
-            self.wfile.write(b"$%d\r\n%b\r\n" % (len(reply), reply) if parts[0].startswith(b"EVAL") else b"+OK\r\n")
+            self.wfile.write(self.answer if parts[0].startswith(b"EVAL") else b"+OK\r\n")
 
 
 CROWD = 1000
