@@ -210,8 +210,7 @@ def somebody(group: str = "", **options: Any) -> User:
 def test_nobody_is_exempt_for_what_he_says_of_himself(enforce: Enforce, where: str) -> None:
     Group.objects.create(name="partners")
     enforce(
-        api={"rate": "2/min", "audience": ["anonymous"]},
-        few={"rate": "9/min", "audience": ["staff", "group:partners"]},
+        api={"rate": "2/min", "audience": ["anonymous"]}, few={"rate": "9/min", "audience": ["staff", "group:partners"]}
     )
     forged = {**FORGED, "Cookie": "is_staff=1; user=boss"}
     assert admitted([Client().get(f"{where}?user=boss&is_staff=1", headers=forged) for _ in range(5)]) == 2
