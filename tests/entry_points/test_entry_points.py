@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from asgiref.testing import ApplicationCommunicator
+from django.core.handlers.asgi import ASGIHandler
+from django.core.signals import request_finished, request_started
 
-from django_throttle import limiter
+from django_throttle import limiter, rulebook
+from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Decide, Refund
-from django_throttle.limiter import Limiter
+from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.stores import RedisStore, get_store
+from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
 from tests.entry_points.table import ALLOWED, REFUSED, UNAVAILABLE, EntryPoint, Http, entry_points
 from tests.inside import commands_to, count_in
+from tests.sockets.guarded import becomes
 
 pytestmark = pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -163,6 +171,12 @@ OVERRIDES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {  # what ca
 }
 
 
+@entry_points()
+def test_where_all_rules_are_shadows(enforce: Enforce, entry_point: EntryPoint) -> None:
+    enforce(api=rule(entry_point), SHADOW=True)
+    assert verdicts(entry_point, 4) == [ALLOWED] * 4
+
+
 @entry_points("override")
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_overrides(enforce: Enforce, entry_point: EntryPoint, override: Any, clock: FrozenClock, name: str) -> None:
@@ -291,3 +305,71 @@ def test_who_goes_away_while_waiting_holds_nothing(enforce: Enforce, entry_point
         assert len(get_store().leases) == 0
     assert seconds == [30, 30, 30]
     assert remaining(entry_point, options) == 2
+
+
+TURNS = {**QUEUE, "key": "everyone"}
+CAP = {"limit": 20, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
+
+
+def call() -> Facts:
+    return Facts("any", ("request", "inflight"), SameByEveryKey())
+
+
+async def test_asynchronous_calls_wait_side_by_side(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+    enforce(queue=TURNS)
+    await rulebook.acurrent()  # the first reading would shuffle them
+    arrived, everybody = [], asyncio.Event()
+
+    async def asleep(seconds: float) -> None:
+        arrived.append(seconds)
+        if len(arrived) == 2:
+            everybody.set()
+        await everybody.wait()
+
+    monkeypatch.setattr(limiter, "asyncio", SimpleNamespace(sleep=asleep))
+    async with asyncio.timeout(20):
+        decisions = await asyncio.gather(*(adecide(call()) for _ in range(5)))
+    assert [decision.delay for decision in decisions if decision.allowed] == [0, 30, 60]
+    assert (await adecide(call(), commit=False)).allowed is False, "asking only does not wait"
+
+
+async def test_a_wait_takes_its_time(enforce: Enforce) -> None:
+    """By the real clocks, for once."""
+    enforce(queue=TURNS | {"rate": "50/s"})
+    began = time.monotonic()
+    assert (decide(call()).delay, decide(call()).delay, (await adecide(call())).delay) == (0, 0.02, 0.04)
+    assert time.monotonic() - began >= 0.06
+
+
+def test_who_is_ended_while_the_call_is_reported_holds_nothing(
+    enforce: Enforce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    store = enforce(queue=TURNS, cap=CAP)
+    decide(call())
+    monkeypatch.setattr(limiter, "time", SimpleNamespace(sleep=bool))
+    monkeypatch.setattr("django_throttle.observe.reports.tell", end)
+    with pytest.raises(SystemExit):
+        decide(call())
+    assert len(store.leases) == 1
+
+
+@pytest.mark.parametrize("path", ["/async-middleware/ok", "/async-decorated/ok"])
+async def test_a_client_that_leaves_while_it_waits(
+    enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = site.__name__, site.MIDDLEWARE
+    for signal in (request_started, request_finished):
+        monkeypatch.setattr(signal, "send", lambda **_: None)  # there is no database here
+        monkeypatch.setattr(signal, "asend", AsyncMock())
+    limit = Limiter([Rule("api", **TURNS)], enforce(api=TURNS))
+    assert (await limit.aacquire("everyone")).allowed
+    scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b"", "client": None}
+    line = ApplicationCommunicator(ASGIHandler(), {**scope, "http_version": "1.1", "server": ("testserver", 80)})
+    await line.send_input({"type": "http.request", "body": b"", "more_body": False})
+    await becomes(lambda: limit.peek("everyone").remaining == 1)
+    await line.send_input({"type": "http.disconnect"})
+    await becomes(lambda: limit.peek("everyone").remaining == 2)
+    await line.wait(10)

@@ -133,9 +133,9 @@ async def test_publishers_groups_and_accounts_have_budgets_of_their_own(enforce:
 async def test_who_publishes_is_said_so_that_it_can_be_counted(enforce: Enforce) -> None:
     enforce(news=TEN)
     with pytest.raises(TypeError, match="publisher is a consumer"):
-        await throttled_group_send("news", MESSAGE, publisher=None)
+        await refusal("news", None)
     with pytest.raises(InvalidIdent):
-        await throttled_group_send("news", MESSAGE, publisher="")
+        await refusal("news", "")
 
 
 async def test_cancelled_while_joining_nobody_is_counted(enforce: Enforce) -> None:

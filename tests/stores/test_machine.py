@@ -8,7 +8,6 @@ changed.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,10 +25,9 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from django_throttle.core import Decision, Rate, Rule
+from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import settlement
 from django_throttle.core.decide import refund_charges, settle_charges
-from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import run
@@ -48,8 +46,13 @@ ZONES = st.sampled_from([None, "UTC", "Europe/Berlin", "America/New_York", "Asia
 HOUR = 3_600_000_000
 LAST = 2**52  # the year 2112
 # Shares of a rule's window; microseconds; an hour forth and back.
-JUMPS = st.floats(0, 1) | st.sampled_from([0.5, 1.0, 2.0]) | st.integers(-2, 2) | st.sampled_from([-HOUR, HOUR])
-BACK = st.floats(-3, 0)
+JUMPS = (
+    st.floats(0, 1)
+    | st.floats(-3, 1)
+    | st.sampled_from([0.5, 1.0, 2.0])
+    | st.integers(-2, 2)
+    | st.sampled_from([-HOUR, HOUR])
+)
 COSTS = st.integers(1, 3) | st.integers(0, 6000)
 CALLS = st.tuples(st.sampled_from(IDENTS), COSTS)
 ACTIONS = st.sampled_from(["reject", "reject", "reject", "shadow"])
@@ -123,15 +126,10 @@ class Histories(RuleBasedStateMachine):
         assert changed <= {b"{p}", *(tag_of(self.redis.key("", ident).encode()) for ident in writers)}
         self.passed += [pair for pair in zip(wanted, found, strict=True) if pair[0].allowed]
         (ident, cost), decision = calls[-1], found[-1]
-        if cost and not decision.allowed and decision.retry_after and not self.waits_for_a_slot(decision):
+        # A refused call may have taken the last unit of a rule that counts it and would have let it pass.
+        is_told = len(self.parts()) == 1 or not any(part.count_denied for part in self.parts())
+        if cost and is_told and not decision.allowed and decision.retry_after and not self.waits_for_a_slot(decision):
             self.retry_is_exact(ident, cost, decision.retry_after)
-
-    @rule(ident=st.sampled_from(IDENTS), cost=COSTS)
-    def peek(self, ident: str, cost: int) -> None:
-        before = self.values()
-        wanted = self.on(self.memory).peek(ident, cost)
-        assert self.on(self.redis).peek(ident, cost) == wanted
-        assert self.values() == before
 
     @rule(ident=st.sampled_from(IDENTS), on_loop=st.booleans())
     def reset(self, ident: str, on_loop: bool) -> None:
@@ -159,20 +157,6 @@ class Histories(RuleBasedStateMachine):
         if self.edited:
             self.expire()
 
-    @rule(of=st.integers(0, 9), jump=BACK)
-    def clock_goes_back(self, of: int, jump: float) -> None:
-        self.clock_goes_on(of, jump)
-
-    @rule(of=st.integers(0, 9), limit=LIMITS)
-    def another_limit(self, of: int, limit: int) -> None:
-        old = self.rules[of % len(self.rules)]
-        rates = tuple(Rate(limit, rate.window) for rate in old.rates)
-        with suppress(InvalidRule):  # a burst too long to count, a cost above the limit
-            if old.rate is not None:
-                self.edit(of, replace(old, rate=replace(old.rate, limit=limit), limit=None))
-            else:
-                self.edit(of, replace(old, rates=rates, limit=limit if old.is_concurrency else None))
-
     @rule(of=st.integers(0, 9), data=st.data())
     def another_rule_of_that_name(self, of: int, data: st.DataObject) -> None:
         self.edit(of, data.draw(any_rule(self.rules[of % len(self.rules)].name)))
@@ -185,19 +169,16 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def the_stores_agree(self) -> None:
+        before = self.values()
         for ident in IDENTS if self.rules else ():
             wanted = self.on(self.memory).peek(ident)
             assert self.on(self.redis).peek(ident) == wanted, ident
             assert self.wait_for(self.on(self.redis).apeek(ident)) == wanted, ident
+        assert self.values() == before, "asking changes nothing"
 
     @invariant()
     def every_key_has_a_time_to_live(self) -> None:
         assert [key for key in self.client.keys("*") if self.client.pttl(key) == -1] == []
-
-    @invariant()
-    def nobody_shares_a_key(self) -> None:
-        pairs = [(part.id, ident) for part in self.parts() for ident in IDENTS]
-        assert len({self.redis.key(*pair) for pair in pairs}) == len(pairs)
 
     def teardown(self) -> None:
         self.wait_for(self.loop.shutdown_asyncgens())
@@ -246,7 +227,7 @@ class Histories(RuleBasedStateMachine):
         elif value := self.client.get(key):
             left = records(value)
             left.pop(kept_id(rule_id), None)
-            self.client.set(key, written(left), keepttl=True)
+            self.client.set(key, written(left), keepttl=True) if left else self.client.delete(key)
 
     def values(self) -> dict[bytes, bytes]:
         keys = self.client.keys()

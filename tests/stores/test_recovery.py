@@ -8,6 +8,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -117,6 +118,20 @@ def test_each_outage_has_one_line_at_its_end(proxy: Proxy, caplog: pytest.LogCap
         assert down.startswith("Redis does not answer") and re.fullmatch(r"Redis answers again, after \d+\.\d s", up)
 
 
+def test_threads_of_one_stall_are_one_failure(proxy: Proxy) -> None:
+    """And five stalls open the breaker."""
+    store: Any = RedisStore(proxy.url, deadline=0.2)
+    limiter = Limiter([Rule("rate", "1000/hour")], store)
+    assert not limiter.acquire("user:1").degraded
+    proxy.set("dead")
+    with ThreadPoolExecutor(10) as threads:
+        assert all(decision.degraded for decision in threads.map(limiter.acquire, ["user:1"] * 10))
+    for _ in range(4):
+        assert store.breaker.is_failing and not store.breaker.is_open
+        limiter.acquire("user:1")
+    assert store.breaker.is_open
+
+
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("reply", [b"", b"\0" * 40, b"\0" * 5], ids=len)
 def test_a_reply_of_another_length_is_a_failure_like_any_other(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
@@ -195,6 +210,18 @@ async def test_one_that_nobody_waits_for_is_lost_by_no_failure(proxy: Proxy, red
     proxy.cut()
     await asyncio.to_thread(Reconciler(store).resend)
     assert (await Limiter([SOCKETS], RedisStore(redis_url, deadline=5.0)).apeek("user:1")).remaining == LIMIT
+
+
+async def test_one_that_is_cancelled_keeps_none_of_the_others(redis_url: str) -> None:
+    store = RedisStore(redis_url, deadline=5.0)
+    limiter = Limiter([SOCKETS], store)
+    tasks = [asyncio.create_task(limiter.arelease(lease)) for lease in await crowd(limiter, 10)]
+    await asyncio.sleep(0)
+    tasks[5].cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(error) for error in done if error] == [asyncio.CancelledError]
+    await asyncio.to_thread(Reconciler(store).resend)
+    assert (await limiter.apeek("user:1")).remaining == LIMIT
 
 
 async def test_one_that_comes_while_others_are_on_their_way_is_not_overtaken_either(servers: None) -> None:

@@ -76,12 +76,12 @@ def test_a_rested_connection_that_the_server_has_closed_is_noticed(
 
 
 @pytest.fixture
-def pool(redis_url: str) -> Iterator[Callable[[int], Pool]]:
-    """Makes a pool of so many connections."""
+def pool(redis_url: str) -> Iterator[Callable[..., Pool]]:
+    """Makes a pool of so many connections, for which callers wait for so long."""
     pools: list[Pool] = []
 
-    def make(size: int) -> Pool:
-        pools.append(Pool(sync_client(find_address(redis_url).settings, 5.0, size).connection_pool, size, 5.0))
+    def make(size: int, seconds: float = 5.0) -> Pool:
+        pools.append(Pool(sync_client(find_address(redis_url).settings, 5.0, size).connection_pool, size, seconds))
         return pools[-1]
 
     yield make
@@ -89,7 +89,7 @@ def pool(redis_url: str) -> Iterator[Callable[[int], Pool]]:
         each.close_idle()
 
 
-def test_nobody_overtakes_those_who_wait(pool: Callable[[int], Pool]) -> None:
+def test_nobody_overtakes_those_who_wait(pool: Callable[..., Pool]) -> None:
     line = pool(1)
     held, order = line.post([PING]), []
 
@@ -107,7 +107,7 @@ def test_nobody_overtakes_those_who_wait(pool: Callable[[int], Pool]) -> None:
     assert order == ["waiter", "newcomer"]
 
 
-def test_nobody_waits_beside_a_free_connection(pool: Callable[[int], Pool]) -> None:
+def test_nobody_waits_beside_a_free_connection(pool: Callable[..., Pool]) -> None:
     line = pool(2)
     held, done = [line.post([PING]) for _ in range(2)], threading.Event()
 
@@ -127,7 +127,16 @@ def test_nobody_waits_beside_a_free_connection(pool: Callable[[int], Pool]) -> N
     line.drop(newcomer)
 
 
-def test_a_reply_of_any_shape_and_size_is_read(pool: Callable[[int], Pool]) -> None:
+def test_waiting_ends_with_the_error_of_a_pool(pool: Callable[..., Pool]) -> None:
+    line = pool(1, 0.01)
+    held = line.post([PING])
+    with pytest.raises(sync_pool.RedisConnectionError, match="Too many connections"):
+        ask(line, "PING")
+    line.collect(held, 1)
+    assert ask(line, "PING") in (b"PONG", True)
+
+
+def test_a_reply_of_any_shape_and_size_is_read(pool: Callable[..., Pool]) -> None:
     line = pool(1)
     large = b"x" * 200_000  # more than one read takes
     with Deadline(5.0):
