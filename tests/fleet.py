@@ -58,18 +58,18 @@ class Guarded(RedisServer):
             client.execute_command("CLIENT", "KILL", "USER", "watch")
 
 
-class Sentinels:
+class Sentinels(ExitStack):
     """A master, its replica, and three Sentinels; the two servers change places at every failover."""
 
     credentials = ""
     watching: tuple[str, ...] = ()
 
     def __init__(self) -> None:
-        self._stack = ExitStack()
-        first = self._stack.enter_context(self.server())
-        self.servers = [first, self._stack.enter_context(self.server("--replicaof", "127.0.0.1", str(first.port)))]
+        super().__init__()
+        first = self.enter_context(self.server())
+        self.servers = [first, self.enter_context(self.server("--replicaof", "127.0.0.1", str(first.port)))]
         wait_until(lambda: self._link(self.servers[1]) == "up", timeout=READY)
-        self.sentinels = [self._stack.enter_context(Sentinel(first.port, *self.watching)) for _ in range(3)]
+        self.sentinels = [self.enter_context(Sentinel(first.port, *self.watching)) for _ in range(3)]
         self.settle()
 
     def server(self, *options: str) -> RedisServer:
@@ -107,12 +107,6 @@ class Sentinels:
             return str(client.info("replication").get("master_link_status"))
         return "down"
 
-    def __enter__(self) -> Sentinels:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
 
 class GuardedSentinels(Sentinels):
     """Their servers can be cut off from them, and go on."""
@@ -124,16 +118,16 @@ class GuardedSentinels(Sentinels):
         return Guarded(*options)
 
 
-class RedisCluster:
+class RedisCluster(ExitStack):
     """So many ``masters``, and ``replicas`` for each."""
 
     def __init__(self, replicas: int = 1, *options: str, masters: int = 3) -> None:
         self.cli = need_binary("redis-cli")
         settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", f"{NODE_TIMEOUT * 1000:.0f}")
         more = ("--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no")
-        self._stack = ExitStack()
+        super().__init__()
         self.nodes = [
-            self._stack.enter_context(RedisServer(*SYNC, *settings, *more, *options, port=_bus_port()))
+            self.enter_context(RedisServer(*SYNC, *settings, *more, *options, port=_bus_port()))
             for _ in range(masters + masters * replicas)
         ]
         hosts = [f"127.0.0.1:{node.port}" for node in self.nodes]
@@ -181,9 +175,8 @@ class RedisCluster:
             state = str(client.execute_command("CLUSTER", "INFO"))
             nodes = str(client.execute_command("CLUSTER", "NODES"))
             up = client.info("replication").get("master_link_status", "up") == "up"
-            return (
-                "cluster_state:ok" in state and "fail" not in nodes and nodes.count("\n") >= len(self.nodes) - 1 and up
-            )
+            knows_all = "fail" not in nodes and nodes.count("\n") >= len(self.nodes) - 1
+            return "cluster_state:ok" in state and knows_all and up
         return False
 
     def _slots(self) -> list[Any]:
@@ -194,12 +187,6 @@ class RedisCluster:
 
     def _by_port(self, port: int) -> RedisServer:
         return next(node for node in self.nodes if node.port == port)
-
-    def __enter__(self) -> RedisCluster:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
 
 
 def _bus_port() -> int:

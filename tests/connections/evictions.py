@@ -74,17 +74,13 @@ def lose(door: Door, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
     link = door.store.transport
     send, asend = link.send_all, link.asend_all
 
-    def send_all(calls: Any, *rest: Any) -> Any:
-        replies = send(calls, *rest)
+    def arrive(calls: Any, replies: Any) -> Any:
         if is_eviction(calls):
             raise error
         return replies
 
     async def asend_all(calls: Any, *rest: Any) -> Any:
-        replies = await asend(calls, *rest)
-        if is_eviction(calls):
-            raise error
-        return replies
+        return arrive(calls, await asend(calls, *rest))
 
-    monkeypatch.setattr(link, "send_all", send_all)
+    monkeypatch.setattr(link, "send_all", lambda calls, *rest: arrive(calls, send(calls, *rest)))
     monkeypatch.setattr(link, "asend_all", asend_all)
