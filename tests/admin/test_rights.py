@@ -93,25 +93,22 @@ PAGES: dict[str, tuple[Callable[[Site], str], set[str]]] = {
     "connections": (lambda site: url("throttleconnection_changelist"), CONNECTIONS),
     "rows of connections": (lambda site: url("throttleconnection_changelist") + "?part=rows", CONNECTIONS),
 }
+OF_OVERRIDES = url("throttleoverride_changelist")
 TYPED = {"kind": "ip", "value": "192.0.2.8", "effect": "block", "lasting": "7200", "reason": "x", "rules": "*"}
 #: What is posted to do something, and the permissions all of which it takes.
 ACTIONS: dict[str, tuple[Callable[[Site], tuple[str, dict[str, Any]]], set[str]]] = {
-    "end an override": (
-        lambda site: (url("throttleoverride_changelist"), {"action": "end_now", "_selected_action": site.override.pk}),
-        {"change_throttleoverride"},
-    ),
-    "extend an override": (
-        lambda site: (url("throttleoverride_changelist"), {"action": "extend", "_selected_action": site.override.pk}),
-        {"change_throttleoverride"},
-    ),
+    **{
+        f"{action} an override": (
+            lambda site, action=action: (OF_OVERRIDES, {"action": action, "_selected_action": site.override.pk}),
+            {"change_throttleoverride"},
+        )
+        for action in ("end_now", "extend")
+    },
     "add an override": (lambda site: (url("throttleoverride_add"), TYPED), {"add_throttleoverride"}),
     "promote": (lambda site: (url("promote", site.candidate.pk), {}), {"change_throttlerule"}),
     "discard": (lambda site: (url("discard", site.candidate.pk), {}), {"change_throttlerule"}),
     "revert": (lambda site: (url("revert", site.edit.pk), {}), {"change_throttlerule"}),
-    "delete a rule": (
-        lambda site: (url("throttlerule_delete", site.rule.pk), {"post": "yes"}),
-        {"delete_throttlerule"},
-    ),
+    "delete": (lambda site: (url("throttlerule_delete", site.rule.pk), {"post": "yes"}), {"delete_throttlerule"}),
     "close a connection": (
         lambda site: (url("throttleconnection_close"), {"uid": site.store.leases.uid, "socket": "a"}),
         {"view_throttleconnection", "close_throttleconnection"},
@@ -180,8 +177,6 @@ def test_an_action_takes_all_its_rights_a_post_and_a_token(site: Site, action: s
 
 
 LISTS = ("throttlerule", "throttleoverride", "throttlecandidate", "throttlechange", "throttleconnection")
-
-
 EVIL = f"{NASTY}</script><script>alert(1)</script>"
 
 

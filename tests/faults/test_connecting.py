@@ -182,10 +182,8 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]]
 
     def put(answer: Callable[[], object]) -> None:
         def ask(host: Any, *arguments: Any, **options: Any) -> Any:
-            if host == "redis.invalid":
-                answer()
-                host = "127.0.0.1"
-            return usual(host, *arguments, **options)
+            is_ours = host == "redis.invalid" and (answer() or True)
+            return usual("127.0.0.1" if is_ours else host, *arguments, **options)
 
         monkeypatch.setattr(socket, "getaddrinfo", ask)
 

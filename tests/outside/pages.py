@@ -21,18 +21,8 @@ RST = re.compile(
 FENCED = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 AT_THE_END = ", at the end"
 # What a block that belongs into the settings sets, one of these at least.
-SETTINGS = {
-    "AUTHENTICATION_BACKENDS",
-    "CACHES",
-    "CHANNEL_LAYERS",
-    "DJANGO_THROTTLE",
-    "INSTALLED_APPS",
-    "LOGGING",
-    "MIDDLEWARE",
-    "REST_FRAMEWORK",
-    "RULES",
-    "TEST_RUNNER",
-}
+SETTINGS = {"AUTHENTICATION_BACKENDS", "CACHES", "CHANNEL_LAYERS", "DJANGO_THROTTLE", "INSTALLED_APPS"}
+SETTINGS |= {"LOGGING", "MIDDLEWARE", "REST_FRAMEWORK", "RULES", "TEST_RUNNER"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from testproject.services import end, free_port, is_listening
 from tests.outside.environments import environ, run
@@ -44,9 +44,6 @@ class Project:
     def start(self) -> Project:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.shell("django-admin startproject mysite", self.folder.parent)
-        made = self.folder.parent / "mysite"
-        if made != self.folder:
-            made.rename(self.folder)
         return self
 
     def copy(self, folder: Path, redis: str = "") -> Project:
@@ -99,15 +96,10 @@ class Project:
     @contextmanager
     def process(self, line: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
         with self.log(name).open("wb") as log:
-            process = subprocess.Popen(
-                ["bash", "-c", f"exec {line}"],
-                cwd=self.folder,
-                env=self.environ(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            command = ["bash", "-c", f"exec {line}"]
+            options: Any = {"stdout": log, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+            options |= {"cwd": self.folder, "env": self.environ(), "start_new_session": True}
+            process = subprocess.Popen(command, **options)
         try:
             yield process
         finally:
@@ -120,21 +112,16 @@ class Project:
     def served(self, servers: Iterable[str] = ("gunicorn sync",)) -> Iterator[dict[str, int]]:
         with ExitStack() as stack:
             ports = {}
-            started = {}
             for server in servers:
                 ports[server] = free_port()
                 line = SERVERS[server].replace("PORT", str(ports[server]))
-                started[server] = stack.enter_context(self.process(line, server))
+                stack.enter_context(self.process(line, server))
             for server, port in ports.items():
-                self._wait(server, lambda port=port: is_served(port), started[server])  # type: ignore[misc]
+                try:
+                    wait_until(lambda port=port: is_served(port), timeout=slack(60), every=0.05)  # type: ignore[misc]
+                except AssertionError as error:
+                    raise AssertionError(f"{server} did not start:\n{self.log(server).read_text()}") from error
             yield ports
-
-    def _wait(self, name: str, is_ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-        try:
-            wait_until(lambda: is_ready() or process.poll() is not None, timeout=slack(60), every=0.05)
-            assert process.poll() is None
-        except AssertionError as error:
-            raise AssertionError(f"{name} did not start:\n{self.log(name).read_text()}") from error
 
 
 def is_served(port: int) -> bool:
