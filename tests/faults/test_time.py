@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ ALLOW, DENY, LOCAL = (
     Rule(policy, "100/h", algorithm="fixed_window", on_store_failure=policy) for policy in ("allow", "deny", "local")
 )
 LEASE = Rule("cap", limit=50, algorithm="concurrency", on_store_failure="allow")
-OPEN_BREAKER_P99 = slack(0.001)
 
 
 def fail_until_open(call: Caller) -> int:
@@ -34,16 +31,6 @@ def fail_until_open(call: Caller) -> int:
         if call.store.breaker.is_open:
             return number
     pytest.fail("the breaker stays closed")
-
-
-def p99(call: Callable[[], Any], times: int = 200) -> float:
-    """Of the processor's time: a busy machine that lets others run meanwhile is no slowness of ours."""
-    taken = []
-    for _ in range(times):
-        started = time.thread_time()
-        call()
-        taken.append(time.thread_time() - started)
-    return statistics.quantiles(taken, n=100)[98]
 
 
 @pytest.mark.usefixtures("stopwatch")
@@ -96,54 +83,30 @@ def test_redis_was_never_there(caller: Make, figure: Any) -> None:
     assert call.slowest <= BOUND
 
 
-@pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F06")
-def test_a_redis_within_the_deadline_is_waited_for(proxy: Proxy, caller: Make, figure: Any) -> None:
+def test_a_redis_within_the_deadline_is_waited_for(proxy: Proxy, caller: Make) -> None:
     call = caller(proxy.url, Rule("few", "10/h", algorithm="fixed_window"), deadline=5.0)
     call("peek")
     proxy.set("delay", 0.05)
-    decisions, taken = [], []
-    for _ in range(12):
-        call.slowest = 0.0
-        decisions.append(call())
-        taken.append(call.slowest)
+    decisions = [call() for _ in range(12)]
     assert [decision.allowed for decision in decisions] == [True] * 10 + [False] * 2
     assert not any(decision.degraded for decision in decisions) and not call.store.breaker.is_open
-    added = min(taken[:10]) - 0.05  # a busy machine adds more
-    figure("beyond what Redis is late, at least,", added * 1000, "ms")
-    assert added <= slack(0.02)
 
 
 @pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F02", "F03", "F07")
-def test_an_open_breaker_costs_next_to_nothing(
-    server: RedisServer, caller: Make, monkeypatch: pytest.MonkeyPatch, figure: Any
-) -> None:
-    call, told = caller(server.url, LOCAL), []
-    failed = call.store.breaker.failed
-    monkeypatch.setattr(call.store.breaker, "failed", lambda waited=0.0: told.append(1) or failed(waited))
-    call.surely()
-    call.slowest = 0.0
-    server.pause()
-    assert fail_until_open(call) >= FAILURES_IN_A_ROW == len(told)
-    taken = min(p99(call) for _ in range(2))  # others spoil the processor's caches now and then
-    server.resume()
-    figure("99 of 100 calls while the breaker is open", taken * 1e6, "µs")
-    assert taken <= OPEN_BREAKER_P99
-    assert call.slowest <= BOUND
-
-
-@pytest.mark.row("F03")
 def test_the_breaker_closes_and_counting_goes_on(server: RedisServer, caller: Make, figure: Any) -> None:
     call = caller(server.url, DENY)
     assert call.surely().allowed
     server.pause()
-    sent = 1 + fail_until_open(call)
+    call.slowest = 0.0
+    failed = fail_until_open(call)
+    assert failed >= FAILURES_IN_A_ROW and call.slowest <= BOUND
     server.resume()
     took = wait_until(lambda: not call("peek").degraded, timeout=slack(2.0))
     figure("decides again after", took, "s")
     # Commands that timed out lay in the server's socket: they may have been carried out, once each.
-    assert 1 <= used(server, DENY) <= sent
+    assert 1 <= used(server, DENY) <= 1 + failed
     before = call.surely("peek").remaining
     assert before is not None and call.surely().remaining == before - 1
 

@@ -6,28 +6,27 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
 import pytest
+from django.test import RequestFactory
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from django_throttle.core.decision import Outcome, conclude
+from django_throttle.limiter import decide
 from django_throttle.meter import Meter
-from django_throttle.observe import metrics
+from django_throttle.observe import metrics, prometheus
 from django_throttle.observe.metrics import COSTLY, DECISIONS, Add, Counts, Metric
 from django_throttle.observe.reports import Report
 from django_throttle.signals import costly
 from django_throttle.stores import RedisStore, get_store
 from tests.observe.conftest import FACTS
+from tests.pages import DOCS, run, shown
 
 ROOT = Path(__file__).parents[2]
-RULES, IDENTS = ("one", "two", "three"), ("user:1", "user:2")
-HOOKS = ["django_throttle.observe.prometheus.count"]
-Enforce = Callable[..., None]
 
 PROCESS = """
 import os, sys
@@ -44,6 +43,7 @@ from django_throttle import observe
 from django_throttle.call_facts import Facts
 from django_throttle.limiter import decide
 from tests.observe.conftest import FACTS
+from tests.pages import DOCS, run, shown
 
 if sys.argv[1] == "fork" and not os.fork():
     sys.argv[1] = "child"
@@ -70,7 +70,8 @@ def series(registry: CollectorRegistry = REGISTRY) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
 def test_an_open_breaker_is_shown(scheme: str, settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"AGENT": False, "REDIS": f"{scheme}://127.0.0.1:1/0"}
+    hooks = [f"{prometheus.__name__}.count"]
+    settings.DJANGO_THROTTLE = {"AGENT": False, "REDIS": f"{scheme}://127.0.0.1:1/0", "HOOKS": hooks}
     store = get_store()
     assert isinstance(store, RedisStore)
     if scheme == "redis+cluster":
@@ -145,3 +146,15 @@ def test_rules_and_scopes_without_end_share_a_name(monkeypatch: pytest.MonkeyPat
     assert asked[DECISIONS.name, "0", "allowed", "within"] == 1, "a series is looked up once"
     assert seconds == [0.002] * 51
     assert len(counts.known) == len(counts.rules) == len(counts.scopes) == 10
+
+
+def test_the_metrics_are_served_as_the_page_shows(settings: Any) -> None:
+    _, setup, view, *_ = shown("observing")
+    rules = {"served": {"rate": "1/min", "key": "everyone"}}  # counted by no other test of this process
+    settings.DJANGO_THROTTLE = {**run(setup)["DJANGO_THROTTLE"], "RULES": rules, "AGENT": False}
+    decide(FACTS)
+    served = run(view)["metrics"](RequestFactory().get("/metrics")).text
+    assert 'django_throttle_decisions_total{outcome="allowed",reason="within",rule="served"} 1.0' in served
+    page = (DOCS / "reference" / "observing.rst").read_text(encoding="utf-8")
+    names = [line.split()[2] for line in served.splitlines() if line.startswith("# TYPE django_throttle_")]
+    assert [name for name in names if "_created" not in name and f"``{name}``" not in page] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -10,17 +9,14 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_throttle import stores
 from django_throttle.core import Rule
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.recording import RecordFlusher, own_records, places, recorder
+from django_throttle.recording import RecordFlusher, own_records, places
 from django_throttle.recording.cells import percentile
 from django_throttle.recording.heavy_hitters import KEPT_LONG
 from django_throttle.recording.places import RANKING_TTL_MS
 from django_throttle.recording.read import most_refused, recent, recorded_rules
-from django_throttle.recording.recorder import Records
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
-from tests.forks import holds_in_child
 from tests.recording.calls import call, recorded
 from tests.servers import RedisServer
 
@@ -125,25 +121,3 @@ def test_foreign_values_under_the_keys_are_replaced(redis_url: str, redis_server
             call(store, [LIMITED], "user:1", 1)
             flush()
             assert recorded(store, "api").refused == {"exceeded": 1}
-
-
-@pytest.mark.usefixtures("servers")
-def test_a_child_does_not_wait_for_a_thread_of_its_parent(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    parent, held = os.getpid(), []
-
-    def take() -> Records:
-        if os.getpid() == parent:
-            held.append(holds_in_child(own_records.current))
-        return Records()
-
-    def build() -> MemoryStore:
-        if os.getpid() == parent:
-            held.append(holds_in_child(stores.get_store))
-        return MemoryStore()
-
-    monkeypatch.setattr(recorder, "take", take)
-    own_records.current()
-    monkeypatch.setattr(stores, "MemoryStore", build)
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "STORE": "memory"}
-    stores.get_store()
-    assert held == [True, True]
