@@ -1,4 +1,4 @@
-"""Decisions asked for in one turn of an event loop travel as one script call."""
+"""Decisions asked for in one turn of an event loop travel as one script call, and each is decided by itself."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from unittest.mock import Mock
 import pytest
 from redis import Redis
 
+from django_throttle import event_loop
+from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
+from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.batch import MOST
 from tests.stores.conftest import evaluations
 
@@ -20,6 +22,10 @@ RULES = [
     Rule("log", "30/hour", algorithm="sliding_log"),
     Rule("quota", "1000/month", algorithm="fixed_window"),
 ]
+LOG = Rule("log", "10000/hour", algorithm="sliding_log")
+CAP = Rule("cap", limit=37, algorithm="concurrency")
+# More charges than a byte counts.
+MANY = [Rule(f"r{i}", rates=tuple(f"{j + 2}/{j + 1}h" for j in range(10))) for i in range(26)]
 
 
 @pytest.mark.parametrize(("calls", "at_once"), [(1, 1), (2, 0)])
@@ -37,12 +43,24 @@ async def test_only_calls_that_come_one_after_another_wait_for_no_others(
     assert (seen, posts.call_count) == ([at_once], 1)
 
 
-async def test_a_batch_is_bounded(store: RedisStore, client: Redis) -> None:
-    limiter = Limiter([RULES[0]], store)
-    await limiter.aacquire("user:0")
+@pytest.mark.parametrize(
+    ("rules", "cost", "calls", "batches"),
+    [
+        (RULES[:1], 1, 2 * MOST + 1, 3),
+        ([Rule(f"r{number}", "10/hour") for number in range(20)], 1, 50, 50 * 20 // MOST),
+        ([LOG], 9_000, 4, 1),  # a log has an entry for each call, whatever it costs
+    ],
+    ids=["calls", "rules", "costs"],
+)
+async def test_a_batch_is_bounded(
+    rules: list[Rule], cost: int, calls: int, batches: int, store: RedisStore, client: Redis
+) -> None:
+    limiter = Limiter(rules, store)
+    await asyncio.gather(*map(limiter.aacquire, ("other:0", "other:1")))
     before = evaluations(client)
-    await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(2 * MOST + 1)))
-    assert evaluations(client) - before == 3
+    decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}", cost) for number in range(calls)))
+    assert evaluations(client) - before == batches
+    assert all(decision.allowed and not decision.degraded for decision in decisions)
 
 
 async def test_each_is_decided_by_itself_all_of_its_rules_or_none(store: RedisStore) -> None:
@@ -62,20 +80,6 @@ async def test_different_rules_and_calls_travel_together(store: RedisStore) -> N
     assert decisions[-1].remaining == 94
 
 
-async def test_calls_before_and_after_the_calendar_is_known_share_a_batch(redis_url: str) -> None:
-    quota = Rule("quota", "1000/month", algorithm="fixed_window", timezone="Europe/Berlin")
-
-    async def after(turns: int, limiter: Limiter) -> bool:
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        return (await limiter.aacquire("user:1")).degraded
-
-    for _ in range(20):  # each begins without knowing what time Redis has
-        limiter = Limiter([quota, RULES[0]], RedisStore(redis_url, deadline=5.0, secret="other"))
-        found = await asyncio.gather(*(after(turns, limiter) for turns in range(100)))
-        assert not any(found)
-
-
 async def test_a_batch_that_fails_is_one_failure(servers: None) -> None:
     store = RedisStore("redis://127.0.0.1:1/0")
     limiter = Limiter([Rule("open", "1/hour", on_store_failure="allow")], store)
@@ -85,3 +89,55 @@ async def test_a_batch_that_fails_is_one_failure(servers: None) -> None:
     for _ in range(4):
         await limiter.aacquire("user:1")
     assert store.breaker.is_open
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+def test_more_charges_than_a_byte_counts(kind: str, request: pytest.FixtureRequest) -> None:
+    limiter = Limiter(MANY, MemoryStore() if kind == "memory" else request.getfixturevalue("store"))
+    decisions = [limiter.acquire("user:1"), asyncio.run(limiter.aacquire("user:1")), limiter.acquire("user:1")]
+    assert [decision.allowed for decision in decisions] == [True, True, False]
+    assert not any(decision.degraded for decision in decisions)
+    assert [outcome.remaining for outcome in decisions[1].outcomes] == [*range(10)] * 26
+
+
+async def test_what_was_cancelled_in_the_same_turn_is_not_sent(store: RedisStore) -> None:
+    limiter = Limiter([Rule("rule", "10/hour")], store)
+    await asyncio.gather(*map(limiter.aacquire, ("user:1", "user:2")))
+    tasks = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(4)]
+
+    async def cancel() -> None:
+        for task in tasks[:3]:
+            task.cancel()
+
+    await asyncio.gather(*tasks, asyncio.create_task(cancel()), return_exceptions=True)
+    assert [task.cancelled() for task in tasks] == [True, True, True, False]
+    assert (await limiter.apeek("user:1")).remaining == 8
+
+
+async def test_of_a_storm_of_connections_exactly_the_limit_passes(store: RedisStore) -> None:
+    limiter = Limiter([CAP], store)
+    decisions = await asyncio.gather(*(limiter.aacquire("user:1") for _ in range(500)))
+    assert sum(decision.allowed for decision in decisions) == len(store.leases) == 37
+    assert not any(decision.degraded for decision in decisions)
+    assert not store.breaker.is_failing
+    await asyncio.gather(*(limiter.arelease(decision.lease) for decision in decisions))
+    assert ((await limiter.apeek("user:1")).remaining, len(store.leases)) == (37, 0)
+
+
+@pytest.mark.parametrize("turns", range(1, 9))
+async def test_a_lease_whose_taker_was_cancelled_goes_back_however_late_it_arrives(
+    turns: int, store: RedisStore, client: Redis
+) -> None:
+    limiter, reconciler = Limiter([CAP], store), Reconciler(store, lambda gone: None)
+    tasks = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(5)]
+    for _ in range(turns):  # until it is packed, connecting, sent, …
+        await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    reconciler.resend()  # the agent gives back while the loop has not even sent it
+    assert await limiter.aacquire("user:2")
+    while event_loop.background_tasks:  # noqa: ASYNC110 - it has no event
+        await asyncio.sleep(0.001)
+    reconciler.resend()
+    assert client.zcard(f"{store.key(CAP.id, 'user:1')}:{store.leases.uid}") == 0

@@ -1,4 +1,4 @@
-"""Commands: one round trip for all rules, nothing written by a peek, and no text that becomes part of a script."""
+"""Commands: one round trip for all rules, nothing written by a peek, no text in a script, keys of each site apart."""
 
 from __future__ import annotations
 
@@ -60,3 +60,12 @@ def test_no_text_becomes_part_of_a_script(store: RedisStore, client: Redis) -> N
             assert Limiter([Rule(text, "5/h"), CAP], store).acquire(ident).allowed
     assert scripts() == before
     assert Limiter([Rule("api", "5/h")], store).peek("user:1").remaining == 4
+
+
+def test_stores_with_other_prefixes_secrets_and_databases_do_not_meet(redis_url: str) -> None:
+    limiters = [
+        Limiter([Rule("one", "1/h")], RedisStore(redis_url.removesuffix("/0") + database, deadline=5.0, **options))
+        for database, options in (("/0", {}), ("/0", {"prefix": "other"}), ("/0", {"secret": "other"}), ("/1", {}))
+    ]
+    for allowed in (True, False):
+        assert [limiter.acquire("user:1").allowed for limiter in limiters] == [allowed] * 4

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from django_throttle.core import Rule
-from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import Store
@@ -86,35 +83,3 @@ async def test_sockets(
     sockets = Sockets(case.rules)
     await aplay(case, sockets, clock)
     await sockets.end()
-
-
-def accepts(algorithm: str, options: dict[str, Any]) -> bool:
-    amount = {"limit": 5} if ALGORITHMS[algorithm].holds else {"rate": "5/s"}
-    try:
-        return bool(Rule.from_options("rule", {"algorithm": algorithm, **amount, **options}))
-    except InvalidRule:
-        return False
-
-
-def have(cases: list[Case], algorithm: str, verb: str) -> bool:
-    return any(
-        step.verb == verb and any(rule.algorithm == algorithm for rule in case.rules)
-        for case in cases
-        for step in case.steps
-    )
-
-
-@pytest.mark.parametrize("algorithm", [name for name, row in ALGORITHMS.items() if not row.is_damper])
-def test_each_algorithm_has_cases_for_whatever_its_rules_can_do(algorithm: str) -> None:
-    for verb in ("acquire", "peek", "reset"):
-        assert have(list(CASES), algorithm, verb), verb
-    for verb, options in {
-        "refund": {"count_on": (401,)},
-        "settle": {"unit": "rows", "reserve": 1},
-        "lease": OPEN,
-    }.items():
-        assert have(list(CASES), algorithm, verb) or not accepts(algorithm, options), verb
-    assert have(COUNTERS, algorithm, "acquire") or not accepts(algorithm, OWN)
-    for options, verb in ((OWN, "acquire"), (SHARED, "acquire"), (OPEN, "lease"), (OPEN, "release")):
-        cases = [case for each, case in SOCKETS if each is options]
-        assert have(cases, algorithm, verb) or not accepts(algorithm, options), (options, verb)

@@ -35,14 +35,6 @@ def test_a_flood_of_refused_calls_asks_redis_once(acquire: Callable[..., Any], c
     assert evaluations(client) - before <= 1 + (time.monotonic() - began) // LONGEST
 
 
-def test_beside_a_cap_on_what_is_open_it_lasts_as_long_as_the_rate_refuses(store: RedisStore, client: Redis) -> None:
-    limiter = Limiter([RULE, Rule("open", limit=5, algorithm="concurrency")], store)
-    drain(limiter)
-    before = evaluations(client)
-    assert not any(limiter.acquire("user:1").allowed for _ in range(200))
-    assert evaluations(client) - before <= 1
-
-
 def test_what_a_cap_on_what_is_open_refuses_is_asked_for_again(store: RedisStore) -> None:
     limiter = Limiter([Rule("api", "100/hour"), Rule("open", limit=1, algorithm="concurrency")], store)
     held = limiter.acquire("user:1")
@@ -117,33 +109,12 @@ def test_where_room_is_made_every_newcomer_asks() -> None:
         assert denials.find(charges) is None
 
 
-def full(denials: Denials) -> int:
-    return len(denials._full)
-
-
-def test_who_insists_is_known_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_throttle.stores.denials.MOST", 4)
-    denials = Denials()
-    for number in range(9):
-        denials.note(charges_of(CAP, f"user:{number}", 1), FULL, 0)
-    assert full(denials) == 4
-    denials.clear()
-    assert full(denials) == 0
-
-
 def test_another_cost_another_ident_and_an_edited_rule_are_asked_for() -> None:
     denials = Denials()
     denials.note(charges_of(RULE, "user:1", 2), Decision(allowed=False, retry_after=10.0), 0)
     assert denials.find(charges_of(RULE, "user:1", 1)) is None
     assert denials.find(charges_of(RULE, "user:2", 2)) is None
     assert denials.find(charges_of(Rule("api", "3/hour"), "user:1", 2)) is None
-
-
-def test_a_reset_shows_at_once_here(store: RedisStore) -> None:
-    limiter = Limiter([RULE], store)
-    drain(limiter)
-    limiter.reset("user:1")
-    assert limiter.acquire("user:1").allowed
 
 
 def test_peek_asks_redis(store: RedisStore, redis_url: str) -> None:

@@ -109,33 +109,3 @@ def test_what_no_rule_allows_is_too_costly_and_no_error(
         decision = Limiter([rule], store).acquire("user:1", cost)
         assert (decision.allowed, decision.degraded, decision.retry_after) == (False, False, None)
         assert decision.outcomes[0].reason is Reason.TOO_COSTLY
-
-
-@given(LIMITS, MILLISECONDS, SHARES)
-def test_a_bucket_is_never_faster_than_its_rate_and_hardly_slower(
-    limit: int, milliseconds: int, share: Fraction
-) -> None:
-    rate = Rate(min(limit, MAX_LIMIT), milliseconds / 1000)
-    try:
-        rule = Rule("rule", rate, algorithm="gcra", burst=max(1, int(min(rate.limit, MAX_BUCKET) * share)))
-    except InvalidRule:
-        assume(False)
-        raise
-    slower = Fraction(rule.plan.unit, rule.plan.fineness) * rate.limit / rate.window_us
-    assert 1 <= slower <= 1 + (Fraction(1, 10**6) if rule.plan.limit <= 10**9 else Fraction(1, 1000))
-
-
-@pytest.mark.parametrize("rate", ["1000000000/day", "1000000000000/30d", "1000000000000/day", "1099511627776/7d"])
-@pytest.mark.parametrize("options", [*KINDS, {"algorithm": "fixed_window", "timezone": "UTC"}], ids=str)
-def test_byte_quotas(rate: str, options: dict[str, Any], shared: RedisStore, ticking: FrozenClock) -> None:
-    """A gigabyte a day and a terabyte a month, spent in two halves: not a byte more."""
-    if "timezone" in options:
-        rate = rate.partition("/")[0] + "/month"
-    rule = Rule(f"bytes {rate} {options}", rate, unit="bytes", **options)
-    limiter = Limiter([rule], shared)
-    limiter.reset("user:1")
-    most = rule.plan.limit
-    assert limiter.acquire("user:1", most // 2 - 1).remaining == most - most // 2 + 1
-    assert not limiter.acquire("user:1", most - most // 2 + 2).allowed
-    assert limiter.acquire("user:1", most - most // 2 + 1).remaining == 0
-    assert not limiter.acquire("user:1", 1).allowed

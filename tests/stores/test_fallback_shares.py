@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Rule
 from django_throttle.core.commands import Answers, Charge, rule_set
-from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
 from django_throttle.stores.fallback import MAX_KNOWN, MOST_WAITING, ProcessCount, Remaining, share_of
 from tests.strategies import rules
 
@@ -39,16 +37,6 @@ def test_no_rule_is_without_a_share(rule: Rule, processes: int) -> None:
 def test_all_shares_of_a_queue_let_no_more_wait(processes: int, waiting: int) -> None:
     rule = Rule("reports", "10/min", algorithm="leaky_bucket", action="defer", max_queue=100)
     assert share_of(rule, processes).plan.limit == 1 + waiting, "at least one, and the one that runs"
-
-
-@pytest.mark.parametrize(("rule", "left"), [(MONTHLY, 99), (BERLIN, 99), (QUEUE, 0)])
-def test_it_decides(rule: Rule, left: int, servers: None) -> None:
-    store = RedisStore("redis://127.0.0.1:1/0")
-    store.processes.seen = 10
-    decision = Limiter([rule], store).acquire("user:1")
-    assert decision.allowed and decision.degraded
-    assert decision.remaining == left
-    assert decision.outcomes[0].window == rule.window
 
 
 class TestProcessCount:

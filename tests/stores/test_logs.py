@@ -40,20 +40,6 @@ def redis(redis_server: RedisServer) -> Any:
         yield client
 
 
-@pytest.mark.parametrize("costs", [[1] * 30, [4] * 30, [1, 10_000, 3, 9_999, 12], [10_000] * 5], ids=str)
-def test_memory_has_a_bound(costs: list[int], redis_url: str, redis: Redis) -> None:
-    """An entry for each call, and never more than the limit's worth of them."""
-    rule = Rule(f"bound {costs}", "10/hour", algorithm="sliding_log", count_denied=True)
-    store = RedisStore(redis_url, deadline=5.0)
-    for cost in costs:
-        Limiter([rule], store).acquire("user:1", cost)
-        key = store.key(rule.id, "user:1")
-        entries: Any = redis.zrange(key, 0, -1)
-        assert sum(int(entry.partition(":")[2]) for entry in entries) <= 10
-        assert len(entries) <= 10
-        assert 0 < redis.pttl(key) <= 3_600_001
-
-
 @given(LOGS, STEPS)
 def test_both_stores_agree_whatever_calls_cost(
     redis_server: RedisServer, rule: Rule, steps: list[tuple[str, int, float]]
