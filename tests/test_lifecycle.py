@@ -19,8 +19,7 @@ from redis import Redis
 from django_throttle.core import Rule
 from tests.damper.test_processes import counted
 from tests.servers import RedisServer, free_port, slack, wait_until
-from tests.sockets.servers import RULES, Server
-from tests.sockets.visitor import Visitor, echo, ends
+from tests.sockets.servers import RULES, Server, Visitor, echo, ends
 from tests.web_server import ROOT
 
 USUAL: dict[str, Any] = {"BEAT_INTERVAL": 5.0, "PROCESS_TTL": 20.0}

@@ -25,7 +25,7 @@ from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.why_refused import Answer, answer
 from tests import doors
-from tests.connections.recorder import sockets
+from tests.connections.evictions import sockets
 from tests.doors import BOTH, Enforce, Store
 
 pytestmark = pytest.mark.django_db

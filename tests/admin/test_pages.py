@@ -35,8 +35,7 @@ from django_throttle.recording import RecordFlusher, own_records, places
 from django_throttle.stores import RedisStore
 from tests import doors
 from tests.admin.conftest import NASTY, errors, form, messages, text, url, user
-from tests.connections.evictions import redis_store
-from tests.connections.recorder import sockets
+from tests.connections.evictions import redis_store, sockets
 from tests.doors import BOTH, REDIS, Enforce, Store
 from tests.observe.test_route_costs import used
 from tests.recording.calls import call

@@ -29,7 +29,7 @@ from django_throttle.observe.reports import ident_for_logs
 from django_throttle.observe.route_costs import route_costs
 from django_throttle.recording import own_records, recorder
 from tests.admin.conftest import NASTY, Scripts, url, user
-from tests.connections.recorder import sockets
+from tests.connections.evictions import sockets
 from tests.doors import Enforce, Store
 from tests.observe.test_route_costs import used
 from tests.recording.test_recorder import refusal

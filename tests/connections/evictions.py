@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
+from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Reconciler
-from django_throttle.core import Decision, Rule
+from django_throttle.core import Decision, Lease, Rule
 from django_throttle.core.commands import charge
 from django_throttle.core.control_messages import ControlMessage
 from django_throttle.limiter import decide_flow
+from django_throttle.sockets.error_frames import Close, close_code
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import arun, run
 from django_throttle.stores.scripts import script
@@ -84,3 +87,35 @@ def lose(door: Door, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 
     monkeypatch.setattr(link, "send_all", lambda calls, *rest: arrive(calls, send(calls, *rest)))
     monkeypatch.setattr(link, "asend_all", asend_all)
+
+
+class Recorder:
+    """A socket that only says what was done to it."""
+
+    address = "192.0.2.7"
+    received = refused = sent = lost = 0
+
+    def __init__(self, name: str, idents: tuple[str, ...], *, scope: str = "chat", path: str = "/ws/chat") -> None:
+        self.id, self.scope, self.path = name, scope, path
+        self.opened = self.last_received = time.monotonic()
+        self.leases = tuple(Lease(f"~{name}{ident}", (("rule", ident),)) for ident in idents)
+        self.closed: Close | None = None
+        open_sockets.add(self)
+
+    @property
+    def idents(self) -> frozenset[str]:
+        return frozenset(ident for lease in self.leases for _, ident in lease.holds)
+
+    def close_code(self, reason: str) -> int:
+        return close_code(reason)
+
+    def close(self, code: int, reason: str, payload: object = None) -> None:
+        self.closed = Close(code, reason, payload)
+        open_sockets.remove(self)
+
+    def reset(self) -> None:
+        raise AssertionError("nobody has reset anything")
+
+
+def sockets(*given: tuple[str, str], **options: Any) -> list[Recorder]:
+    return [Recorder(name, (ident,), **options) for name, ident in given]

@@ -25,8 +25,7 @@ from django_throttle.publishing.groups import members
 from django_throttle.sockets.error_frames import notice_payload
 from django_throttle.stores import RedisStore
 from tests.clock import FrozenClock
-from tests.connections.evictions import redis_store
-from tests.connections.recorder import sockets
+from tests.connections.evictions import redis_store, sockets
 from tests.consumers import TWO_SOCKETS, held
 from tests.doors import BOTH, Enforce, Store, enforcer
 from tests.forks import holds_in_child

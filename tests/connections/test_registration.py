@@ -14,27 +14,6 @@ from tests.connections.worker import RULE
 from tests.servers import RedisServer
 
 
-def test_taken_and_released_while_redis_was_away(make_site: MakeSite, server: RedisServer) -> None:
-    site, other = make_site(server.url), make_site(server.url)
-    early, kept = site.take("user:1", 2)
-    server.kill()
-    late = site.take("user:1", 3)
-    assert all(decision.allowed and decision.degraded for decision in late)
-    site.limiter.release(early.lease)
-    for decision in (late[0], *(site.take(f"user:{number}")[0] for number in range(200))):
-        site.limiter.release(decision.lease)
-    assert len(site.leases.unconfirmed()) <= 20, "only those before the breaker opened"
-    assert not site.settle()
-    server.start()
-    site.settle()
-    assert (other.count("user:1"), other.count("user:2"), site.leases.unconfirmed()) == (3, 0, [])
-    site.store.breaker.succeeded()
-    for decision in (kept, *late):
-        site.limiter.release(decision.lease)
-    site.reconciler.resend()
-    assert (other.count("user:1"), len(site.leases)) == (0, 0)
-
-
 def test_a_release_that_did_not_arrive_is_repeated(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
     site = make_site()
     lost, _ = site.take("user:1", 2)

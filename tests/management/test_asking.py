@@ -26,8 +26,7 @@ from django_throttle.observe.route_costs import CostFlusher, route_costs
 from django_throttle.recording import RecordFlusher, own_records
 from django_throttle.stores import MemoryStore, RedisStore
 from tests import doors
-from tests.connections.evictions import redis_store
-from tests.connections.recorder import sockets
+from tests.connections.evictions import redis_store, sockets
 from tests.doors import BOTH, Enforce
 from tests.inside import count_in
 from tests.management.shell import run

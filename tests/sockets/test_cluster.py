@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from redis.crc import key_slot
 
-from django_throttle.core import Lease, Rule
+from django_throttle.core import Rule
 from django_throttle.core.commands import charge
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.publishing.groups import LocalMembers, MemberCounts, MemberReporter, group_ident
-from django_throttle.stores import RedisStore
 from django_throttle.stores.base import run
 from tests.conftest import immortal_keys
 from tests.connections.evictions import Door, lease_of, lose, redis_store
@@ -21,10 +21,9 @@ from tests.fleet import READY, RedisCluster
 from tests.servers import RedisServer, wait_until
 
 HELD: dict[str, Any] = {"algorithm": "concurrency", "events": ("connection",)}
-CAP, AT_ADDRESS = 5, 8
+CAP = 5
 USERS = Rule("users", limit=CAP, key="user", **HELD)
 PLACES = Rule("places", limit=1000, key="ip", **HELD)
-NARROW = Rule("narrow", limit=AT_ADDRESS, key="ip", **HELD)
 TABS = Rule("tabs", limit=3, key="user", at_limit="evict_oldest", **HELD)
 HOME = "ip:203.0.113.9"
 
@@ -33,23 +32,18 @@ class Process(Door):
     """A process with sockets of one address: the first rule counts their user, the second one the address."""
 
     def _flow(self, ident: str, socket: bool, cost: int = 1) -> Any:
-        idents = (ident, HOME)
-        charges = tuple(charge(rule, name, cost) for rule, name in zip(self.rules, idents, strict=True))
+        charges = tuple(charge(rule, name, cost) for rule, name in zip(self.rules, (ident, HOME), strict=True))
         return decide_flow(charges, self.store, socket=socket)
 
     def at_address(self) -> int:
         return Door(self.store, self.rules[1]).count(HOME)
 
-    def close(self, *leases: Lease | None) -> None:
-        for lease in filter(None, leases):
-            Limiter(self.rules, self.store).release(lease)
-
 
 @pytest.fixture(scope="module")
 def cluster(servers: None) -> Iterator[RedisCluster]:
-    with RedisCluster(0) as servers_of_slots:
-        yield servers_of_slots
-        for node in servers_of_slots.nodes:
+    with RedisCluster(0) as nodes_of_slots:
+        yield nodes_of_slots
+        for node in nodes_of_slots.nodes:
             assert immortal_keys(node) == []
             with node.client() as client:
                 assert "CROSSSLOT" not in str(client.info("errorstats"))
@@ -60,25 +54,15 @@ def processes(cluster: RedisCluster, *rules: Rule, number: int = 2) -> list[Proc
     return [Process(redis_store(cluster.url), *rules) for _ in range(number)]
 
 
-def apart(store: RedisStore, *keys: str) -> bool:
-    return len({key_slot(key.encode()) for key in keys}) == len(keys)
-
-
-async def at_once(pair: list[Process], *users: str) -> list[tuple[Process, Lease]]:
-    """Return the leases of 100 handshakes of each user in each process, before any of which was decided."""
-    calls = [(process, process.aopen(user)) for process in pair for user in users for _ in range(100)]
-    decisions = await asyncio.gather(*(call for _, call in calls))
-    return [(process, made.lease) for (process, _), made in zip(calls, decisions, strict=True) if made.lease]
-
-
 async def test_simultaneous_handshakes_are_let_in_to_the_cap(cluster: RedisCluster) -> None:
     first, second = pair = processes(cluster, USERS, PLACES)
     store: Any = first.store
-    assert apart(store, store.key(USERS.id, "user:1"), store.key(PLACES.id, HOME), store.process_key("live"))
-    opened = await at_once(pair, "user:1")
+    keys = store.key(USERS.id, "user:1"), store.key(PLACES.id, HOME), store.process_key("live")
+    assert len({key_slot(key.encode()) for key in keys}) == 3
+    opened = [made.lease for made in await asyncio.gather(*(each.aopen() for each in pair * 100)) if made.lease]
     assert (len(opened), second.count(), second.at_address()) == (CAP, CAP, CAP)
-    for process, lease in opened:
-        process.close(lease)
+    for lease, process in itertools.product(opened, pair):
+        Limiter(process.rules, process.store).release(lease)
     assert (first.count(), first.at_address()) == (0, 0)
 
 

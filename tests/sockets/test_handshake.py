@@ -24,8 +24,7 @@ from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, handshake, held
 from tests.doors import REDIS, Enforce
 from tests.inside import commands_to
 from tests.sockets.guarded import ADDRESS, Line
-from tests.sockets.servers import CAP, Server
-from tests.sockets.visitor import HEADERS, Visitor, echo
+from tests.sockets.servers import CAP, HEADERS, Server, Visitor, echo
 
 ONE = {**TWO_SOCKETS, "limit": 1}
 KNOCKS = {"rate": "1/min", "events": ["connect"], "key": "everyone", "algorithm": "fixed_window"}
@@ -63,18 +62,13 @@ async def test_a_refusal_is_an_http_response_where_the_server_takes_one(enforce:
 
 
 async def test_a_handshake_that_never_passes_has_no_retry_after() -> None:
-    sent: list[Any] = []
-
-    async def send(event: dict[str, Any]) -> None:
-        sent.append(event)
-
-    never, close = Decision(allowed=False, retry_after=None), Close(4430, "rate limited")
-    await refuse_handshake({"extensions": DENIAL}, send, never, close, by="http")
-    assert b"retry-after" not in dict(sent[0]["headers"])
+    line, never, close = Line(), Decision(allowed=False, retry_after=None), Close(4430, "rate limited")
+    for scope in ({"extensions": DENIAL}, {}):
+        await refuse_handshake(scope, line.take, never, close, by="http")
+    start, body, closed = line.sent
+    assert b"retry-after" not in dict(start["headers"])
     detail = "Rate limit exceeded. This costs more than the limit ever allows."
-    assert json.loads(sent[1]["body"])["detail"] == detail
-    await refuse_handshake({}, send, never, close, by="http")
-    assert sent[2]["reason"] == "rate limited"
+    assert (json.loads(body["body"])["detail"], closed["reason"]) == (detail, "rate limited")
 
 
 async def test_the_rate_and_the_number_are_one_decision(enforce: Enforce) -> None:

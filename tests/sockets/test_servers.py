@@ -14,8 +14,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from tests.servers import RedisServer
-from tests.sockets.servers import CAP, HASTE, RULES, Server, serving
-from tests.sockets.visitor import Visitor, echo
+from tests.sockets.servers import CAP, HASTE, RULES, Server, Visitor, echo, serving
 
 SETTINGS = {"RULES": {**RULES, "frames": {**RULES["frames"], "rate": "1/h"}}}
 pytestmark = pytest.mark.usefixtures("servers")

@@ -23,8 +23,7 @@ from websockets.asyncio.client import ClientConnection
 
 from tests.lab.servers import endings
 from tests.servers import RedisServer
-from tests.sockets.servers import CAP, HASTE, PING, PONG, SERVERS, USUAL, Server, serving
-from tests.sockets.visitor import Visitor, ends
+from tests.sockets.servers import CAP, HASTE, PING, PONG, SERVERS, USUAL, Server, Visitor, ends, serving
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "servers.rst"
 BEGIN, END = ".. written by tests/lab/servers/matrix.py, begin", ".. written by tests/lab/servers/matrix.py, end"
