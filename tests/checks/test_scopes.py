@@ -16,7 +16,6 @@ from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.checks import scopes
 from django_throttle.decorators import decorated, throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
-from django_throttle.models import ThrottleRule
 
 HELD = {"algorithm": "concurrency", "rate": None, "limit": 2, "events": ["inflight"]}
 OURS = ["django_throttle.middleware.ThrottleMiddleware"]
@@ -127,13 +126,3 @@ def test_a_rule_of_a_decorator_that_limits_everything(settings: Any, everywhere:
     told = found(settings, {"sign-up": {}})
     assert [number for number, _ in told] == ([] if everywhere == "nowhere" else ["090"])
     assert found(settings, {"sign-up": {"scopes": ["sign-up"]}}) == []
-
-
-@pytest.mark.django_db
-def test_rows_are_told_of_too(settings: Any) -> None:
-    settings.MIDDLEWARE, settings.ROOT_URLCONF = OURS, tuple(ROUTES)
-    ThrottleRule.objects.create(name="api", rate="1/min", scopes=("serach",))
-    told = run_checks(tags=["database"], databases=["default"])
-    assert ["did you mean 'search'?" in message.msg for message in told if message.id == "django_throttle.W088"] == [
-        True
-    ]

@@ -10,16 +10,13 @@ from typing import Any
 import pytest
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from channels.testing import WebsocketCommunicator
-from django.contrib.auth.models import AnonymousUser, User
-from django.test import RequestFactory
+from django.contrib.auth.models import AnonymousUser
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.drf import RuleThrottle
-from django_throttle.exceptions import Refused
-from tests.pages import block
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -70,18 +67,3 @@ async def test_the_view_and_the_consumer_are_limited(settings: Any, redis_url: s
 @pytest.mark.row("R18")
 def test_the_engine_is_as_shown() -> None:
     exec(ENGINE, {})
-
-
-async def test_the_decorator_of_the_doors(settings: Any) -> None:
-    rules = {"search": {"rate": "1/min", "key": "ip"}, "mail": {"rate": "3/day"}}
-    settings.DJANGO_THROTTLE = {"RULES": rules, **QUIET}
-    names = run(block("doors", "def send("))
-    requests = [RequestFactory().get("/") for _ in range(2)]
-    for request in requests:
-        request.user = AnonymousUser()
-    assert [(await names["search"](request)).status_code for request in requests] == [200, 429]
-    user = User(pk=1)
-    assert await to_thread(names["send"], user, ["one", "two"]) == 2
-    with pytest.raises(Refused):
-        await to_thread(names["send"], user, ["one", "two"])
-    assert await to_thread(names["send"], user, ["one"]) == 1

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from django.http import HttpRequest
 from django.test import Client, RequestFactory
-from django.urls import clear_url_caches, include, path
+from django.urls import clear_url_caches
 
-from django_throttle import limiter, rulebook
+from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.signals import quota_warning
-from django_throttle.site_queues import tasks_module
 from tests.clock import FrozenClock
 from tests.consumers import opened, socket
 from tests.doors import Enforce, enforcer
@@ -194,20 +193,3 @@ async def test_websockets(rules: Any) -> None:
     for one in sockets:
         await one.disconnect()
     assert_answers("websockets", *map(json.dumps, frames))
-
-
-@pytest.mark.django_db(transaction=True)
-def test_later(rules: Any, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    code, task, view, _ = shown("later")[:4]
-    rules(code)
-    module = ModuleType("shop.tasks")
-    for name, each in (("shop", ModuleType("shop")), ("shop.tasks", module)):
-        monkeypatch.setitem(sys.modules, name, each)
-    task = task.replace("from django.tasks import", f"from {tasks_module()} import")
-    vars(module).update(run(task, __name__="shop.tasks"))
-    serve(path("report", run(view)["report"]), path("later/", include("django_throttle.urls")))
-    _, _, deferred = (Client().post("/report", {"month": "May"}) for _ in range(3))
-    status = Client().get(deferred["Location"])
-    (reports,) = rulebook.current().rules
-    assert limiter.Limiter([reports], limiter.get_store()).acquire("ip:127.0.0.1", 98).allowed
-    assert_answers("later", deferred, status, Client().post("/report", {"month": "May"}))
