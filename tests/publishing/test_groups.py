@@ -143,6 +143,11 @@ def dropped() -> Iterator[Drops]:
     layer_dropped.disconnect(hear)
 
 
+def prometheus_drops() -> float:
+    assert prometheus.count  # is imported, which connects its receiver
+    return REGISTRY.get_sample_value("django_throttle_layer_drops_total", {"method": "group_send"}) or 0.0
+
+
 def redis_layer(redis_url: str) -> Any:
     need_package("channels_redis")
     from channels_redis.core import RedisChannelLayer
@@ -150,17 +155,12 @@ def redis_layer(redis_url: str) -> Any:
     return RedisChannelLayer(hosts=[{"address": redis_url, "socket_timeout": None}], capacity=CAPACITY)
 
 
-def metric(method: str) -> float:
-    assert prometheus.count  # is imported, which connects its receiver
-    return REGISTRY.get_sample_value("django_throttle_layer_drops_total", {"method": method}) or 0.0
-
-
 @REDIS
 async def test_a_refusal_is_no_drop_and_what_is_dropped_stays_charged(
     enforce: Enforce, redis_url: str, caplog: pytest.LogCaptureFixture, dropped: Drops
 ) -> None:
     """Two processes that read nothing: one refusal by the rule, and what is dropped for want of room."""
-    publications, before = CAPACITY + 5, metric("group_send")
+    publications, before = CAPACITY + 5, prometheus_drops()
     rate = f"{3 * publications}/h"
     store = enforce(news={"rate": rate, "events": ["publish"], "key": "everyone", "algorithm": "fixed_window"})
     layers = [redis_layer(redis_url) for _ in range(2)]
@@ -173,7 +173,7 @@ async def test_a_refusal_is_no_drop_and_what_is_dropped_stays_charged(
         await layer.close_pools()
     assert [bool(refused) for refused in refusals] == [False] * publications + [True]
     assert (used(store, "everyone"), dropped) == (3 * publications, {"group_send": 2 * 5})
-    assert metric("group_send") - before == 2 * 5
+    assert prometheus_drops() - before == 2 * 5
     assert len([one for one in caplog.records if "over capacity in group news" in one.getMessage()]) == 5
 
 

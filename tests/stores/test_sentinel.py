@@ -59,25 +59,6 @@ def test_exactly_the_limit_passes(rule: Rule, crew: Crew, sentinels: Sentinels, 
     assert [sum(column) for column in zip(*told, strict=True)] == [LIMIT, 0]
 
 
-def test_an_alias_of_django_redis_serves_both_drivers(sentinels: Sentinels, settings: Any) -> None:
-    settings.DJANGO_REDIS_CONNECTION_FACTORY = "django_redis.pool.SentinelConnectionFactory"
-    settings.CACHES = {
-        "default": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": "redis://dt/3",
-            "OPTIONS": {
-                "CLIENT_CLASS": "django_redis.client.SentinelClient",
-                "SENTINELS": [("127.0.0.1", sentinel.port) for sentinel in sentinels.sentinels],
-            },
-        }
-    }
-    limiter = Limiter([Rule("ten", "10/366d")], RedisStore("default", deadline=5.0))
-    assert limiter.acquire("user:1").remaining == 9
-    assert asyncio.run(limiter.aacquire("user:1")).remaining == 8
-    with sentinels.master().client(db=3) as other:
-        assert other.dbsize() == 1
-
-
 @pytest.mark.row("F34")
 def test_without_any_sentinel_open_connections_are_used_on(sentinels: Sentinels, figure: Callable[..., None]) -> None:
     store = RedisStore(sentinels.url, deadline=5.0)
