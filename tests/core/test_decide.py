@@ -10,9 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle.core import Charge, Decision, Reason, Rule
-from django_throttle.core.commands import Answer, Command, Decide, DecideLocally, charge, refund_for_status
+from django_throttle.core import Charge, Decision, Lease, Outcome, Reason, Rule
+from django_throttle.core.commands import (
+    Answer,
+    Command,
+    Decide,
+    DecideLocally,
+    Refund,
+    charge,
+    receipt,
+    refund_for_idents,
+    refund_for_status,
+)
 from django_throttle.core.decide import after_refunds, decide_charges, refund_charges
+from django_throttle.core.decision import conclude
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
@@ -124,3 +135,84 @@ def test_as_the_store_says_afterwards(rule: Rule, before: int, data: st.DataObje
         if rule.enforce_at == 1:
             assert told.outcomes[0].remaining == left.remaining
             assert told.outcomes[0].reset_after >= left.reset_after - 0.000002
+
+
+API, DOUBLE = Rule("api", "9/min"), Rule("double", "9/min", cost=2)
+CAP = Rule("cap", limit=3, algorithm="concurrency")
+LOGIN = Rule("login", "9/min", count_on=[401])
+FITS, FULL = Answer(retry=0, remaining=1, reset=60, at=1000), Answer(retry=5, remaining=0, reset=5)
+
+
+def of(refund: Refund | None) -> list[str]:
+    return [one.charge.rule.name for one in refund.paid] if refund else []
+
+
+@pytest.mark.parametrize(
+    ("rules", "answers", "whole", "kept"),
+    [
+        ([API], [FITS], False, []), ([API, LOGIN], [FITS, FITS], False, ["login"]),
+        ([API, LOGIN], [FITS, FITS], True, ["api", "login"]), ([API, LOGIN], [FITS, FULL], True, ["api"]),
+        ([CAP, API], [FITS, FITS], True, ["api"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_can_go_back_was_charged_under_a_rate(
+    rules: list[Rule], answers: list[Answer], whole: bool, kept: list[str]
+) -> None:
+    decide = Decide(tuple(charge(rule, "user:1", 1) for rule in rules), whole=whole)
+    assert of(receipt(decide, tuple(answers))) == kept
+
+
+def test_what_goes_back_is_what_the_answer_does_not_count_for() -> None:
+    charges = tuple(charge(rule, "user:1", 1) for rule in (API, LOGIN))
+    paid = receipt(Decide(charges, whole=True), (FITS, FITS), locally=True)
+    assert paid is not None and paid.locally
+    assert (of(refund_for_status(paid, 401)), of(refund_for_status(paid, 200))) == ([], ["login"])
+    assert of(refund_for_idents(paid, {("api", "user:1")})) == ["api"]
+    assert refund_for_idents(paid, {("api", "user:2")}) is None
+
+
+LEASE = Lease("lease", (("rule", "user:1"),))
+WITHIN = Outcome("within", "user:1", True, 10, 5, 0.0, 30.0)
+NEARER = WITHIN._replace(rule="nearer", remaining=2)
+SHORT = Outcome("short", "user:1", False, 10, 0, 1.5, 30.0, Reason.EXCEEDED)
+LONG = SHORT._replace(rule="long", retry_after=60.0)
+NEVER = SHORT._replace(rule="never", retry_after=None, reason=Reason.TOO_COSTLY)
+
+
+def test_no_rules_refuse_nothing() -> None:
+    assert conclude(()) == Decision(allowed=True, limit=None, remaining=None, retry_after=0.0, rule=None)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "allowed", "rule"),
+    [
+        ((WITHIN,), True, "within"), ((WITHIN, NEARER), True, "nearer"), ((NEARER, WITHIN), True, "nearer"),
+        ((WITHIN, SHORT), False, "short"), ((SHORT, LONG), False, "long"), ((LONG, SHORT), False, "long"),
+        ((LONG, NEVER, SHORT), False, "never"), ((SHORT._replace(shadow=True),), True, None),
+        ((NEVER._replace(shadow=True), WITHIN), True, "within"),
+        ((LONG._replace(shadow=True), SHORT), False, "short"),
+    ],
+    ids=lambda given: str(given)[:30] if isinstance(given, (bool, str)) else None,
+)  # fmt: skip
+def test_the_rule_that_is_spoken_of(outcomes: tuple[Outcome, ...], allowed: bool, rule: str | None) -> None:
+    decision = conclude(outcomes)
+    assert (decision.allowed, decision.rule, decision.outcomes) == (allowed, rule, outcomes)
+    said = next((outcome for outcome in outcomes if outcome.rule == rule), None)
+    if said is not None:
+        expected = (said.limit, said.remaining, said.retry_after, said.reset_after)
+        assert (decision.limit, decision.remaining, decision.retry_after, decision.reset_after) == expected
+
+
+def test_a_refused_call_holds_nothing() -> None:
+    assert conclude((WITHIN,), LEASE).lease is LEASE
+    assert conclude((WITHIN, SHORT), LEASE).lease is None
+
+
+def test_only_a_failed_store_makes_it_unavailable() -> None:
+    failed = SHORT._replace(reason=Reason.STORE_FAILED)
+    assert conclude((WITHIN, failed), degraded=True).unavailable
+    assert not conclude((WITHIN, SHORT)).unavailable
+    assert not conclude((WITHIN._replace(reason=Reason.STORE_FAILED),), degraded=True).unavailable
+    assert not conclude((WITHIN, failed._replace(shadow=True)), degraded=True).unavailable
+    assert not conclude((SHORT, failed._replace(shadow=True)), degraded=True).unavailable

@@ -96,34 +96,20 @@ class TestGroups:
             assert not caller(user).is_("group:admins")
             assert not caller(user).is_("group:")
 
-    def test_a_database_that_fails_is_no_error_of_the_call(
-        self, caller: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    @pytest.mark.parametrize(("failures", "found"), [(1, [True] * 4), (6, [False] * 3 + [True])])
+    def test_a_database_that_fails_is_asked_once_more_and_is_no_error_of_the_call(
+        self, caller: Any, failures: int, found: list[bool], monkeypatch: pytest.MonkeyPatch, caplog: Any
     ) -> None:
-        user, read, failures = editor(), keys.group_names, [6]
+        user, read, errors = editor(), keys.group_names, iter([DatabaseError("gone")] * failures)
 
         def names(user: Any) -> frozenset[str]:
-            failures[0] -= 1
-            if failures[0] >= 0:
-                raise DatabaseError("gone")
-            return read(user)
-
-        monkeypatch.setattr(keys, "group_names", names)
-        assert [caller(user).is_("group:editors") for _ in range(4)] == [False] * 3 + [True]
-        assert [record.levelno for record in caplog.records] == [logging.WARNING]
-
-    def test_a_connection_that_was_dropped_is_made_anew(
-        self, caller: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        user, read, answers = editor(), keys.group_names, iter([DatabaseError("gone")])
-
-        def names(user: Any) -> frozenset[str]:
-            for error in answers:
+            for error in errors:
                 raise error
             return read(user)
 
         monkeypatch.setattr(keys, "group_names", names)
-        assert caller(user).is_("group:editors")
-        assert caplog.records == []
+        assert [caller(user).is_("group:editors") for _ in range(4)] == found
+        assert [record.levelno for record in caplog.records] == [logging.WARNING] * (not all(found))
 
 
 AUDIENCE = {"rate": "1/min", "audience": ["group:editors"], "key": "user"}
@@ -156,41 +142,31 @@ class TestOnTheEventLoop:
         assert found == [True, False]
 
 
-class TestSessionsThatNoDatabaseHas:
-    """A cache and files let themselves be read on an event loop, and hold it up."""
+@pytest.mark.parametrize("engine", ["cache", "file"])
+@pytest.mark.parametrize("key", ["session", "session+ip"])
+async def test_sessions_that_no_database_has_are_read_in_a_thread_all_the_same(
+    enforce: Enforce, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, key: str
+) -> None:
+    settings.SESSION_ENGINE = f"django.contrib.sessions.backends.{engine}"
+    settings.SESSION_FILE_PATH = str(tmp_path)
+    store = import_module(settings.SESSION_ENGINE).SessionStore
+    known = store()
+    known["cart"] = 1
+    await sync_to_async(known.save)()
+    read, held_up = store.load, []
 
-    @pytest.fixture(autouse=True, params=["cache", "file"])
-    def engine(self, request: pytest.FixtureRequest, settings: Any, tmp_path: Path, monkeypatch: Any) -> list[bool]:
-        """What the sessions are kept in; tells of each reading whether it held up the event loop."""
-        settings.SESSION_ENGINE = f"django.contrib.sessions.backends.{request.param}"
-        settings.SESSION_FILE_PATH = str(tmp_path)
-        self.store = import_module(settings.SESSION_ENGINE).SessionStore
-        read, held_up = self.store.load, []
+    def load(session: Any) -> Any:
+        held_up.append(on_an_event_loop())
+        return read(session)
 
-        def load(session: Any) -> Any:
-            held_up.append(on_an_event_loop())
-            return read(session)
-
-        monkeypatch.setattr(self.store, "load", load)
-        return held_up
-
-    def known(self) -> str:
-        session = self.store()
-        session["cart"] = 1
-        session.save()
-        return str(session.session_key)
-
-    @pytest.mark.parametrize("key", ["session", "session+ip"])
-    async def test_they_are_read_in_a_thread(self, enforce: Enforce, engine: list[bool], key: str) -> None:
-        enforce(api={"rate": "1/min", "key": key, "events": ["connect"]})
-        name = await sync_to_async(self.known)()
-        engine.clear()
-        decisions = []
-        for _ in range(2):
-            who = ScopeWho({"session": self.store(name), "client": ("203.0.113.9", 1)})
-            decisions.append((await limiter.adecide(Facts("chat", ("connect",), who))).allowed)
-        assert decisions == [True, False]
-        assert engine == [False, False]
+    monkeypatch.setattr(store, "load", load)
+    enforce(api={"rate": "1/min", "key": key, "events": ["connect"]}, other={"rate": "9/min", "key": "ip"})
+    decisions = []
+    for events in (("connect",), ("connect",), ("request",)):
+        who = ScopeWho({"session": store(known.session_key), "client": ("203.0.113.9", 1)})
+        decisions.append((await limiter.adecide(Facts("chat", events, who))).allowed)
+    assert decisions == [True, False, True]
+    assert held_up == [False, False], "not at all where no rule asks"
 
 
 def on_an_event_loop() -> bool:

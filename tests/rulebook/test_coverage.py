@@ -6,51 +6,12 @@ from typing import Any
 
 import pytest
 
-from django_throttle import rulebook
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.find_caller import find_caller
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import stricter
-from tests import doors
-from tests.doors import BOTH, Enforce
-from tests.test_explain import told
-
-pytestmark = pytest.mark.django_db
-enforce = pytest.fixture(doors.enforcer)
-
-
-def named(subject: Any) -> str:
-    return "somebody"
-
 
 NAMED, LOGIN = f"{__name__}.named", "django_throttle.logins.login_name"
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ("key", "like"),
-    [
-        (NAMED, f"{NAMED}:VALUE"), (LOGIN, f"{LOGIN}:anna"), ("tenant", "tenant:acme"),
-        ("tenant+user", "tenant+user:tenant:acme+user:{pk}"),
-        (f"ip+{NAMED}", f"ip+{NAMED}:ip:203.0.113.9+{NAMED}:VALUE"),
-    ],
-)  # fmt: skip
-def test_of_what_it_cannot_know_it_says_that_nobody_can_tell(
-    enforce: Enforce, django_user_model: Any, key: str, like: str
-) -> None:
-    anna = django_user_model.objects.create_user("anna")
-    rule = {"rate": "1/min", "key": key}
-    store = enforce(api={"rate": "9/min"}, other=rule, TENANT=NAMED)
-    found, like = told(store, f"user:{anna.pk}"), like.format(pk=anna.pk)
-    assert (found.would, found.as_json()["would"], found.as_json()["not_counting"][0]["doubtful"]) == (None, None, True)
-    assert found.sentence.startswith(
-        f"A POST to search by user:{anna.pk}: nobody can tell, because of rule 'other': it"
-    )
-    assert found.sentence.endswith(f"and what it counts user:{anna.pk} by is not known here: ask for {like}.")
-    assert find_caller(like, rulebook.current(), store).name.partition(":")[0] == key
-    asked = told(store, like)
-    assert asked.would == "allowed" and "other" in [one.outcome.rule for one in asked.rules]
 
 
 RATES = (

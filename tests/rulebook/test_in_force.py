@@ -204,9 +204,10 @@ class TestPoll:
         self.poll(MemoryStore(), 3)
         assert len(readings) == 8, "each time without Redis"
 
+    @pytest.mark.row("F56")
     @pytest.mark.parametrize(("waits", "rate"), [(False, "5/min"), (True, "2/min")])
     def test_the_first_calls_wait_for_a_slow_database_where_that_is_asked_for(
-        self, waits: bool, rate: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+        self, waits: bool, rate: str, settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
     ) -> None:
         own = {"RULES": {"api": {"rate": "5/min"}}, "RULES_WAIT": waits, "DEADLINE": 0.01}
         settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, **own}
@@ -216,6 +217,7 @@ class TestPoll:
         database = threading.Timer(0.2, answers.set)
         database.start()
         assert rulebook.current().by_name("api") == Rule("api", rate)
+        assert ("only the rules in settings hold" in caplog.text) == (not waits)
         database.join()
         assert book().reader.wait(10)
         assert rulebook.current().by_name("api") == Rule("api", "2/min")

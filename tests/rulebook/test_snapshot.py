@@ -11,7 +11,6 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
-from django.db.models import IntegerChoices
 from django.test import RequestFactory
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -370,12 +369,3 @@ def test_an_answer_that_is_none_or_fails_is_logged_once_and_lifts_no_limit(
     assert logged in f"{line}{caplog.text}"
     with pytest.raises(SynchronousOnlyOperation):  # the door asks again in a thread
         limit(BY_FUNCTION, subject=SynchronousOnlyOperation())
-
-
-@pytest.mark.parametrize(
-    ("said", "named", "is_pro"),
-    [(Level.PRO, 100, 100), (IntegerChoices("Size", "L")(1), 10, 100), (Level.NONE, 10, 10)],
-)
-def test_a_member_of_an_enum_is_its_value(said: Any, named: int, is_pro: int, caplog: pytest.LogCaptureFixture) -> None:
-    assert (limit(NAMED, subject=said), limit(IS_PRO, subject=said)) == (named, is_pro)
-    assert caplog.messages == []
