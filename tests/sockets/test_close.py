@@ -44,16 +44,6 @@ async def test_a_busy_application_hears_of_it_next(enforce: Enforce) -> None:
     assert (heard, line.frames) == ([GOODBYE], [])
 
 
-async def test_a_cancellation_from_outside_is_no_goodbye(enforce: Enforce) -> None:
-    store = enforce(sockets=TWO_SOCKETS)
-    line = await Line().open()
-    only().close(4000, "goodbye")
-    line.task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await line.ended()
-    assert held(store) == 0
-
-
 async def test_a_client_that_reads_nothing_keeps_nobody(enforce: Enforce, loop_clock: LoopClock) -> None:
     """What its application sends is cut, wherever it does so, and it hears of the end in its next receive."""
     heard: list[Any] = []

@@ -12,11 +12,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.translation import gettext_lazy
 
 from django_throttle.connections.open_sockets import open_sockets
-from django_throttle.core import Outcome, Reason
 from django_throttle.core.prepaid import MOST_ASKED
+from django_throttle.event_loop import is_on_event_loop
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.observe import reports
 from django_throttle.observe.reports import ident_for_logs
@@ -27,7 +29,7 @@ from tests.clock import FrozenClock, LoopClock
 from tests.consumers import EVERY_KIND, TWO_FRAMES, TWO_SOCKETS, held
 from tests.doors import BOTH, Enforce
 from tests.inside import counters
-from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, only, scripts, texts
+from tests.sockets.guarded import Line, Live, accepting, becomes, only, scripts, texts
 
 OWN = {"rate": "3/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
 OUT = {**OWN, "events": ["send"]}
@@ -170,17 +172,6 @@ async def test_a_frame_costs_its_bytes(enforce: Enforce) -> None:
         assert texts(line) == ["12345", "üü", ""]
 
 
-async def test_what_a_damper_suppresses_costs_nothing(enforce: Enforce, monkeypatch: Any) -> None:
-    smooth = {"rate": "5/s", "events": ["message"], "key": "ip", "algorithm": "damper"}
-    store = enforce(own=OWN, shared=SHARED, smooth=smooth)
-    suppressed = Outcome("smooth", IDENT, False, 5, 0, 0.5, 0.5, Reason.SUPPRESSED, window=1.0)
-    monkeypatch.setattr(store.local_limits, "decide_all", lambda charges: (suppressed,))
-    async with Line() as line:
-        line.send("x")
-        assert (await line.error())["rule"] == "smooth"
-    assert counters(store) == {}
-
-
 reported: Counter[tuple[str, str]] = Counter()
 
 
@@ -201,6 +192,27 @@ async def test_every_message_is_reported_once(enforce_live: Live, rules: dict[st
         await becomes(lambda: reported.total() == passed * len(rules) + 60 - passed)
     assert {name: reported[name, "allowed"] for name in rules} == dict.fromkeys(rules, passed)
     assert reported["own", "refused"] == 60 - passed
+
+
+@pytest.mark.parametrize("key", ["user", "connection"])
+@AT_ONCE
+async def test_who_changes_groups_has_another_plan(enforce: Enforce, monkeypatch: Any, key: str) -> None:
+    """Who sends is looked up off the event loop, and anew after a second."""
+    groups = [[], ["premium"], []]
+
+    def names(user: Any) -> frozenset[str]:
+        if is_on_event_loop():
+            raise SynchronousOnlyOperation
+        return frozenset(groups.pop(0) if len(groups) > 1 else groups[0])
+
+    monkeypatch.setattr("django_throttle.identity.keys.group_names", names)
+    enforce(shared={**SHARED, "rate": "2/h", "key": key, "plans": {"group:premium": "5/h"}}, MAX_VIOLATIONS=0)
+    async with Line(user=User(pk=7)) as line:
+        for number, passed in enumerate((2, 5, 5), 1):
+            line.send(*"x" * (passed - len(texts(line)) + 1))
+            await line.until(lambda number=number: only().refused == number)
+            assert len(texts(line)) == passed
+            await asyncio.sleep(1.01)
 
 
 def nobody(scope: Any) -> Any:

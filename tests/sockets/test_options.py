@@ -17,12 +17,11 @@ from django.urls import path
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.core import Decision, Outcome, Reason, Rule
-from django_throttle.core.commands import charge
 from django_throttle.core.decision import conclude
 from django_throttle.exceptions import InvalidRule, InvalidSetting
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.sockets import settings as socket_settings
-from django_throttle.sockets.counters import MAX_DELAY, SocketCounters, with_capped_delay
+from django_throttle.sockets.counters import MAX_DELAY, with_capped_delay
 from django_throttle.sockets.error_frames import ERROR_BURST, Escalation
 from django_throttle.sockets.limits import size_of
 from django_throttle.sockets.settings import OPTIONS, SocketSettings, misspelt_options
@@ -194,15 +193,6 @@ async def test_a_frame_whose_kind_cannot_be_said_has_none(
         await line.say({"type": "websocket.close"})
         assert line.told("continuity_lost")[0]["lost"] == 2
     assert caplog.text.count("the frame is taken to be of no kind") == 1
-
-
-def test_to_look_changes_nothing() -> None:
-    counters = SocketCounters()
-    charges = (charge(Rule("own", "1/min", algorithm="gcra", count_denied=True), "connection:x", 1),)
-    assert [counters.peek(charges, 0.0).allowed for _ in range(3)] == [True] * 3
-    assert [counters.charge(charges, 0.0).allowed for _ in range(2)] == [True, False]
-    counters.clear()
-    assert counters.charge(charges, 0.0).allowed
 
 
 def test_nothing_waits_for_more_than_two_seconds() -> None:
