@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from django.http import HttpRequest
-from django.test import Client, RequestFactory
-from django.urls import clear_url_caches
+from django.test import RequestFactory
 
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
@@ -132,49 +130,6 @@ async def test_an_export_and_a_last_frame_say_they_are_incomplete(
     await line.close()
 
 
-def assert_answers(page: str, *answers: Any) -> None:
-    """Compare what a page says that the client sees, JSON one value a line, with what its own code answers."""
-
-    def lines(text: str) -> list[str]:
-        *head, body = text.strip().split("\n\n", 1)
-        if body.startswith("{"):
-            body = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
-        return "\n".join([*head, body]).splitlines()
-
-    def written(answer: Any) -> str:
-        head = "".join(f"{name}: {answer[name]}\n" for name in answer.headers)
-        return f"HTTP/1.1 {answer.status_code} {answer.reason_phrase}\n{head}\n{answer.content.decode()}"
-
-    for told, answer in zip(seen(page), answers, strict=True):
-        text = answer if isinstance(answer, str) else written(answer)
-        assert_shown(lines(told), "\n".join(lines(text)))
-
-
-@pytest.fixture
-def serve(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def serve(*routes: Any) -> None:
-        module = ModuleType("shown_urls")
-        module.urlpatterns = list(routes)  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "shown_urls", module)
-        settings.ROOT_URLCONF = "shown_urls"
-        clear_url_caches()
-        settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django_throttle.middleware.ThrottleMiddleware"]
-
-    return serve
-
-
-@pytest.mark.django_db
-def test_logins(rules: Any, settings: Any, serve: Callable[..., None]) -> None:
-    code, routes, _ = shown("logins")
-    rules(code)
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    serve(*run(routes)["urlpatterns"])
-    form = {"username": "anna", "password": "wrong"}
-    *answers, refusal = (Client().post("/admin/login/", form) for _ in range(11))
-    assert [answer.status_code for answer in answers] == [200] * 10
-    assert_answers("logins", refusal)
-
-
 async def test_websockets(rules: Any) -> None:
     """What one of three sockets gets for the eleventh message, and a fourth socket."""
     code, consumer = shown("websockets")
@@ -192,4 +147,5 @@ async def test_websockets(rules: Any) -> None:
     assert (await fourth.receive_output())["code"] == 4430
     for one in sockets:
         await one.disconnect()
-    assert_answers("websockets", *map(json.dumps, frames))
+    for told, frame in zip(seen("websockets"), frames, strict=True):
+        assert_shown(json.dumps(json.loads(told), indent=2).splitlines(), json.dumps(frame, indent=2))

@@ -23,20 +23,12 @@ DEADLINE = 0.1
 BOUND = slack(DEADLINE + 0.05)
 
 
-@pytest.fixture(scope="module")
-def module_server(servers: None) -> Iterator[RedisServer]:
+@pytest.fixture
+def server(servers: None) -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
-
-
-@pytest.fixture
-def server(module_server: RedisServer) -> Iterator[RedisServer]:
-    """A Redis of this module's own; it runs and is empty at the start of every test."""
-    with module_server.client() as client:
-        client.flushall()
-    yield module_server
-    module_server.resume()
-    assert immortal_keys(module_server) == []
+        server.resume()
+        assert immortal_keys(server) == []
 
 
 @pytest.fixture

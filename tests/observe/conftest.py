@@ -12,34 +12,20 @@ from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, conclude
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.observe import reports
+from tests.callers import Caller
 from tests.clock import FrozenClock
 
-
-class Somebody:
-    """The same caller by every key."""
-
-    subject: Any = None
-
-    def ident(self, key: str) -> str | None:
-        return None if key in ("tenant", "api_key") else "user:somebody"
-
-    def is_(self, trait: str) -> bool:
-        return False
-
-
-FACTS = Facts("any", ("request",), Somebody())
+KEYS = ("user", "ip", "user_or_ip", "session", "everyone")
+FACTS = Facts("any", ("request",), Caller(**dict.fromkeys(KEYS, "user:somebody")))
 
 
 def decided(*allowed: bool, reason: Reason = Reason.EXCEEDED, **options: Any) -> Decision:
     """A decision of rules named one, two, … that say so."""
-    return conclude(
-        tuple(
-            Outcome(
-                rule, "user:somebody", yes, 10, 5, 0.0 if yes else 9.0, 9.0, Reason.WITHIN if yes else reason, **options
-            )
-            for rule, yes in zip(("one", "two", "three"), allowed, strict=False)
-        )
-    )
+    outcomes = []
+    for rule, yes in zip(("one", "two", "three"), allowed, strict=False):
+        why, wait = (Reason.WITHIN, 0.0) if yes else (reason, 9.0)
+        outcomes.append(Outcome(rule, "user:somebody", yes, 10, 5, wait, 9.0, why, **options))
+    return conclude(tuple(outcomes))
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from django_throttle.observe import Report, reports
 from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
 from tests.clock import FrozenClock
 from tests.inside import unsaid
-from tests.observe.conftest import FACTS, Somebody, decided
+from tests.observe.conftest import FACTS, decided
 
 Enforce = Callable[..., None]
 HERE = "tests.observe.test_reports"
@@ -106,7 +106,7 @@ def test_no_text_begins_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> N
     evil = "any\nERROR all is lost\r\x1b[31m\u2028" + "x" * 1000
     refused = decided(False)
     outcome = refused.outcomes[0]._replace(rule=evil)
-    observe.tell(Facts(evil, ("request",), Somebody()), refused._replace(outcomes=(outcome,)))
+    observe.tell(replace(FACTS, scope=evil), refused._replace(outcomes=(outcome,)))
     formatter = logging.Formatter("%(levelname)s %(message)s %(scope)s %(rule)s %(event)s %(ident)s")
     text = formatter.format(caplog.records[0])
     assert len(text.splitlines()) == 1

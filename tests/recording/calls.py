@@ -15,24 +15,15 @@ from django_throttle.recording.cells import Minute, total
 from django_throttle.recording.read import hours, minutes
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import AnyStore
+from tests.callers import SameByEveryKey
 
 
-class By:
+class By(SameByEveryKey):
     """A caller of one ident, whatever the key."""
 
-    subject = None
-
     def __init__(self, ident: str) -> None:
-        self._ident = ident
-
-    def ident(self, key: str) -> str:
-        return self._ident
-
-    def is_(self, trait: str) -> bool:
-        return False
-
-    def lacks_address(self, key: str) -> bool:
-        return False
+        super().__init__(subject=None)
+        self.ident = lambda key: ident  # type: ignore[method-assign]
 
 
 def call(store: AnyStore, rules: Iterable[Rule], ident: str, times: int = 1, **facts: Any) -> int:
