@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
@@ -122,36 +121,3 @@ def warned(number: int, url: str, rule: dict[str, Any], calls: int) -> list[floa
                 Limiter([Rule.from_options("quota", rule)], get_store()).reset("everyone")
     quota_warning.disconnect(hear)
     return heard
-
-
-def forked(number: int, url: str, rule: Rule, ident: str, calls: int) -> list[tuple[int, bool]]:
-    """Use a store, fork twice, use it on both sides: (connection id, degraded) of the parent and both children."""
-    limiter = Limiter([rule], store_of(url))
-    asyncio.run(_acquire_all(limiter, ident, calls))
-    limiter.acquire(ident)
-    children = [_fork(limiter, ident, calls) for _ in range(2)]
-    told = [_use(limiter, ident, calls)]
-    for pid, end in children:
-        told.append(end.recv())
-        end.close()
-        os.waitpid(pid, 0)
-    return told
-
-
-def _fork(limiter: Limiter, ident: str, calls: int) -> tuple[int, Connection]:
-    near, far = SPAWN.Pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            far.send(_use(limiter, ident, calls))
-        finally:
-            os._exit(0)
-    far.close()
-    return pid, near
-
-
-def _use(limiter: Limiter, ident: str, calls: int) -> tuple[int, bool]:
-    decisions = [limiter.acquire(ident) for _ in range(calls)]
-    decisions += asyncio.run(_acquire_all(limiter, ident, calls))
-    store: Any = limiter.store
-    return store.transport.client.client_id(), any(decision.degraded for decision in decisions)
