@@ -21,7 +21,6 @@ from django.test import AsyncClient, Client
 
 from django_throttle import rulebook
 from django_throttle.channels import throttled_group_send, throttled_group_send_sync
-from django_throttle.core import Decision
 from django_throttle.exceptions import Refused
 from django_throttle.httpx import AsyncThrottledTransport, CallRefused, ThrottledTransport
 from django_throttle.limiter import Limiter
@@ -40,10 +39,10 @@ class Answer(NamedTuple):
     remaining: int | None = None
 
     @classmethod
-    def of(cls, decision: Decision) -> Answer:
-        verdict = ALLOWED if decision.allowed else UNAVAILABLE if decision.unavailable else REFUSED
-        seconds = decision.retry_after
-        return cls(verdict, None if seconds is None else ceil(seconds), decision.remaining)
+    def of(cls, verdict: str, seconds: Any = None, remaining: Any = None) -> Answer:
+        """An answer in whole seconds and calls, however it says them."""
+        whole = [None if number is None else ceil(float(number)) for number in (seconds, remaining)]
+        return cls(verdict, *whole)
 
 
 class EntryPoint:
@@ -109,12 +108,8 @@ class Http(EntryPoint):
     def call(self, *, cost: int = 1, user: bool = False, doing: str = "ok") -> Answer:
         response = self.get(doing, **{"X-Cost": str(cost)}, **({"X-User": "1"} if user else {}))
         remaining = re.search(r";r=(\d+)", response.get("RateLimit", ""))
-        seconds = response.get("Retry-After")
-        return Answer(
-            {429: REFUSED, 503: UNAVAILABLE}.get(response.status_code, ALLOWED),
-            None if seconds is None else int(seconds),
-            None if remaining is None else int(remaining[1]),
-        )
+        verdict = {429: REFUSED, 503: UNAVAILABLE}.get(response.status_code, ALLOWED)
+        return Answer.of(verdict, response.get("Retry-After"), remaining and remaining[1])
 
 
 class Frames(EntryPoint):
@@ -143,8 +138,7 @@ class Frames(EntryPoint):
             return Answer(ALLOWED)
         frame = json.loads(text)
         verdict = UNAVAILABLE if frame["code"] == "limiter_unavailable" else REFUSED
-        seconds = frame["retry_after"]
-        return Answer(verdict, None if seconds is None else ceil(seconds), frame["remaining"])
+        return Answer.of(verdict, frame["retry_after"], frame["remaining"])
 
     def end(self) -> None:
         if self.open is not None:
@@ -176,16 +170,18 @@ class Handshake(EntryPoint):
             await communicator.disconnect()
             return Answer(ALLOWED)
         await communicator.wait()
-        seconds = dict(start["headers"]).get(b"retry-after")
-        return Answer({429: REFUSED, 503: UNAVAILABLE}[start["status"]], None if seconds is None else int(seconds))
+        verdict = {429: REFUSED, 503: UNAVAILABLE}[start["status"]]
+        return Answer.of(verdict, dict(start["headers"]).get(b"retry-after"))
 
 
 class Call(EntryPoint):
     """A callable that raises Refused; ``make`` gets the user, and the cost where it is not 1."""
 
-    def __init__(self, name: str, make: Callable[..., Any], *, awaits: bool = False, **options: Any) -> None:
+    def __init__(
+        self, name: str, make: Callable[..., Any], *, awaits: bool = False, event: str = "request", **options: Any
+    ) -> None:
         super().__init__(name, **options)
-        self.make, self.awaits = make, awaits
+        self.make, self.awaits, self.event = make, awaits, event
 
     def call(self, *, cost: int = 1, user: bool = False, doing: str = "ok") -> Answer:
         given = {} if cost == 1 else {"cost": cost}
@@ -194,8 +190,14 @@ class Call(EntryPoint):
             if self.awaits:
                 self.run(made)
         except (Refused, CallRefused) as error:
-            return Answer.of(error.decision)
+            decision = error.decision
+            verdict = UNAVAILABLE if decision.unavailable else REFUSED
+            return Answer.of(verdict, decision.retry_after, decision.remaining)
         return Answer(ALLOWED)
+
+
+def transport_of(kind: Any, answer: Callable[..., Any]) -> Any:
+    return kind(site.RULE, httpx.MockTransport(answer), ident="user:1", max_wait=0)
 
 
 def transport(user: User) -> None:
@@ -206,10 +208,6 @@ def transport(user: User) -> None:
 async def atransport(user: User) -> None:
     async with httpx.AsyncClient(transport=transport_of(AsyncThrottledTransport, site.aanswered)) as client:
         await client.get("http://shop.example/")
-
-
-def transport_of(kind: Any, answer: Callable[..., Any]) -> Any:
-    return kind(site.RULE, httpx.MockTransport(answer), ident="user:1", max_wait=0)
 
 
 MESSAGE = {"type": "news.item"}
@@ -241,15 +239,6 @@ async def aacquire(user: User, cost: int = 1) -> None:
         raise Refused(decision)
 
 
-class Task(Call):
-    event = "task"
-
-
-class Publication(Call):
-    event = "publish"
-    traits = EntryPoint.traits - {"cost", "lease"}
-
-
 DROP_IN = "rules cost refund lease plan delay"
 ENTRY_POINTS: Final = (
     Http("middleware", "/middleware/{}", lacks="cost"),
@@ -274,11 +263,11 @@ ENTRY_POINTS: Final = (
     Frames("frames: synchronous consumer"),
     Frames("frames: ASGI middleware"),
     Handshake("handshake"),
-    Publication("publication", publish),
-    Publication("publication, asynchronous", apublish, awaits=True),
-    Task("task function", site.task_function),
-    Task("task of Django", site.django_task.call),
-    Task("task of Django, asynchronous", site.adjango_task.acall, awaits=True),
+    Call("publication", publish, event="publish", lacks="cost lease"),
+    Call("publication, asynchronous", apublish, awaits=True, event="publish", lacks="cost lease"),
+    Call("task function", site.task_function, event="task"),
+    Call("task of Django", site.django_task.call, event="task"),
+    Call("task of Django, asynchronous", site.adjango_task.acall, awaits=True, event="task"),
     Call("transport of httpx", transport, lacks="cost override delay"),
     Call("transport of httpx, asynchronous", atransport, awaits=True, lacks="cost override delay"),
     Call("Limiter", acquire, lacks="override plan delay"),
