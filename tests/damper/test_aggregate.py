@@ -41,12 +41,9 @@ def aggregates(request: pytest.FixtureRequest, clock: FrozenClock) -> Both:
     return Aggregates(clock) if request.param == "memory" else InRedis(request.getfixturevalue("redis_url"), clock)
 
 
-def report(clock: FrozenClock, *counts: MeterCount, meter: str = "one", ident: str = "u", **given: Any) -> Report:
-    return Report(RULE.id, ident, meter, given.get("since", 0), given.get("sent_at", clock.now_us), counts)
-
-
-def tell(aggregates: Both, clock: FrozenClock, *counts: MeterCount, **given: Any) -> Reply:
-    (reply,) = aggregates.damp([report(clock, *counts, **given)])
+def tell(aggregates: Both, clock: FrozenClock, *counts: MeterCount, meter: str = "one", **times: Any) -> Reply:
+    since, sent_at = times.get("since", 0), times.get("sent_at", clock.now_us)
+    (reply,) = aggregates.damp([Report(RULE.id, "u", meter, since, sent_at, counts)])
     assert isinstance(reply, Reply), reply
     return reply
 
@@ -61,13 +58,8 @@ def test_a_report_that_comes_twice_or_late_changes_nothing(aggregates: Both, clo
 
 def test_what_no_estimator_looks_at_is_dropped(aggregates: Both, clock: FrozenClock) -> None:
     clock.to(KEPT * SUB)
-    reply = tell(
-        aggregates,
-        clock,
-        MeterCount(INDEX, 5, 5, 5),
-        MeterCount(INDEX + 1, 7, 7, 7),
-        MeterCount(INDEX + KEPT + 2, 3, 3, 3),
-    )
+    owns = [MeterCount(INDEX, 5, 5, 5), MeterCount(INDEX + 1, 7, 7, 7), MeterCount(INDEX + KEPT + 2, 3, 3, 3)]
+    reply = tell(aggregates, clock, *owns)
     assert [count.attempted for count in reply.counts] == [0, 0, 0, 7]
     clock.step(2 * SUB)
     assert tell(aggregates, clock).counts[0].attempted == 0, "nor what lies too far ahead"
@@ -141,16 +133,11 @@ steps = st.lists(
 )
 
 
-SET_BACK = [
-    ("pass", 0.7),
-    ("tell", "a", [(-3, 0, 0, 1)], 0, 0),
-    ("pass", 5.999),
-    *[("pass", -0.5), ("tell", "a", [], 0, 0)] * 2,
-]
+LAST = ("tell", "a", [], 0, 0)
 
 
 @given(steps)
-@example(SET_BACK)
+@example([("pass", 0.7), ("tell", "a", [(-3, 0, 0, 1)], 0, 0), ("pass", 5.999), *[("pass", -0.5), LAST] * 2])
 def test_both_say_the_same_of_any_history(redis_server: RedisServer, history: list[tuple[Any, ...]]) -> None:
     clock = FrozenClock()
     memory, ours = Aggregates(clock), InRedis(redis_server.url, clock)

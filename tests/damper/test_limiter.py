@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_throttle import agent
-from django_throttle.core import Decision, Reason, Rule
+from django_throttle.core import Decision, Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.local_limits import flush
@@ -47,19 +47,6 @@ def flood(limiter: Limiter, clock: FrozenClock, seconds: float, rate: float) -> 
             report(limiter.store)
         decisions.append(limiter.acquire("user:1"))
     return decisions
-
-
-@pytest.mark.row("B10")
-def test_an_excess_is_held_to_the_limit(store: Store, clock: FrozenClock) -> None:
-    limiter = Limiter([DAMPER], store)
-    flood(limiter, clock, 12, 500)
-    settled = flood(limiter, clock, 12, 500)
-    assert sum(decision.allowed for decision in settled) == pytest.approx(1200, rel=0.05)
-    refused = next(decision for decision in reversed(settled) if not decision.allowed)
-    (outcome,) = refused.outcomes
-    assert (outcome.reason, outcome.rule, outcome.ident) == (Reason.SUPPRESSED, "account", "user:1")
-    assert 0.7 < outcome.factor < 0.9
-    assert refused.retry_after is not None and 0 < refused.retry_after <= 2.01
 
 
 def test_what_a_damper_suppresses_is_charged_nowhere(store: Store, clock: FrozenClock) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,9 +20,8 @@ from django_throttle.damper.aggregate import (
     mean_rate,
     shifted,
 )
-from django_throttle.local_limits import JITTER, Flusher
 from tests.clock import FrozenClock
-from tests.damper.conftest import RULE, Away, Process
+from tests.damper.conftest import Away, Process
 
 TEN = Allowance(10, 1_000_000)  # 10/s: 60 in a sub-interval
 numbers = st.integers(0, 10**9)
@@ -104,15 +101,6 @@ class TestFlood:
         process.run(12, 80)
         assert process.run(10, 80) == pytest.approx(80)
 
-    def test_another_limit_is_in_force_at_once(self, process: Process) -> None:
-        process.run(20, 400)
-        assert process.factor == pytest.approx(0.75, abs=0.02)
-        process.rule = replace(RULE, rate="200/s", limit=None)
-        assert process.rule.id == RULE.id
-        assert process.factor == pytest.approx(0.5, abs=0.02)
-        process.rule = replace(RULE, rate="60000/min", limit=None)
-        assert process.factor == 0, "whatever the window"
-
     def test_without_room_in_the_local_limiter_no_factor_makes_any(self, process: Process, clock: FrozenClock) -> None:
         process.rule = Rule("account", "20/min", algorithm="damper")
         while (decision := process.attempt()).allowed:
@@ -168,12 +156,3 @@ class TestReports:
             process.attempt(f"u{number}")
         process.flush()
         assert taken == [True] * 40
-
-    def test_processes_do_not_flush_at_the_same_time(self, process: Process, store: Away) -> None:
-        flusher = Flusher(process.limits, store, lambda: 3)  # type: ignore[arg-type]
-        interval = process.limits.interval
-        firsts, waits = {flusher.first for _ in range(50)}, {flusher() for _ in range(50)}
-        assert len(firsts) == len(waits) == 50
-        assert min(firsts) >= 0 and max(firsts) <= interval
-        assert interval <= min(waits) and max(waits) <= interval * (1 + JITTER)
-        assert process.limits.processes == 3

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from typing import Any
 
 import pytest
@@ -18,22 +16,6 @@ from tests.inside import lock_of
 from tests.servers import RedisServer, need_package
 
 RULES = [Rule("rate", "1000/hour"), Rule("cap", limit=1000, algorithm="concurrency")]
-
-
-@pytest.mark.row("F49")
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_no_closed_loop_is_kept_alive(rule: Rule, redis_url: str) -> None:
-    limiter = Limiter([rule], RedisStore(redis_url, deadline=5.0))
-    loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
-
-    async def call() -> None:
-        loops.append(weakref.ref(asyncio.get_running_loop()))
-        await limiter.arelease((await limiter.aacquire("user:1")).lease)
-
-    for _ in range(30):
-        asyncio.run(call())
-    gc.collect()
-    assert sum(loop() is not None for loop in loops) <= 1, "the last one, until the next one begins"
 
 
 @pytest.mark.row("F50")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,12 +19,10 @@ from django_throttle.core.commands import Charge
 from django_throttle.core.decide import decide_and_evict, decide_charges
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.local_limits import flush
 from django_throttle.management.commands.refresh_connections import HostRefresher
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import arun, run
 from django_throttle.stores.cluster import SlotMap, slot_of
-from django_throttle.stores.denials import NoDenials
 from testproject.check.standstill import elapsed
 from tests.cases import CASES, Case
 from tests.clock import FrozenClock
@@ -43,22 +40,17 @@ EXACT = [
     Rule("log", f"{LIMIT}/h", algorithm="sliding_log"),
     Rule("sockets", limit=LIMIT, algorithm="concurrency"),
 ]
-SLOTS = "3000"  # to be moved
 
 
+@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("case", CASES[1::4], ids=lambda case: case.name)
-def test_the_table_of_cases(case: Case, cluster: RedisCluster, clock: FrozenClock) -> None:
-    play(case, Limiter(case.rules, RedisStore(cluster.url, clock=clock, deadline=5.0)), clock)
+def test_the_table_of_cases(case: Case, on_loop: bool, cluster: RedisCluster, clock: FrozenClock) -> None:
+    limiter = Limiter(case.rules, RedisStore(cluster.url, clock=clock, deadline=5.0))
+    asyncio.run(aplay(case, limiter, clock)) if on_loop else play(case, limiter, clock)
 
 
-@pytest.mark.parametrize("case", CASES[3::4], ids=lambda case: case.name)
-def test_the_table_of_cases_on_a_loop(case: Case, cluster: RedisCluster, clock: FrozenClock) -> None:
-    asyncio.run(aplay(case, Limiter(case.rules, RedisStore(cluster.url, clock=clock, deadline=5.0)), clock))
-
-
-@pytest.mark.row("F52")
+@pytest.mark.row("F52", "R13")
 @pytest.mark.parametrize("rule", EXACT, ids=lambda rule: rule.name)
-@pytest.mark.row("R13")
 def test_exactly_the_limit_passes(rule: Rule, crew: Crew, cluster: RedisCluster, figure: Callable[..., None]) -> None:
     told = crew.run(hammer, cluster.url, rule, "user:1", 200)
     figure("passed of 1,600 in a Cluster, limit 100,", sum(allowed for allowed, _ in told))
@@ -91,24 +83,6 @@ def test_a_socket_makes_room_for_another(cluster: RedisCluster) -> None:
         assert decide(stores[1], False, Charge(rule, ident, 1), commit=False).remaining == 0
     assert [message.lease for message in stores[0].control.fetch()] == [f"~1{number}" for number in range(10)]
     assert not stores[1].control.fetch()
-
-
-class TestReports:
-    def test_what_dampers_count_goes_to_every_node(self, cluster: RedisCluster, clock: FrozenClock) -> None:
-        rules = [
-            Rule("account", "100/s", algorithm="damper"),
-            Rule("quota", "1000/day", algorithm="fixed_window"),
-        ]
-        stores = [RedisStore(cluster.url, clock=clock, deadline=5.0) for _ in range(2)]
-        limiters = [Limiter(rules, store) for store in stores]
-        idents = different_slots(stores[0], 20)
-        for store, limiter in zip(stores, limiters, strict=True):
-            for ident in idents:
-                limiter.acquire(ident, 50)
-            flush(store.local_limits, store.aggregator)
-        left = [[outcome.remaining for outcome in limiters[1].peek(ident).outcomes] for ident in idents]
-        assert left == [[83, 900]] * 20, "a hundred of six seconds' six hundred, and of a day's thousand"
-        assert [limiters[0].reset(ident) for ident in idents] == [2] * 20
 
 
 class TestLeases:
@@ -180,30 +154,6 @@ class TestMoving:
                 with node.client() as client:
                     client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.name_of(target))
         assert not both.acquire("user:1").degraded
-
-    def test_resharding_under_load_admits_exactly(
-        self, crew: Crew, cluster: RedisCluster, figure: Callable[..., None]
-    ) -> None:
-        source, target = cluster.masters()[:2]
-        rule = Rule("moving", "40/366d", on_store_failure="deny")
-        done: list[float] = []
-
-        def reshard() -> None:
-            names = ("--cluster-from", cluster.name_of(source), "--cluster-to", cluster.name_of(target))
-            cluster.run("reshard", f"127.0.0.1:{source.port}", *names, "--cluster-slots", SLOTS)
-            done.append(time.monotonic() - started)
-
-        mover = threading.Thread(target=reshard)
-        started = time.monotonic()
-        mover.start()
-        told = crew.run(ride, cluster.url, rule, 200, 3.5)
-        mover.join()
-        allowed, degraded, calls, slowest = (column for column in zip(*told, strict=True))
-        figure("without Redis", sum(degraded) / sum(calls) * 100, "% of the calls")
-        figure("longest call, with a deadline of 5 s,", max(slowest) * 1000, "ms")
-        assert done
-        assert sum(allowed) <= 200 * 40
-        assert sum(degraded) <= 0.001 * sum(calls)
 
 
 @pytest.mark.usefixtures("stopwatch")
@@ -300,21 +250,6 @@ def call_all(store: RedisStore, idents: list[str]) -> None:
 
 def bookkeeps(store: RedisStore, cluster: RedisCluster, ident: str) -> bool:
     return cluster.owner(store.key("rule", ident)) is cluster.owner(store.process_key("live"))
-
-
-def ride(number: int, url: str, rule: Rule, idents: int, seconds: float) -> tuple[int, int, int, float]:
-    """(allowed, degraded, all, longest) of the calls that fit into so many seconds, over all idents in turn."""
-    limiter = Limiter([rule], RedisStore(url, deadline=5.0))
-    limiter.store.denials = NoDenials()  # type: ignore[misc]
-    allowed = degraded = calls = 0
-    slowest, until = 0.0, time.monotonic() + seconds
-    while time.monotonic() < until:
-        started = time.monotonic()
-        decision = limiter.acquire(f"user:{calls % idents}")
-        slowest = max(slowest, time.monotonic() - started)
-        allowed, degraded, calls = allowed + decision.allowed, degraded + decision.degraded, calls + 1
-        time.sleep(0.001)
-    return allowed, degraded, calls, slowest
 
 
 # As CLUSTER KEYSLOT of Redis says.

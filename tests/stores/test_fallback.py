@@ -1,22 +1,32 @@
-"""While Redis is away a process starts from what it was last told; what it admits is charged without its callers."""
+"""While Redis is away a process goes by its share of what is left; what it admits is charged afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
-from django_throttle.core.commands import charges_of
+from django_throttle.core.algorithms import LateCost
+from django_throttle.core.commands import Answers, Charge, Decide, charges_of, rule_set
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
-from django_throttle.stores.fallback import Admitted, AllAdmitted
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores.fallback import MAX_KNOWN, LateCharge, LateCharges, ProcessCount, Remaining, share_of
+from tests.clock import FrozenClock
+from tests.inside import counters
 from tests.proxy import Proxy
 from tests.servers import RedisServer
+from tests.strategies import rate_rules, rates, rules
 
 API = Rule("api", "10/hour")
 ALGORITHMS = ("fixed_window", "sliding_log", "sliding_window", "token_bucket", "leaky_bucket", "gcra")
+LIMITS = st.integers(1, 9) | st.integers(1, 3000)
+RATES = rate_rules("rule", rates(LIMITS), {}, LIMITS)
+JUMPS = st.floats(0, 1) | st.sampled_from([0.0, 0.5, 1.0, 2.0])
+EVENTS = st.tuples(st.sampled_from(["acquire", "acquire", "late"]), st.integers(0, 5), JUMPS, st.floats(0, 2))
 
 
 @pytest.fixture
@@ -58,39 +68,156 @@ def test_a_queue_goes_on_after_the_turns_that_the_store_has_given(
     assert passed(limiter, "user:1", 4) == [False] * 4
     proxy.set("refuse")
     decisions = [limiter.acquire("user:1") for _ in range(7)]
-    assert [round(one.outcomes[0].put_off / 60) for one in decisions if one.allowed] == turns
-    last = next(one for one in reversed(decisions) if one.allowed)
-    assert last.paid is not None
-    assert store.execute(last.paid._replace(decide=last.paid.decide._replace(whole=True)).receipt) == 1
+    allowed = [decision for decision in decisions if decision.allowed]
+    assert [round(decision.outcomes[0].put_off / 60) for decision in allowed] == turns
+    last = allowed[-1].paid
+    assert last is not None
+    assert store.execute(last._replace(decide=last.decide._replace(whole=True)).receipt) == 1
     assert round(limiter.acquire("user:1").outcomes[0].put_off / 60) == turns[-1], "the last turn was given back"
     proxy.set("pass")
     Reconciler(store).resend()
     assert Limiter([rule], RedisStore(redis_url, deadline=5.0)).peek("user:1").remaining < 9 - 4 - len(turns) + 1
 
 
-def test_what_it_admitted_is_charged_though_nobody_asks_again(proxy: Proxy, redis_url: str) -> None:
+def test_what_it_admitted_is_charged_once_though_nobody_asks_again(proxy: Proxy, redis_url: str) -> None:
     """Of more idents than travel in one pipeline, by the work that the background thread repeats."""
     store = RedisStore(proxy.url, deadline=5.0)
     limiter, idents = Limiter([API], store), [f"user:{number}" for number in range(250)]
     proxy.set("refuse")
     assert all(passed(limiter, ident, 2) == [True, True] for ident in idents)
     proxy.set("pass")
-    Reconciler(store).resend()
     elsewhere = Limiter([API], RedisStore(redis_url, deadline=5.0))
-    assert {elsewhere.peek(ident).remaining for ident in idents} == {8}
-    Reconciler(store).resend()
-    assert {elsewhere.peek(ident).remaining for ident in idents} == {8}, "once"
+    for _ in range(2):
+        Reconciler(store).resend()
+        assert {elsewhere.peek(ident).remaining for ident in idents} == {8}
+    now = round(store.fallback.local.clock() * 1_000_000)
+    call = store.fallback.call(LateCharges("user:new", "name", (LateCharge(API, 3, now),)))
+    assert [store.send([call]) for _ in range(3)] == [[1], [0], [0]], "though it is sent again"
+    assert elsewhere.peek("user:new").remaining == 7
 
 
-def test_what_is_owed_is_kept_by_rule() -> None:
-    """Under several rules, with states of several lengths."""
-    admitted = AllAdmitted()
-    rules = [Rule(name, "10/h", algorithm=name) for name in ALGORITHMS]
-    owed = [Admitted(rule, rule.plan, tuple(range(number)), number) for number, rule in enumerate(rules)]
-    admitted.put("user:1", owed)
-    admitted.put("user:2", owed[2:])
-    assert (admitted.of("user:1"), admitted.of("user:2"), admitted.of("user:3")) == (owed, owed[2:], [])
-    admitted.drop("user:1")
-    assert (list(admitted), admitted.of("user:2")) == (["user:2"], owed[2:])
-    admitted.drop("user:2")
-    assert not admitted
+@pytest.fixture(scope="module")
+def ticking() -> FrozenClock:
+    return FrozenClock()
+
+
+@pytest.fixture(scope="module")
+def redis_store(redis_server: RedisServer, ticking: FrozenClock) -> RedisStore:
+    store = RedisStore(redis_server.url, clock=ticking, prefix="late", deadline=5.0)
+    store.fallback.local.clock = ticking
+    return store
+
+
+def charge_late(memory: MemoryStore, rule: Rule, cost: int, at: int) -> None:
+    """The reference, on the memory store's own state."""
+    now = round(memory.clock() * 1_000_000)
+    state, expires = counters(memory).get((rule.id, "user:1"), (None, 0))
+    stored = memory.calendar.plan_at(rule, now).charge_late(state if expires > now else None, now, LateCost(cost, at))
+    if stored is not None:
+        memory._write((rule.id, "user:1"), stored.state, now + stored.lasts)
+
+
+@given(RATES, st.lists(EVENTS, min_size=1, max_size=20))
+def test_reference_and_script_charge_late_alike(
+    redis_server: RedisServer,
+    redis_store: RedisStore,
+    ticking: FrozenClock,
+    rule: Rule,
+    history: list[tuple[str, int, float, float]],
+) -> None:
+    with redis_server.client() as client:
+        client.flushall()
+    ticking.to(0)
+    memory, window = MemoryStore(clock=ticking), rule.window or 1
+    for number, (kind, cost, jump, age) in enumerate(history):
+        ticking.step(jump * window)
+        if kind == "late" and cost:
+            at = round((ticking() - age * window) * 1_000_000)
+            charge_late(memory, rule, cost, at)
+            late = LateCharges("user:1", str(number), (LateCharge(rule, cost, at),))
+            assert isinstance(redis_store.send([redis_store.fallback.call(late)])[0], int)
+        command = Decide((Charge(rule, "user:1", cost),))
+        assert redis_store.execute(command) == memory.execute(command)
+
+
+@given(RATES, st.lists(st.tuples(st.integers(0, 5), JUMPS), min_size=1, max_size=20))
+def test_what_was_counted_here_counts_there_at_least_as_much(rule: Rule, history: list[tuple[int, float]]) -> None:
+    """Moved from one store to another, a state leaves no more than it left before."""
+    clock = FrozenClock()
+    here, there = MemoryStore(clock=clock), MemoryStore(clock=clock)
+    for cost, jump in history:
+        clock.step(jump * (rule.window or 1))
+        here.execute(Decide((Charge(rule, "user:1", cost),)))
+    peek = Decide((Charge(rule, "user:1", 0),), commit=False)
+    now = round(clock() * 1_000_000)
+    state, expires = counters(here).get((rule.id, "user:1"), ((), 0))
+    for cost, at in here.calendar.plan_at(rule, now).late_charges(state, now) if expires > now else ():
+        charge_late(there, rule, cost, at)
+    assert there.execute(peek)[0].remaining <= here.execute(peek)[0].remaining
+
+
+# At a tenth of the rate one call takes longer than any may wait.
+QUEUE = Rule("queue", "100/s", algorithm="leaky_bucket", action="delay", max_delay=0.04, cost=5)
+
+
+@given(rules(), st.integers(1, 1000))
+@example(Rule("monthly", "1000/month", algorithm="fixed_window", timezone="Europe/Berlin"), 4)
+@example(QUEUE, 10)
+@example(QUEUE, 1000)
+def test_no_rule_is_without_a_share(rule: Rule, processes: int) -> None:
+    for part in rule.parts:
+        share = share_of(part, processes)
+        assert share.id == part.id
+        assert part.cost <= share.plan.limit <= max(part.plan.limit, part.cost)
+
+
+@pytest.mark.parametrize(("processes", "waiting"), [(1, 100), (3, 33), (200, 1)])
+def test_all_shares_of_a_queue_let_no_more_wait(processes: int, waiting: int) -> None:
+    rule = Rule("reports", "10/min", algorithm="leaky_bucket", action="defer", max_queue=100)
+    assert share_of(rule, processes).plan.limit == 1 + waiting, "at least one, and the one that runs"
+
+
+@pytest.mark.parametrize(
+    ("expected", "beats", "sharing"),
+    [
+        (4, [(6, "")], [4, 6]),
+        (4, [(6, ""), (2, "")], [4, 6, 4]),
+        (0, [(8, ""), (1, "lost"), (3, ""), (3, ""), (5, ""), (5, "")], [1, 8, 8, 8, 3, 5, 5]),
+        (0, [(8, ""), (1, "failing"), (1, "failing"), (1, "failing"), (1, ""), (1, ""), (1, "")], [1, *[8] * 5, 1, 1]),
+    ],
+    ids=["as beats saw", "as is expected", "not fewer for two beats after a loss", "not fewer while the store fails"],
+)
+def test_so_many_processes_share(expected: int, beats: list[tuple[int, str]], sharing: list[int]) -> None:
+    states = [""]
+    count = ProcessCount(expected, lambda: states[-1] == "failing")
+    seen = [count.sharing]
+    for alive, state in beats:
+        states.append(state)
+        count.note(alive, lost=state == "lost")
+        seen.append(count.sharing)
+    assert seen == sharing
+
+
+PAIR = Rule("a", "100/h", algorithm="gcra"), Rule("b", "100/h", algorithm="gcra")
+
+
+@pytest.mark.parametrize("others", [PAIR, PAIR[::-1]], ids=["the same rules", "other rules too"])
+@pytest.mark.parametrize("left", [(10, 20, 30, 40, 49, 0), (10, 90, 90, 40, 50, 0), (90, 90, 90, 90, 90, 50)])
+def test_of_several_calls_the_budgets_with_little_left_are_known(
+    left: tuple[int, ...], others: tuple[Rule, ...]
+) -> None:
+    remaining, sets = Remaining(ProcessCount(2, lambda: False)), (PAIR, PAIR, others)
+    each = [rule_set(rules).charges((f"u{at}",) * 2, 1) for at, rules in enumerate(sets)]
+    numbers = [number for units in left for number in (0.0, float(units), 9e9)]
+    remaining.note_all(each, [Answers(tuple(numbers[at : at + 6]), 0.0) for at in (0, 6, 12)])
+    pairs = [(rule, f"u{at}") for at, rules in enumerate(sets) for rule in rules]
+    known = [remaining.of(Charge(rule, ident, 1)) for rule, ident in pairs]
+    assert [each and each.units for each in known] == [units if units < 50 else None for units in left]
+
+
+def test_of_very_many_the_latest_are_known() -> None:
+    remaining = Remaining(ProcessCount(1, lambda: False))
+    for at in range(2 * MAX_KNOWN):
+        remaining.note(rule_set(PAIR[:1]).charges((f"u{at}",), 1), Answers((0.0, 1.0, 9e9), 0.0))
+    known = [remaining.of(Charge(PAIR[0], f"u{at}", 1)) is not None for at in range(2 * MAX_KNOWN)]
+    assert 0.9 * MAX_KNOWN < sum(known) <= MAX_KNOWN and known[-1]

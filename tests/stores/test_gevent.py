@@ -5,10 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,86 +15,45 @@ from typing import Any
 import pytest
 
 from tests.proxy import Proxy
-from tests.servers import RedisServer, free_port, need_package, slack, wait_until
+from tests.servers import RedisServer, need_package, slack, wait_until
+from tests.web_server import WebServer
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 0.1
 AT_ONCE = 10  # more than there are connections to Redis
 
 
-class Site:
+class Site(WebServer):
     """gunicorn with one gevent worker."""
 
-    def __init__(self, redis_url: str, folder: Path, *options: str, **settings: Any) -> None:
+    def __init__(self, redis_url: str, folder: Path, *options: str) -> None:
         need_package("gunicorn")
         need_package("gevent")
-        self.port = free_port()
-        self.log = folder / f"gunicorn-{self.port}.log"
-        environment = {**os.environ, "REDIS_URL": redis_url, "SETTINGS": json.dumps(settings)}
+        super().__init__("gunicorn", folder, "Booting worker")
+        environment = {**os.environ, "REDIS_URL": redis_url}
         environment.pop("DJANGO_SETTINGS_MODULE", None)
-        bind = ["--bind", f"127.0.0.1:{self.port}", "--worker-class", "gevent", "--graceful-timeout", "2"]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "gunicorn", *bind, *options, "tests.green:application"],
-                cwd=ROOT,
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            wait_until(self._answers, timeout=slack(20))
-        except BaseException:
-            print(self.log.read_text())
-            self.stop()
-            raise
+        bind = ["--bind", f"127.0.0.1:{self.port}", "--worker-class", "gevent"]
+        self.launch(["gunicorn", *bind, *options, "tests.green:application"], environment)
 
     def get(self, path: str) -> tuple[int, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
-            text = answer.read()
-            return answer.status, json.loads(text) if answer.headers["Content-Type"] == "application/json" else text
+            return answer.status, json.load(answer)
         finally:
             connection.close()
 
-    def storm(self, times: int) -> None:
-        """So many requests, as many at once as a browser's crowd."""
+    def decisions(self) -> list[dict[str, Any]]:
+        """Those about as many requests at once as a browser's crowd sends."""
+        self.get("/said")
         with ThreadPoolExecutor(AT_ONCE) as crowd:
-            assert {status for status, _ in crowd.map(self.get, ["/quick"] * times)} == {200}
+            assert {status for status, _ in crowd.map(self.get, ["/quick"] * 2 * AT_ONCE)} == {200}
+        return self.get("/said")[1]["decisions"][:-1]  # type: ignore[no-any-return]
 
     def warm_up(self) -> None:
         """Connect to Redis and load everything; on a busy machine some decisions may be late."""
-        wait_until(self._is_served, timeout=slack(20))
-
-    def _is_served(self) -> bool:
-        self.storm(2 * AT_ONCE)
-        return not all(one["degraded"] for one in self.decisions())
-
-    def decisions(self) -> list[dict[str, Any]]:
-        """Those since the last time, apart from that about this request."""
-        return self.get("/said")[1]["decisions"][:-1]  # type: ignore[no-any-return]
-
-    def _answers(self) -> bool:
-        assert self.process.poll() is None
-        try:
-            return self.get("/quick")[0] == 200
-        except OSError:
-            return False
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def __enter__(self) -> Site:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        wait_until(lambda: not all(each["degraded"] for each in self.decisions()), timeout=slack(20))
 
 
 @pytest.fixture
@@ -104,68 +62,66 @@ def server(servers: None) -> Iterator[RedisServer]:
         yield server
 
 
-def hold(site: Site) -> None:
-    """Every decision of a crowd ended in time, by the failure policy."""
-    site.storm(2 * AT_ONCE)
-    decisions = site.decisions()
-    assert len(decisions) == 2 * AT_ONCE and all(one["degraded"] for one in decisions)
-    longest = max(one["seconds"] for one in decisions)
-    assert longest <= DEADLINE + slack(0.05), longest
-
-
-@pytest.mark.parametrize("preload", [(), ("--preload",)], ids=["", "preload"])
-def test_a_redis_that_hangs(server: RedisServer, preload: tuple[str, ...]) -> None:
-    with Site(server.url, server.folder, *preload) as site:
-        site.warm_up()
-        server.pause()
-        try:
-            hold(site)
-        finally:
-            server.resume()
-        site.warm_up()
-
-
-def test_a_redis_that_is_killed(server: RedisServer) -> None:
-    with Site(server.url, server.folder) as site:
-        site.warm_up()
-        server.kill()
-        hold(site)
-        server.start()
-        site.warm_up()
-
-
-@pytest.mark.parametrize("before", [False, True], ids=["from the start", "later"])
-def test_a_redis_behind_a_black_hole(server: RedisServer, before: bool) -> None:
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[Proxy]:
     with Proxy(server.port) as proxy:
-        if not before:
-            proxy.set("dead")
-        with Site(proxy.url, server.folder) as site:
-            if before:
-                site.warm_up()
-                proxy.set("dead")
-                hold(site)
-            else:
-                site.storm(AT_ONCE)
-                assert all(one["degraded"] for one in site.decisions())
+        yield proxy
 
 
-def test_replies_that_trickle_in(server: RedisServer) -> None:
-    with Proxy(server.port) as proxy, Site(proxy.url, server.folder) as site:
+@pytest.fixture
+def site(server: RedisServer, proxy: Proxy, request: pytest.FixtureRequest) -> Iterator[Site]:
+    site = Site(proxy.url, server.folder, *getattr(request, "param", ()))
+    try:
+        site.wait_until_it_serves()
         site.warm_up()
-        proxy.set("trickle")
-        hold(site)
+        yield site
+    finally:
+        site.kill()
 
 
-def test_slots_are_held_and_the_agent_says_that_the_process_lives(server: RedisServer) -> None:
-    with Site(server.url, server.folder) as site, server.client() as redis, ThreadPoolExecutor(5) as crowd:
+Fault = Callable[[RedisServer, Proxy], object]
+FAULTS: dict[str, tuple[Fault, Fault]] = {
+    "hangs": (lambda server, proxy: server.pause(), lambda server, proxy: server.resume()),
+    "is killed": (lambda server, proxy: server.kill(), lambda server, proxy: server.start()),
+    "is behind a black hole": (lambda server, proxy: proxy.set("dead"), lambda server, proxy: proxy.set("pass")),
+    "trickles": (lambda server, proxy: proxy.set("trickle"), lambda server, proxy: proxy.set("pass")),
+}
+
+
+@pytest.mark.parametrize(
+    ("site", "fault"), [((), fault) for fault in FAULTS] + [(("--preload",), "hangs")], indirect=["site"]
+)
+def test_where_redis_fails_every_decision_of_a_crowd_ends_in_time(
+    site: Site, fault: str, server: RedisServer, proxy: Proxy
+) -> None:
+    begin, end = FAULTS[fault]
+    begin(server, proxy)
+    try:
+        decisions = site.decisions()
+    finally:
+        end(server, proxy)
+    assert len(decisions) == 2 * AT_ONCE and all(each["degraded"] for each in decisions)
+    assert max(each["seconds"] for each in decisions) <= DEADLINE + slack(0.05)
+    site.warm_up()
+
+
+def test_slots_are_held_and_the_agent_says_that_the_process_lives(server: RedisServer, site: Site) -> None:
+    with server.client() as redis, ThreadPoolExecutor(5) as crowd:
         asked = [crowd.submit(site.get, "/held/3") for _ in range(5)]
-        wait_until(lambda: sum(one.done() for one in asked) == 2, timeout=slack(2))
-        assert sorted(one.result()[0] for one in asked if one.done()) == [429, 429]
+        wait_until(lambda: sum(each.done() for each in asked) == 2, timeout=slack(2))
         (uid,) = redis.zrange("dt:{p}:live", 0, -1)
         beat = redis.zscore("dt:{p}:live", uid)
         wait_until(lambda: redis.zscore("dt:{p}:live", uid) > beat, timeout=slack(5))
-        assert sorted(one.result()[0] for one in asked) == [200, 200, 200, 429, 429]
+        assert sorted(each.result()[0] for each in asked) == [200, 200, 200, 429, 429]
         wait_until(lambda: site.get("/held/0")[0] == 200, timeout=slack(2))
+
+
+def run(program: str, server: RedisServer) -> tuple[str, str]:
+    """What a program prints, and what it logs."""
+    line = [sys.executable, "-W", "ignore", "-c", program, server.url]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=slack(60), check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
 
 
 FORKS = """
@@ -216,11 +172,7 @@ os._exit(0)
 
 def test_forked_children_decide_and_leave_their_parent_alone(server: RedisServer) -> None:
     need_package("gevent")
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS, server.url], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    uid, leases = done.stdout.split()
+    uid, leases = run(FORKS, server)[0].split()
     with server.client() as redis:
         assert uid in redis.zrange("dt:{p}:live", 0, -1)  # its children may have been found dead by now
         assert leases == "3"
@@ -247,8 +199,37 @@ except InvalidSetting as error:
 
 def test_eventlet_is_refused_by_a_check_and_when_the_store_is_made(server: RedisServer) -> None:
     need_package("eventlet")
-    line = [sys.executable, "-W", "ignore", "-c", REFUSES, server.url]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    number, error = done.stdout.splitlines()
+    number, error = run(REFUSES, server)[0].splitlines()
     assert number == "django_throttle.E035" and "eventlet" in error and "gevent" in error
+
+
+BUSY = """
+from gevent import monkey; monkey.patch_all()
+import sys, time, gevent
+from django.conf import settings
+settings.configure(SECRET_KEY="secret", DJANGO_THROTTLE={"AGENT": False})
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
+
+limiter = Limiter([Rule("api", "100000/h")], RedisStore(sys.argv[1]))
+calls = [gevent.spawn(limiter.acquire, f"user:{number}") for number in range(20)]  # each connects
+
+def hold_up():
+    while not all(call.ready() for call in calls):
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            pass
+        gevent.sleep(0)
+
+gevent.spawn(hold_up)
+gevent.joinall(calls)
+assert any(call.value.degraded for call in calls)
+"""
+
+
+def test_a_loop_that_other_greenlets_hold_up_is_not_taken_for_a_redis_that_does_not_answer(server: RedisServer) -> None:
+    need_package("gevent")
+    _, log = run(BUSY, server)
+    assert "blocks the event loop for longer than DEADLINE" in log
+    assert "Redis does not answer" not in log

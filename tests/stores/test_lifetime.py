@@ -55,25 +55,3 @@ def test_a_key_outlives_what_it_counts(
     for decision, given in found:
         due = round(decision.reset_after * 1_000_000)
         assert due <= given * 1000 < max(due, 1000) + 1000
-
-
-@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window"])
-def test_what_runs_out_when_it_did_before_keeps_its_time_to_live(
-    algorithm: str, redis_url: str, redis_server: RedisServer
-) -> None:
-    day, longer = Rule("day", "9/day", algorithm=algorithm), Rule("longer", Rate(9, 777_777))
-    store = RedisStore(redis_url, deadline=5.0)
-    key = store.counter_key(day, "user:1")
-    with redis_server.client() as client:
-        Limiter([day], store).acquire("user:1")
-        client.pexpire(key, 1234)
-        Limiter([day], store).acquire("user:1")
-        assert 0 < client.pttl(key) <= 1234
-        Limiter([day, longer], store).acquire("user:1")
-        lasts = client.pttl(key)
-        client.pexpire(key, 12_345)
-        Limiter([day], store).acquire("user:1")  # the other record is looked at, and summed up
-        assert client.pttl(key) == pytest.approx(lasts, abs=5_000)
-        client.pexpire(key, 12_345)
-        Limiter([day], store).acquire("user:1")
-        assert 0 < client.pttl(key) <= 12_345

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from redis import Redis
 
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
@@ -71,17 +70,3 @@ def test_both_stores_agree_whatever_calls_cost(
                     assert [Limiter([rule], store).peek("user:1", cost).allowed for store in stores] == [passes] * 2
                 clock.now_us = asked
         clock.now_us = max(0, clock.now_us + round(jump * 60_000_000))
-
-
-@pytest.mark.parametrize("kind", ["memory", "redis"])
-def test_a_call_that_costs_nothing_writes_nothing(kind: str, redis_url: str, redis: Redis, clock: FrozenClock) -> None:
-    """Nor does it count as refused, where the limit was lowered below what the log holds."""
-    store: Any = MemoryStore(clock) if kind == "memory" else RedisStore(redis_url, clock=clock, deadline=5.0)
-    for algorithm in ("sliding_log", "sliding_window", "fixed_window", "gcra"):
-        before, after = (Rule("rule", f"{n}/min", algorithm=algorithm, count_denied=True) for n in (9, 5))
-        assert Limiter([before], store).acquire("user:1", 9).allowed
-        peeked = Limiter([after], store).peek("user:1", 0)
-        dumps = [redis.dump(key) for key in sorted(redis.keys())]
-        assert Limiter([after], store).acquire("user:1", 0)._replace(paid=None) == peeked
-        assert [redis.dump(key) for key in sorted(redis.keys())] == dumps
-        assert Limiter([before], store).peek("user:1", 0).remaining == 0
