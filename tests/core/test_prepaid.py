@@ -321,17 +321,6 @@ def test_what_never_fits_refuses_nothing_smaller(process: Process, store: Memory
     assert not process.acquire(HOT, 1000).is_refused
 
 
-def test_a_window_that_ends_takes_what_was_bought_in_it(process: Process, store: MemoryStore) -> None:
-    clock: Any = store.clock
-    clock.now_us += 59_500_000 - clock.now_us % 60_000_000
-    demand(process, 0.45, 1000)
-    budget = process.of(HOT)
-    assert budget.held(process.now) > 0
-    clock.now_us += 60_000_000 - clock.now_us % 60_000_000
-    assert budget.held(process.now) == 0
-    assert used(store) == 0
-
-
 def test_a_queue_gives_each_unit_its_turn(process: Process) -> None:
     queue = Rule("queue", "10/s", algorithm="leaky_bucket", action="delay")
     claim = Claim((Charge(queue, IDENT, 1),), waits=True)

@@ -55,24 +55,62 @@ def site(settings: Any) -> Any:
     return site
 
 
-class TestUser:
-    def test_is_the_primary_key(self, who: Any) -> None:
-        assert who(user=User(pk=5)).ident("user") == "user:5"
-        assert who(user=User(pk=0)).ident("user") == "user:0"
+HELD = {"user": User(pk=5), "tenant": "acme"}
+SLUG = {"user": SimpleNamespace(tenant=SimpleNamespace(slug="acme"))}
+BY_ID = {"user": SimpleNamespace(tenant_id="acme", is_authenticated=True)}
 
-    @pytest.mark.parametrize("user", [None, AnonymousUser(), User(pk=None)])
-    def test_else_there_is_none(self, who: Any, user: Any) -> None:
-        assert who(user=user).ident("user") is None
-        assert who(user=user).ident("user_or_ip") == f"ip:{ADDRESS}"
 
-    @pytest.mark.parametrize(("says", "ident"), [("acme", "user:acme"), (7, "user:7"), (None, None), ("", None)])
-    def test_or_what_a_function_says(
-        self, who: Any, site: Any, monkeypatch: pytest.MonkeyPatch, says: object, ident: str | None
-    ) -> None:
-        site(USER_IDENT=f"{__name__}.function")
-        monkeypatch.setattr(f"{__name__}.returned", says)
-        assert who(user=User(pk=5)).ident("user") == ident
-        assert who(user=AnonymousUser()).ident("user") is None
+@pytest.mark.parametrize(
+    ("path", "attributes", "key", "ident"),
+    [
+        *(("", {"user": User(pk=number)}, "user", f"user:{number}") for number in (0, 5)),
+        *(("", {"user": user}, "user", None) for user in (None, AnonymousUser(), User(pk=None))),
+        *(("", {"user": user}, "user_or_ip", f"ip:{ADDRESS}") for user in (None, AnonymousUser(), User(pk=None))),
+        ("", {"user": SimpleNamespace(pk=ADDRESS, is_authenticated=True)}, "user_or_ip", f"user:{ADDRESS}"),
+        ("tenant", {"tenant": "acme"}, "tenant", "tenant:acme"),
+        *((path, {"tenant": SimpleNamespace(pk="acme")}, "tenant", "tenant:acme") for path in ("tenant", "tenant.pk")),
+        *(("tenant", {"tenant": Group(pk=pk)}, "tenant", pk and f"tenant:{pk}") for pk in (None, 3)),
+        ("user.tenant_id", BY_ID, "tenant", "tenant:acme"),
+        ("user.tenant.slug", SLUG, "tenant", "tenant:acme"),
+        ("tenant.name", {"tenant": {"name": "acme"}}, "tenant", "tenant:acme"),
+        ("site.pk", {"site": SimpleNamespace(pk="acme")}, "tenant", "tenant:acme"),  # no module of that name
+        *(("user.tenant_id", attributes, "tenant", None) for attributes in ({"user": AnonymousUser()}, {})),
+        *((path, {"tenant": None}, "tenant", None) for path in ("tenant.pk", "tenant.pk.name")),
+        *((path, {"tenant": name}, "tenant", None) for path, name in (("tenant", ""), ("", "acme"))),
+        # All parts of a joined key count, in their order, or none.
+        ("", HELD, "user+ip", f"user+ip:user:5+ip:{ADDRESS}"),
+        ("", HELD, "ip+user", f"ip+user:ip:{ADDRESS}+user:5"),
+        ("tenant", HELD, "tenant+user_or_ip", "tenant+user_or_ip:tenant:acme+user:5"),
+        ("tenant", {"tenant": "acme"}, "tenant+user_or_ip", f"tenant+user_or_ip:tenant:acme+ip:{ADDRESS}"),
+        *(("tenant", held, "tenant+user", None) for held in ({"tenant": "acme"}, {"user": User(pk=5)})),
+    ],
+)
+def test_the_ident_of_a_caller(
+    who: Any, site: Any, path: str, attributes: dict[str, Any], key: str, ident: str | None
+) -> None:
+    site(TENANT=path)
+    assert who(**attributes).ident(key) == ident
+    if key == "tenant":
+        assert who(**attributes).is_("tenant:acme") == (ident == "tenant:acme")
+        assert not who(**attributes).is_("tenant:None")
+
+
+@pytest.mark.parametrize(("says", "ident"), [("acme", "user:acme"), (7, "user:7"), (None, None), ("", None)])
+def test_a_user_is_what_a_function_says(
+    who: Any, site: Any, monkeypatch: pytest.MonkeyPatch, says: object, ident: str | None
+) -> None:
+    site(USER_IDENT=f"{__name__}.function", TENANT=f"{__name__}.function")
+    monkeypatch.setattr(f"{__name__}.returned", says)
+    assert who(user=User(pk=5)).ident("user") == ident
+    assert who(user=AnonymousUser()).ident("user") is None
+    assert who().ident("tenant") == (ident and ident.replace("user", "tenant"))
+
+
+@pytest.mark.parametrize("tenant", [object(), ["acme"], True, {"name": "acme"}])
+def test_a_tenant_that_has_no_one_text_is_an_error(who: Any, site: Any, tenant: Any) -> None:
+    site(TENANT="tenant")
+    with pytest.raises(InvalidIdent, match="TENANT returns a text"):
+        who(tenant=tenant).ident("tenant")
 
 
 class TestApiKey:
@@ -108,76 +146,19 @@ class TestApiKey:
         assert ScopeWho({"client": (ADDRESS, 1), "headers": lines}).ident("api_key") == f"ip:{ADDRESS}"
 
 
-class TestTenant:
-    @pytest.mark.parametrize(
-        ("path", "attributes"),
-        [
-            ("tenant", {"tenant": "acme"}),
-            ("tenant.pk", {"tenant": SimpleNamespace(pk="acme")}),
-            ("tenant", {"tenant": SimpleNamespace(pk="acme")}),
-            ("user.tenant_id", {"user": SimpleNamespace(tenant_id="acme", is_authenticated=True)}),
-            ("user.tenant.slug", {"user": SimpleNamespace(tenant=SimpleNamespace(slug="acme"))}),
-            ("tenant.name", {"tenant": {"name": "acme"}}),
-            # A module of the standard library is no site's.
-            ("site.pk", {"site": SimpleNamespace(pk="acme")}),
-        ],
-    )
-    def test_is_found_by_a_path(self, who: Any, site: Any, path: str, attributes: Any) -> None:
-        site(TENANT=path)
-        assert who(**attributes).ident("tenant") == "tenant:acme"
-        assert who(**attributes).is_("tenant:acme")
-        assert not who(**attributes).is_("tenant:other")
-
-    @pytest.mark.parametrize(
-        ("path", "attributes"),
-        [
-            ("user.tenant_id", {"user": AnonymousUser()}), ("user.tenant_id", {}), ("tenant.pk", {"tenant": None}),
-            ("tenant.pk.name", {}), ("tenant", {"tenant": ""}), ("", {"tenant": "acme"}),
-        ],
-    )  # fmt: skip
-    def test_or_there_is_none(self, who: Any, site: Any, path: str, attributes: Any) -> None:
-        site(TENANT=path)
-        assert who(**attributes).ident("tenant") is None
-        assert not who(**attributes).is_("tenant:None")
-
-    @pytest.mark.parametrize("tenant", [object(), ["acme"], True, {"name": "acme"}])
-    def test_what_has_no_one_text_is_an_error(self, who: Any, site: Any, tenant: Any) -> None:
-        site(TENANT="tenant")
-        with pytest.raises(InvalidIdent, match="TENANT returns a text"):
-            who(tenant=tenant).ident("tenant")
-
-
 @pytest.mark.django_db
-class TestSession:
-    def store(self, **content: Any) -> SessionStore:
-        session = SessionStore()
-        session.update(content)
-        session.create()
-        return SessionStore(session.session_key) if not content else self.saved(session)
-
-    def saved(self, session: SessionStore) -> SessionStore:
-        session.save()
-        return SessionStore(session.session_key)
-
-    def test_is_its_key(self, who: Any) -> None:
-        session = self.store(cart=1)
-        assert who(session=session).ident("session") == f"session:{session.session_key}"
-
-    @pytest.mark.parametrize("session", [None, SessionStore(), SessionStore("forged" * 5), CookieSession("forged" * 5)])
-    def test_a_forged_one_is_none(self, who: Any, session: Any) -> None:
-        assert who(session=session).ident("session") is None
-        assert who().ident("session") is None
+def test_a_session_is_its_key_and_a_forged_one_is_none(who: Any) -> None:
+    session = SessionStore()
+    session["cart"] = 1
+    session.create()
+    again = SessionStore(session.session_key)
+    assert who(session=again).ident("session") == f"session:{session.session_key}"
+    for forged in (None, SessionStore(), SessionStore("forged" * 5), CookieSession("forged" * 5)):
+        assert who(session=forged).ident("session") is None
+    assert who().ident("session") is None
 
 
 class TestSeveral:
-    def test_all_of_them_count(self, who: Any, site: Any) -> None:
-        site(TENANT="tenant")
-        caller = who(user=User(pk=5), tenant="acme")
-        assert caller.ident("user+ip") == f"user+ip:user:5+ip:{ADDRESS}"
-        assert caller.ident("ip+user") == f"ip+user:ip:{ADDRESS}+user:5"
-        assert caller.ident("tenant+user+ip") == f"tenant+user+ip:tenant:acme+user:5+ip:{ADDRESS}"
-        assert caller.ident("tenant+user_or_ip") == "tenant+user_or_ip:tenant:acme+user:5"
-
     def test_a_function_may_be_one_of_them(self, who: Any, site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         site()
         key = f"ip+{__name__}.function"
@@ -187,12 +168,6 @@ class TestSeveral:
         assert who().ident(key) is None
         assert not who().lacks_address(key)
         assert in_words("ip+shop.limits.plan") == "each combination of address and value of shop.limits.plan"
-
-    def test_or_none(self, who: Any, site: Any) -> None:
-        site(TENANT="tenant")
-        assert who(user=User(pk=5)).ident("tenant+user") is None
-        assert who(tenant="acme").ident("tenant+user") is None
-        assert who(tenant="acme").ident("tenant+user_or_ip") == f"tenant+user_or_ip:tenant:acme+ip:{ADDRESS}"
 
     def test_no_part_pretends_to_be_two(self, who: Any, site: Any) -> None:
         site(TENANT="tenant")

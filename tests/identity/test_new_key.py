@@ -43,37 +43,22 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KEY_KINDS, "organisation", ORGANISATION)
 
 
-def test_callers_have_it() -> None:
+def test_callers_rules_descriptions_the_admin_and_overrides_have_it() -> None:
     assert (ACME.ident("organisation"), NONE.ident("organisation")) == ("organisation:acme", None)
     assert NONE.ident("ip+organisation") is None and ACME.is_("organisation:acme")
     assert not ACME.is_("organisation:other") and not NONE.is_("organisation:")
-
-
-def test_an_ident_of_it_answers_no_other_key() -> None:
     named = IdentWho("organisation:acme")
-    assert named.ident("organisation") == "organisation:acme"
     assert [key for key in KEY_KINDS if named.ident(key) == named.name] == ["organisation"]
-
-
-@pytest.mark.parametrize("key", ["organisation", "organisation+ip"])
-def test_rules_count_by_it(key: str) -> None:
-    rule = Rule("api", "5/min", key=key)
-    assert check_allowed(rule) is rule
-    with pytest.raises(InvalidRule, match="did you mean 'organisation'"):
-        Rule("api", "5/min", key=key.replace("organisation", "organization"))
-
-
-def test_descriptions_and_the_admin_name_it() -> None:
-    assert describe(Rule("api", "5/min", key="organisation")).startswith("each organisation: 5 requests")
-    assert describe(Rule("api", "5/min", key="ip+organisation")).startswith("each combination of address and organis")
+    for key, words in (
+        ("organisation", "each organisation: 5"),
+        ("ip+organisation", "each combination of address"),
+    ):
+        rule = Rule("api", "5/min", key=key)
+        assert check_allowed(rule) is rule and describe(rule).startswith(words)
+        with pytest.raises(InvalidRule, match="did you mean 'organisation'"):
+            Rule("api", "5/min", key=key.replace("organisation", "organization"))
     assert ("organisation", "Organisation") in key_choices()
-
-
-def test_header_fields_tell_of_it() -> None:
     assert may_see((), lambda: False, "organisation:acme")
-
-
-def test_overrides_are_for_it_after_tenants_and_before_groups() -> None:
     assert subject_kinds()[-3:] == ("tenant", "organisation", "group")
     assert Override(subject="organisation:acme", effect="block").kind == "organisation"
 

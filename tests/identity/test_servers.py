@@ -54,23 +54,18 @@ async def ask(url: str, **options: Any) -> set[str]:
         return set((await client.get(url, headers=SAID)).text.split())
 
 
+@pytest.mark.row("A04")
 @pytest.mark.row("A10")
 @pytest.mark.parametrize("reads_headers", [False, True])
-async def test_a10_over_a_unix_socket(tmp_path: Path, trust: Callable[[Any], None], reads_headers: bool) -> None:
-    socket = str(tmp_path / "site.sock")
+async def test_a_client_behind_a_real_server(tmp_path: Path, trust: Callable[[Any], None], reads_headers: bool) -> None:
+    """A server that reads the header itself has the client's address already, and we agree."""
+    socket, port = str(tmp_path / "site.sock"), free_port()
+    undeclared = f"ip:{CLIENT}" if reads_headers else "ip:127.0.0.1"
     async with serving(uds=socket, proxy_headers=reads_headers):
         for proxies, found in [(None, "None"), ((), "None"), (["unix"], f"ip:{CLIENT}"), (1, f"ip:{CLIENT}")]:
             trust(proxies)
             assert await ask("http://site/", uds=socket) == {found}, proxies
-
-
-@pytest.mark.row("A04")
-@pytest.mark.parametrize("reads_headers", [False, True])
-async def test_a04_over_tcp(trust: Callable[[Any], None], reads_headers: bool) -> None:
-    """A server that reads the header itself has the client's address already, and we agree."""
-    port = free_port()
     async with serving(port=port, proxy_headers=reads_headers):
-        undeclared = f"ip:{CLIENT}" if reads_headers else "ip:127.0.0.1"
         declared = [(["127.0.0.0/8"], f"ip:{CLIENT}"), (1, f"ip:{CLIENT}")]
         for proxies, found in [(None, undeclared), (["10.0.0.0/8"], undeclared), *declared]:
             trust(proxies)

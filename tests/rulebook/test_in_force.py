@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, transaction
 
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts
@@ -17,16 +17,15 @@ from django_throttle.core import Override, Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot, in_force, sources
-from django_throttle.rulebook.sources import Reader
 from django_throttle.signals import rules_changed
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import Caller
 from tests.clock import FrozenClock
 from tests.forks import holds_in_child
-from tests.inside import book, forget_rules, thread_of
+from tests.inside import book, forget_rules
 from tests.raw_rows import force
 from tests.rulebook.conftest import charged, names
-from tests.servers import RedisServer, wait_until
+from tests.servers import RedisServer
 
 Heard = list[tuple[Snapshot, Snapshot]]
 
@@ -293,49 +292,9 @@ def test_a_bad_row_is_skipped_with_one_line_and_the_others_work(
     assert "from database is skipped" in line
 
 
-@pytest.mark.row("F57")
-@pytest.mark.django_db(transaction=True)
-def test_a_missing_table_is_one_warning(rules: Any, caplog: pytest.LogCaptureFixture) -> None:
-    rules(api={"rate": "10/min"})
-    with connection.schema_editor() as editor:
-        editor.delete_model(ThrottleRule)
-    try:
-        assert names(rulebook.refresh()) == names(rulebook.refresh()) == ["api"]
-    finally:
-        with connection.schema_editor() as editor:
-            editor.create_model(ThrottleRule)
-    (line,) = caplog.messages
-    assert ThrottleRule._meta.db_table in line.partition("run `manage.py migrate` (")[2]
-    assert "\n" not in line
-    ThrottleRule.objects.create(name="extra", rate="1/s")
-    assert names(rulebook.current()) == ["api", "extra"]
-
-
 @pytest.fixture
 def readings() -> list[str | None]:
     return []
-
-
-@pytest.mark.row("F56")
-def test_nobody_waits_for_a_reading_that_hangs() -> None:
-    began, go_on = threading.Event(), threading.Event()
-    seen: list[str | None] = []
-
-    def hang(version: str | None) -> None:
-        seen.append(version)
-        began.set()
-        go_on.wait(10)
-
-    reader = Reader(hang)
-    for _ in range(100):
-        reader.ask("first")
-    assert began.wait(5)
-    reader.ask("second")
-    assert not reader.wait(0.01)
-    reader.end()
-    go_on.set()
-    wait_until(lambda: (thread := thread_of(reader)) is None or not thread.is_alive())
-    assert seen == ["first"]
 
 
 @pytest.mark.usefixtures("servers")
