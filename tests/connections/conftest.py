@@ -88,10 +88,6 @@ class Program:
         assert self.process.stdout
         return self.process.stdout.readline()
 
-    def leave(self) -> None:
-        """End as a worker does that has been asked to."""
-        self.process.communicate(timeout=30)
-
     def end(self) -> tuple[int, str]:
         """End a command; returns its status and the rest of its output."""
         self.process.terminate()

@@ -66,18 +66,6 @@ def test_with_commands_on_the_host_they_come_back_at_once(
     assert other.end()[0] == 0
 
 
-@pytest.mark.row("F44")
-def test_who_is_asked_to_end_leaves_nothing(make_worker: MakeWorker, site: Site, redis: Redis) -> None:
-    leaving = make_worker()
-    leaving.ask("acquire", "user:1", 20)
-    site.take("user:1")
-    uid = leaving.ask("uid")
-    leaving.leave()
-    assert site.count("user:1") == 1
-    assert not [key for key in redis.scan_iter() if uid in key]
-    assert uid not in redis.zrange("dt:{p}:live", 0, -1)
-
-
 @pytest.mark.row("F22")
 @pytest.mark.row("R14")
 def test_redis_crashes_and_comes_back(

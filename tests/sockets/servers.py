@@ -96,7 +96,6 @@ class Server(WebServer):
         self.launch([*self.kind.command(str(self.port)), *options, "tests.served:application"], environment)
 
     def wait(self) -> Server:
-        """Until every worker has loaded the application, and somebody listens."""
         self.wait_until_it_serves()
         return self
 

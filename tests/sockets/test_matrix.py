@@ -50,13 +50,6 @@ def test_slots_are_back_in_time(measured: Matrix, row: Row, server: str, figure:
     assert row is not TERMINATED or cell.seconds <= row.within < HASTY["PROCESS_TTL"] - HASTY["BEAT_INTERVAL"]
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_refusals_are_http_responses_where_a_server_sends_them(measured: Matrix, server: str) -> None:
-    expected = {"refused": "429" if SERVERS[server].denies else "403"}
-    expected |= {"frame": "4430", "flooded": "4429", "closed": "4001"}
-    assert {row: measured.cells[row, server].seen for row in expected} == expected
-
-
 def test_the_page_has_this_table(measured: Matrix) -> None:
     """Save for the times. To write it anew: python -m tests.lab.servers"""
     raised = measured.cells["exception", "hypercorn"]
