@@ -20,7 +20,7 @@ from tests.clock import FrozenClock
 from tests.consumers import opened
 from tests.doors import BOTH, Store, build
 from tests.inside import count_in
-from tests.publishing.conftest import refusal
+from tests.test_publishing import refusal
 
 DAMPER = Rule("account", "20/s", algorithm="damper", key="ip", events=("request", "message", "publish"))
 AT_ONCE = 18  # what the local limiter lets through
