@@ -1,4 +1,4 @@
-"""What only the Redis store can get wrong: scripts, foreign values, immortal keys, round trips, event loops."""
+"""What only the Redis store can get wrong: scripts, foreign values, immortal keys, round trips, records of an ident."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
+from struct import Struct
 from typing import Any
 
 import pytest
@@ -15,13 +16,17 @@ from redis import Redis
 
 from django_throttle.core import Decision, Rule
 from django_throttle.core.algorithms import ALGORITHMS
+from django_throttle.core.commands import Pause, charge, pause_id, rule_set
+from django_throttle.core.decide import decide_charges
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores.base import run
 from django_throttle.stores.denials import NoDenials
-from django_throttle.stores.scripts import Form
+from django_throttle.stores.packing import packing_of
+from django_throttle.stores.scripts import MOST_CHARGES, Form
 from tests.clock import FrozenClock
-from tests.records import of_rule, written
-from tests.servers import wait_until
+from tests.records import Record, kept_id, of_rule, records, written
+from tests.servers import RedisServer, wait_until
 from tests.stores.conftest import CAP, RATES, commands, put_foreign
 
 
@@ -46,7 +51,7 @@ def test_lost_scripts_cost_one_more_round_trip_and_no_call_twice(
 
 
 FOREIGN = ["", "nan", "-5:3", "1:2:3:4:5:6:7:8:9", "9" * 17 + ":1", "\xff\x00", {"tokens": "5"}, ["a", "b"]]
-KINDS = pytest.mark.parametrize("value", ["abc", {"tokens": "5"}, ["a", "b"]], ids=["text", "hash", "list"])
+OF_ANY_TYPE = pytest.mark.parametrize("value", ["abc", {"tokens": "5"}, ["a", "b"]], ids=["text", "hash", "list"])
 
 
 @pytest.mark.row("F25", "F26")
@@ -81,7 +86,7 @@ def test_a_value_from_the_far_future_locks_out_for_no_longer_than_the_window(
     assert decision.retry_after is not None and decision.retry_after <= 2 * 3600
 
 
-@KINDS
+@OF_ANY_TYPE
 async def test_a_foreign_lease_index_is_replaced_and_fails_no_other_call(
     value: Any, store: RedisStore, client: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -167,3 +172,244 @@ NAMED: list[dict[str, Any]] = [
     {"name": "sliding_log", "rate": "10/h", "algorithm": "sliding_log"},
     {"name": "concurrency", "limit": 10, "algorithm": "concurrency"},
 ]
+
+
+@pytest.fixture
+def stores(redis_url: str, clock: FrozenClock) -> tuple[MemoryStore, RedisStore]:
+    return MemoryStore(clock), RedisStore(redis_url, clock=clock, deadline=20.0)
+
+
+@pytest.fixture
+def raw(redis_server: RedisServer) -> Any:
+    with redis_server.client(decode_responses=False) as client:
+        client.flushall()
+        yield client
+
+
+def inside(store: RedisStore, raw: Redis, ident: str = "user:1") -> dict[bytes, Record]:
+    value: Any = raw.get(store.key("", ident))
+    return records(value or b"", int(store.now_arg() or 0) or None)
+
+
+def ids(*rules: Rule) -> list[bytes]:
+    return [kept_id(rule.id) for rule in rules]
+
+
+def test_rules_of_an_ident_are_records_of_one_value(store: RedisStore, raw: Redis) -> None:
+    """A rule that is asked alone, or forgotten, leaves the records of the others as they are."""
+    key = store.key("", "user:1")
+    Limiter(RATES, store).acquire("user:1")
+    assert len([each for each in raw.scan_iter("dt:*") if b"{p}" not in each and b"{m" not in each]) == 1
+    before = inside(store, raw)
+    assert list(before) == ids(*RATES)
+    for rule in reversed(RATES):
+        assert Limiter([rule], store).acquire("user:1", 2).remaining == rule.plan.limit - 3
+        after = inside(store, raw)
+        assert after.pop(kept_id(rule.id)) != before.pop(kept_id(rule.id))
+        assert after == before
+        before = inside(store, raw)
+    lives = raw.pttl(key)
+    assert Limiter(RATES[1:3], store).reset("user:1") == 2
+    assert inside(store, raw) == {own_id: before[own_id] for own_id in ids(RATES[0], *RATES[3:])}
+    assert 0 < raw.pttl(key) <= lives
+    assert Limiter(RATES, store).reset("user:1") == len(RATES) - 2
+    assert raw.exists(key) == 0
+
+
+def test_records_are_dropped_as_they_run_out(stores: Any, raw: Redis, clock: FrozenClock) -> None:
+    store = stores[1]
+    rules = [Rule(f"rule {at}", f"10/{10 + at}s", algorithm="gcra") for at in range(8)]
+    asked = Rule("asked", "1000/day", algorithm="gcra")
+    for rule in rules:
+        Limiter([rule], store).acquire("user:1", 10)
+    for gone in range(9):
+        for _ in range(2):
+            assert Limiter([asked], store).acquire("user:1").allowed
+            assert list(inside(store, raw)) == ids(asked, *reversed(rules[gone:]))
+        clock.step(10 if gone == 0 else 1)
+
+
+@pytest.mark.parametrize("cut", [1, 14, 16, 40])
+def test_what_follows_a_sound_record_may_be_anything(
+    cut: int, store: RedisStore, raw: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = RATES[0], RATES[3]
+    limiter, key = Limiter(rules, store), store.key("", "user:1")
+    limiter.acquire("user:1", 3)
+    value: Any = raw.get(key)
+    raw.set(key, value[: Form.of(rules[0].plan).bytes] + b"\xff" * cut, keepttl=True)
+    decision = limiter.acquire("user:1")
+    assert [outcome.remaining for outcome in decision.outcomes] == [6, 9]
+    assert "1 invalid counts in Redis begin at 0" in caplog.text
+    assert list(inside(store, raw)) == ids(*rules)
+
+
+OTHER = b"aaaaa"  # the id of a record that nobody asks for
+LATER = {OTHER: Record(2**53, (1.0, 2.0), is_large=True)}
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_record_of_more_numbers_is_read_as_far_as_they_are_asked_for(
+    is_large: bool, store: RedisStore, raw: Redis
+) -> None:
+    key = store.key("", "user:1")
+    for rule in RATES:
+        raw.set(key, written({kept_id(rule.id): Record(0, (0,) * 40, is_large), **LATER}), px=60_000)
+        assert Limiter([rule], store).acquire("user:1").remaining == rule.plan.limit - 1
+        assert inside(store, raw).keys() == {kept_id(rule.id), OTHER}
+
+
+DAY, FIXED, GCRA = "10/day", {"algorithm": "fixed_window"}, {"algorithm": "gcra"}
+MANY = f"{10**10}/day"
+
+
+@pytest.mark.parametrize(
+    ("small", "large"),
+    [
+        (Rule("a", DAY, **FIXED), Rule("a", MANY, **FIXED)),
+        (Rule("a", DAY, resolution=4), Rule("a", MANY, resolution=4)),
+        (Rule("a", "10/366d", **GCRA), Rule("a", "10/366d", burst=50, **GCRA)),
+        (Rule("a", DAY, **GCRA), Rule("a", "7/day", **GCRA)),
+    ],
+    ids=["fixed", "sub-windows", "long", "fraction"],
+)
+def test_an_edit_that_changes_the_kind_of_a_record_keeps_what_it_counts(
+    small: Rule, large: Rule, stores: Any, raw: Redis, clock: FrozenClock
+) -> None:
+    """As the other store does, which knows no kinds."""
+    assert small.id == large.id and Form.of(small.plan) != Form.of(large.plan)
+    for rule, cost in ((small, 3), (large, 2), (small, 1), (large, 10**9), (small, 0)):
+        here, there = (Limiter([rule], store).acquire("user:1", min(cost, rule.plan.limit)) for store in stores)
+        assert here._replace(paid=None) == there._replace(paid=None)
+        clock.step(3600)
+
+
+def test_what_a_small_record_cannot_say_forgives_nothing(stores: Any, raw: Redis, clock: FrozenClock) -> None:
+    counted = Rule("counted", DAY, count_denied=True, **FIXED)
+    before, after = (Rule("windows", f"{limit}/h", resolution=6) for limit in (10**10, 5 * 10**8))
+    wide, narrow = (Rule("bucket", "1000000/365d", burst=burst, **GCRA) for burst in (5_000_000, 1_000_000))
+    assert Form.of(before.plan).is_large and not Form.of(after.plan).is_large
+    for store in stores:
+        assert not any(Limiter([counted], store).acquire("user:1", 2**32 - 2).allowed for _ in range(3))
+        assert Limiter([wide], store).acquire("user:2", 4_800_000).allowed
+        assert not Limiter([narrow], store).acquire("user:2").allowed
+    assert inside(stores[1], raw)[kept_id(counted.id)].numbers == (2**32 - 1,)
+    for _ in range(5):  # sub-windows whose sum is more than it takes
+        assert all(Limiter([before], store).acquire("user:3", 15 * 10**8).allowed for store in stores)
+        clock.step(600)
+    for _ in range(6):
+        here, there = (Limiter([after], store).acquire("user:3") for store in stores)
+        assert (here.allowed, here.remaining) == (there.allowed, there.remaining) == (False, 0)
+        clock.step(300)
+
+
+KINDS: Any = [
+    {"rate": "97/h", "algorithm": "gcra"},
+    {"rate": "7/2s", "resolution": 5},
+    {"limit": 3, "algorithm": "concurrency"},
+    {"rate": "7/2s", "algorithm": "sliding_log"},
+    {"rate": "10/min"},
+    {"rate": "9000000000/min", "resolution": 3, "strict": True},
+    {"rate": "3/min", "algorithm": "token_bucket", "refill": "interval"},
+    {"rate": "10/month", "algorithm": "fixed_window"},
+]
+
+
+@pytest.mark.parametrize("chosen", [KINDS, KINDS[1:2], KINDS[:4], KINDS[5:]], ids=len)
+def test_every_mix_of_rules_has_a_script_that_redis_takes(chosen: Any, raw: Redis) -> None:
+    """Lua has room for 200 local variables, and the sections of the algorithms take some of them."""
+    for number, idents in ((4, 1), (9, 3), (16, 6), (19, 1), (19, 6)):
+        rules = tuple(Rule(f"r{at}", **chosen[at % len(chosen)]) for at in range(number))
+        whose = tuple(at % min(idents, number) for at in range(number)) if idents > 1 else None
+        raw.script_load(packing_of(rule_set(rules), (1,) * number, whose, True).script.text)
+    raw.script_flush()
+
+
+def test_two_idents_of_a_call_have_a_value_each(store: RedisStore, raw: Redis) -> None:
+    mixed = tuple(charge(rule, ident, 1) for rule in RATES[:4] for ident in ("user:1", "ip:a"))
+    for left in (9, 8):
+        decision = run(decide_charges(mixed), store)
+        assert [outcome.remaining for outcome in decision.outcomes] == [left] * 8
+    assert list(inside(store, raw)) == list(inside(store, raw, "ip:a")) == ids(*RATES[:4])
+
+
+@pytest.mark.parametrize("number", [8, 9, 13, 32, 33, 70])
+def test_any_number_of_rules_is_decided_as_one(number: int, stores: Any, clock: FrozenClock) -> None:
+    """Past 32 in parts, what is granted in vain is given back, and then a bucket is full a little later."""
+    kinds: Any = [{}, GCRA, {"resolution": 3}, {"algorithm": "sliding_log"}, FIXED]
+    rules = [Rule(f"rule {at}", f"{20 + at}/h", **kinds[at % 5]) for at in range(number - 1)]
+    limiters = [Limiter([*rules, Rule("least", "4/min", **GCRA)], store) for store in stores]
+    for _ in range(7):
+        here, there = (limiter.acquire("user:1") for limiter in limiters)
+        assert (here.allowed, here.rule, here.remaining) == (there.allowed, there.rule, there.remaining)
+        assert number > MOST_CHARGES or here._replace(paid=None) == there._replace(paid=None)
+        clock.step(1.5)
+    assert not here.allowed
+    here, there = limiters[0].peek("user:1"), asyncio.run(limiters[1].apeek("user:1"))
+    assert number > MOST_CHARGES or here == there
+
+
+def test_an_id_within_a_state_is_no_record(store: RedisStore, raw: Redis) -> None:
+    rule = RATES[0]
+    decoy = written(of_rule(rule, 2**53, 0))
+    decoy += bytes(-len(decoy) % 8)
+    numbers = Struct(f"<{len(decoy) // 8}d").unpack(decoy)
+    raw.set(store.key("", "user:1"), written({OTHER: Record(2**53, numbers, is_large=True)}), px=60_000)
+    assert Limiter([rule], store).acquire("user:1").remaining == rule.plan.limit - 1
+    assert list(inside(store, raw)) == [*ids(rule), OTHER]
+    assert inside(store, raw)[OTHER].numbers == numbers
+
+
+SECOND = 1_000_000
+Store = MemoryStore | RedisStore
+
+
+@pytest.fixture(params=["memory", "redis"])
+def either(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
+    if request.param == "memory":
+        return MemoryStore(clock)
+    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
+
+
+def left(either: Store, lasts: float = 0, ident: str = "host:a") -> float:
+    return either.execute(Pause("name", ident, round(lasts * SECOND))) / SECOND
+
+
+def test_it_lasts_until_the_latest_moment_that_was_said(either: Store, clock: FrozenClock) -> None:
+    assert left(either) == 0
+    assert left(either, 30) == 30
+    clock.to(10)
+    assert left(either) == left(either, 5) == 20
+    assert left(either, 40.5) == 40.5
+    clock.to(50)
+    assert left(either) == 0.5
+    assert left(either, ident="host:b") == 0
+    clock.to(51)
+    assert left(either) == 0
+    assert left(either, 1) == 1
+
+
+@pytest.mark.parametrize("value", ["gibberish", "-1", "1e99", "9" * 400, {"field": "value"}])
+def test_a_foreign_value_is_replaced(redis_url: str, value: Any) -> None:
+    store = RedisStore(redis_url, deadline=5.0)
+    client, key = store.transport.client, store.key(pause_id("name"), "host:a")
+    put_foreign(client, key, value)
+    assert left(store, 30) == 30
+    assert 0 < client.pttl(key) <= 30_000
+    assert asyncio.run(store.aexecute(Pause("name", "host:a"))) == pytest.approx(30 * SECOND, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule("name", rates=["5/min", "50/h"]),
+        Rule("name", "100/s", algorithm="damper"),
+        Rule("name", limit=5, algorithm="concurrency"),
+    ],
+    ids=lambda rule: rule.algorithm,
+)
+def test_a_reset_ends_it(either: Store, rule: Rule) -> None:
+    left(either, 30)
+    left(either, 30, ident="host:b")
+    assert Limiter([rule], either).reset("host:a") == 1
+    assert (left(either), left(either, ident="host:b")) == (0, 30)
