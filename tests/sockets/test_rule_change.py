@@ -256,14 +256,6 @@ async def test_the_slot_of_an_address_becomes_one_of_the_user(enforce: Enforce) 
     assert held(store) == 0
 
 
-async def test_a_rule_for_visitors_alone_lets_go_of_who_logs_in(enforce: Enforce) -> None:
-    store = enforce(visitors={**TABS, "key": "ip", "audience": ["anonymous"], "limit": 1})
-    async with Line(APP) as client:
-        assert held(store) == 1
-        await says(client, "login 42")
-        await becomes(lambda: held(store) == 0)
-
-
 async def test_who_is_blocked_is_closed_at_once(enforce: Enforce, change: Any) -> None:
     enforce(tabs=TABS)
     change(*rulebook.current().rules, overrides=(blocked("user:42"),))
