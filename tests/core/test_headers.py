@@ -209,13 +209,6 @@ def test_the_rates_of_a_rule_have_names_of_their_own() -> None:
     assert found == ["api#s", "api#min", "api#10m", "api#day", "api#250ms", "api#31d", "other"]
 
 
-@given(st.lists(st.tuples(st.text(), st.integers(1, 10**6)), unique=True))
-def test_no_two_names_are_alike(found: list[tuple[str, int]]) -> None:
-    named = names([outcome(rule, window=window / 1000) for rule, window in found])
-    assert len(set(named)) == len(named)
-    assert all(name.isascii() and (name.isprintable() or not name) for name in named)
-
-
 @pytest.mark.parametrize(
     "options",
     [

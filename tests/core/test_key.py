@@ -34,14 +34,6 @@ def test_a_key_is_short_plain_and_tells_nothing(ident: str) -> None:
     assert len(ident) < 3 or ident not in tag
 
 
-@pytest.mark.parametrize(
-    "ident", ["{x}1", "}{", "{}", "a" * 1024, "\x00", "\r\nFLUSHALL\r\n", "\ud800", "fe80::1%eth0", "🦆"]
-)
-def test_the_first_braces_in_a_key_are_ours(ident: str) -> None:
-    key = key_of("rule", ident)
-    assert (key.count("{"), key.count("}"), key.index("{")) == (1, 1, 3)
-
-
 @pytest.mark.row("A19")
 def test_idents_with_a_tag_of_their_own_do_not_gather_in_one_slot() -> None:
     tags = {ident_tag(f"{{x}}{number}", SECRET) for number in range(1000)}

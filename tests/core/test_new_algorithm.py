@@ -126,12 +126,6 @@ def test_what_a_process_admitted_alone_is_charged_late(redis_url: str, clock: Fr
     assert Limiter([cooldown()], store).acquire("user:1").retry_after == 40.0
 
 
-def test_header_fields_tell_of_it(clock: FrozenClock) -> None:
-    decision = Limiter([cooldown()], MemoryStore(clock=clock)).acquire("user:1")
-    fields = rate_limit(policies(decision.outcomes), "draft-11")
-    assert fields == {"RateLimit-Policy": '"cooldown";q=5;w=120', "RateLimit": '"cooldown";r=0;t=60'}
-
-
 def test_rules_and_overrides_check_it() -> None:
     assert cooldown(burst=3).burst == 3  # an option that only some algorithms have
     with pytest.raises(InvalidRule, match="belongs to sliding window only"):
@@ -144,11 +138,11 @@ def test_rules_and_overrides_check_it() -> None:
     assert changed is not None and changed.limit == 50
 
 
-def test_a_description_says_it() -> None:
+def test_descriptions_header_fields_and_the_admin_tell_of_it(clock: FrozenClock) -> None:
     assert describe(cooldown()) == "each user or address: 5 requests per minute, then none for a minute"
-
-
-def test_the_admin_offers_it() -> None:
+    decision = Limiter([cooldown()], MemoryStore(clock=clock)).acquire("user:1")
+    fields = rate_limit(policies(decision.outcomes), "draft-11")
+    assert fields == {"RateLimit-Policy": '"cooldown";q=5;w=120', "RateLimit": '"cooldown";r=0;t=60'}
     assert ("cooldown", "Cooldown") in list(PreviewForm().fields["algorithm"].choices)
     assert "cooldown" in preview_options(Rule)["algorithms"]["burst"]
 

@@ -68,10 +68,6 @@ class TestBlock:
         assert {one.reason for one in found} == {Reason.BLOCKED}
         assert not any(one.allowed or one.shadow or one.remaining for one in found)
 
-    def test_without_an_end_nobody_says_when_and_a_shadow_blocks_all_the_same(self) -> None:
-        slots, shadow = self.block((SOCKETS, Rule("a", "5/min", action="shadow")), override("block"))
-        assert slots.retry_after is None and not shadow.shadow
-
 
 class TestLimits:
     @pytest.mark.parametrize(

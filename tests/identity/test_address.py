@@ -167,15 +167,6 @@ def test_a09_an_endless_header_takes_no_time(
     figure("a header", watch.seconds * 1000, "ms")
 
 
-@pytest.mark.row("A09")
-@pytest.mark.parametrize(
-    "text", [*MEGABYTES.values(), "fe80::1%" + "x" * 10**6, "1." * 10**6], ids=lambda text: text[:9]
-)
-def test_a09_an_endless_address_takes_no_time(text: str, stopwatch: Any) -> None:
-    with stopwatch(most=0.05):
-        parse(text)
-
-
 ADDRESSES = st.one_of(st.ip_addresses(v=4).map(str), st.ip_addresses(v=6).map(str))
 NONSENSE = st.text(max_size=80) | st.from_regex(r"[0-9a-f:.%\[\]\" ,;=]{0,80}", fullmatch=True)
 

@@ -104,14 +104,6 @@ class TestKeyFunctions:
         with pytest.raises(InvalidIdent, match=f"the key '{PATH}' returns a text, a number or None, {said}"):
             ScopeWho({}).ident(PATH)
 
-    @pytest.mark.parametrize("value", [["acme"], {}, {"a": []}, True, False], ids=str)
-    def test_what_a_client_may_have_sent_as_json_is_counted_by_the_address(
-        self, monkeypatch: pytest.MonkeyPatch, value: object
-    ) -> None:
-        monkeypatch.setattr("tests.identity.test_caller.returned", value)
-        assert over("192.0.2.1").ident(PATH) == "ip:192.0.2.1"
-        assert over("").ident(PATH) is None
-
 
 def test_an_ident_counts_under_the_keys_that_give_it() -> None:
     keys = ("user", "ip", "user_or_ip", "api_key", "session", "tenant", "everyone", "user+ip", "ip+user")

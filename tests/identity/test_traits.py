@@ -13,9 +13,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import AnonymousUser, Group, User
 from django.db import DatabaseError
-from django.http import HttpRequest, HttpResponse
-from django.test import Client, RequestFactory
-from django.urls import path
+from django.test import RequestFactory
 from django.utils.functional import SimpleLazyObject
 
 from django_throttle import limiter
@@ -24,25 +22,11 @@ from django_throttle.identity import HttpWho, ScopeWho, keys
 from tests.doors import Enforce, enforcer
 from tests.inside import unsaid
 
-MIDDLEWARE = [
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django_throttle.middleware.ThrottleMiddleware",
-]
-
-
-def page(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("page")
-
-
-urlpatterns = [path("page", page, name="page")]
 enforce = pytest.fixture(enforcer)
 
 
 @pytest.fixture(autouse=True)
-def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = MIDDLEWARE
+def site(monkeypatch: pytest.MonkeyPatch) -> None:
     unsaid(keys, monkeypatch)
 
 
@@ -175,14 +159,3 @@ def on_an_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-@pytest.mark.row("A47")
-@pytest.mark.django_db
-def test_a47_who_logs_in_has_a_budget_of_their_own(enforce: Enforce) -> None:
-    """However many share the address: somebody has used up what is there for those who are not logged in."""
-    enforce(api={"rate": "5/min", "key": "user_or_ip"})
-    assert [Client().get("/page").status_code for _ in range(20)].count(200) == 5
-    known = Client()
-    known.force_login(User.objects.create_user("known"))
-    assert [known.get("/page").status_code for _ in range(6)] == [200] * 5 + [429]
