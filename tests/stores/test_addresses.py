@@ -11,7 +11,12 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores import RedisStore
 from django_throttle.stores.addresses import find_address, parse_address
 
-SENTINELS = "redis+sentinel://one:26380,two/dt"
+SENSELESS = """
+http://one redis-sentinel://one/dt redis+sentinels://one/dt unix+cluster://one redis://one/0?db=first
+redis+sentinel://one redis+sentinel:///dt redis+sentinel://one/dt/three redis+sentinel://one/dt/0/1
+redis+sentinel://one,/dt redis+sentinel://one:port/dt redis+sentinel://[::1/dt
+redis+cluster://one/1 redis+cluster://
+"""
 
 
 def test_one_server() -> None:
@@ -27,16 +32,13 @@ def test_what_is_no_number_of_a_database_is_left_out(path: str) -> None:
     assert parse_address(f"redis://one/{path}?db=2").settings["db"] == 2
 
 
-def test_a_master_that_sentinels_watch() -> None:
+def test_sentinels_and_clusters() -> None:
     found = parse_address("redis+sentinel://user:se%40cret@one:26380,two,[::1]:5/dt/3?sentinel_password=other")
     assert found.hosts == (("one", 26380), ("two", 26379), ("::1", 5))
     assert (found.service, found.is_cluster, found.settings["db"]) == ("dt", False, 3)
     assert (found.settings["username"], found.settings["password"]) == ("user", "se@cret")
     assert found.sentinel == {"username": None, "password": "other"}
-    assert parse_address(SENTINELS).settings["db"] == 0
-
-
-def test_a_cluster() -> None:
+    assert parse_address("redis+sentinel://one:26380,two/dt").settings["db"] == 0
     found = parse_address("redis+cluster://:secret@one:7000,two")
     assert found.hosts == (("one", 7000), ("two", 6379))
     assert found.is_cluster and "db" not in found.settings and found.settings["password"] == "secret"
@@ -54,37 +56,15 @@ def test_with_tls(url: str) -> None:
     RedisStore(url)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://one",
-        "redis-sentinel://one/dt",
-        "redis+sentinels://one/dt",
-        "unix+cluster://one",
-        "redis+sentinel://one",
-        "redis+sentinel:///dt",
-        "redis+sentinel://one/dt/three",
-        "redis+sentinel://one/dt/0/1",
-        "redis+sentinel://one,/dt",
-        "redis+sentinel://one:port/dt",
-        "redis+sentinel://[::1/dt",
-        "redis+cluster://one/1",
-        "redis+cluster://",
-        "redis+cluster://one two",
-        "redis://one/0?db=first",
-    ],
-)
+@pytest.mark.parametrize("url", [*SENSELESS.split(), "redis+cluster://one two"])
 def test_what_makes_no_sense_is_an_invalid_setting(url: str) -> None:
     with pytest.raises(InvalidSetting):
         parse_address(url)
 
 
-def test_an_error_says_what_a_value_is() -> None:
+def test_an_error_says_what_a_value_is_and_shows_no_password() -> None:
     with pytest.raises(InvalidSetting, match="'db' has no valid value: it is a whole number from 0 on"):
         parse_address("redis://one/?db=first")
-
-
-def test_an_error_shows_no_password() -> None:
     for url in ("redis+sentinel://:secret@one,?/dt", "ftp://:secret@one", "redis://:secret@one/?db=secret"):
         with pytest.raises(InvalidSetting) as raised:
             parse_address(url)

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores import MemoryStore
 from django_throttle.stores.counters import Counters
 from tests.clock import FrozenClock
-from tests.servers import RedisServer
 
 NUMBERS = st.integers(-(2**53), 2**53)
 COUNTERS = st.tuples(st.lists(NUMBERS, max_size=20).map(tuple), st.integers(0, 2**53))
@@ -67,23 +66,3 @@ def test_who_is_refused_stays_refused_in_a_flood_of_others(clock: FrozenClock) -
         limiter.acquire(f"flood:{number}")
         clock.step(0.001)
     assert not limiter.acquire("user:1").allowed
-
-
-@pytest.mark.row("A20")
-@pytest.mark.parametrize(
-    ("rule", "most"),
-    [
-        (Rule("gcra", "100/h", algorithm="gcra"), 165),
-        (Rule("gcra with fractions", "7/h", algorithm="gcra"), 180),
-        (Rule("sliding_window", "100/min"), 195),
-    ],
-    ids=lambda value: value.name if isinstance(value, Rule) else "",
-)
-def test_the_counter_of_an_ident_is_small_in_redis(
-    rule: Rule, most: int, redis_url: str, redis_server: RedisServer
-) -> None:
-    store = RedisStore(redis_url, deadline=5.0)
-    for _ in range(2):
-        Limiter([rule], store).acquire("user:1")
-    with redis_server.client() as client:
-        assert client.memory_usage(store.counter_key(rule, "user:1")) <= most

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from django_throttle.core import Rate, Reason, Rule
+from django_throttle.core import Rate, Rule
 from django_throttle.core.algorithms.gcra import MAX_BUCKET
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
@@ -97,15 +97,3 @@ def test_both_stores_are_exact(
                 ticking.now_us = asked + round(decision.retry_after * 1_000_000) + later
                 assert there.peek("user:1", cost).allowed == here.peek("user:1", cost).allowed == passes
             ticking.now_us = asked
-
-
-@pytest.mark.parametrize("options", KINDS, ids=str)
-@pytest.mark.parametrize("cost", [MAX_LIMIT, MAX_LIMIT + 1, 2**53, 2**63, 10**400])
-def test_what_no_rule_allows_is_too_costly_and_no_error(
-    options: dict[str, Any], cost: int, shared: RedisStore, ticking: FrozenClock
-) -> None:
-    rule = Rule(f"small {cost % 97}", "1000000000/day", cost=3, **options)
-    for store in (shared, MemoryStore(clock=ticking)):
-        decision = Limiter([rule], store).acquire("user:1", cost)
-        assert (decision.allowed, decision.degraded, decision.retry_after) == (False, False, None)
-        assert decision.outcomes[0].reason is Reason.TOO_COSTLY

@@ -70,31 +70,26 @@ ON_THE_WIRE = {
 }
 
 # An error inside a script comes wrapped, and the wrapping differs between server versions.
+OLD, NEW = (
+    "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: ",
+    " script: f_1, on @user_script:5.",
+)
+OOM = "OOM command not allowed when used memory > 'maxmemory'."
+ACL = "ACL failure in script: User app has no permissions to run the 'time' command"
 IN_A_SCRIPT = {
-    "OOM command not allowed when used memory > 'maxmemory'. script: f_1, on @user_script:5.": Cause.SERVER_STATE,
-    "READONLY You can't write against a read only replica. script: f_1, on @user_script:5.": Cause.SERVER_STATE,
-    "MISCONF Errors writing to the AOF file: No space left script: f_1, on @user_script:5.": Cause.SERVER_STATE,
-    "NOREPLICAS Not enough good replicas to write. script: f_1, on @user_script:5.": Cause.SERVER_STATE,
-    "ERR The user executing the script can't run this command or subcommand script: f_1, on @user_script:1.": (
-        Cause.CONFIG
-    ),
-    "NOPERM this user has no permissions to run the 'time' command script: f_1, on @user_script:1.": Cause.CONFIG,
-    "NOPERM ACL failure in script: User app has no permissions to run the 'time' command script: on @user_script:1.": (
-        Cause.CONFIG
-    ),
-    # Valkey 9.1 has no code before it.
-    "ACL failure in script: User app has no permissions to run the 'time' command script: on @user_script:1.": (
-        Cause.CONFIG
-    ),
+    f"{OOM}{NEW}": Cause.SERVER_STATE,
+    f"READONLY You can't write against a read only replica.{NEW}": Cause.SERVER_STATE,
+    f"MISCONF Errors writing to the AOF file: No space left{NEW}": Cause.SERVER_STATE,
+    f"NOREPLICAS Not enough good replicas to write.{NEW}": Cause.SERVER_STATE,
+    f"ERR The user executing the script can't run this command or subcommand{NEW}": Cause.CONFIG,
+    f"NOPERM this user has no permissions to run the 'time' command{NEW}": Cause.CONFIG,
+    f"NOPERM {ACL} script: on @user_script:1.": Cause.CONFIG,
+    f"{ACL} script: on @user_script:1.": Cause.CONFIG,  # Valkey 9.1 has no code before it
     "ACL failure in script: No permissions to access a key script: on @user_script:1.": Cause.CONFIG,
-    "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: The user executing the script can't run "
-    "this command or subcommand": Cause.CONFIG,
-    "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -NOREPLICAS Not enough good replicas to "
-    "write.": Cause.SERVER_STATE,
-    "ERR Error running script (call to f_1): @user_script:5: @user_script: 5: -OOM command not allowed when used "
-    "memory > 'maxmemory'.": Cause.SERVER_STATE,
-    "ERR Error running script (call to f_1): @user_script:5: @user_script: 5: -READONLY You can't write against a "
-    "read only replica.": Cause.SERVER_STATE,
+    f"{OLD}The user executing the script can't run this command or subcommand": Cause.CONFIG,
+    f"{OLD}-NOREPLICAS Not enough good replicas to write.": Cause.SERVER_STATE,
+    f"{OLD}-{OOM}": Cause.SERVER_STATE,
+    f"{OLD}-READONLY You can't write against a read only replica.": Cause.SERVER_STATE,
 }
 
 

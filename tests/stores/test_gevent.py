@@ -124,60 +124,6 @@ def run(program: str, server: RedisServer) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-FORKS = """
-from gevent import monkey
-monkey.patch_all()
-import os, sys, time
-from django.conf import settings
-settings.configure(SECRET_KEY="green", INSTALLED_APPS=[], DJANGO_THROTTLE={"BEAT_INTERVAL": 0.1})
-from django_throttle import agent_thread
-from django_throttle.core import Rule
-from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
-
-store = RedisStore(sys.argv[1], deadline=5.0)
-rate, cap = Limiter([Rule("rate", "100/min")], store), Limiter([Rule("cap", limit=9, algorithm="concurrency")], store)
-ran = []
-run = agent_thread.Job.run
-agent_thread.Job.run = lambda job: (ran.append(job.name), run(job))
-
-def degraded():
-    return rate.acquire("user:1").degraded or cap.acquire("user:1").degraded
-
-def settle():
-    while not store.leases.is_introduced:
-        time.sleep(0.01)
-
-assert not degraded()
-settle()
-children = []
-for _ in range(3):
-    child = os.fork()
-    if child == 0:
-        ran.clear()
-        time.sleep(0.5)
-        assert not ran, "the parent's agent went on in its child"
-        assert not degraded()
-        settle()
-        assert ran.count("sending the beat") < 20
-        os._exit(7)
-    children.append(child)
-assert not degraded()
-assert [os.WEXITSTATUS(os.waitpid(child, 0)[1]) for child in children] == [7, 7, 7]
-assert not degraded()
-print(store.leases.uid, len(store.leases), flush=True)
-os._exit(0)
-"""
-
-
-def test_forked_children_decide_and_leave_their_parent_alone(server: RedisServer) -> None:
-    need_package("gevent")
-    uid, leases = run(FORKS, server)[0].split()
-    with server.client() as redis:
-        assert uid in redis.zrange("dt:{p}:live", 0, -1)  # its children may have been found dead by now
-        assert leases == "3"
-
-
 REFUSES = """
 import eventlet
 eventlet.monkey_patch()
