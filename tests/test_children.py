@@ -23,7 +23,7 @@ from django_throttle.limiter import Limiter, decide
 from django_throttle.stores import get_store
 from tests.callers import SameByEveryKey
 from tests.crew import SPAWN
-from tests.recording.calls import recorded
+from tests.recording.conftest import recorded
 from tests.servers import slack, wait_until
 
 METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -39,10 +39,6 @@ def create(**options: Any) -> ThrottleOverride:
     return ThrottleOverride.objects.create(**given)
 
 
-def change_url(row: ThrottleOverride) -> str:
-    return url("throttleoverride_change", row.pk)
-
-
 def action(client: Client, name: str, *rows: ThrottleOverride) -> Any:
     return client.post(LIST, {"action": name, "_selected_action": [row.pk for row in rows]})
 
@@ -117,14 +113,19 @@ class TestForm:
         operator.post(ADD, {**TYPED, "lasting": "endless"})
         row = ThrottleOverride.objects.get()
         assert row.until is None
-        assert operator.get(change_url(row)).context["adminform"].form["lasting"].value() == "endless"
+        assert (
+            operator.get(url("throttleoverride_change", row.pk)).context["adminform"].form["lasting"].value()
+            == "endless"
+        )
 
     def test_an_api_key_is_in_no_table_and_in_no_log(self, operator: Client) -> None:
         operator.post(ADD, {**TYPED, "kind": "api_key", "value": "canary-4711"})
         row = ThrottleOverride.objects.get()
-        page = operator.get(LIST).content.decode() + operator.get(change_url(row)).content.decode()
+        page = (
+            operator.get(LIST).content.decode() + operator.get(url("throttleoverride_change", row.pk)).content.decode()
+        )
         assert "canary" not in str(ThrottleOverride.objects.values()) + str(LogEntry.objects.values()) + page
-        assert operator.post(change_url(row), {**TYPED, "kind": "api_key", "value": row.value})
+        assert operator.post(url("throttleoverride_change", row.pk), {**TYPED, "kind": "api_key", "value": row.value})
         assert ThrottleOverride.objects.get().value == row.value
 
 

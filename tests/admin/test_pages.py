@@ -38,7 +38,7 @@ from tests.admin.conftest import NASTY, errors, form, messages, text, url, user
 from tests.connections.evictions import redis_store, sockets
 from tests.doors import BOTH, REDIS, Enforce, Store
 from tests.observe.test_route_costs import used
-from tests.recording.calls import call
+from tests.recording.conftest import call
 from tests.servers import RedisServer, free_port
 
 pytestmark = pytest.mark.django_db
@@ -182,10 +182,6 @@ def test_the_picture_has_a_bar_for_each_rule_and_minute() -> None:
     assert (live, second) == (("live", "464.00", "0.00", "64.00"), ("candidate", "467.60", "32.00", "32.00"))
 
 
-def newest() -> Any:
-    return ThrottleChange.objects.latest("pk")
-
-
 def revert(client: Client, line: ThrottleChange, **posted: str) -> str:
     answer = client.post(url("revert", line.pk), posted, follow=True)
     return " ".join(map(str, answer.context["messages"]))
@@ -195,20 +191,20 @@ def revert(client: Client, line: ThrottleChange, **posted: str) -> str:
 def test_one_click_reverts_an_edit_a_removal_and_an_addition(operator: Client) -> None:
     row = ThrottleRule.objects.create(name="api", rate="5/min")
     ThrottleRule.objects.update(rate="7/min")
-    edit = newest()
+    edit = ThrottleChange.objects.latest("pk")
     ThrottleRule.objects.update(rate="9/min")
     assert revert(operator, edit) == "Not reverted. It has been edited since: rate: 7/min → 9/min."
     assert "Revert all the same" in operator.get(url("throttlechange_change", edit.pk) + "?confirm=1").content.decode()
     assert "Reverted" in revert(operator, edit, confirmed="1")
     assert ThrottleRule.objects.get().rate == "5/min"
     ThrottleRule.objects.update(rate="7/min")
-    edit = newest()
+    edit = ThrottleChange.objects.latest("pk")
     assert revert(operator, edit) == "Reverted: rate: 7/min → 5/min."
-    reverted = newest()
+    reverted = ThrottleChange.objects.latest("pk")
     assert (reverted.action, reverted.who, reverted.reason) == ("reverted", "somebody", f"revert of change {edit.pk}")
     assert "nothing to revert" in revert(operator, edit)
     row.delete()
-    assert revert(operator, newest()) == "Reverted: Rule api is there again."
+    assert revert(operator, ThrottleChange.objects.latest("pk")) == "Reverted: Rule api is there again."
     assert ThrottleRule.objects.get().rate == "5/min"
     revert(operator, ThrottleChange.objects.earliest("pk"))
     assert not ThrottleRule.objects.exists()

@@ -35,10 +35,6 @@ REQUESTS = {"events": ["request"]}
 WORDS = "each user: 100 requests per minute, bursts up to 20, HTTP and WebSocket together, on search and chat together"
 
 
-def change_url(row: ThrottleRule) -> str:
-    return url("throttlerule_change", row.pk)
-
-
 class TestPreview:
     @pytest.fixture(autouse=True)
     def nothing_in_force(self) -> None:
@@ -87,11 +83,11 @@ class TestForm:
         row = ThrottleRule.objects.get()
         assert row.meaning == WORDS
         assert (row.rate, row.scopes, row.events) == ("100/min", ("search", "chat"), ("request", "message"))
-        page = operator.get(change_url(row))
+        page = operator.get(url("throttlerule_change", row.pk))
         html = page.content.decode()
         assert WORDS in text(page) and 'value="search, chat"' in html
         assert re.findall(r'name="events" value="(\w+)"[^>]*checked', html) == ["request", "message"]
-        operator.post(change_url(row), TYPED)
+        operator.post(url("throttlerule_change", row.pk), TYPED)
         assert LogEntry.objects.latest("pk").get_change_message() == "No fields changed."
 
     @pytest.mark.row("A49")
@@ -152,7 +148,7 @@ class TestForm:
         assert "There is no group 'edtors' yet, so nobody is in it. Did you mean 'editors'?" in said
         row = ThrottleRule.objects.get()
         assert row.plans == ("group:gold = 900/min", "staff = 20/min burst 30")
-        form = operator.get(change_url(row)).content.decode()
+        form = operator.get(url("throttlerule_change", row.pk)).content.decode()
         assert "group:gold = 900/min\nstaff = 20/min burst 30</textarea>" in form
 
     @pytest.mark.parametrize(
@@ -211,7 +207,7 @@ class TestList:
         page = operator.get(LIST)
         assert 'class="rule-wrong"' in page.content.decode()
         assert "Not in force: 'often' is not a rate" in text(page)
-        assert operator.get(change_url(row)).status_code == 200
+        assert operator.get(url("throttlerule_change", row.pk)).status_code == 200
 
     def test_filters_and_search(self, operator: Client) -> None:
         api = {"events": ["request", "message"], "key": "user", "scopes": "search,orders"}

@@ -9,7 +9,6 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.core.checks import run_checks
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
-from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottledConsumerMixin
@@ -32,9 +31,6 @@ def page(request: HttpRequest) -> HttpResponse:
 class Search(APIView):
     throttle_scope = "search"
     throttle_classes = ()
-
-    def get(self, request: Any) -> Response:
-        return Response()
 
 
 class Chosen(Search):
@@ -66,8 +62,8 @@ def of_these_views(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scopes, "decorated", {"sign-up": decorated["sign-up"]})
 
 
-def found(settings: Any, rules: dict[str, Any], routes: list[Any] = ROUTES) -> list[tuple[str, str]]:
-    settings.ROOT_URLCONF = tuple(routes)
+def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
+    settings.ROOT_URLCONF = tuple(ROUTES)
     settings.DJANGO_THROTTLE = {"RULES": {name: {"rate": "1/min", **rule} for name, rule in rules.items()}}
     wanted = {f"django_throttle.W{number:03}" for number in (88, 89, 90)}
     told = [message for message in run_checks(tags=["django_throttle"]) if message.id in wanted]

@@ -23,7 +23,6 @@ SHARE = LIMIT // PROCESSES
 
 
 def rule_of(window: int) -> dict[str, Any]:
-    """A hard limit, so that no more than it and the shares may pass in any window."""
     return {"rate": f"{LIMIT}/{window}s", "algorithm": "sliding_window", "resolution": 8, "strict": True}
 
 

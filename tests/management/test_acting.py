@@ -101,8 +101,6 @@ def test_what_makes_no_sense_is_refused(line: str, why: str) -> None:
 def test_it_says_what_precedes_it_and_no_more() -> None:
     add(f"{IP} --rate 5/min --rules api --until 2100-01-31T18:00")
     add(f"{IP} --block --rules mail --endless")
-    ended = ThrottleOverride.objects.create(kind="ip", value="192.0.2.7", effect="block", reason="x")
-    run("throttle_override end", str(ended.pk))
     api, mail = ThrottleOverride.objects.in_force().order_by("pk")
     line, *warnings = add(f"{IP} --exempt").splitlines()
     assert "exempt from every rule" in line
@@ -114,8 +112,7 @@ def test_it_says_what_precedes_it_and_no_more() -> None:
     ]
     with translation.override("de"):
         assert f"Ausnahme {mail.pk} geht dieser bei mail vor: gesperrt" in add(f"{IP} --times 2 --rules mail")
-    for line in (f"{IP} --block", "ip 192.0.2.8 --exempt"):
-        assert "precedes" not in add(line)
+    assert "precedes" not in add("ip 192.0.2.8 --exempt")
 
 
 def test_what_is_in_force_is_listed_and_ended() -> None:

@@ -23,7 +23,7 @@ from django_throttle.recording import RecordFlusher, recorder
 from django_throttle.rulebook.file import MAX_BYTES
 from django_throttle.stores import get_store
 from tests.management.shell import run as typed
-from tests.recording.calls import By
+from tests.recording.conftest import By
 
 pytestmark = pytest.mark.django_db
 Put = Callable[[object], str]

@@ -10,21 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.outside import environments
-from tests.outside.environments import EXTRAS, MakeEnvironment
+from tests.outside.environments import EXTRAS
 
 # What a site is served and tested with. Pinned from below where an older one is known not to do.
-SITE = (
-    "daphne>=4.2.2",
-    "django-ninja>=1.4",
-    "drf-spectacular>=0.28",
-    "gevent>=24",
-    "gunicorn>=22",
-    "pytest>=8.3",
-    "pytest-asyncio>=1.0",
-    "pytest-django>=4.9",
-    "uvicorn>=0.35",
-    "websockets>=13",
-)
+SITE = "daphne>=4.2.2 django-ninja>=1.4 drf-spectacular>=0.28 gevent>=24 gunicorn>=22 uvicorn>=0.35 websockets>=13"
+SUITES = "pytest>=8.3 pytest-asyncio>=1.0 pytest-django>=4.9"
 
 
 @pytest.fixture(autouse=True)
@@ -61,16 +51,11 @@ def wheel(made_once: MadeOnce) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_environment(wheel: Path) -> MakeEnvironment:
-    """``make_environment(folder, "django==5.2.*", …)``: an environment with the wheel, its extras, and these."""
-
-    def make(folder: Path, *requirements: str) -> Path:
-        return environments.make_environment(folder, f"{wheel}[{EXTRAS}]", *requirements, *environments.DJANGO)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def site_python(make_environment: MakeEnvironment, made_once: MadeOnce) -> Path:
+def site_python(wheel: Path, made_once: MadeOnce) -> Path:
     """The interpreter of the environment in which sites run: the wheel with all its extras, and servers."""
-    return made_once("site", lambda folder: make_environment(folder, *SITE)) / "bin" / "python"
+
+    def make(folder: Path) -> None:
+        whole = (f"{wheel}[{EXTRAS}]", *SITE.split(), *SUITES.split(), *environments.DJANGO)
+        environments.make_environment(folder, *whole)
+
+    return made_once("site", make) / "bin" / "python"

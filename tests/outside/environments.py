@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -17,9 +17,6 @@ DJANGO = tuple(f"django=={one}.*" for one in os.environ.get("OUTSIDE_DJANGO", ""
 EXTRAS = "celery,channels,drf,graphql,httpx,opentelemetry,prometheus,tasks"
 # What a process of a site must not take over from the one that runs these tests.
 OURS = ("DJANGO_", "PYTEST_", "PYTHON", "VIRTUAL_ENV", "COV_", "COVERAGE")
-
-# MakeEnvironment(folder, *requirements, extras=EXTRAS) -> the interpreter of a new environment with the wheel in it
-MakeEnvironment = Callable[..., Path]
 
 
 def build_wheel(folder: Path) -> Path:
@@ -49,15 +46,7 @@ def environ(python: Path | None = None, **changes: str) -> dict[str, str]:
 
 
 def run(*command: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 300) -> str:
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=environ() if env is None else env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=timeout,
-    )
+    options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": timeout}
+    done = subprocess.run(command, cwd=cwd, env=environ() if env is None else env, check=False, **options)
     assert done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}"
     return done.stdout

@@ -16,9 +16,8 @@ PAIRS: Final = ("3.11/5.2", "3.12/5.2", "3.12/6.0", "3.12/6.1", "3.13/5.2", "3.1
 def can_run(python: str) -> bool:
     """Return whether this Python can make an environment; a name on PATH may have nothing behind it."""
     try:
-        return (
-            subprocess.run([f"python{python}", "-c", "import venv"], check=False, capture_output=True).returncode == 0
-        )
+        done = subprocess.run([f"python{python}", "-c", "import venv"], check=False, capture_output=True)
+        return done.returncode == 0
     except FileNotFoundError:
         return False
 

@@ -23,7 +23,6 @@ LISTED = next(command for command in COMMANDS if command.line == "python manage.
 
 
 def named(beginning: str) -> list[Command]:
-    """The commands before the rule is edited."""
     found = COMMANDS[: COMMANDS.index(LISTED)] if beginning.startswith("curl") else COMMANDS
     return [command for command in found if command.line.startswith(beginning)]
 
@@ -35,7 +34,6 @@ class Row:
         self.project, self.server, self.port = project, server, port
 
     def __call__(self) -> None:
-        """Every curl of the page gives the answer shown."""
         printed = ""
         for command in named("curl"):
             printed = self.type(command.line)

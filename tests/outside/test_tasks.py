@@ -6,8 +6,6 @@ import re
 from datetime import datetime
 from pathlib import Path
 
-import pytest
-
 from tests.outside.pages import commands, page
 from tests.outside.project import Project
 from tests.servers import RedisServer, slack, wait_until
@@ -22,14 +20,9 @@ def times(printed: str) -> list[datetime]:
     return [datetime.strptime(f"{found}+0000", "%H:%M:%S%z") for found in TIME.findall(printed)]
 
 
-@pytest.fixture
-def project(site_python: Path, tmp_path: Path) -> Project:
-    return Project(site_python, tmp_path / "mysite", "redis://localhost:6379/0").start()
-
-
-def test_each_mail_waits_for_its_turn(project: Project) -> None:
+def test_each_mail_waits_for_its_turn(site_python: Path, tmp_path: Path) -> None:
     with RedisServer() as redis:
-        project.redis = redis.url
+        project = Project(site_python, tmp_path / "mysite", redis.url).start()
         project.write(*(block for block in PAGE if block.file))
         project.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0\n')
         project.shell(MIGRATE)

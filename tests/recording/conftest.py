@@ -1,16 +1,47 @@
-"""What tests of records share."""
+"""Calls that tests of records make, of which none is recorded before."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.utils import timezone
 
+from django_throttle.call_facts import Facts
+from django_throttle.core import Rule
+from django_throttle.limiter import ask, begin
 from django_throttle.recording import own_records
+from django_throttle.recording.cells import Minute, total
+from django_throttle.recording.read import hours, minutes
+from django_throttle.rulebook import Snapshot
+from django_throttle.stores import AnyStore
+from tests.callers import SameByEveryKey
+
+
+class By(SameByEveryKey):
+    """A caller of one ident, whatever the key."""
+
+    def __init__(self, ident: str) -> None:
+        super().__init__(subject=None)
+        self.ident = lambda key: ident  # type: ignore[method-assign]
+
+
+def call(store: AnyStore, rules: Iterable[Rule], ident: str, times: int = 1, **facts: Any) -> int:
+    snapshot, given = Snapshot(rules), {"scope": "search", "method": "GET", **facts}
+    calls = [Facts(events=("request",), who=By(ident), ident=ident, **given) for _ in range(times)]  # type: ignore[misc]
+    return sum(ask(begin(snapshot, facts, store, True), store, facts).allowed for facts in calls)
+
+
+def recorded(store: AnyStore, rule: str, *, by_hour: bool = False) -> Minute:
+    now = timezone.now()
+    read = hours if by_hour else minutes
+    return total(read(store, now - timedelta(hours=23), now + timedelta(hours=1), [rule])[rule])
 
 
 @pytest.fixture(autouse=True)
-def _nothing_recorded() -> Iterator[None]:
+def nothing_recorded() -> Iterator[None]:
     own_records.forget()
     yield
     own_records.forget()

@@ -30,7 +30,7 @@ from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.in_force import PutInForce
 from django_throttle.stores import MemoryStore, RedisStore
 from tests import doors
-from tests.recording.calls import By, call
+from tests.recording.conftest import By, call
 
 IDENT = "tenant:\x1b[2J"  # which would clear a terminal
 

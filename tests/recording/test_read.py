@@ -20,7 +20,7 @@ from django_throttle.recording.places import RANKING_TTL_MS
 from django_throttle.recording.read import most_refused, recent, recorded_rules, sample
 from django_throttle.recording.recorder import recorder
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
-from tests.recording.calls import By, call, recorded
+from tests.recording.conftest import By, call, recorded
 from tests.recording.test_recorder import refusal
 from tests.servers import RedisServer
 

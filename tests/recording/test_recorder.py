@@ -27,7 +27,7 @@ from django_throttle.recording.read import compared
 from django_throttle.recording.recorder import MOST_CELLS, MOST_RANKINGS, Recorder, Records, recorder
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import MemoryStore
-from tests.recording.calls import By, call
+from tests.recording.conftest import By, call
 
 ROOMY = Rule("roomy", "1000000/s")
 

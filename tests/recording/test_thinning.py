@@ -14,7 +14,7 @@ from django_throttle.recording import RecordFlusher, own_records, places
 from django_throttle.recording.read import Sample, sample
 from django_throttle.recording.thinning import RANKS, random_rank, ranks_of
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
-from tests.recording.calls import call
+from tests.recording.conftest import call
 
 ROOMY = Rule("roomy", "1000000/hour", algorithm="fixed_window")
 
