@@ -117,5 +117,5 @@ class Recorder:
         raise AssertionError("nobody has reset anything")
 
 
-def sockets(*given: tuple[str, str], **options: Any) -> list[Recorder]:
-    return [Recorder(name, (ident,), **options) for name, ident in given]
+def sockets(*names: tuple[str, str], **options: Any) -> list[Recorder]:
+    return [Recorder(name, (ident,), **options) for name, ident in names]

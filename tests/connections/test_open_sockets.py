@@ -56,11 +56,11 @@ async def test_what_is_seen_of_a_socket(enforce: Enforce) -> None:
         await line.until(lambda: line.told("error"))
         assert opened.last_received > opened.opened
         assert store.leases.unreleased() == {lease.id for each in open_sockets.everyone() for lease in each.leases}
-        found = await second_look(store)
-        assert (found.open, len(found.connections), found.is_whole) == (2, 2, True)
-        assert [(ident.shown, ident.open, ident.processes) for ident in found.idents] == [("ip:203.0.113.9", 2, 1)]
-        assert [process.open for process in found.processes] == [2]
-        first = next(row for row in found.connections if row.received)
+        page = await second_look(store)
+        assert (page.open, len(page.connections), page.is_whole) == (2, 2, True)
+        assert [(ident.shown, ident.open, ident.processes) for ident in page.idents] == [("ip:203.0.113.9", 2, 1)]
+        assert [process.open for process in page.processes] == [2]
+        first = next(row for row in page.connections if row.received)
         assert (first.received, first.refused, first.sent, first.lost) == (3, 1, 2, 0)
         assert (first.scope, first.path, first.address) == ("chat", "/chat", "203.0.113.9")
         assert 0 <= first.silent <= first.age < 20
@@ -81,9 +81,9 @@ async def test_a_session_s_key_is_nobody_s_business(enforce: Enforce) -> None:
     introduce(store)
     async with Line():
         own, only().leases = only().leases, (Lease("~1", (("rule", "session:canary"),)),)
-        found = await second_look(store)
-        shown = next(ident.shown for ident in found.idents if "session" in ident.shown)
-        assert shown.startswith("session:#") and "canary" not in str(found)
+        page = await second_look(store)
+        shown = next(ident.shown for ident in page.idents if "session" in ident.shown)
+        assert shown.startswith("session:#") and "canary" not in str(page)
         assert (await second_look(store, f'"{shown}"')).open == 1
         if isinstance(store, RedisStore):
             client = store.transport.client
@@ -111,7 +111,7 @@ async def test_it_can_be_closed_once_from_another_thread(enforce: Enforce) -> No
 
 
 class Site:
-    """One process: a store, and sockets of its own, so many of each user."""
+    """A process: a store, and sockets of its own, so many of each user."""
 
     def __init__(self, url: str, **numbers: int) -> None:
         self.store, own = redis_store(url), OpenSockets()
@@ -125,14 +125,14 @@ class Site:
 
 def seen(*sites: Site) -> Overview:
     """The next look, and what everybody does in half a second."""
-    found = look(sites[0].store, "")
+    page = look(sites[0].store, "")
     for site in sites:
         site.duties.reporter.pauses_until = 0.0
         site.duties()
     until = time.monotonic() + 2 * overview.QUIET_MS / 1000
     while time.monotonic() < until:
         pass
-    return found
+    return page
 
 
 def test_who_is_not_among_the_first_of_a_process_is_counted_there_too(
@@ -144,7 +144,7 @@ def test_who_is_not_among_the_first_of_a_process_is_counted_there_too(
     seen(*sites)
     second = seen(*sites)
     assert (second.open, second.is_whole, bool(second.doubtful)) == (34, False, True)
-    for _ in range(3):  # and it stays so while somebody looks
+    for _ in range(3):  # while somebody looks
         third = seen(*sites)
         shown = [(ident.shown, ident.open, ident.processes) for ident in third.idents]
         assert shown == [("user:x", 10, 3), ("user:a", 4, 1), ("user:b", 4, 1)]
@@ -179,7 +179,7 @@ CLOSE_CLIENT = (ControlMessage(CLOSE, ident=IDENT, why=CLOSED),)
 
 
 async def goodbye(line: Line) -> tuple[str, int]:
-    """What a client is told before it is closed, and the code."""
+    """Return the word for a client before its socket is closed, and the code."""
     await line.closing()
     await line.ended()
     return line.told("error")[0]["code"], line.closed["code"]
@@ -191,7 +191,7 @@ async def echo(line: Line) -> None:
 
 
 async def duties(store: Store) -> None:
-    """What the agent does twice a second, and the loops then."""
+    """Do the agent's work of every half second, and let the loops follow."""
     await asyncio.to_thread(SocketControl(store))
     await asyncio.sleep(0)
 
@@ -245,7 +245,7 @@ async def test_one_whose_handshake_is_not_through(
 
 @BOTH
 async def test_a_socket_by_its_own_id_and_all_of_an_identity(enforce: Enforce) -> None:
-    """Nobody else is closed, nor who comes later: the order is of a time when nothing was open here."""
+    """Nobody else is closed."""
     store = enforce(sockets=BY_ADDRESS)
     introduce(store)
     first, *mine = [await Line().open() for _ in range(3)]

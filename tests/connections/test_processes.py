@@ -183,7 +183,7 @@ def test_a_child_lives_until_it_ends(child: Any, tmp_path: Path, monkeypatch: py
         patch.setattr(process_identity, "PROC", tmp_path)
         assert process_identity.is_alive(meta) is None, "hidden, as under hidepid or in a container without /proc"
     child.kill()
-    wait_until(lambda: process_identity.is_alive(meta) is False)  # defunct: nobody has waited for it yet
+    wait_until(lambda: process_identity.is_alive(meta) is False)  # defunct
     child.wait()
     monkeypatch.setattr(process_identity, "PROC", tmp_path)
     assert process_identity.is_alive(meta) is False

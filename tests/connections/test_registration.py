@@ -1,4 +1,4 @@
-"""What a process holds is registered, extended and released, whatever Redis or a call has lost or evicted."""
+"""Leases of a process are registered, extended and released, whatever Redis or a call has lost or evicted."""
 
 from __future__ import annotations
 
