@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -19,11 +19,11 @@ from rest_framework.views import APIView
 
 from django_throttle import drf, rulebook
 from django_throttle.core import Override
-from django_throttle.exceptions import InvalidRate
 from django_throttle.http.request_state import decisions_of, state_of
 from django_throttle.observe import Report
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce, enforcer
+from tests.entry_points import site
 
 enforce = pytest.fixture(enforcer)
 
@@ -72,12 +72,6 @@ class TestWhatTheyDoNotHave:
     def test_a_format_that_nobody_would_use(self) -> None:
         with pytest.raises(ImproperlyConfigured, match=r"Own\.cache_format is only for a get_cache_key of its own"):
             type("Own", (drf.AnonRateThrottle,), {"cache_format": "v2_%(scope)s_%(ident)s"})
-
-    @pytest.mark.parametrize("rate", ["10/fortnight", "1/2-sec", "10/Hour"])
-    def test_rates_that_mean_nothing(self, enforce: Enforce, rate: str) -> None:
-        enforce()
-        with pytest.raises(InvalidRate):
-            get(type("Own", (drf.UserRateThrottle,), {"rate": rate}))
 
 
 class TellsWhatIsLeft(drf.UserRateThrottle):
@@ -207,3 +201,36 @@ class TestOverrides:
         self.put(clock, "exempt", "user:1")
         own = type("Own", (Two,), {"get_cache_key": lambda *given: "user:1"})
         assert statuses(3, own) == [200, 200, 429]
+
+
+@pytest.fixture(params=[drf.AnonRateThrottle, drf.UserRateThrottle, drf.ScopedRateThrottle])
+def ask(request: pytest.FixtureRequest, settings: Any, enforce: Enforce) -> Callable[[str], int]:
+    """The status for what X-Forwarded-For says, of a view behind one proxy."""
+    enforce()
+    rates = dict.fromkeys(("anon", "user", "scope"), "3/min")
+    settings.REST_FRAMEWORK = {"NUM_PROXIES": 1, "DEFAULT_THROTTLE_RATES": rates}
+    view = type("View", (site.Api,), {"throttle_scope": "scope", "throttle_classes": [request.param]}).as_view()  # type: ignore[attr-defined]
+    factory = APIRequestFactory()
+    return lambda said: int(view(factory.get("/", headers={"X-Forwarded-For": said}), doing="ok").status_code)
+
+
+@BOTH
+@pytest.mark.parametrize("said", ["x" * 2000, "1" * 2000, "::" * 1000, "9.9.9.9, " + "y" * 2000, "", " ,"], ids=len)
+def test_what_is_no_address_is_the_proxy_s_own_budget(said: str, ask: Callable[[str], int]) -> None:
+    assert [ask(said) for _ in range(4)] == [200, 200, 200, 429]
+    assert ask("z" * 1999) == 429, "else every other word would be a new budget"
+    assert ask("198.51.100.7") == 200
+
+
+@pytest.mark.parametrize(
+    ("said", "other"),
+    [
+        (["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:1::3", "2001:0DB8:0:1:ffff::1"], "2001:db8:0:2::1"),
+        (["198.51.100.7", "::ffff:198.51.100.7", " 198.51.100.7 ", "198.51.100.7"], "198.51.100.8"),
+    ],
+)
+def test_a_network_or_an_address_has_one_budget_in_every_notation(
+    said: list[str], other: str, ask: Callable[[str], int]
+) -> None:
+    assert [ask(each) for each in said] == [200, 200, 200, 429]
+    assert ask(other) == 200

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar
@@ -85,8 +84,6 @@ def stream(request: HttpRequest, name: str) -> StreamingHttpResponse:
     def parts() -> Iterator[str]:
         for number in groups(request):
             yield f"{number} "
-        if "fail" in request.GET:
-            raise ZeroDivisionError
         yield str(list(last()))
 
     return StreamingHttpResponse(parts())
@@ -96,8 +93,6 @@ async def astream(request: HttpRequest, name: str) -> StreamingHttpResponse:
     async def parts() -> AsyncIterator[str]:
         answer = await awaited(request, name)
         yield answer.content.decode()
-        if "fail" in request.GET:
-            raise ZeroDivisionError
 
     return StreamingHttpResponse(parts())
 
@@ -105,13 +100,6 @@ async def astream(request: HttpRequest, name: str) -> StreamingHttpResponse:
 def template(request: HttpRequest, name: str) -> HttpResponse:
     sum(groups(request))
     return TemplateResponse(request, engines["django"].from_string("{{ groups|join:' ' }}"), {"groups": last()})
-
-
-def hang(request: HttpRequest, name: str) -> HttpResponse:
-    sum(groups(request))
-    served.begin(name)
-    time.sleep(served.LONG)
-    return HttpResponse("done")
 
 
 async def ahang(request: HttpRequest, name: str) -> HttpResponse:
@@ -138,7 +126,7 @@ def routes() -> list[Any]:
             return Response({"groups": last()})
 
     views = {"sync": sync, "async": awaited, "stream": stream, "astream": astream, "template": template}
-    views |= {"hang": hang, "ahang": ahang, "drf": Lazy.as_view(), "decorated": throttle("queries")(template)}
+    views |= {"ahang": ahang, "drf": Lazy.as_view(), "decorated": throttle("queries")(template)}
     return [path(f"{kind}/<name>", view) for kind, view in views.items()]
 
 

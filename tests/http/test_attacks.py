@@ -180,11 +180,7 @@ class TestWhatRestFrameworkAnswersBeforeItThrottles:
 @pytest.mark.row("A33")
 @pytest.mark.parametrize("slots", [False, True], ids=["rates", "rates-and-slots"])
 def test_of_an_overload_redis_hears_a_fifth(
-    enforce: Enforce,
-    monkeypatch: pytest.MonkeyPatch,
-    redis_url: str,
-    slots: bool,
-    figure: Callable[..., None],
+    enforce: Enforce, monkeypatch: pytest.MonkeyPatch, redis_url: str, slots: bool, figure: Callable[..., None]
 ) -> None:
     """Ten times what is allowed, from clients that do not wait."""
     held = {"open": {"limit": 100, "algorithm": "concurrency", "events": ["inflight"]}} if slots else {}

@@ -130,19 +130,23 @@ class TestSettings:
         rule = Rule("api", "2/min", algorithm="fixed_window")
         return header_fields([Limiter([rule], MemoryStore(FrozenClock())).acquire("everyone")], bool)
 
-    def test_the_newest_draft_by_default(self, settings: Any) -> None:
-        assert self.said(settings) == {"RateLimit-Policy": '"api";q=2;w=60', "RateLimit": '"api";r=1;t=60'}
-
-    def test_an_older_one(self, settings: Any) -> None:
-        found = self.said(settings, RATELIMIT_HEADERS="draft-07")
-        assert found == {"RateLimit-Policy": "2;w=60", "RateLimit": "limit=2, remaining=1, reset=60"}
-
-    def test_none(self, settings: Any) -> None:
-        assert self.said(settings, RATELIMIT_HEADERS="off") == {}
-
-    def test_those_of_old_custom(self, settings: Any) -> None:
-        found = self.said(settings, RATELIMIT_HEADERS="off", X_RATELIMIT_HEADERS="seconds")
-        assert found == {"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "60"}
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ({}, {"RateLimit-Policy": '"api";q=2;w=60', "RateLimit": '"api";r=1;t=60'}),
+            (
+                {"RATELIMIT_HEADERS": "draft-07"},
+                {"RateLimit-Policy": "2;w=60", "RateLimit": "limit=2, remaining=1, reset=60"},
+            ),
+            ({"RATELIMIT_HEADERS": "off"}, {}),
+            (
+                {"RATELIMIT_HEADERS": "off", "X_RATELIMIT_HEADERS": "seconds"},
+                {"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "60"},
+            ),
+        ],
+    )
+    def test_each_format(self, settings: Any, given: dict[str, Any], expected: dict[str, str]) -> None:
+        assert self.said(settings, **given) == expected
 
     def test_by_the_calendar(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         class Timezone:

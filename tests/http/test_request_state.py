@@ -123,11 +123,6 @@ class TestTokens:
         found = [statuses(client, 1, 1, f"203.0.113.{number}")[0] for number in range(6)]
         assert found == [200] * 3 + [429] * 3
 
-    def test_who_is_refused_does_not_use_up_the_address(self, enforce: Enforce, client: Ask) -> None:
-        enforce(api=THREE, TRUSTED_PROXIES=1)
-        assert statuses(client, 9, 1) == [200] * 3 + [429] * 6
-        assert statuses(client, 3, 2) == [200] * 3
-
     @pytest.mark.row("A29")
     def test_a29_bad_tokens_stay_charged_to_the_address(self, enforce: Enforce, client: Ask) -> None:
         enforce(api=THREE, TRUSTED_PROXIES=1)

@@ -174,17 +174,19 @@ async def test_on_an_event_loop(enforce: Enforce, cost: str, view: str) -> None:
 
 
 @pytest.mark.parametrize("view", ["reads_post", "reads_nothing", "rest", "rest-reads-nothing"])
-@pytest.mark.parametrize("option", ["cost", "reserve", "plans"])
+@pytest.mark.parametrize("option", ["cost", "reserve", "plans", "several"])
 def test_by_a_function_of_a_rule(
     enforce: Enforce, option: str, view: str, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = {body: ask(f"/bare/{view}", body) for body in BODIES}
-    options: dict[str, Any] = {
-        "cost": {"cost": f"{HERE}.cost_by_post"},
-        "reserve": {"unit": "units", "reserve": f"{HERE}.cost_by_post"},
-        "plans": {"plans": {f"{HERE}.plan_by_post:pro": "9999999/min"}},
-    }[option]
-    enforce(api={"rate": "999999/min", **options})
+    cost = {"cost": f"{HERE}.cost_by_post"}
+    options: dict[str, list[dict[str, Any]]] = {
+        "cost": [cost],
+        "reserve": [{"unit": "units", "reserve": f"{HERE}.cost_by_post"}],
+        "plans": [{"plans": {f"{HERE}.plan_by_post:pro": "9999999/min"}}],
+        "several": [cost, {"cost": f"{HERE}.cost_by_post_handled"}, cost],
+    }
+    enforce(**{f"rule{at}": {"rate": "999999/min", **each} for at, each in enumerate(options[option])})
     settings.MIDDLEWARE = MIDDLEWARE
     assert {body: ask(f"/bare/{view}", body) for body in BODIES} == plain
     assert not [record for record in caplog.records if record.name == "django_throttle"]
@@ -200,14 +202,6 @@ def test_under_a_throttle_of_rest_framework(
     for body in BODIES:
         assert ask(f"/{cost}/{view}", body, method) == ask(f"/bare/{view}", body, method), body
     assert not [record for record in caplog.records if record.name == "django_throttle"]
-
-
-def test_several_functions_one_after_the_other(enforce: Enforce, settings: Any) -> None:
-    plain = {body: ask("/bare/reads_post", body) for body in BODIES}
-    rule = {"rate": "999999/min", "cost": f"{HERE}.cost_by_post"}
-    enforce(a=rule, b={**rule, "cost": f"{HERE}.cost_by_post_handled"}, c=rule)
-    settings.MIDDLEWARE = MIDDLEWARE
-    assert {body: ask("/bare/reads_post", body) for body in BODIES} == plain
 
 
 class Broken:
