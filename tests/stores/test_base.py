@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from django_throttle.core.commands import charge
 from django_throttle.core.decide import Flow
 from django_throttle.limiter import Limiter, decide_flow
 from django_throttle.stores import MemoryStore
-from django_throttle.stores.base import Step, adrive, arun, drive, run
+from django_throttle.stores.base import Step, arun, drive, run
 
 Steps = Generator[Any, Any, Any]
 RULES = [Rule("rate", "3/min", algorithm="fixed_window"), Rule("cap", limit=2, algorithm="concurrency")]
@@ -32,37 +32,6 @@ def test_what_a_flow_took_that_did_not_come_to_its_end_goes_back(prefix: str) ->
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(arun(interrupted(), limiter.store)) if prefix else run(interrupted(), limiter.store)
     assert limiter.peek("user:1").outcomes[1].remaining == 2
-
-
-def awaited(steps: Steps, ask: Callable[[Any], Any], abandon: Any) -> Any:
-    async def aask(asked: Any) -> Any:
-        await asyncio.sleep(0)
-        return ask(asked)
-
-    return asyncio.run(adrive(steps, aask, abandon))
-
-
-@pytest.mark.parametrize("run", [drive, awaited])
-def test_answers_and_errors_go_in_and_what_raises_is_abandoned(run: Callable[..., Any]) -> None:
-    abandoned: list[Any] = []
-
-    async def there() -> str:
-        return "awaited"
-
-    def steps(last: int) -> Steps:
-        answers = [(yield 1), (yield Step(lambda: "drive", there))]
-        try:
-            yield 0
-        except ZeroDivisionError:
-            answers.append((yield last))
-        return answers
-
-    assert run(steps(5), lambda asked: 10 // asked, abandoned.append) == [10, run.__name__, 2]
-    assert abandoned == []
-    with pytest.raises(ZeroDivisionError):
-        run(steps(0), lambda asked: 10 // asked, abandoned.append)
-    ((first, _, *rest),) = abandoned
-    assert (first, rest) == (1, [0, 0])
 
 
 def test_a_step_s_own_stop_iteration_stays_one() -> None:

@@ -13,7 +13,7 @@ import pytest
 from django_throttle.core import Lease, Rule
 from django_throttle.core.commands import Evict
 from django_throttle.core.decide import release_lease
-from django_throttle.exceptions import Cause, InvalidRule, StoreError
+from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore, RedisStore, control_messages
 from django_throttle.stores.base import arun, run
 from tests.connections.evictions import Door, is_eviction, lease_of, lose, redis_store
@@ -53,12 +53,11 @@ def full(door: Door) -> list[str]:
 def heard(door: Door, *leases: str) -> None:
     """A frame came in, now."""
     now = time.monotonic()
-    for number, lease in enumerate(leases):
-        for rule in (rule for rule in door.rules if rule is IDLE):
-            door.store.leases.touch(rule.id, "user:1", lease, now + number)
-            if isinstance(door.store, RedisStore):
-                args = (door.store.now_arg(), door.store.leases.uid, lease, -number)
-                door.store.call("touch", (door.store.key(rule.id, "user:1"),), args)
+    for number, lease in enumerate(leases if IDLE in door.rules else ()):
+        door.store.leases.touch(IDLE.id, "user:1", lease, now + number)
+        if isinstance(door.store, RedisStore):
+            args = (door.store.now_arg(), door.store.leases.uid, lease, -number)
+            door.store.call("touch", (door.store.key(IDLE.id, "user:1"),), args)
 
 
 def test_the_one_silent_for_longest_goes(make_door: MakeDoor) -> None:
@@ -182,21 +181,6 @@ async def test_two_hundred_at_once_are_never_above_the_cap(site: MakeDoor) -> No
         for door in doors:
             run(release_lease(allowed[lease]), door.store)
     assert onlooker.count() == len(allowed.keys() - set(closed)) > 0
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"rate": "1/min", "at_limit": "evict_oldest"},
-        {"limit": 1, "algorithm": "concurrency", "at_limit": "evict"},
-        {"limit": 1, "algorithm": "concurrency", "at_limit": None},
-    ],
-    ids=str,
-)
-def test_senseless(options: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRule) as wrong:
-        Rule("sockets", **options)
-    assert wrong.value.option == "at_limit"
 
 
 def redis(door: Door) -> RedisStore:
