@@ -188,17 +188,11 @@ NOT_ALLOWED = {"allowed": False, "remaining": 0, "retry_after": 5.0}
 @pytest.mark.parametrize(
     ("rule", "name"),
     [
-        ("api", "api"),
-        ("search and chat (v2)", "search and chat (v2)"),
-        ('say "hi" \\o/', 'say "hi" \\o/'),
-        ("50%", "50%25"),
-        ("api#min", "api%23min"),
-        ("Größe", "Gr%C3%B6%C3%9Fe"),
-        ("🐢", "%F0%9F%90%A2"),
-        ("\ud800", "%ED%A0%80"),
+        ("search and chat (v2)", "search and chat (v2)"), ('say "hi" \\o/', 'say "hi" \\o/'), ("50%", "50%25"),
+        ("api#min", "api%23min"), ("Größe", "Gr%C3%B6%C3%9Fe"), ("🐢", "%F0%9F%90%A2"), ("\ud800", "%ED%A0%80"),
         ("a\x00\r\n", "a%00%0D%0A"),
     ],
-)
+)  # fmt: skip
 def test_a_name_is_printable_ascii(rule: str, name: str) -> None:
     assert names([outcome(rule)]) == [name]
 

@@ -17,6 +17,11 @@ from tests.strategies import rules
 
 CAP: dict[str, Any] = {"rate": None, "limit": 5, "algorithm": "concurrency"}
 DEFER: dict[str, Any] = {"algorithm": "leaky_bucket", "action": "defer"}
+QUEUE: dict[str, Any] = {"algorithm": "leaky_bucket", "action": "delay"}
+INTERVAL: dict[str, Any] = {"algorithm": "token_bucket", "refill": "interval"}
+GCRA: dict[str, Any] = {"algorithm": "gcra"}
+DAILY: dict[str, Any] = {"rate": "10/day", "algorithm": "fixed_window"}
+DENIED: dict[str, Any] = {"count_denied": True}
 DAMPER: dict[str, Any] = {"rate": "100/s", "algorithm": "damper"}
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -47,10 +52,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"action": "drop"}, "action must be one of"),
     ({"on_store_failure": "open"}, "on_store_failure must be one of"),
     ({"burst": 5}, "burst belongs to token bucket, leaky bucket and GCRA only"),
-    *(
-        ({"algorithm": "gcra", "burst": burst}, "burst must be a whole number")
-        for burst in (0, 2.0, True, MAX_LIMIT + 1)
-    ),
+    *(({**GCRA, "burst": burst}, "burst must be a whole number") for burst in (0, 2.0, True, MAX_LIMIT + 1)),
     *(({"resolution": number}, "resolution must be a whole number") for number in (0, MAX_RESOLUTION + 1, "2")),
     ({"resolution": 2, "algorithm": "gcra"}, "resolution belongs to sliding window only"),
     ({"strict": True, "algorithm": "fixed_window"}, "strict belongs to sliding window only"),
@@ -67,25 +69,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({**CAP, "cost": 2}, "cost does not go with concurrency"),
     ({**CAP, "burst": 2}, "burst belongs to token bucket, leaky bucket and GCRA only"),
     ({"rate": "1/366d", "algorithm": "gcra", "burst": MAX_LIMIT}, "longer than a store can count"),
-    (
-        {"rate": "1/366d", "algorithm": "token_bucket", "refill": "interval", "burst": MAX_LIMIT},
-        "longer than a store can count",
-    ),
+    ({"rate": "1/366d", **INTERVAL, "burst": MAX_LIMIT}, "longer than a store can count"),
     ({"action": "delay"}, "only a leaky bucket can delay"),
     ({"algorithm": "leaky_bucket", "max_delay": 5}, "belongs to rules that delay"),
-    *(
-        ({"algorithm": "leaky_bucket", "action": "delay", "max_delay": most}, "max_delay must be")
-        for most in (-1, "5", True, float("nan"), float("inf"))
-    ),
+    *(({**QUEUE, "max_delay": most}, "max_delay must be") for most in (-1, "5", True, float("nan"), float("inf"))),
     ({"rate": "60/min", **DEFER, "max_queue": 3, "cost": 5}, "costs 5, more than the 4 that the rule allows at once"),
     ({"refill": "interval"}, "refill belongs to token bucket only"),
     ({"algorithm": "token_bucket", "refill": "never"}, "refill must be one of"),
     ({"rate": "10/day", "timezone": "UTC"}, r"time zone \(timezone\) belongs to fixed window only"),
-    *(
-        ({"rate": "10/day", "algorithm": "fixed_window", "timezone": zone}, "there is no time zone")
-        for zone in ("Mars/Base", "../../etc/passwd")
-    ),
-    ({"rate": "10/day", "algorithm": "fixed_window", "timezone": 5}, "timezone must be a name"),
+    *(({**DAILY, "timezone": zone}, "there is no time zone") for zone in ("Mars/Base", "../../etc/passwd")),
+    ({**DAILY, "timezone": 5}, "timezone must be a name"),
     ({"rate": "10/5m", "algorithm": "fixed_window", "timezone": "UTC"}, "one hour, day, week or month"),
     ({"rate": "10001/min", "algorithm": "sliding_log"}, "a sliding log is at most 10,000; a strict sliding window"),
     ({"rate": "5/s", "rates": ("10/min",)}, "give rate or rates, not both"),
@@ -112,10 +105,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"warn_at": [1.5]}, "never reaches 1.5 times the limit: calls are refused at 1$"),
     ({"warn_at": [80]}, "80 % is 0.8"),
-    *(
-        ({"rate": None, "limit": 5, "events": [event]}, "add algorithm: concurrency")
-        for event in ("connection", "inflight")
-    ),
+    *(({"rate": None, "limit": 5, "events": [event]}, "add algorithm: concurrency") for event in HELD),
     ({"warn_at": [150], "enforce_at": 2}, "150 % is 1.5"),
     *(
         ({"enforce_at": given}, "enforce_at must be a number from 1")
@@ -139,18 +129,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({**DAMPER, "burst": 5}, "burst belongs to"),
     ({**DAMPER, "prepaid": True}, r"buy ahead \(prepaid\) does not go with damper"),
-    *(
-        ({"prepaid": True, **shape}, "cannot be bought ahead")
-        for shape in (
-            {"algorithm": "leaky_bucket", "action": "delay"},
-            {"algorithm": "token_bucket", "refill": "interval"},
-            {"unit": "rows"},
-        )
-    ),
-    *(
-        ({"prepaid": True, **each}, "about each call")
-        for each in ({"count_denied": True}, {"count_on": [401]}, {"refund_on": ["5xx"]})
-    ),
+    *(({"prepaid": True, **shape}, "cannot be bought ahead") for shape in (QUEUE, INTERVAL, {"unit": "rows"})),
+    *(({"prepaid": True, **each}, "about each call") for each in (DENIED, {"count_on": [401]}, {"refund_on": ["5xx"]})),
     ({"unit": "rows", "events": ["connect"]}, "only requests, messages and tasks are measured"),
     ({"unit": "rows", "events": ["message", "send"]}, "only requests, messages and tasks are"),
     ({"unit": "response_bytes", "events": ["message"]}, "response_bytes belongs to rules of HTTP requests"),

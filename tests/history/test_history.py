@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.core import serializers
 from django.core.exceptions import ValidationError
+from django.core.serializers import deserialize, serialize
 from django.db import DatabaseError, IntegrityError, transaction
 from django.db.models import F
 from django.utils import timezone, translation
 
-from django_throttle import history
+from django_throttle import history, rulebook
 from django_throttle.core import Rule
 from django_throttle.history import ended
 from django_throttle.history import lines as recording
@@ -23,6 +23,7 @@ from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRul
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.in_force import rules_read
 from django_throttle.signals import overrides_ended
+from tests.inside import forget_rules
 
 pytestmark = pytest.mark.django_db
 
@@ -45,6 +46,12 @@ def edited(name: str, **values: Any) -> ThrottleRule:
     for field, value in values.items():
         setattr(row, field, value)
     return row
+
+
+@pytest.fixture
+def book() -> Iterator[Snapshot]:
+    yield rulebook.refresh()
+    forget_rules()
 
 
 def block(**options: Any) -> ThrottleOverride:
@@ -77,18 +84,20 @@ class TestEdits:
         "bulk_create": lambda: ThrottleRule.objects.bulk_create([ThrottleRule(name="new", rate="9/min")]),
         "delete of a queryset": lambda: ThrottleRule.objects.filter(name="api").delete(),
         "a fixture": lambda: [
-            one.save()
-            for one in serializers.deserialize("json", serializers.serialize("json", [edited("api", rate="9/min")]))
+            each.save() for each in deserialize("json", serialize("json", [edited("api", rate="9/min")]))
         ],
         "update_fields": lambda: edited("api", rate="9/min").save(update_fields=["rate"]),
     }
 
+    @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-    def test_every_way_to_edit_has_one_line(self, way: Callable[[], object]) -> None:
+    def test_every_way_to_edit_is_in_force_and_has_one_line(self, book: Snapshot, way: Callable[[], object]) -> None:
         saved()
         saved("sockets", rate="", limit=5, algorithm="concurrency", events=("connection",))
         ThrottleChange.objects.all().delete()
+        before = rulebook.current().version
         way()
+        assert rulebook.current().version not in (book.version, before)
         ((name, action, words),) = lines()
         assert (name, action) in (("api", "changed"), ("api", "removed"), ("sockets", "changed"), ("new", "added"))
         assert words in ("rate: 5/min → 9/min", "limit: 5 → 6") or action != "changed"

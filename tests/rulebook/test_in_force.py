@@ -264,34 +264,6 @@ def test_both_sources_are_in_force_the_database_wins_and_what_makes_no_sense_is_
     assert "rule 'bad' from settings is skipped" in caplog.text
 
 
-@pytest.mark.row("F58")
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"limit": -1, "algorithm": "concurrency", "rate": "", "events": "connection"}, {"events": "connection"},
-        {"rate": "5/0m"}, {"rate": "nonsense"}, {"rate": ""}, {"rate": "5/month"}, {"rate": "5/min, 6/min"},
-        {"algorithm": "sundial"}, {"key": "("}, {"key": "os.abort"}, {"events": "request,sneeze"},
-        {"scopes": " , "}, {"resolution": 0}, {"cost": 2**62}, {"cost": "free"}, {"cost": "os.abort"}, {"burst": 5},
-        {"refill": "sometimes"}, {"max_delay": -1}, {"timezone": "Mars/Olympus"}, {"name": "bad\x00name"},
-        {"methods": "PSOT"}, {"methods": "POST", "events": "message"}, {"audience": "nobody"},
-        {"count_on": "often"}, {"warn_at": "80 %"}, {"warn_at": "nan"}, {"enforce_at": -1}, {"enforce_at": "twice"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_bad_row_is_skipped_with_one_line_and_the_others_work(
-    rules: Any, columns: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    ThrottleRule.objects.create(name="good", rate="7/min")
-    ThrottleRule.objects.create(name="bad", rate="5/min")
-    force(ThrottleRule, {"name": "bad"}, **columns)
-    for _ in range(3):
-        snapshot = rulebook.refresh()
-    assert charged(snapshot, "any", "request") == [("good", "user:1", 1)]
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "django_throttle"]
-    assert "from database is skipped" in line
-
-
 @pytest.fixture
 def readings() -> list[str | None]:
     return []
