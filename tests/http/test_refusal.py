@@ -16,12 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Outcome, Reason
-from django_throttle.core.decision import conclude
+from django_throttle.core.decision import conclude, error_code
 from django_throttle.http import refusal as module
+from django_throttle.http.problem_details import detail, problem
 from django_throttle.http.refusal import prefers_html, refusal
 from django_throttle.observe.reports import ident_for_logs
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
+QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 PROBLEM, HTML = "application/problem+json", "text/html; charset=utf-8"
 
 
@@ -101,7 +104,7 @@ def test_nothing_that_a_client_accepts_is_an_error(accept: str) -> None:
 
 def test_a_program_reads_a_problem() -> None:
     assert json.loads(answered(refused(), None).content) == {
-        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "type": QUOTA,
         "title": "Rate limit exceeded",
         "status": 429,
         "detail": "Rate limit exceeded. Try again in 90 seconds.",
@@ -201,3 +204,80 @@ def test_a_header_longer_than_any_browser_s_is_a_program_s() -> None:
     assert prefers_html("text/html")
     assert prefers_html("text/html," + "a/b," * 100)
     assert not prefers_html("text/html," + "a/b," * 200)
+
+
+def outcome(rule: str = "api", wait: float | None = 5.0, **options: Any) -> Outcome:
+    return Outcome(rule, "ip:192.0.2.1", False, 10, 0, wait, 30.0, **({"window": 60.0} | options))
+
+
+FAILED = outcome(reason=Reason.STORE_FAILED)
+
+
+def document(*outcomes: Outcome, status: int = 429, seconds: int | None = 5) -> Any:
+    return json.loads(problem(conclude(outcomes), status, seconds))
+
+
+@pytest.mark.row("R05")
+def test_a_quota_that_is_exceeded() -> None:
+    watching, fine = outcome("watch", shadow=True), outcome("fine")._replace(allowed=True)
+    assert document(outcome(), fine, watching) == {
+        "type": QUOTA,
+        "title": "Rate limit exceeded",
+        "status": 429,
+        "detail": "Rate limit exceeded. Try again in 5 seconds.",
+        "violated-policies": ["api"],
+    }
+
+
+def test_policies_are_called_as_in_the_headers() -> None:
+    found = document(outcome("Größe"), outcome(window=1.0), outcome())
+    assert found["violated-policies"] == ["Gr%C3%B6%C3%9Fe", "api#s", "api#min"]
+
+
+def test_a_store_that_failed() -> None:
+    found = document(FAILED, status=503, seconds=1)
+    assert found["type"] == CAPACITY and found["status"] == 503
+    assert found["detail"] == "The limiter is unavailable. Try again in 1 second."
+
+
+def test_a_block_is_about_no_quota() -> None:
+    found = document(outcome("*", None, reason=Reason.BLOCKED, window=None), seconds=None)
+    assert found == {"type": "about:blank", "title": "Too Many Requests", "status": 429, "detail": "Access is blocked."}
+
+
+@pytest.mark.parametrize(
+    ("is_request", "said"),
+    [(True, "Too many requests are being answered at once"), (False, "Too many open connections")],
+)
+def test_what_is_held_is_a_request_or_a_connection(is_request: bool, said: str) -> None:
+    found = json.loads(problem(conclude((outcome(window=None),)), 429, 5, is_request=is_request))
+    assert (found["title"], found["detail"]) == (said, f"{said}. Try again in 5 seconds.")
+
+
+@pytest.mark.parametrize(
+    ("refused_by", "code", "said"),
+    [
+        (outcome(wait=None), "rate_limited", "Rate limit exceeded. This costs more than the limit ever allows."),
+        (
+            outcome(wait=None, largest=10),
+            "rate_limited",
+            "Rate limit exceeded. This costs more than the limit ever allows: at most 10 at once.",
+        ),
+        (
+            outcome(wait=None, largest=1000, unit="bytes"),
+            "rate_limited",
+            "Rate limit exceeded. This is too large: at most 1,000 bytes are taken at once.",
+        ),
+        (outcome(window=None), "connection_limit", "Too many open connections. Try again in 5 seconds."),
+        (outcome(reason=Reason.BLOCKED), "blocked", "Access is blocked. Try again in 5 seconds."),
+        (FAILED, "limiter_unavailable", "The limiter is unavailable. Try again in 5 seconds."),
+    ],
+)
+def test_codes_and_sentences(refused_by: Outcome, code: str, said: str) -> None:
+    decision = conclude((refused_by,))
+    assert error_code(decision) == code
+    assert detail(decision, None if refused_by.retry_after is None else 5) == said
+
+
+def test_a_decision_of_no_rule_is_told_of_too() -> None:
+    assert error_code(Decision(allowed=False)) == "rate_limited"

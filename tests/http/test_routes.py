@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 from django.urls import include, path, re_path, set_urlconf
 from django.views import View
 from rest_framework.decorators import action
@@ -23,7 +23,7 @@ from rest_framework.viewsets import ViewSet
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.http.request_state import NO_ROUTE, place_of
-from tests.doors import Enforce
+from tests.doors import BOTH, Enforce
 from tests.entry_points import site
 from tests.http.conftest import Ask
 
@@ -85,6 +85,7 @@ router.register("shelf", Shelf, basename="shelf")
 LOOSE = r"(?i)^/*{}/+(?P<name>[^/]+?)(?:\.(?P<format>json|xml))?(?:;[^/]*)?/*$"
 
 urlpatterns = [
+    path("status/<int:status>", lambda request, status: HttpResponse(status=status), name="status"),
     re_path(LOOSE.format("shop"), shop, name="shop"),
     re_path(LOOSE.format("desk"), Api.as_view(), name="desk"),
     path("strict/", shop, name="strict"),
@@ -227,3 +228,25 @@ class TestScopes:
             assert place_of(RequestFactory().get("/middleware/ok")) == (NO_ROUTE, None)
         finally:
             set_urlconf(None)
+
+
+def statuses(wanted: list[int], method: str = "GET") -> list[int]:
+    return [Client().generic(method, f"/status/{status}").status_code for status in wanted]
+
+
+@BOTH
+@pytest.mark.parametrize("method", ["QUERY", "query", "PROPFIND", "MKCOL", "VERSION-CONTROL"])
+def test_a_rule_names_any_method(enforce: Enforce, method: str) -> None:
+    enforce(api={"rate": "1/min", "key": "ip", "methods": [method]})
+    assert statuses([200] * 3, method.upper()) == [200, 429, 429]
+    assert statuses([200] * 3, "MOVE") == [200] * 3
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("count_on", "passed"), [(["4xx"], 4), ([404, "5xx"], 3), (["5xx"], 5), ([401], 8), (["4xx", "5xx"], 3)]
+)
+def test_a_rule_names_statuses_and_their_classes(enforce: Enforce, count_on: list[Any], passed: int) -> None:
+    enforce(api={"rate": "2/min", "key": "ip", "count_on": count_on})
+    asked = [200, 404, 500, 403, 503, 404, 200, 201]
+    assert statuses(asked) == asked[:passed] + [429] * (8 - passed)
