@@ -13,7 +13,6 @@ from django_throttle.damper.aggregate import (
     SUB,
     Allowance,
     Count,
-    Reply,
     attempted,
     factor,
     larger_rate,
@@ -136,23 +135,3 @@ class TestReports:
         process.flush()
         (reply,) = store.aggregates.damp(store.asked)  # type: ignore[arg-type]
         assert [count.attempted for count in reply.counts] == [31, 120, 10, 0]
-
-    def test_of_very_many_reports_the_last_are_counted_too(
-        self, process: Process, store: Away, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("django_throttle.local_limits.BATCH", 10)
-        process.run(1, 10)
-        process.flush()
-        taken = []
-
-        def slowly(reports: list[object]) -> list[Reply]:
-            replies = store.aggregates.damp(reports)  # type: ignore[arg-type]
-            taken.extend(reply.taken for reply in replies)
-            clock.step(0.9)
-            return replies
-
-        monkeypatch.setattr(store, "damp", slowly)
-        for number in range(40):
-            process.attempt(f"u{number}")
-        process.flush()
-        assert taken == [True] * 40

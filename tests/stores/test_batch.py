@@ -72,14 +72,6 @@ async def test_each_is_decided_by_itself_all_of_its_rules_or_none(store: RedisSt
     assert [outcome.remaining for outcome in peek.outcomes] == [70, 20, 0, 970]
 
 
-async def test_different_rules_and_calls_travel_together(store: RedisStore) -> None:
-    limiters = [Limiter([rule], store) for rule in RULES]
-    asked = [limiter.aacquire("user:1", cost) for cost in (1, 2, 3) for limiter in limiters]
-    decisions = await asyncio.gather(*asked, limiters[0].apeek("user:1"))
-    assert [decision.remaining for decision in decisions[8:12]] == [94, 44, 24, 994]
-    assert decisions[-1].remaining == 94
-
-
 async def test_a_batch_that_fails_is_one_failure(servers: None) -> None:
     store = RedisStore("redis://127.0.0.1:1/0")
     limiter = Limiter([Rule("open", "1/hour", on_store_failure="allow")], store)

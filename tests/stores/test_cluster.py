@@ -19,7 +19,7 @@ from django_throttle.core.commands import Charge
 from django_throttle.core.decide import decide_and_evict, decide_charges
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.management.commands.refresh_connections import HostRefresher
+from django_throttle.local_limits import flush
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import arun, run
 from django_throttle.stores.cluster import SlotMap, slot_of
@@ -85,75 +85,72 @@ def test_a_socket_makes_room_for_another(cluster: RedisCluster) -> None:
     assert not stores[1].control.fetch()
 
 
-class TestLeases:
-    def test_taken_extended_released_and_swept(self, cluster: RedisCluster) -> None:
-        store, other = RedisStore(cluster.url, deadline=5.0), RedisStore(cluster.url, deadline=5.0)
-        limiter, idents = (
-            Limiter([Rule("sockets", limit=3, algorithm="concurrency")], store),
-            different_slots(store, 20),
-        )
-        held = [limiter.acquire(ident) for ident in idents]
-        reconciler = Reconciler(store)
-        for work in (reconciler.beat, reconciler.extend, reconciler.resend):
-            work()
-        assert all(decision.lease for decision in held) and len(store.leases) == 20
-        limiter.release(held[0].lease)
-        assert limiter.peek(idents[0]).remaining == 3
-        assert asyncio.run(limiter.aacquire(idents[0])).remaining == 2
-        status = HostRefresher(other).refresh()
-        assert (status.alive, status.dead) == (1, 0)
-        reconciler.release_all()
-        assert [limiter.peek(ident).remaining for ident in idents] == [3] * 20
+def test_what_dampers_count_and_sockets_hold_goes_to_every_node(cluster: RedisCluster, clock: FrozenClock) -> None:
+    damper, cap = Rule("account", "100/s", algorithm="damper"), Rule("sockets", limit=3, algorithm="concurrency")
+    stores = [RedisStore(cluster.url, clock=clock, deadline=5.0) for _ in range(2)]
+    idents = different_slots(stores[0], 20)
+    for store in stores:
+        for ident in idents:
+            Limiter([damper], store).acquire(ident, 50)
+            Limiter([cap], store).acquire(ident)
+        flush(store.local_limits, store.aggregator)
+        Reconciler(store).extend()
+    limiter = Limiter([damper, cap], stores[1])
+    left = [[outcome.remaining for outcome in limiter.peek(ident).outcomes] for ident in idents]
+    assert left == [[83, 1]] * 20, "of a damper's, a hundred of six seconds' six hundred are attempted"
+    Reconciler(stores[0]).release_all()
+    assert [Limiter([cap], stores[1]).peek(ident).remaining for ident in idents] == [2] * 20
+    assert [Limiter([damper], stores[0]).reset(ident) for ident in idents] == [1] * 20
 
-    def test_a_pair_is_announced_before_a_lease_is_taken(self, cluster: RedisCluster) -> None:
-        """Else a crash in between would leave a lease that no sweeper finds."""
-        store = RedisStore(cluster.url, deadline=DEADLINE)
-        limiter = Limiter([Rule("sockets", limit=3, algorithm="concurrency", on_store_failure="deny")], store)
-        ident = next(one for one in different_nodes(store, cluster, 3) if not bookkeeps(store, cluster, one))
-        stopped = cluster.owner(store.process_key("live"))
-        stopped.pause()
-        try:
-            assert limiter.acquire(ident).unavailable
-        finally:
-            stopped.resume()
-        key = store.counter_key(limiter.rules[0], ident)
-        with cluster.owner(key).client() as client:
-            assert client.exists(key) == 0
+
+def test_a_pair_is_announced_before_a_lease_is_taken(cluster: RedisCluster) -> None:
+    """Else a crash in between would leave a lease that no sweeper finds."""
+    store = RedisStore(cluster.url, deadline=DEADLINE)
+    limiter = Limiter([Rule("sockets", limit=3, algorithm="concurrency", on_store_failure="deny")], store)
+    stopped, idents = cluster.owner(store.process_key("live")), different_nodes(store, cluster, 3)
+    ident = next(ident for ident in idents if cluster.owner(store.key("rule", ident)) is not stopped)
+    stopped.pause()
+    try:
+        assert limiter.acquire(ident).unavailable
+    finally:
+        stopped.resume()
+    key = store.counter_key(limiter.rules[0], ident)
+    with cluster.owner(key).client() as client:
+        assert client.exists(key) == 0
 
 
 @pytest.mark.row("F37")
-class TestMoving:
-    @pytest.mark.usefixtures("stopwatch")
-    def test_while_a_slot_moves(self, cluster: RedisCluster) -> None:
-        """New keys are written where the slot goes; rules of which half have gone wait, then the policy decides."""
-        store = RedisStore(cluster.url, deadline=5.0)
-        rules = [Rule(name, "10/h", algorithm=name, on_store_failure="allow") for name in ("gcra", "sliding_log")]
-        first, second = (Limiter([rule], store) for rule in rules)
-        key = store.counter_key(rules[0], "user:1")
-        source, slot = cluster.owner(key), key_slot(key.encode())
-        target = next(node for node in cluster.masters() if node is not source)
-        assert first.acquire("user:1").remaining == 9
-        for node, state, other in ((target, "IMPORTING", source), (source, "MIGRATING", target)):
+@pytest.mark.usefixtures("stopwatch")
+def test_while_a_slot_moves(cluster: RedisCluster) -> None:
+    """New keys are written where the slot goes; rules of which half have gone wait, then the policy decides."""
+    store = RedisStore(cluster.url, deadline=5.0)
+    rules = [Rule(name, "10/h", algorithm=name, on_store_failure="allow") for name in ("gcra", "sliding_log")]
+    first, second = (Limiter([rule], store) for rule in rules)
+    key = store.counter_key(rules[0], "user:1")
+    source, slot = cluster.owner(key), key_slot(key.encode())
+    target = next(node for node in cluster.masters() if node is not source)
+    assert first.acquire("user:1").remaining == 9
+    for node, state, other in ((target, "IMPORTING", source), (source, "MIGRATING", target)):
+        with node.client() as client:
+            client.execute_command("CLUSTER", "SETSLOT", slot, state, cluster.name_of(other))
+    try:
+        assert first.acquire("user:1").remaining == 8  # still there
+        assert second.acquire("user:1").remaining == 9  # there already
+        assert asyncio.run(second.aacquire("user:1")).remaining == 8
+        both = Limiter(rules, store)
+        store.transport.seconds = DEADLINE
+        for call in (lambda: both.acquire("user:1"), lambda: asyncio.run(both.aacquire("user:1"))):
+            started = time.monotonic()
+            assert call().degraded
+            assert elapsed(started) < slack(DEADLINE + 0.05)
+    finally:
+        store.transport.seconds = 5.0
+        with source.client() as client:
+            client.migrate("127.0.0.1", target.port, key, 0, 5000)
+        for node in (target, source):
             with node.client() as client:
-                client.execute_command("CLUSTER", "SETSLOT", slot, state, cluster.name_of(other))
-        try:
-            assert first.acquire("user:1").remaining == 8  # still there
-            assert second.acquire("user:1").remaining == 9  # there already
-            assert asyncio.run(second.aacquire("user:1")).remaining == 8
-            both = Limiter(rules, store)
-            store.transport.seconds = DEADLINE
-            for call in (lambda: both.acquire("user:1"), lambda: asyncio.run(both.aacquire("user:1"))):
-                started = time.monotonic()
-                assert call().degraded
-                assert elapsed(started) < slack(DEADLINE + 0.05)
-        finally:
-            store.transport.seconds = 5.0
-            with source.client() as client:
-                client.migrate("127.0.0.1", target.port, key, 0, 5000)
-            for node in (target, source):
-                with node.client() as client:
-                    client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.name_of(target))
-        assert not both.acquire("user:1").degraded
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.name_of(target))
+    assert not both.acquire("user:1").degraded
 
 
 @pytest.mark.usefixtures("stopwatch")
@@ -226,14 +223,15 @@ def cause(cluster: RedisCluster, ident: str) -> Cause | None:
 @pytest.mark.row("F38")
 class TestWrongAddress:
     def test_a_plain_url_of_a_cluster_says_so(self, cluster: RedisCluster, caplog: pytest.LogCaptureFixture) -> None:
+        idents = different_slots(RedisStore(cluster.url), 10)
         for node in cluster.masters():
             store = RedisStore(node.url, deadline=5.0)
             limiter = Limiter([LOAD], store)
-            for ident in different_slots(RedisStore(cluster.url), 10):
+            for ident in idents:
                 limiter.acquire(ident)
         assert "part of a Redis Cluster: name it by a redis+cluster:// URL" in caplog.text
         with pytest.raises(StoreError) as raised:
-            call_all(store, different_slots(RedisStore(cluster.url), 10))
+            _ = [store.call("forget", [store.key("rule", ident)], ("", "")) for ident in idents]
         assert raised.value.cause is Cause.CONFIG
 
     def test_a_cluster_url_of_a_single_server_says_so(self, redis_server: RedisServer) -> None:
@@ -241,15 +239,6 @@ class TestWrongAddress:
         with pytest.raises(StoreError, match="no Redis Cluster: name it by a redis://") as raised:
             store.call("forget", ["dt:{a}:b"], ("", ""))
         assert raised.value.cause is Cause.CONFIG
-
-
-def call_all(store: RedisStore, idents: list[str]) -> None:
-    for ident in idents:
-        store.call("forget", [store.key("rule", ident)], ("", ""))
-
-
-def bookkeeps(store: RedisStore, cluster: RedisCluster, ident: str) -> bool:
-    return cluster.owner(store.key("rule", ident)) is cluster.owner(store.process_key("live"))
 
 
 # As CLUSTER KEYSLOT of Redis says.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,10 +22,17 @@ CAP = Rule("cap", limit=2, algorithm="concurrency")
 FULL = Decision(allowed=False, retry_after=5.0)
 
 
-def drain(limiter: Limiter) -> Decision:
-    while (decision := limiter.acquire("user:1")).allowed:
-        pass
-    return decision
+REFUSED = Decision(allowed=False, retry_after=10.0, reset_after=20.0, rule="api")
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [100.0]
+
+
+@pytest.fixture
+def denials(now: list[float]) -> Denials:
+    return Denials(lambda: now[0])
 
 
 def test_a_flood_of_refused_calls_asks_redis_once(acquire: Callable[..., Any], client: Redis) -> None:
@@ -43,48 +51,56 @@ def test_what_a_cap_on_what_is_open_refuses_is_asked_for_again(store: RedisStore
     assert limiter.acquire("user:1").allowed
 
 
-def test_it_says_the_time_that_is_left() -> None:
-    now = [100.0]
-    denials = Denials(lambda: now[0])
-    charges = charges_of(RULE, "user:1", 1)
-    denials.note(charges, Decision(allowed=False, retry_after=10.0, reset_after=20.0, rule="api"), 0)
-    now[0] += 0.25
-    found = denials.find(charges)
-    assert found is not None and (found.retry_after, found.reset_after) == (9.75, 19.75)
+def test_a_peek_asks_redis(store: RedisStore, redis_url: str) -> None:
+    here, elsewhere = Limiter([RULE], store), Limiter([RULE], RedisStore(redis_url, deadline=5.0))
+    while here.acquire("user:1").allowed:
+        pass
+    elsewhere.reset("user:1")
+    assert not here.acquire("user:1").allowed
+    assert here.peek("user:1").allowed
 
 
 @pytest.mark.parametrize(("retry", "lasts"), [(0.25, 0.25), (10.0, LONGEST), (None, LONGEST)])
-def test_it_lasts_until_the_call_could_pass_and_no_longer_than_a_second(retry: float | None, lasts: float) -> None:
-    now = [100.0]
-    denials = Denials(lambda: now[0])
+def test_it_lasts_until_the_call_could_pass_and_no_longer_than_a_second(
+    retry: float | None, lasts: float, denials: Denials, now: list[float]
+) -> None:
     charges = charges_of(RULE, "user:1", 1)
-    denials.note(charges, Decision(allowed=False, retry_after=retry), 0)
-    now[0] += lasts - 0.001
+    denials.note(charges, REFUSED._replace(retry_after=retry), 0)
+    now[0] += lasts / 2
+    found = denials.find(charges)
+    assert found is not None and found.reset_after == 20.0 - lasts / 2
+    assert found.retry_after == (retry and retry - lasts / 2)
+    now[0] += lasts / 2 - 0.001
     assert denials.find(charges) is not None
     now[0] += 0.001
     assert denials.find(charges) is None
 
 
 @pytest.mark.parametrize(
-    ("rule", "decision"),
+    ("rule", "decision", "times"),
     [
-        (RULE, Decision(allowed=True)),
-        (RULE, Decision(allowed=False, retry_after=10.0, degraded=True)),
-        (Rule("login", "2/hour", count_denied=True), Decision(allowed=False, retry_after=10.0)),
-        (Rule("watch", "2/hour", action="shadow"), Decision(allowed=False, retry_after=10.0)),
-        (CAP, FULL),
+        (RULE, Decision(allowed=True), 1),
+        (RULE, REFUSED._replace(degraded=True), 1),
+        (Rule("login", "2/hour", count_denied=True), REFUSED, 1),
+        (Rule("watch", "2/hour", action="shadow"), REFUSED, 1),
+        (CAP, FULL, 1),
+        (replace(CAP, at_limit="evict_oldest"), FULL, 2 * MANY_REFUSALS),
     ],
-    ids=["allowed", "without the store", "counts denied", "shadow", "slots"],
+    ids=["allowed", "without the store", "counts denied", "shadow", "slots", "slots that newcomers get"],
 )
-def test_only_refusals_by_rates_that_charge_nothing_are_remembered(rule: Rule, decision: Decision) -> None:
-    denials, charges = Denials(), charges_of(rule, "user:1", 1)
-    denials.note(charges, decision, 0)
-    assert denials.find(charges) is None
+def test_only_refusals_by_rates_that_charge_nothing_are_remembered(
+    rule: Rule, decision: Decision, times: int, denials: Denials
+) -> None:
+    charges = charges_of(rule, "user:1", 1)
+    for _ in range(times):
+        denials.note(charges, decision, 0)
+        assert denials.find(charges) is None
 
 
-def test_who_insists_while_all_slots_are_taken_is_refused_for_a_moment_without_asking() -> None:
-    now = [100.0]
-    denials, charges = Denials(lambda: now[0]), charges_of(CAP, "user:1", 1)
+def test_who_insists_while_all_slots_are_taken_is_refused_for_a_moment_without_asking(
+    denials: Denials, now: list[float]
+) -> None:
+    charges = charges_of(CAP, "user:1", 1)
     for _ in range(MANY_REFUSALS - 1):
         denials.note(charges, FULL, 0)
         now[0] += 0.99
@@ -101,28 +117,10 @@ def test_who_insists_while_all_slots_are_taken_is_refused_for_a_moment_without_a
     assert denials.find(charges) is None
 
 
-def test_where_room_is_made_every_newcomer_asks() -> None:
-    denials = Denials()
-    charges = charges_of(Rule("cap", limit=2, algorithm="concurrency", at_limit="evict_oldest"), "user:1", 1)
-    for _ in range(2 * MANY_REFUSALS):
-        denials.note(charges, FULL, 0)
-        assert denials.find(charges) is None
-
-
-def test_another_cost_another_ident_and_an_edited_rule_are_asked_for() -> None:
-    denials = Denials()
-    denials.note(charges_of(RULE, "user:1", 2), Decision(allowed=False, retry_after=10.0), 0)
-    assert denials.find(charges_of(RULE, "user:1", 1)) is None
-    assert denials.find(charges_of(RULE, "user:2", 2)) is None
-    assert denials.find(charges_of(Rule("api", "3/hour"), "user:1", 2)) is None
-
-
-def test_peek_asks_redis(store: RedisStore, redis_url: str) -> None:
-    here, elsewhere = Limiter([RULE], store), Limiter([RULE], RedisStore(redis_url, deadline=5.0))
-    drain(here)
-    elsewhere.reset("user:1")
-    assert not here.acquire("user:1").allowed
-    assert here.peek("user:1").allowed
+def test_another_cost_another_ident_and_an_edited_rule_are_asked_for(denials: Denials) -> None:
+    denials.note(charges_of(RULE, "user:1", 2), REFUSED, 0)
+    for rule, ident, cost in [(RULE, "user:1", 1), (RULE, "user:2", 2), (Rule("api", "3/hour"), "user:1", 2)]:
+        assert denials.find(charges_of(rule, ident, cost)) is None
 
 
 @pytest.mark.row("A20")
