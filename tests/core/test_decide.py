@@ -144,7 +144,7 @@ FITS, FULL = Answer(retry=0, remaining=1, reset=60, at=1000), Answer(retry=5, re
 
 
 def of(refund: Refund | None) -> list[str]:
-    return [one.charge.rule.name for one in refund.paid] if refund else []
+    return [paid.charge.rule.name for paid in refund.paid] if refund else []
 
 
 @pytest.mark.parametrize(

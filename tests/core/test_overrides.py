@@ -241,8 +241,8 @@ SHARES = st.floats(0, 1)
 
 
 @given(st.text(min_size=1, max_size=40), SHARES, SHARES)
-def test_who_is_in_a_share_is_in_every_larger_one(ident: str, one: float, other: float) -> None:
-    small, large = sorted((one, other))
+def test_who_is_in_a_share_is_in_every_larger_one(ident: str, share: float, another: float) -> None:
+    small, large = sorted((share, another))
     assert is_in_share(ident, small, SECRET) <= is_in_share(ident, large, SECRET)
     assert is_in_share(ident, 1.0, SECRET) and not is_in_share(ident, 0.0, SECRET)
 
