@@ -113,19 +113,16 @@ class TestForm:
         operator.post(ADD, {**TYPED, "lasting": "endless"})
         row = ThrottleOverride.objects.get()
         assert row.until is None
-        assert (
-            operator.get(url("throttleoverride_change", row.pk)).context["adminform"].form["lasting"].value()
-            == "endless"
-        )
+        page = operator.get(url("throttleoverride_change", row.pk))
+        assert page.context["adminform"].form["lasting"].value() == "endless"
 
     def test_an_api_key_is_in_no_table_and_in_no_log(self, operator: Client) -> None:
         operator.post(ADD, {**TYPED, "kind": "api_key", "value": "canary-4711"})
         row = ThrottleOverride.objects.get()
-        page = (
-            operator.get(LIST).content.decode() + operator.get(url("throttleoverride_change", row.pk)).content.decode()
-        )
+        change = url("throttleoverride_change", row.pk)
+        page = operator.get(LIST).content.decode() + operator.get(change).content.decode()
         assert "canary" not in str(ThrottleOverride.objects.values()) + str(LogEntry.objects.values()) + page
-        assert operator.post(url("throttleoverride_change", row.pk), {**TYPED, "kind": "api_key", "value": row.value})
+        assert operator.post(change, {**TYPED, "kind": "api_key", "value": row.value})
         assert ThrottleOverride.objects.get().value == row.value
 
 
@@ -181,5 +178,5 @@ def test_end_now_and_extend(operator: Client) -> None:
     assert messages(action(operator, "end_now", *rows, past))[-1] == "3 overrides ended."
     assert not ThrottleOverride.objects.in_force().exists()
     assert ThrottleOverride.objects.get(pk=past.pk).until == past.until
-    said = sorted(entry.get_change_message() for entry in LogEntry.objects.all())
-    assert said == [*["Ended by hand."] * 3, *["Extended by 2 hours."] * 2]
+    entries = sorted(entry.get_change_message() for entry in LogEntry.objects.all())
+    assert entries == [*["Ended by hand."] * 3, *["Extended by 2 hours."] * 2]

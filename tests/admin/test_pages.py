@@ -227,10 +227,10 @@ def process(store: Store, search: str = "") -> Store:
 @pytest.mark.row("A57")
 def test_sockets_are_listed_and_closed_one_or_all_of_an_identity(operator: Client, enforce: Enforce) -> None:
     store = enforce()
-    found = sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:11"), ("d", "user:1"))
+    opened = sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:11"), ("d", "user:1"))
     for socket in open_sockets.everyone():
         socket.opened -= 1000
-    found[0].received, found[0].last_received = 3, found[0].last_received - 330
+    opened[0].received, opened[0].last_received = 3, opened[0].last_received - 330
     process(store)
     shown = text(operator.get(CONNECTIONS))
     rows = ("user:1 explain 3 1 Close all", "user:11 explain 1 1 ", "user:1 192.0.2.7 chat")
@@ -246,17 +246,17 @@ def test_sockets_are_listed_and_closed_one_or_all_of_an_identity(operator: Clien
     assert messages(answer)[-1] == "The connection of user:1 (chat, /ws/chat) is being closed."
     assert answer["Location"] == f"{CONNECTIONS}?q=user"
     SocketControl(store)()
-    assert [socket.closed is not None for socket in found] == [True, False, False, False]
-    assert (found[0].closed.code, found[0].closed.payload["code"]) == (4410, "closed")  # type: ignore[index, union-attr]
+    assert [socket.closed is not None for socket in opened] == [True, False, False, False]
+    assert (opened[0].closed.code, opened[0].closed.payload["code"]) == (4410, "closed")  # type: ignore[index, union-attr]
     row = LogEntry.objects.get()
-    said = (row.object_repr, row.get_change_message(), row.user.get_username(), row.get_admin_url())
-    assert said == ("user:1 (chat, /ws/chat)", "Closed.", "somebody", None)
+    entry = (row.object_repr, row.get_change_message(), row.user.get_username(), row.get_admin_url())
+    assert entry == ("user:1 (chat, /ws/chat)", "Closed.", "somebody", None)
     assert "user:1 (chat, /ws/chat)" in text(operator.get(reverse("admin:index")))
     process(store)
     answer = operator.post(CLOSE, {"tag": store.control.tag("user:1")})
     assert messages(answer)[-1].startswith("All ") and "connections of user:1 are being closed." in messages(answer)[-1]
     SocketControl(store)()
-    assert [socket.closed is not None for socket in found] == [True, True, False, True]
+    assert [socket.closed is not None for socket in opened] == [True, True, False, True]
     assert LogEntry.objects.first().object_repr == "user:1"  # type: ignore[union-attr]
 
 

@@ -254,9 +254,9 @@ def test_rates_of_rest_framework(settings: Any) -> None:
     for named, routes, wanted in (([ours], (), ["a", "d"]), ([theirs], (), []), ([], (view,), ["a", "d"])):
         settings.REST_FRAMEWORK = {**rates, "DEFAULT_THROTTLE_CLASSES": named}
         settings.ROOT_URLCONF = (path("api/", include(list(routes))),)
-        found = project.check_rates(None)
-        assert {message.id for message in found} <= {"django_throttle.E071"}
-        assert [str(message.msg).split("'")[1] for message in found] == wanted
+        errors = project.check_rates(None)
+        assert {message.id for message in errors} <= {"django_throttle.E071"}
+        assert [str(message.msg).split("'")[1] for message in errors] == wanted
 
 
 BY_ADDRESS = {"RULES": {"api": {"rate": "5/min"}, "all": {"rate": "5/min", "key": "everyone"}}}
