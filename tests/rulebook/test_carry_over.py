@@ -94,6 +94,18 @@ def test_who_has_used_all_is_not_refreshed(store: Any, edited: Any, old: Rule, n
     assert spend(store, new, ident="user:3") == new.plan.limit
 
 
+def test_who_has_not_called_since_an_earlier_edit_is_not_refreshed_either(store: Any, clock: FrozenClock) -> None:
+    first, second, third = rule("10/min"), rule("8/min", "sliding_log"), rule("12/day", timezone="UTC")
+    assert spend(store, first, 7) == 7
+    edit(first, second)
+    edit(second, third)
+    assert spend(store, third) == 12 - 7
+    edit(third, first)
+    assert spend(store, first) == 0, "which has seven of its own, and counts the others"
+    clock.tick(60)
+    assert spend(store, first) == 10
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
