@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from adrf.views import APIView as AsyncAPIView
 from django.contrib.auth.models import User
+from django.test import AsyncClient
 from django.urls import ResolverMatch, path
 from django.utils import translation
 from rest_framework.exceptions import APIException, Throttled
@@ -17,11 +20,14 @@ from rest_framework.views import APIView
 
 from django_throttle import drf
 from django_throttle.core import Rule
+from django_throttle.decorators import throttle
 from django_throttle.exceptions import Cause, InvalidRate, Refused, StoreError
 from django_throttle.http.request_state import decisions_of
 from django_throttle.limiter import Limiter, admitted
-from django_throttle.stores import MemoryStore
+from django_throttle.stores import MemoryStore, get_store
 from tests.doors import BOTH, Enforce, enforcer
+from tests.entry_points import site
+from tests.sockets.guarded import becomes
 
 
 class View(APIView):
@@ -51,7 +57,26 @@ class SustainedUser(drf.UserRateThrottle):
     rate = "4/min"
 
 
+class Waiting(site.AsyncApi):
+    began: ClassVar[list[int]] = []
+
+    async def get(self, request: Request) -> Any:
+        self.began.append(len(get_store().leases))
+        await asyncio.Event().wait()
+
+
+class Decorated(AsyncAPIView):
+    authentication_classes: ClassVar[Any] = [site.Authenticate]
+
+    @throttle("api")
+    async def get(self, request: Request) -> Any:
+        return Response()
+
+
 urlpatterns = [
+    path("waiting", Waiting.as_view()),
+    path("ok/<doing>", site.AsyncApi.as_view()),
+    path("decorated", Decorated.as_view()),
     path("search", SearchView.as_view()),
     path("user", View.as_view(throttle_classes=[drf.UserRateThrottle])),
     path("scoped/y", View.as_view(throttle_classes=[drf.ScopedRateThrottle], throttle_scope="y")),
@@ -61,9 +86,11 @@ urlpatterns = [
 @pytest.fixture(autouse=True)
 def urls(settings: Any) -> None:
     settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = []
 
 
 enforce = pytest.fixture(enforcer)
+ONE_AT_ONCE: dict[str, Any] = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 
 
 @pytest.fixture
@@ -207,9 +234,39 @@ class Unfinished(SearchView):
 
 
 def test_a_view_whose_response_cannot_be_finalized_keeps_no_slot(enforce: Enforce) -> None:
-    slots = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"], "key": "ip"}
-    store = enforce(slots={**slots, "scopes": ["search"]})
+    store = enforce(slots={**ONE_AT_ONCE, "scopes": ["search"]})
     for _ in range(2):
         with pytest.raises(LookupError):
             Unfinished.as_view()(APIRequestFactory().get("/"))
         assert len(store.leases) == 0
+
+
+async def test_a_method_that_an_asynchronous_view_does_not_have(enforce: Enforce) -> None:
+    enforce(slots=ONE_AT_ONCE)
+    for _ in range(2):
+        assert (await AsyncClient().put("/ok/ok")).status_code == 405
+        await becomes(lambda: len(get_store().leases) == 0)
+
+
+@BOTH
+async def test_a_client_that_leaves_an_asynchronous_view_gives_its_slot_back(enforce: Enforce) -> None:
+    enforce(slots=ONE_AT_ONCE)
+    Waiting.began.clear()
+    asking = asyncio.create_task(AsyncClient().get("/waiting"))  # type: ignore[arg-type]
+    await becomes(lambda: Waiting.began == [1])
+    asking.cancel()
+    await asyncio.wait({asking})
+    await becomes(lambda: len(get_store().leases) == 0)
+    assert (await AsyncClient().get("/ok/ok")).status_code == 200
+
+
+@pytest.mark.parametrize("middleware", [[], site.MIDDLEWARE], ids=["alone", "behind the middleware"])
+async def test_a_decorated_asynchronous_method_knows_whom_rest_framework_knows(
+    enforce: Enforce, settings: Any, middleware: list[str]
+) -> None:
+    settings.MIDDLEWARE = middleware
+    enforce(api={"rate": "3/min", "key": "user_or_ip"})
+    for user in "12":
+        answers = [await AsyncClient().get("/decorated", headers={"X-User": user}) for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert (await AsyncClient().get("/decorated")).status_code == 200

@@ -117,13 +117,10 @@ class Dropped(Search):
 
 
 urlpatterns = [
-    path("plain", plain, name="plain"),
-    path("awaited", awaited, name="awaited"),
-    path("streamed", streamed, name="streamed"),
-    path("computed", computed, name="computed"),
-    path("broken", broken, name="broken"),
-    path("astreamed", astreamed, name="astreamed"),
-    path("failing", failing, name="failing"),
+    *[
+        path(view.__name__, view, name=view.__name__)
+        for view in (plain, awaited, streamed, computed, broken, astreamed, failing)
+    ],
     path("decorated", decorators.throttle("api")(plain), name="decorated"),
     path("adecorated", decorators.throttle("api")(awaited), name="adecorated"),
     path("dstreamed", decorators.throttle("api")(streamed), name="dstreamed"),
