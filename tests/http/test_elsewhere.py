@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import AnonymousUser
 from django.contrib.sessions.backends.signed_cookies import SessionStore
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
@@ -27,7 +28,19 @@ def sends_elsewhere(get_response: Any) -> Any:
     return middleware
 
 
-urlpatterns = [path("middleware/<doing>", lambda request, doing: HttpResponse("elsewhere"), name="elsewhere")]
+def still(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("the same for all")
+
+
+def hello(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("nobody" if request.user == AnonymousUser() else "somebody")
+
+
+urlpatterns = [
+    path("middleware/<doing>", lambda request, doing: HttpResponse("elsewhere"), name="elsewhere"),
+    path("still", still, name="still"),
+    path("hello", hello, name="hello"),
+]
 
 
 @BOTH
@@ -90,3 +103,33 @@ class TestAddress:
 
     def test_ipv6_is_whole(self) -> None:
         assert client_address(RequestFactory().get("/", REMOTE_ADDR="2001:db8:0::1%eth0")) == "2001:db8::1"
+
+
+class TestVary:
+    """Rules by user ask the session only where the answer can depend on it: shared caches are told of every look."""
+
+    @pytest.fixture(autouse=True)
+    def here(self, settings: Any) -> None:
+        settings.ROOT_URLCONF = __name__
+        settings.SESSION_ENGINE = "django.contrib.sessions.backends.signed_cookies"
+        settings.MIDDLEWARE = [
+            "django.contrib.sessions.middleware.SessionMiddleware",
+            "django.contrib.auth.middleware.AuthenticationMiddleware",
+            *site.MIDDLEWARE,
+        ]
+
+    @pytest.mark.parametrize("key", ["user", "user_or_ip", "session", "ip", "ip+user"])
+    def test_who_has_no_session_is_not_looked_for(self, enforce: Enforce, client: Ask, key: str) -> None:
+        enforce(api={"rate": "9/min", "key": key})
+        assert "Vary" not in client("/still")
+        assert client("/hello")["Vary"] == "Cookie", "the view has looked"
+
+    @pytest.mark.parametrize(("rule", "told"), [({"key": "ip"}, False), ({"scopes": ["hello"]}, False), ({}, True)])
+    def test_who_has_one_is_looked_for_where_a_rule_asks(
+        self, enforce: Enforce, client: Ask, rule: dict[str, Any], told: bool
+    ) -> None:
+        enforce(api={"rate": "9/min", **rule})
+        session = SessionStore()
+        session["cart"] = 1
+        session.save()
+        assert ("Vary" in client("/still", headers={"Cookie": f"sessionid={session.session_key}"})) is told
