@@ -104,11 +104,6 @@ def labels() -> tuple[Any, ...]:
     return prometheus.counts.known, prometheus.counts.rules, prometheus.counters[DECISIONS]
 
 
-def thread_of(reader: Any) -> Any:
-    """The thread that reads rules; None while nobody has asked for it."""
-    return reader._thread
-
-
 @contextmanager
 def nobody_wakes(pool: Any) -> Iterator[None]:
     """Once somebody waits for a connection: whoever is woken inside the block runs only after it."""
