@@ -99,7 +99,8 @@ class Histories(RuleBasedStateMachine):
         self.passed: list[tuple[Decision, Decision]] = []  # in memory and in Redis
         self.latest = 0
         self.edited = False
-        self.own: set[str] = set()  # the ids of rules that have keys of their own
+        self.known: set[str] = set()  # the ids of all rules
+        self.own: set[str] = set()  # and of those that have keys of their own
 
     @initialize(data=st.data(), count=st.integers(1, 3), start=st.integers(0, 24 * HOUR))
     def begin(self, data: st.DataObject, count: int, start: int) -> None:
@@ -213,12 +214,13 @@ class Histories(RuleBasedStateMachine):
         self.expire()
 
     def learn_rules(self) -> None:
+        self.known |= {part.id for part in self.parts()}
         self.own |= {part.id for part in self.parts() if part.plan.code >= OWN_KEY}
 
     def expire(self) -> None:
         """Remove what Redis' own clock would have removed: under another rule it might mean something again."""
         for pair, (_, expires) in list(counters(self.memory).items()):
-            if expires <= self.clock.now_us:
+            if pair[0] in self.known and expires <= self.clock.now_us:
                 del counters(self.memory)[pair]
                 self.forget(*pair)
 
