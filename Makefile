@@ -120,6 +120,9 @@ bench-commits: $(VENV)/.with-bench  ## Measure this tree beside a commit on one 
 campaign: $(VENV)/.with-test  ## Play random faults on real servers and check every answer (MINUTES=5 SEED=1)
 	@$(BIN)/python -m tests.lab.campaign --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+script: $(VENV)/.with-test  ## Print the script of a set of rules, and how to run it in redis-cli (RULES='10/s "5/h algorithm=gcra"')
+	@$(BIN)/python -m tests.lab.script $(RULES)
+
 soak: $(VENV)/.with-test  ## Play a load for a long time and print what has grown (MINUTES=60 SEED=1)
 	@$(BIN)/python -m tests.lab.campaign.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -162,6 +165,6 @@ INCLUDED_bench := test demo release
 INCLUDED_matrix := test demo release
 
 $(VENV)/.with-%: pyproject.toml $(VENV)/.made
-	@echo "Installing what '$*' needs into $(VENV) (the first time takes about a minute) ..."
+	@echo "Installing what '$*' needs into $(VENV) (the first time takes about a minute) ..." >&2
 	@$(INSTALL) --editable ".[channels,drf,opentelemetry,prometheus]" --group $*
 	@touch $@ $(addprefix $(VENV)/.with-,$(INCLUDED_$*))
