@@ -141,7 +141,8 @@ class ListForm(RuleForm):
         super().__init__(*args, **options)
         if "rate" in self.fields:
             self.fields["rate"].widget = forms.TextInput(attrs={"size": max(8, len(self.instance.rate)), "dir": "ltr"})
-        spare = "rate" if self.instance.algorithm == "concurrency" else "limit"
+        algorithm = ALGORITHMS.get(self.instance.algorithm)
+        spare = "rate" if algorithm is not None and algorithm.holds else "limit"
         if spare in self.fields and not getattr(self.instance, spare):
             self.fields[spare].widget = forms.HiddenInput()
         for field in self.fields.values():  # a column's title is no label of what stands below it

@@ -489,7 +489,8 @@ def short_id(rule: Rule) -> str:
     window = "" if rule.rate is None or rule.is_damper else str(rule.rate.window_us)
     parts = [ALGORITHMS[rule.algorithm].layout, rule.name, rule.algorithm, str(rule.resolution), rule.refill]
     parts += [rule.timezone or "", window]
-    parts += ["prepaid"] if rule.prepaid and rule.algorithm == "sliding_window" else []  # whose sub-windows are longer
+    is_longer = rule.prepaid and ALGORITHMS[rule.algorithm].weighs_windows  # its sub-windows
+    parts += ["prepaid"] if is_longer else []
     parts += [rule.variant] if rule.variant or rule.unit != "calls" else []
     parts += [rule.unit] if rule.unit != "calls" else []  # so that rules of calls keep the id that they had
     text = "".join(f"{len(part)}:{part}" for part in parts)

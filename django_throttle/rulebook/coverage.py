@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from django_throttle.call_facts import Facts, plans_said
 from django_throttle.core import Override, Rate, Rule
+from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import events as events_in_words
 from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotted
 from django_throttle.core.scopes import covers, matches, split_scopes
@@ -194,7 +195,6 @@ _alike: Final = attrgetter(
     "key", "algorithm", "refill", "resolution", "strict", "timezone", "estimator", "unit", "reserve", "measure", "cost",
     "count_on", "refund_on", "plans",
 )  # fmt: skip
-BUCKETS: Final = ("gcra", "token_bucket", "leaky_bucket")
 MOST_COMPARED: Final = 1000  # rules with one, so that ten thousand for every scope hold up no page
 
 
@@ -249,7 +249,7 @@ def _refuses_first(one: Rule, ours: Rate, theirs: Rate, rule: Rule) -> bool:
     is_slower = ours.limit * theirs.window <= theirs.limit * ours.window
     if one.is_damper:
         return is_slower
-    if one.algorithm in BUCKETS:
+    if ALGORITHMS[one.algorithm].is_bucket:
         is_alike = one.refill == "continuous" or ours.window == theirs.window
         return is_alike and is_slower and (one.burst or ours.limit) <= (rule.burst or theirs.limit)
     if ours.window == theirs.window or one.resolution > 1:
@@ -257,6 +257,6 @@ def _refuses_first(one: Rule, ours: Rate, theirs: Rate, rule: Rule) -> bool:
     if ours.window > theirs.window:
         return ours.window % theirs.window == 0 and ours.limit <= theirs.limit
     # A weighted window begins anywhere in a shorter one, which then counts once more.
-    times = theirs.window // ours.window + (one.algorithm == "sliding_window")
+    times = theirs.window // ours.window + ALGORITHMS[one.algorithm].weighs_windows
     is_whole = theirs.window % ours.window == 0 and not (theirs.monthly or one.strict)
     return is_whole and ours.limit * times <= theirs.limit

@@ -203,6 +203,7 @@ class Algorithm:
     is_damper: bool = False
     has_calendar: bool = False  # rates may be by the month
     is_bucket: bool = False  # remembers a time rather than a count
+    weighs_windows: bool = False  # counts a part of the window before
 
 
 def multiplied(number: int, factor: float) -> int:

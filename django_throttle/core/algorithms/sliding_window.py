@@ -130,4 +130,5 @@ SLIDING_WINDOW: Final = base.Algorithm(
     plan=plan,
     shape=shape,
     takes=("resolution", "strict"),
+    weighs_windows=True,
 )
