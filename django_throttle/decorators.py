@@ -24,16 +24,17 @@ from django_throttle.core import Decision
 from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import release_lease
 from django_throttle.core.decision import Reason, refusing
+from django_throttle.core.io import Io, run
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.http.deferred import DEFERRAL, Deferral, Payload, deferral
 from django_throttle.http.request_state import RequestFacts, RequestState, django_request, method_of, state_of
-from django_throttle.http.serve import at_once, serve
+from django_throttle.http.serve import serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
 from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
 from django_throttle.measured import measured
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Step, Steps, arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 
 __all__ = ["throttle"]
 
@@ -164,21 +165,31 @@ class _Call:
             if self._later is not None:
                 raise TypeError("defer_to goes with views: a function that gets no request has nobody to tell of it")
             caller = self._caller_in_arguments()
-            steps = _call_unless_refused(Step(partial(self.facts, caller), partial(self.afacts, caller)), Step(go, go))
-            return (arun if awaits else run)(steps, get_store())
+            if awaits:
+                return self._call_unless_refused(LoopIo(get_store()), caller, go)
+            return run(self._call_unless_refused(BlockingIo(get_store()), caller, go))
         who, instead = HttpWho(self.subject), None
         if self._later is not None:
             rest = self._args[isinstance(self._args[0], View) + 1 :]
-            instead = self._answered_later(self._later, who, rest)
+            instead = partial(self._answered_later, self._later, who, rest)
         decide = self._adecide if awaits else self._decide
         answer = partial(_aview if awaits else _view, self.rule, self._function, go)
         answered = serve(django_request(self.subject), who, decide, answer, instead, awaits=awaits)
-        return answered if awaits else at_once(answered)
+        return answered if awaits else run(answered)
 
-    def _answered_later(self, later: Deferral, who: HttpWho, rest: Any) -> Steps[Any]:
+    async def _call_unless_refused(self, io: StoreIo, caller: Caller | None, go: Callable[[], Any]) -> Any:
+        """Make a call that is no request."""
+        call = await io.call(partial(self.facts, caller), partial(self.afacts, caller))
+        decision = limiter.admitted(await io.call(partial(limiter.decide, call), partial(limiter.adecide, call)))
+        try:
+            return await measured(io, decision.receipt, call.scope, lambda: io.call(go, go))
+        finally:
+            await release_lease(io, decision.lease)
+
+    async def _answered_later(self, later: Deferral, who: HttpWho, rest: Any, io: Io) -> Any:
         if self._refused is not None:
-            return (yield from later.lined_up(who, rest, self._kwargs, *self._refused))
-        return (yield from later.answered(who, rest, self._kwargs))
+            return await later.lined_up(io, who, rest, self._kwargs, *self._refused)
+        return await later.answered(io, who, rest, self._kwargs)
 
     def _decide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Any]:
         facts = self._with_report(self.facts(who))
@@ -333,15 +344,6 @@ def _lacks_request(function: Any) -> str | None:
     if is_method:
         return "self.request"
     return None if names else ""
-
-
-def _call_unless_refused(facts: Step, go: Step) -> Steps[Any]:
-    call = yield facts
-    decision = limiter.admitted((yield Step(partial(limiter.decide, call), partial(limiter.adecide, call))))
-    try:
-        return (yield from measured(decision.receipt, call.scope, go))
-    finally:
-        yield from release_lease(decision.lease)
 
 
 def _is_awaited(function: Any) -> bool:

@@ -11,6 +11,7 @@ from django_throttle.core import Decision, Outcome, Override, Reason, Rule
 from django_throttle.core.commands import Charge, charges_of
 from django_throttle.core.decide import decide_charges
 from django_throttle.core.decision import conclude
+from django_throttle.core.io import run
 from django_throttle.core.overrides import describe_effect
 from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed, sentences
 from django_throttle.damper.aggregate import Allowance, Report, attempted, factor
@@ -19,7 +20,7 @@ from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook.coverage import Call, Counting, NotCounting, coverage
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo
 
 TOGETHER: Final = 100  # rules peeked at in one round trip
 MOST: Final = 0.5  # share of calls: where a damper refuses as many, a call is said to be refused
@@ -339,7 +340,7 @@ def _peeked(store: AnyStore, counting: Sequence[Counting]) -> Iterator[RuleState
     exact = [one for one in counting if not one.rule.is_damper]
     for begin in range(0, len(exact), TOGETHER):
         asked = [(one, charge) for one in exact[begin : begin + TOGETHER] for charge in _charges(one)]
-        decision = run(decide_charges([charge for _, charge in asked], commit=False), store)
+        decision = run(decide_charges(BlockingIo(store), [charge for _, charge in asked], commit=False))
         if decision.degraded and decision.cause is not None:
             raise StoreError(decision.cause)
         yield from (RuleState(one, outcome) for (one, _), outcome in zip(asked, decision.outcomes, strict=True))

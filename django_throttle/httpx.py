@@ -5,7 +5,6 @@ They also hold all processes back for as long as an answer asks to wait.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,13 +17,14 @@ from django_throttle.core import Decision, Lease
 from django_throttle.core.asked_wait import MOMENT_SECONDS, TOO_MANY, UNAVAILABLE, asked_wait
 from django_throttle.core.commands import Pause
 from django_throttle.core.decide import release_lease
+from django_throttle.core.io import run
 from django_throttle.exceptions import Refused, StoreError, ThrottleError, needs_extra
 from django_throttle.identity import is_async
 from django_throttle.identity.caller import IdentWho, given_ident
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.stores import MemoryStore, get_store
-from django_throttle.stores.base import Step, Steps, arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 
 with needs_extra("httpx", "httpx"):
     import httpx
@@ -95,76 +95,76 @@ class _Turns:
         self.max_wait, self.retries, self.longest_pause = max_wait, retries, longest_pause
         self._heard_here = MemoryStore(max_entries=MOST_IDENTS)  # while Redis is away
 
-    def _steps(self, request: httpx.Request, send: Send, close: Send) -> Steps[Any]:
+    async def _sent(self, io: StoreIo, request: httpx.Request, send: Send, close: Send) -> Any:
         """Send a call in its turn, and heed the answer; ``send`` and ``close`` are both sync, or both async."""
         given = self.ident(request) if callable(self.ident) else self.ident
         ident = given_ident("ident", f"host:{request.url.host}" if self.ident is None else given, None)
         if ident is None:
-            return (yield Step(partial(send, request), partial(send, request)))
+            return await io.call(partial(send, request), partial(send, request))
         until = time.monotonic() + self.max_wait
         retries = self.retries if isinstance(request.stream, httpx.ByteStream) else 0  # others can be sent only once
         while True:
-            decision = yield from self._turn(request, ident, until)
+            decision = await self._turn(io, request, ident, until)
             try:
-                response = yield Step(partial(send, request), partial(send, request))
+                response = await io.call(partial(send, request), partial(send, request))
             except BaseException:
-                yield from release_lease(decision.lease)
+                await release_lease(io, decision.lease)
                 raise
             if response.is_closed:  # it is loaded, as of a cache, so nobody closes it
-                yield from release_lease(decision.lease)
+                await release_lease(io, decision.lease)
             elif decision.lease is not None:
                 response.stream = _Held(response.stream, decision.lease)
             try:
-                yield from self._heed(response, ident)
+                await self._heed(io, response, ident)
             except BaseException:  # nobody else would close it
-                yield Step(partial(close, response), partial(close, response))
+                await io.call(partial(close, response), partial(close, response))
                 raise
             if not retries or response.status_code not in (TOO_MANY, UNAVAILABLE):
                 return response
-            if (yield from self._paused(ident)) > until - time.monotonic():
+            if await self._paused(io, ident) > until - time.monotonic():
                 return response  # it says more than an error of ours would
             retries -= 1
-            yield Step(partial(close, response), partial(close, response))
+            await io.call(partial(close, response), partial(close, response))
 
-    def _turn(self, request: httpx.Request, ident: str, until: float) -> Steps[Decision]:
+    async def _turn(self, io: StoreIo, request: httpx.Request, ident: str, until: float) -> Decision:
         """Wait until the call may be sent."""
         who = IdentWho(ident)
         claimed = not isinstance(self.ident, str)
         facts = Facts(self.rule, (), who, rule=self.rule, ident=ident, is_claimed=claimed, asks_again=True)
         while True:
-            while seconds := (yield from self._paused(ident)):
+            while seconds := await self._paused(io, ident):
                 paused = Decision(False, retry_after=seconds, reset_after=seconds, rule=self.rule)
-                yield from self._wait(request, paused, until)
-            queued = yield from self._queued(facts)
+                await self._wait(io, request, paused, until)
+            queued = await self._queued(io, facts)
             if queued.delay > (left := max(0.0, until - time.monotonic())):
                 wait = queued.delay - left
                 raise self._refused(request, queued._replace(allowed=False, retry_after=wait), queued.delay)
-            decision: Decision = yield Step(partial(limiter.decide, facts), partial(limiter.adecide, facts))
+            decision = await io.call(partial(limiter.decide, facts), partial(limiter.adecide, facts))
             if not decision.allowed:
-                yield from self._wait(request, decision, until, facts)
-            elif not (decision.delay and (yield from self._paused(ident))):
+                await self._wait(io, request, decision, until, facts)
+            elif not (decision.delay and await self._paused(io, ident)):
                 return decision
             else:  # an answer has asked to wait: its turn comes meanwhile, as those of others do
-                yield from release_lease(decision.lease)
+                await release_lease(io, decision.lease)
 
-    def _queued(self, facts: Facts) -> Steps[Decision]:
+    async def _queued(self, io: StoreIo, facts: Facts) -> Decision:
         """How long a rule that delays would have the call wait, as ``decide`` waits for as long as the rule says."""
-        snapshot = yield Step(rulebook.current, rulebook.acurrent)
+        snapshot = await io.call(rulebook.current, rulebook.acurrent)
         rule = snapshot.by_name(self.rule)
         if rule is None or rule.action != "delay":
             return Decision()
-        return (yield from limiter.decide_flow(snapshot.match(facts), get_store(), commit=False))
+        return await limiter.decide_fully(io, snapshot.match(facts), commit=False)
 
-    def _wait(
-        self, request: httpx.Request, decision: Decision, until: float, facts: Facts | None = None
-    ) -> Steps[None]:
+    async def _wait(
+        self, io: StoreIo, request: httpx.Request, decision: Decision, until: float, facts: Facts | None = None
+    ) -> None:
         """Wait until the call may be decided again; where that is too long, its refusal by these facts is reported."""
         seconds = decision.retry_after
         if seconds is None or seconds > until - time.monotonic():
             if facts is not None:
-                yield limiter.report(facts, decision)
+                await limiter.report(io, facts, decision)
             raise self._refused(request, decision, seconds)
-        yield Step(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
+        await io.sleep(seconds)
 
     def _refused(self, request: httpx.Request, decision: Decision, seconds: float | None) -> CallRefused:
         turn = "never has a turn" if seconds is None else f"has its turn in {seconds:.1f} s"
@@ -174,7 +174,7 @@ class _Turns:
         error.__cause__ = Refused(decision)
         return error
 
-    def _heed(self, response: httpx.Response, ident: str) -> Steps[None]:
+    async def _heed(self, io: StoreIo, response: httpx.Response, ident: str) -> None:
         """Pause the calls of all processes for as long as an answer asks."""
         asked = asked_wait(response.status_code, response.headers, wall_clock())
         seconds = min(asked, self.longest_pause)
@@ -190,13 +190,13 @@ class _Turns:
             logger.warning(line, self.rule, asked, seconds)
         lasts = round(seconds * 1_000_000)
         self._heard_here.execute(Pause(self.rule, ident, lasts))
-        yield from self._paused(ident, lasts)
+        await self._paused(io, ident, lasts)
 
-    def _paused(self, ident: str, lasts: int = 0) -> Steps[float]:
+    async def _paused(self, io: StoreIo, ident: str, lasts: int = 0) -> float:
         """How many seconds a pause still lasts; without the store, one of which this process has heard."""
         command = Pause(self.rule, ident, lasts)
         try:
-            left = yield command
+            left = await io.execute(command)
         except StoreError:
             left = self._heard_here.execute(command)
         return float(min(left / 1_000_000, self.longest_pause))
@@ -218,8 +218,8 @@ class ThrottledTransport(_Turns, httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Wait for the call's turn, then send it."""
-        steps = self._steps(request, self.transport.handle_request, httpx.Response.close)
-        return cast(httpx.Response, run(steps, get_store()))
+        io = BlockingIo(get_store())
+        return cast(httpx.Response, run(self._sent(io, request, self.transport.handle_request, httpx.Response.close)))
 
     def close(self) -> None:
         self.transport.close()
@@ -232,8 +232,8 @@ class AsyncThrottledTransport(_Turns, httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Wait for the call's turn, then send it."""
-        steps = self._steps(request, self.transport.handle_async_request, httpx.Response.aclose)
-        return cast(httpx.Response, await arun(steps, get_store()))
+        send, close = self.transport.handle_async_request, httpx.Response.aclose
+        return cast(httpx.Response, await self._sent(LoopIo(get_store()), request, send, close))
 
     async def aclose(self) -> None:
         await self.transport.aclose()
@@ -256,7 +256,7 @@ class _Held(httpx.SyncByteStream, httpx.AsyncByteStream):
         try:
             self._stream.close()
         finally:
-            run(release_lease(self._lease), get_store())
+            run(release_lease(BlockingIo(get_store()), self._lease))
 
     async def aclose(self) -> None:
         try:

@@ -1,11 +1,9 @@
-"""``Limiter``, and the decisions of doors: starts flows and runs them with a store."""
+"""``Limiter``, and the decisions of doors."""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import perf_counter
@@ -20,7 +18,6 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease, Rule, overrides
 from django_throttle.core.commands import SOCKET_LEASE, Charge, Charges, Decide, check_cost, rule_set
 from django_throttle.core.decide import (
-    Flow,
     concluded,
     decide_and_correct,
     decide_and_evict,
@@ -32,6 +29,7 @@ from django_throttle.core.decide import (
     release_lease,
     reset_charges,
 )
+from django_throttle.core.io import Io, run
 from django_throttle.core.key import check_ident
 from django_throttle.core.options import did_you_mean
 from django_throttle.event_loop import is_on_event_loop
@@ -41,7 +39,7 @@ from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_u
 from django_throttle.observe import reports
 from django_throttle.prepaid import decide_prepaid, peek_prepaid
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Step, Steps, Store, arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo
 
 
 class Limiter:
@@ -55,7 +53,7 @@ class Limiter:
 
     def __init__(self, rules: Iterable[Rule], store: Store) -> None:
         self.rules = tuple(rules)
-        self.store = store
+        self.store, self._io, self._aio = store, BlockingIo(store), LoopIo(store)
         agent_thread.load_agent()
         self._set = rule_set(tuple(part for rule in self.rules if rule.enabled for part in rule.parts))
         # A share of the limit takes knowing how many processes there are, and so saying that this one lives.
@@ -74,39 +72,39 @@ class Limiter:
         """Charge one call; a refused one charges nothing. Cost 0 charges nothing and takes no lease."""
         if (known := self._locally(ident, cost)) is not None:
             return known
-        charges, store = self._charges(ident, cost), self.store
-        return ask(straight(charges, store) or decide_flow(charges, store), store)
+        charges, io = self._charges(ident, cost), self._io
+        return ask(io, straight(charges, io.store) or decide_fully(io, charges))
 
     async def aacquire(self, ident: str, cost: int = 1) -> Decision:
         if self._local is not None and (known := self._locally(ident, cost)) is not None:
             return known
-        charges, store = self._charges(ident, cost), self.store
-        return await aask(straight(charges, store) or decide_flow(charges, store), store)
+        charges, io = self._charges(ident, cost), self._aio
+        return await aask(io, straight(charges, io.store) or decide_fully(io, charges))
 
     def peek(self, ident: str, cost: int = 1) -> Decision:
         """What acquire would answer now; charges nothing, and ``remaining`` is what is there."""
-        return run(decide_flow(self._charges(ident, cost), self.store, commit=False), self.store)
+        return run(decide_fully(self._io, self._charges(ident, cost), commit=False))
 
     async def apeek(self, ident: str, cost: int = 1) -> Decision:
-        return await arun(decide_flow(self._charges(ident, cost), self.store, commit=False), self.store)
+        return await decide_fully(self._aio, self._charges(ident, cost), commit=False)
 
     def reset(self, ident: str) -> int:
         """Make every rate full again for an ident; what it holds open stays. Returns the counters removed.
 
         Raises StoreError when the store does not answer.
         """
-        return run(reset_charges(self._charges(ident, 0)), self.store)
+        return run(reset_charges(self._io, self._charges(ident, 0)))
 
     async def areset(self, ident: str) -> int:
-        return await arun(reset_charges(self._charges(ident, 0)), self.store)
+        return await reset_charges(self._aio, self._charges(ident, 0))
 
     def release(self, lease: Lease | None) -> None:
         """Give back what ``decision.lease`` holds; None and a second time change nothing."""
-        run(release_lease(lease), self.store)
+        run(release_lease(self._io, lease))
 
     async def arelease(self, lease: Lease | None) -> None:
         """Release without blocking the event loop."""
-        await arun(release_lease(lease), self.store)
+        await release_lease(self._aio, lease)
 
     @contextmanager
     def lease(self, ident: str) -> Iterator[Decision]:
@@ -215,98 +213,118 @@ def admitted(decision: Decision) -> Decision:
 
 
 def straight(charges: Charges, store: Store, whole: bool = False) -> Decide | Decision | None:
-    """The command that decides these charges, or the refusal of them that is remembered; None where it takes a flow."""
+    """Return the one command that decides these charges, or the refusal that is remembered; None for any other call."""
     if not charges.rules.is_straight or rulebook.carry_over.edits:
         return None
     refused = store.denials.find(charges) if store.denials.known else None
     return refused or Decide(charges, True, None, whole)
 
 
-def ask(call: Any, store: Store, facts: Facts | None = None) -> Decision:
-    """Decide by a flow, or by the one command that does; a decision is known already. Doors have ``facts``."""
+Deciding = Coroutine[Any, Any, Decision]
+
+
+def ask(io: StoreIo, call: Decide | Decision | Deciding, facts: Facts | None = None) -> Decision:
+    """Decide by one command, or by a coroutine; a decision is known already. Doors have ``facts``."""
     if type(call) is not Decide:
-        return call if isinstance(call, Decision) else run(call, store)
+        return call if isinstance(call, Decision) else run(call)  # type: ignore[arg-type]
+    store = io.store
     since = perf_counter(), store.denials.epoch
     try:
         answers = store.execute(call)
     except StoreError as error:
         answers = error
-    found = end(call, answers, store, since, facts)
-    return found if isinstance(found, Decision) else run(found, store)
+    found = end(io, call, answers, since, facts)
+    return found if isinstance(found, Decision) else run(found)
 
 
-async def aask(call: Any, store: Store, facts: Facts | None = None) -> Decision:
+async def aask(io: StoreIo, call: Decide | Decision | Deciding, facts: Facts | None = None) -> Decision:
     if type(call) is not Decide:
-        return call if isinstance(call, Decision) else await arun(call, store)
+        return call if isinstance(call, Decision) else await call  # type: ignore[misc]
+    store = io.store
     since = perf_counter(), store.denials.epoch
     try:
-        answers = await store.aexecute(call)
+        answers = await io.execute(call)
     except StoreError as error:
         answers = error
-    found = end(call, answers, store, since, facts)
-    return found if isinstance(found, Decision) else await arun(found, store)
+    found = end(io, call, answers, since, facts)
+    if isinstance(found, Decision):
+        return found
+    return await found  # type: ignore[union-attr]
 
 
-def decide_flow(
+async def decide_fully(
+    io: StoreIo,
     charges: Sequence[Charge],
-    store: Store,
     *,
     commit: bool = True,
     whole: bool = False,
     socket: bool = False,
     carried: bool = False,
-) -> Flow[Decision]:
-    """The flow that decides these charges; the caller's lease is named before anything is sent.
+) -> Decision:
+    """Decide these charges with all that their rules ask for: edits, leases, dampers, units bought ahead, evictions.
 
     A ``socket`` may have others make room for it, and makes room for others. ``carried`` where what was used under
-    edited rules counts already.
+    edited rules counts already. The lease is named before anything is sent, and released if deciding is interrupted.
     """
     if not isinstance(charges, Charges):
         charges = Charges.of(charges)
     carry_over = rulebook.carry_over
     if carry_over.edits and commit and not carried and (due := carry_over.due(charges)):
-        again = partial(decide_flow, charges, store, whole=whole, socket=socket, carried=True)
-        return carry_over.carry_first(due, again)
-    rules, denials = charges.rules, store.denials
+        again = partial(decide_fully, io, charges, whole=whole, socket=socket, carried=True)
+        return await carry_over.carry_first(io, due, again)
+    store, rules = io.store, charges.rules
     if rules.is_counted:  # as of most calls
-        return decide_charges(charges, commit=commit, whole=whole, denials=denials)
+        return await decide_charges(io, charges, commit=commit, whole=whole, denials=store.denials)
     prepaid = rules.has_prepaid and store.is_costly
     leased = commit and any([charges.costs[place] for place in rules.leases])  # noqa: C419 - on the hot path
     if leased or rules.has_dampers:
         agent_thread.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
     counts = store.local_limits if rules.has_dampers else None
-    decide = partial(decide_charges, commit=commit, lease=lease, whole=whole, denials=denials, local_limits=counts)
-    decided: Callable[[], Flow[Decision]] = partial(decide, charges)
+    decide = partial(
+        decide_charges, io, commit=commit, lease=lease, whole=whole, denials=store.denials, local_limits=counts
+    )
+    decide_all: Callable[[], Deciding] = partial(decide, charges)
+    if prepaid and not commit:
+        return await peek_prepaid(decide_all, charges, store.local_limits.prepaid)
     if prepaid:
-        if not commit:
-            return peek_prepaid(decided(), charges, store.local_limits.prepaid)
-        decided = partial(decide_prepaid, charges, store, decide, whole=whole)
-    return decide_and_evict(decided, charges, lease) if lease and socket and rules.evicts else decided()
+        decide_all = partial(decide_prepaid, io, charges, decide, whole=whole)
+    if lease is None:
+        return await decide_all()
+    try:
+        if socket and rules.evicts:
+            return await decide_and_evict(io, decide_all, charges, lease)
+        return await decide_all()
+    except BaseException:
+        store.leases.release_later(Lease(lease, charges.holds))
+        raise
 
 
-def begin(snapshot: rulebook.Snapshot, facts: Facts, store: Store, commit: bool) -> Decide | Steps[Decision]:
-    """The one command that decides a door's call, as of most of them; else the flow that does. Raises InvalidCost.
+def begin(io: StoreIo, snapshot: rulebook.Snapshot, facts: Facts, commit: bool) -> Decide | Deciding:
+    """Return the one command that decides a door's call, as of most of them; else what decides it.
 
-    Matching its rules may ask a database.
+    Matching its rules may ask a database. Raises InvalidCost.
     """
     if type(facts.cost) is not int or facts.cost < 0:
         check_cost(facts.cost)
     charges = snapshot.match(facts)
     is_plain = commit and not (facts.charged.costs or snapshot.overrides.all) and conf().NO_ADDRESS != "refuse"
-    if is_plain and (found := straight(charges, store, facts.early)) is not None:
-        return found if isinstance(found, Decide) else decide_reported(found, facts, commit, charges)
-    blocks = snapshot.blocks(facts)
-    decided = decide_flow(charges, store, commit=commit, whole=facts.early, socket="connection" in facts.events)
+    if is_plain and (found := straight(charges, io.store, facts.early)) is not None:
+        return found if isinstance(found, Decide) else decide_reported(io, found, facts, commit, charges)
+    blocks, is_socket = snapshot.blocks(facts), "connection" in facts.events
+    decide: Callable[[], Deciding]
+    decide = partial(decide_fully, io, charges, commit=commit, whole=facts.early, socket=is_socket)
     if blocks:
-        decided = overrides.decide_blocked(blocks, decided)
+        decide = partial(overrides.decide_blocked, blocks, decide)
     if facts.charged.costs:
-        decided = decide_and_correct(decided, facts.charged, snapshot.by_name)
-    return decide_reported(decided, facts, commit, charges)
+        decide = partial(decide_and_correct, io, decide, facts.charged, snapshot.by_name)
+    return decide_reported(io, decide, facts, commit, charges)
 
 
-def end(command: Decide, answers: Any, store: Store, since: tuple[float, int], facts: Facts | None) -> Any:
-    """What the store's answers to ``straight``'s command come to, or its error: a decision, or the flow of one.
+def end(
+    io: StoreIo, command: Decide, answers: Any, since: tuple[float, int], facts: Facts | None
+) -> Decision | Deciding:
+    """Return the decision that the store's answers to ``straight``'s command make, or what makes it of its error.
 
     ``since`` is the time and the epoch of the memory of refusals, both before asking. A door's call is reported.
     """
@@ -314,31 +332,39 @@ def end(command: Decide, answers: Any, store: Store, since: tuple[float, int], f
     found: Any = passed(command, answers)
     if found is not None and facts is not None and not reports.installed_hooks():  # as of most calls of doors
         reports.record.passed(charges, facts.scope, facts.method, facts.events, since[0])
-        return found
+        return found  # type: ignore[no-any-return]
+    denials = io.store.denials
     if isinstance(answers, RepeatCommand):
-        found = decide_charges(charges, whole=command.whole, denials=store.denials)
+        found = partial(decide_charges, io, charges, whole=command.whole, denials=denials)
     elif isinstance(answers, StoreError):
-        found = decide_without_store(command, answers)
+        found = partial(decide_without_store, io, command, answers)
     elif found is None:
-        found = concluded(command, answers, store.denials, since[1])
-    return found if facts is None else decide_reported(found, facts, True, charges, since[0])
+        found = concluded(command, answers, denials, since[1])
+    if facts is not None:
+        return decide_reported(io, found, facts, True, charges, since[0])
+    return found if isinstance(found, Decision) else found()
 
 
-def report(facts: Facts, decision: Decision, seconds: float = 0.0) -> Step:
+async def report(io: Io, facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
     """Tell hooks, log and signals of a decision that took so many seconds."""
     told = facts, decision, seconds
-    return Step(partial(reports.tell, *told), partial(reports.atell, *told))
+    await io.call(partial(reports.tell, *told), partial(reports.atell, *told))
 
 
-def decide_reported(
-    decided: Any, facts: Facts, commit: bool = True, charges: Charges | None = None, began: float | None = None
-) -> Steps[Decision]:
+async def decide_reported(
+    io: Io,
+    decided: Decision | Callable[[], Awaitable[Decision]],
+    facts: Facts,
+    commit: bool = True,
+    charges: Charges | None = None,
+    began: float | None = None,
+) -> Decision:
     """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary.
 
-    What is ``decided`` is a decision, or the flow of one. It ``began`` now, or at a moment on perf_counter's clock.
+    What is ``decided`` is a decision, or decides. It ``began`` now, or at a moment on perf_counter's clock.
     """
     began = perf_counter() if began is None else began
-    decision: Decision = decided if isinstance(decided, Decision) else (yield from decided)
+    decision = decided if isinstance(decided, Decision) else await decided()
     is_ordinary = decision.is_ordinary
     if is_ordinary and commit:
         if charges is None:
@@ -350,22 +376,22 @@ def decide_reported(
     seconds = perf_counter() - began
     try:
         if decision.delay and commit and facts.waits:
-            yield Step(partial(time.sleep, decision.delay), partial(asyncio.sleep, decision.delay))
+            await io.sleep(decision.delay)
         if decision.crossed:
-            decision = yield from drop_reported(decision)
-        yield report(facts, decision, seconds)
+            decision = await drop_reported(io, decision)
+        await report(io, facts, decision, seconds)
     except BaseException:  # the client has gone, or a worker's own timeout: nobody will see this decision
-        yield from release_lease(decision.lease)
+        await release_lease(io, decision.lease)
         if decision.delay and commit and decision.paid is not None:
-            yield from refund_charges(decision.paid.turns)
+            await refund_charges(io, decision.paid.turns)
         raise
     return decision
 
 
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
-    store = _watched_store()
-    return ask(begin(rulebook.present() or rulebook.current(), facts, store, commit), store, facts)
+    io = BlockingIo(_watched_store())
+    return ask(io, begin(io, rulebook.present() or rulebook.current(), facts, commit), facts)
 
 
 Aside = Callable[..., Awaitable[Any]]  # calls a function with these arguments in a thread
@@ -378,12 +404,12 @@ async def as_view(work: Callable[..., Any], *args: Any) -> Any:
 
 async def adecide(facts: Facts, *, commit: bool = True, aside: Aside = as_view) -> Decision:
     """Decide, and wait, without blocking the event loop; ``aside`` where a database has to be asked who is calling."""
-    store, known = _watched_store(), (rulebook.present() or await rulebook.acurrent(), facts)
+    io, snapshot = LoopIo(_watched_store()), rulebook.present() or await rulebook.acurrent()
     try:
-        call = begin(*known, store, commit)
+        call = begin(io, snapshot, facts, commit)
     except SynchronousOnlyOperation:
-        call = await aside(begin, *known, store, commit)
-    return await aask(call, store, facts)
+        call = await aside(begin, io, snapshot, facts, commit)
+    return await aask(io, call, facts)
 
 
 def _watched_store() -> Store:
@@ -396,4 +422,4 @@ def _watched_store() -> Store:
 
 async def arelease(lease: Lease | None) -> None:
     """Release what a door's decision holds; None and a second time change nothing."""
-    await arun(release_lease(lease), get_store())
+    await release_lease(LoopIo(get_store()), lease)

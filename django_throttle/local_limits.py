@@ -193,19 +193,16 @@ class PrepaidBudgets:
             budget = self._known.get((charge.rule.id, charge.ident))
             return 0 if budget is None else budget.held(self.clock())
 
-    def look(self, claim: Claim) -> Pending | float | None:
-        """Take what is held. None when the claim is complete or refused; else what is to be done before the next look.
-
-        That is a purchase, the claim's own or one to be waited for, or so many seconds until one may be made.
-        """
+    def look(self, claim: Claim) -> Pending | None:
+        """Take what is held. None when the claim is complete or refused; else the purchase to make or to wait for."""
         with self._lock:
             now = self.clock()
             lacking = claim.take([self._find(charge, now) for charge in claim.charges], now)
             for one in lacking:
                 if (pending := self._pending.get(_key(one.budget))) is not None:
                     return pending
-            if not lacking or (pause := max([one.budget.pause(now) for one in lacking])):
-                return pause if lacking else None
+            if not lacking:
+                return None
             pending = Pending(Buying(claim, lacking, now), Future())
             self._pending.update(dict.fromkeys([_key(one.budget) for one in lacking], pending))
             return pending
@@ -213,8 +210,7 @@ class PrepaidBudgets:
     def bought(self, buying: Buying, command: Decide, answers: Sequence[Answer], sent_at: float) -> None:
         """The store has answered this command. What was bought of a budget that is forgotten meanwhile goes back."""
         with self._lock:
-            now = self.clock()
-            for purchase in buying.settle(command, answers, sent_at, now):
+            for purchase in buying.settle(command, answers, sent_at):
                 rule, ident, _ = purchase.paid.charge
                 budget = self._known.get((rule.id, ident))
                 if budget is None or not any(one.budget is budget for one in buying.wanted):
@@ -236,7 +232,8 @@ class PrepaidBudgets:
         with self._lock:
             claim.has_ended = True
             for one in [one for taken in claim.taken.values() for one in taken]:
-                if one.purchase.put_back(one) and one.purchase.is_over:
+                one.purchase.left += one.cost
+                if one.purchase.is_over:
                     self._give_back([one.purchase])
             for place in claim.taken:
                 rule, ident, _ = claim.charges[place]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
@@ -15,13 +15,15 @@ from django.utils.module_loading import import_string
 from django_throttle.call_facts import Facts, cost_of
 from django_throttle.conf import conf
 from django_throttle.core.commands import Refund, check_cost, settlement
-from django_throttle.core.decide import Flow, settle_charges
+from django_throttle.core.decide import settle_charges
 from django_throttle.core.exceptions import InvalidCost
+from django_throttle.core.io import Io
 from django_throttle.core.option_words import MEAN
 from django_throttle.core.rule import Rule
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.meter import MEASURES, Meter, metered
-from django_throttle.stores.base import Step, Steps
+
+T = TypeVar("T")
 
 logger = logging.getLogger("django_throttle")
 _log_throttle: Final = LogThrottle()
@@ -71,25 +73,25 @@ def used(rule: Rule, meter: Meter, spent: int | None, args: tuple[Any, ...]) -> 
     return ceil(getattr(meter, rule.unit)) if conf().METER else None
 
 
-def measured(receipt: Refund | None, scope: str, go: Step) -> Steps[Any]:
+async def measured(io: Io, receipt: Refund | None, scope: str, go: Callable[[], Awaitable[T]]) -> T:
     """Make a call that is no request, and settle what it has reserved by what it used; ``units`` stay as reserved."""
     if receipt is None or not any(one.charge.rule.is_measured for one in receipt.paid):
-        return (yield go)
+        return await go()
     try:
         with metered() as meter:
-            return (yield go)
+            return await go()
     finally:
-        yield from settle([receipt], scope, meter, None, ())
+        await settle(io, [receipt], scope, meter, None, ())
 
 
-def settle(
-    receipts: Iterable[Refund], scope: str, meter: Meter, spent: int | None, args: tuple[Any, ...]
-) -> Flow[None]:
+async def settle(
+    io: Io, receipts: Iterable[Refund], scope: str, meter: Meter, spent: int | None, args: tuple[Any, ...]
+) -> None:
     """Correct all that a call was charged under measured rules; where the store fails, what was reserved stays."""
     settled = settlement(receipts, partial(used, meter=meter, spent=spent, args=args), scope, secrets.token_urlsafe(9))
     if settled is None:
         return
-    means = yield from settle_charges(settled)
+    means = await settle_charges(io, settled)
     if len(learned_means) >= MAX_MEANS:
         learned_means.clear()
     for one, mean in zip(settled.measured, means, strict=False):

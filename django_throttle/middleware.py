@@ -16,9 +16,10 @@ from django.http.response import HttpResponseBase
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts, cost_of
 from django_throttle.core import Decision
+from django_throttle.core.io import run
 from django_throttle.exceptions import Refused
 from django_throttle.http.request_state import RequestFacts, RequestState, place_of, state_of, view_cost
-from django_throttle.http.serve import at_once, refusal_by_rules, refusal_of_error, serve
+from django_throttle.http.serve import refusal_by_rules, refusal_of_error, serve
 from django_throttle.identity import HttpWho
 
 __all__ = ["ThrottleMiddleware"]
@@ -52,7 +53,7 @@ class ThrottleMiddleware:
 
     def __call__(self, request: HttpRequest) -> Any:
         answered = serve(request, HttpWho(request), self._decide, self.get_response, awaits=self.is_async)
-        return answered if self.is_async else at_once(answered)
+        return answered if self.is_async else run(answered)
 
     def process_view(self, request: HttpRequest, *view: Any) -> Any:
         """Apply the rules of another scope too, where later middleware has changed the view of the request."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,8 +11,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from asgiref.sync import sync_to_async
 
-from django_throttle.stores.base import Step
 from django_throttle.turns import Turn
+
+# A call of a queue, and the same for an event loop.
+Enqueuing = tuple[Callable[[], Any], Callable[[], Awaitable[Any]]]
 
 QUEUED, RUNNING, DONE, FAILED, UNKNOWN = "queued", "running", "done", "failed", "unknown"
 
@@ -47,7 +49,9 @@ class SiteQueue(Protocol):
     def can_wait(self, task: Any) -> bool:
         """Whether its backend runs the task at a later moment."""
 
-    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool) -> Step:
+    def enqueue(
+        self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
+    ) -> Enqueuing:
         """What enqueues the task for its turn, and returns its result to be, which has an ``id``.
 
         ``is_own``: the turn is one of the rule and the ident that the run draws on, and so reserves no other.
@@ -74,12 +78,14 @@ class DjangoTasks:
     def can_wait(self, task: Any) -> bool:
         return bool(task.get_backend().supports_defer)
 
-    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool) -> Step:
+    def enqueue(
+        self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
+    ) -> Enqueuing:
         due = task.using(run_after=turn.run_after)
         if is_own:
             backend, put = due.get_backend(), {"task": due, "args": list(args), "kwargs": dict(kwargs)}
-            return Step(partial(backend.enqueue, **put), partial(backend.aenqueue, **put))
-        return Step(partial(due.enqueue, *args, **kwargs), partial(due.aenqueue, *args, **kwargs))
+            return partial(backend.enqueue, **put), partial(backend.aenqueue, **put)
+        return partial(due.enqueue, *args, **kwargs), partial(due.aenqueue, *args, **kwargs)
 
     def place(self, task: Any, enqueued: Any) -> str:
         return str(enqueued.backend)
@@ -116,10 +122,12 @@ class CeleryTasks:
     def can_wait(self, task: Any) -> bool:
         return True
 
-    def enqueue(self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool) -> Step:
+    def enqueue(
+        self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
+    ) -> Enqueuing:
         own = {"headers": {HEADER: [0, 0, True, ""]}} if is_own else {}
         put = partial(task.apply_async, tuple(args), dict(kwargs), eta=turn.moment, **own)
-        return Step(put, sync_to_async(put, thread_sensitive=False))
+        return put, sync_to_async(put, thread_sensitive=False)
 
     def place(self, task: Any, enqueued: Any) -> str:
         return str(task.name)

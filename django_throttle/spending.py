@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 from threading import Lock
 from typing import Final, Protocol
@@ -12,12 +13,13 @@ from typing import Final, Protocol
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.commands import Charge, Paid, Refund, check_cost
-from django_throttle.core.decide import Flow, refund_charges
+from django_throttle.core.decide import refund_charges
+from django_throttle.core.io import run
 from django_throttle.event_loop import is_on_event_loop, spawn
-from django_throttle.limiter import decide_flow, decide_reported
+from django_throttle.limiter import decide_fully, decide_reported
 from django_throttle.meter import Meter
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Steps, arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 
 # A batch is this part of the rule's limit, if what is spent at once is not more.
 PART: Final = 100
@@ -90,23 +92,23 @@ class Spending:
     def _look(self) -> None:
         self._covered = min(self._paid.values(), default=inf)
 
-    def pay(self, units: int, call: Charged) -> Steps[Decision]:
+    async def pay(self, io: StoreIo, units: int, call: Charged) -> Decision:
         """Pay for what is spent, these units the last of it, and report the decision."""
-        paying = self._pay_batch(units, call)
-        decision = yield from decide_reported(paying, call.facts.but(cost=units)) if call.facts else paying
+        pay = partial(self._pay_batch, io, units, call)
+        decision = await (decide_reported(io, pay, call.facts.but(cost=units)) if call.facts else pay())
         self._decision = decision if decision.allowed else self._decision
         return decision
 
-    def _pay_batch(self, units: int, call: Charged) -> Flow[Decision]:
+    async def _pay_batch(self, io: StoreIo, units: int, call: Charged) -> Decision:
         """Pay for a batch; where that is refused, for what is spent and no more."""
-        store, had_ended = get_store(), self._has_ended
+        had_ended = self._has_ended
         exact = self._due()
         batch = exact if had_ended else self._due(units)
-        decision = yield from decide_flow(batch, store)
+        decision = await decide_fully(io, batch)
         if not decision.allowed and batch != exact:
-            batch, decision = exact, (yield from decide_flow(exact, store))
+            batch, decision = exact, await decide_fully(io, exact)
         if decision.allowed and not self._keep(batch, decision.paid, call, had_ended):
-            yield from refund_charges(decision.receipt)
+            await refund_charges(io, decision.receipt)
         return decision
 
     def _due(self, units: int | None = None) -> tuple[Charge, ...]:
@@ -159,11 +161,11 @@ class CallThrottle(ABC):
         if is_on_event_loop():
             raise RuntimeError("spend() would block the event loop, and nothing was charged: await aspend() instead")
         call = self._call
-        return call.spending.add(units, call) or run(call.spending.pay(units, call), get_store())
+        return call.spending.add(units, call) or run(call.spending.pay(BlockingIo(get_store()), units, call))
 
     async def aspend(self, units: int) -> Decision:
         """The same without blocking the event loop; what is on its way to the store when it is cancelled is settled."""
         call = self._call
         if decision := call.spending.add(units, call):
             return decision
-        return await asyncio.shield(spawn(arun(call.spending.pay(units, call), get_store())))
+        return await asyncio.shield(spawn(call.spending.pay(LoopIo(get_store()), units, call)))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -19,18 +17,20 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge, check_cost
 from django_throttle.core.decide import release_lease
 from django_throttle.core.decision import PASSED, Reason, refusing
+from django_throttle.core.io import run
 from django_throttle.exceptions import PutOffTooOften, Refused
 from django_throttle.identity import is_async
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
 from django_throttle.measured import measured
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Step, Steps, run
+from django_throttle.stores.base import BlockingIo, StoreIo
 from django_throttle.turns import Turn
 
 Ident = str | Callable[..., Any]
 Cost = int | Callable[..., int]
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+Go = Callable[[], Awaitable[Any]]  # runs the task
 
 
 def check_options(rule: Any, cost: Any, ident: Any, max_put_off: Any, strict: Any) -> None:
@@ -83,18 +83,17 @@ class TaskBudget:
         self.rule, self.most, self.strict = rule, most, strict
         self._cost, self._ident, self.name = cost, ident, name
 
-    def called(self, go: Step, given: Arguments) -> Steps[Any]:
+    async def called(self, io: StoreIo, go: Go, given: Arguments) -> Any:
         """A call that no worker makes: nobody can put it off."""
-        decision = limiter.admitted((yield from self.decided(given, waits=True)))
-        return (yield from run_once(go, decision, self.name))
+        decision = limiter.admitted(await self.decided(io, given, waits=True))
+        return await run_once(io, go, decision, self.name)
 
-    def decided(self, given: Arguments, *, waits: bool = False) -> Steps[Decision]:
+    async def decided(self, io: StoreIo, given: Arguments, *, waits: bool = False) -> Decision:
         asked = partial(self._facts, *given, waits=waits)
-        facts = yield Step(asked, sync_to_async(asked))
-        decision: Decision = yield Step(partial(limiter.decide, facts), partial(limiter.adecide, facts))
-        return decision
+        facts = await io.call(asked, sync_to_async(asked))
+        return await io.call(partial(limiter.decide, facts), partial(limiter.adecide, facts))
 
-    def start(self, arguments: Arguments) -> Steps[Decision]:
+    async def start(self, io: StoreIo, arguments: Arguments) -> Decision:
         """Decide whether a run may start now, beside what was reserved for it; wait for up to MAX_START_WAIT for that.
 
         Starts are counted under an ident of their own, and reported by nobody. Always allowed unless ``strict``.
@@ -102,12 +101,12 @@ class TaskBudget:
         if not self.strict:
             return PASSED
         match = partial(self._starts, *arguments)
-        charges = yield Step(match, sync_to_async(match))
+        charges = await io.call(match, sync_to_async(match))
         if not charges:
             return PASSED
-        decision: Decision = yield from limiter.decide_flow(charges, get_store())
+        decision = await limiter.decide_fully(io, charges)
         if decision.delay:
-            yield Step(partial(time.sleep, decision.delay), partial(asyncio.sleep, decision.delay))
+            await io.sleep(decision.delay)
         return decision
 
     def _starts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Charge, ...]:
@@ -143,12 +142,11 @@ class TaskBudget:
     def has_slot(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return True where a slot is free by now."""
         charges = rulebook.current().match(self._facts(args, kwargs, waits=False))
-        store = get_store()
-        return run(limiter.decide_flow(charges, store, commit=False), store).allowed
+        return run(limiter.decide_fully(BlockingIo(get_store()), charges, commit=False)).allowed
 
-    def is_queue(self) -> Steps[bool]:
+    async def is_queue(self, io: StoreIo) -> bool:
         """Whether the rule gives each call a turn of its own."""
-        rules: rulebook.Snapshot = yield Step(rulebook.current, rulebook.acurrent)
+        rules = await io.call(rulebook.current, rulebook.acurrent)
         rule = rules.by_name(self.rule)
         return rule is not None and rule.enabled and rule.is_queue
 
@@ -169,11 +167,11 @@ class TaskBudget:
         )
 
 
-def run_once(go: Step, decision: Decision, scope: str) -> Steps[Any]:
+async def run_once(io: StoreIo, go: Go, decision: Decision, scope: str) -> Any:
     """Run it, settle what it has reserved by what it used, and release its slots."""
     try:
-        return (yield from measured(decision.receipt, scope, go))
+        return await measured(io, decision.receipt, scope, go)
     finally:
-        yield from release_lease(decision.lease)
+        await release_lease(io, decision.lease)
         if decision.lease is not None:
-            yield Step(freed_slots.drain, sync_to_async(freed_slots.drain, thread_sensitive=False))
+            await io.call(freed_slots.drain, sync_to_async(freed_slots.drain, thread_sensitive=False))

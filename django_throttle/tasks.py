@@ -8,7 +8,7 @@ reserved when it is enqueued, as its ``run_after``: the task keeps its id and it
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import field, make_dataclass
 from datetime import datetime, timedelta
@@ -21,13 +21,14 @@ from django_throttle.connections.leases import HeldUnder
 from django_throttle.core import Decision
 from django_throttle.core.decide import refund_charges, release_lease
 from django_throttle.core.decision import PASSED
+from django_throttle.core.io import run
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
 from django_throttle.shared_clock import shared_now
 from django_throttle.site_queues import HEADER, limited_tasks, task_class, tasks_module
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Step, Steps, arun, run
-from django_throttle.task_budget import BUDGET, Cost, Ident, TaskBudget, check_options, run_once
+from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
+from django_throttle.task_budget import BUDGET, Cost, Go, Ident, TaskBudget, check_options, run_once
 from django_throttle.turns import Turn, last_turn
 
 __all__ = ["throttled_task"]
@@ -84,11 +85,15 @@ def _limited_function(function: Any, budget: TaskBudget) -> Any:
     def limited(*args: Any, **kwargs: Any) -> Any:
         if (started := running.get()) and _is_in(started.task.func, limited):
             raise TypeError(f"{PLACE}: not below @task, where a run cannot be put off; change their order")
-        found, go = _celery_run(limited), partial(function, *args, **kwargs)
+
+        async def go() -> Any:
+            return function(*args, **kwargs)
+
+        found, io = _celery_run(limited), BlockingIo(get_store())
         if found is None:
             is_bound = bool(args) and callable(getattr(args[0], "apply_async", None))
-            return run(budget.called(Step(go, go), (args[is_bound:], kwargs)), get_store())
-        return run(_run_by_celery(budget, found, Step(go, go)), get_store())
+            return run(budget.called(io, go, (args[is_bound:], kwargs)))
+        return run(_run_by_celery(io, budget, found, go))
 
     vars(limited)[BUDGET] = budget
     return limited
@@ -116,7 +121,7 @@ def _is_in(outer: Any, function: Any) -> bool:
     return False
 
 
-def _run_by_celery(budget: TaskBudget, task: Any, go: Step) -> Steps[Any]:
+async def _run_by_celery(io: StoreIo, budget: TaskBudget, task: Any, go: Go) -> Any:
     """Run it, or publish it again for its moment; Celery stores no result then, and acknowledges the message."""
     from celery.exceptions import Ignore  # type: ignore[import-untyped]
 
@@ -126,9 +131,9 @@ def _run_by_celery(budget: TaskBudget, task: Any, go: Step) -> Steps[Any]:
     name, start = f"{request.id}.{request.retries}", PASSED
     if message and not task_slots.claim(name, message, commit=False):
         raise Ignore
-    if has_turn and (start := (yield from budget.start(given))).allowed:
-        return (yield go)
-    decision = yield from budget.decided(given)
+    if has_turn and (start := await budget.start(io, given)).allowed:
+        return await go()
+    decision = await budget.decided(io, given)
     if hold := budget.slot_awaited(decision):
         _wait_for_slot(task, name, message, hold, Refused(decision))
         if budget.has_slot(*given):  # one was given back meanwhile
@@ -136,18 +141,18 @@ def _run_by_celery(budget: TaskBudget, task: Any, go: Step) -> Steps[Any]:
         raise Ignore
     turn = last_turn(decision)
     if message and decision.allowed and not task_slots.claim(name, message, commit=True):
-        yield from release_lease(decision.lease)
+        await release_lease(io, decision.lease)
         raise Ignore
     is_due = decision.allowed and turn is None and not has_turn
-    if is_due and (start := (yield from budget.start(given))).allowed:
-        return (yield from run_once(go, decision, budget.name))
+    if is_due and (start := await budget.start(io, given)).allowed:
+        return await run_once(io, go, decision, budget.name)
     try:
         if error := budget.too_often(decision, times):
             raise error
         put_offs = PutOffs(times + 1, has_turn=decision.allowed)
         _publish_again(task, _moment(decision, turn, start), put_offs, Refused(start if decision.allowed else decision))
     except Exception:
-        yield from refund_charges(turn and turn.refund)
+        await refund_charges(io, turn and turn.refund)
         raise
     raise Ignore
 
@@ -237,11 +242,23 @@ def _limited_class(kind: Any) -> Any:
     return make_dataclass(kind.__name__, [budget], bases=(_Limited, kind), frozen=True, kw_only=True, slots=True)
 
 
-def _by(runs: Callable[..., Any], steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:
-    """The method that takes these steps, or whose result does when it is awaited."""
+Steps = Callable[[Any, StoreIo, Any, Any], Coroutine[Any, Any, Any]]
+
+
+def _blocking(steps: Steps) -> Callable[..., Any]:
+    """Return the method that runs these steps."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return runs(steps(self, args, kwargs), get_store())
+        return run(steps(self, BlockingIo(get_store()), args, kwargs))
+
+    return method
+
+
+def _awaiting(steps: Steps) -> Callable[..., Any]:
+    """Return the same for an event loop."""
+
+    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await steps(self, LoopIo(get_store()), args, kwargs)
 
     return method
 
@@ -256,43 +273,43 @@ class _Limited:
     func: Any
     takes_context: bool
 
-    def _enqueued(self, args: Any, kwargs: Any) -> Steps[Any]:
+    async def _enqueued(self, io: StoreIo, args: Any, kwargs: Any) -> Any:
         turn, due = None, self
-        if (yield from self.budget.is_queue()):
-            turn = last_turn(limiter.admitted((yield from self.budget.decided((args, kwargs)))))
+        if await self.budget.is_queue(io):
+            turn = last_turn(limiter.admitted(await self.budget.decided(io, (args, kwargs))))
         try:
             if turn is not None:
                 due = self.using(run_after=max(filter(None, (self.run_after, turn.run_after))))
             backend = due.get_backend()  # type: ignore[attr-defined]
             put = {"task": due, "args": args, "kwargs": kwargs}
-            return (yield Step(partial(backend.enqueue, **put), partial(backend.aenqueue, **put)))
+            return await io.call(partial(backend.enqueue, **put), partial(backend.aenqueue, **put))
         except Exception:
-            yield from refund_charges(turn and turn.refund)
+            await refund_charges(io, turn and turn.refund)
             raise
 
-    def _run(self, args: Any, kwargs: Any) -> Steps[Any]:
+    async def _run(self, io: StoreIo, args: Any, kwargs: Any) -> Any:
         call, acall = super().call, super().acall  # type: ignore[misc]
-        go = Step(partial(call, *args, **kwargs), partial(acall, *args, **kwargs))
+        go = partial(io.call, partial(call, *args, **kwargs), partial(acall, *args, **kwargs))
         found, given = running.get(), (args[1:] if self.takes_context else args, kwargs)
         if found is None or found.task.func is not self.func:
-            return (yield from self.budget.called(go, given))
+            return await self.budget.called(io, go, given)
         running.set(None)
-        start, has_turn = PASSED, (yield from self.budget.is_queue())  # reserved when it was enqueued
-        if has_turn and (start := (yield from self.budget.start(given))).allowed:
-            return (yield go)
-        decision = yield from self.budget.decided(given)
+        start, has_turn = PASSED, await self.budget.is_queue(io)  # reserved when it was enqueued
+        if has_turn and (start := await self.budget.start(io, given)).allowed:
+            return await go()
+        decision = await self.budget.decided(io, given)
         if hold := self.budget.slot_awaited(decision):
             raise _wait_as_row(found, Refused(decision), hold, partial(self.budget.has_slot, *given))
         if decision.allowed and not has_turn:
-            return (yield from run_once(go, decision, self.budget.name))
+            return await run_once(io, go, decision, self.budget.name)
         turn = last_turn(decision)
         if error := self.budget.too_often(decision, len(found.worker_ids) - 1):
-            yield from refund_charges(turn and turn.refund)
+            await refund_charges(io, turn and turn.refund)
             raise error
         raise _put_off(found, Refused(start if decision.allowed else decision), _moment(decision, turn, start))
 
-    enqueue, aenqueue = _by(run, _enqueued), _by(arun, _enqueued)  # for its turn; Refused where the queue is full
-    call, acall = _by(run, _run), _by(arun, _run)  # as a worker does
+    enqueue, aenqueue = _blocking(_enqueued), _awaiting(_enqueued)  # for its turn; Refused where the queue is full
+    call, acall = _blocking(_run), _awaiting(_run)  # as a worker does
 
 
 def _wait_as_row(found: Any, error: Refused, hold: HeldUnder, has_slot: Callable[[], bool]) -> Refused:

@@ -67,11 +67,6 @@ def served() -> dict[int, Any]:
     return agent._services
 
 
-def buys(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Units are bought for so many calls at once."""
-    monkeypatch.setattr("django_throttle.core.prepaid.PrepaidBudget.size", lambda budget, cost, *_, **__: number * cost)
-
-
 def commands_to(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every command that the store is given from now on."""
     commands: list[Any] = []

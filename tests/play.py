@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from secrets import token_hex
 from typing import Any
 
 from django_throttle.core import Decision, Lease, Rule
 from django_throttle.core.commands import Charge, charge, settlement
-from django_throttle.core.decide import Flow, refund_charges, settle_charges
+from django_throttle.core.decide import refund_charges, settle_charges
+from django_throttle.core.io import run
 from django_throttle.exceptions import InvalidRule
-from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.limiter import Limiter, decide_fully
 from django_throttle.observe.reports import Report
 from django_throttle.sockets.counters import MAX_DELAY, SocketCounters, decision_of
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 from tests.cases import ANY, Case, Step
 from tests.clock import FrozenClock
 from tests.sockets.guarded import Line, texts
@@ -28,17 +29,20 @@ def play(case: Case, limiter: Any, clock: FrozenClock) -> None:
     script, answer = _script(case, clock), None
     while (call := _next(script, answer)) is not None:
         verb, arguments = call
-        flow = FLOWS.get(verb)
-        answer = run(flow(limiter, *arguments), limiter.store) if flow else getattr(limiter, verb)(*arguments)
+        special = SPECIAL.get(verb)
+        if special:
+            answer = run(special(BlockingIo(limiter.store), limiter, *arguments))
+        else:
+            answer = getattr(limiter, verb)(*arguments)
 
 
 async def aplay(case: Case, limiter: Any, clock: FrozenClock) -> None:
     script, answer = _script(case, clock), None
     while (call := _next(script, answer)) is not None:
         verb, arguments = call
-        flow = FLOWS.get(verb) if isinstance(limiter, Limiter) else None
-        if flow:
-            answer = await arun(flow(limiter, *arguments), limiter.store)
+        special = SPECIAL.get(verb) if isinstance(limiter, Limiter) else None
+        if special:
+            answer = await special(LoopIo(limiter.store), limiter, *arguments)
         else:
             answer = await getattr(limiter, f"a{verb}")(*arguments)
 
@@ -54,26 +58,30 @@ def _charges(limiter: Limiter, ident: str, cost: int) -> tuple[Charge, ...]:
     return tuple(charge(part, ident, cost) for rule in limiter.rules for part in rule.parts)
 
 
-def _lease(limiter: Limiter, ident: str, cost: int) -> Flow[Decision]:
-    return decide_flow(_charges(limiter, ident, cost), limiter.store, socket=True)
+async def _lease(io: StoreIo, limiter: Limiter, ident: str, cost: int) -> Decision:
+    return await decide_fully(io, _charges(limiter, ident, cost), socket=True)
 
 
-def _refund(limiter: Limiter, decision: Decision) -> Flow[bool]:
-    return refund_charges(decision.receipt or (decision.paid and decision.paid.turns))
+async def _refund(io: StoreIo, limiter: Limiter, decision: Decision) -> bool:
+    return await refund_charges(io, decision.receipt or (decision.paid and decision.paid.turns))
 
 
-def _settle(limiter: Limiter, decision: Decision, used: int, call: str) -> Flow[tuple[int, ...]]:
+async def _settle(io: StoreIo, limiter: Limiter, decision: Decision, used: int, call: str) -> tuple[int, ...]:
     receipts = [decision.receipt] if decision.receipt else []
-    return settle_charges(settlement(receipts, lambda _: used, "search", call))
+    return await settle_charges(io, settlement(receipts, lambda _: used, "search", call))
 
 
-def _closed(limiter: Limiter) -> Flow[list[str]]:
-    yield from ()
+async def _closed(io: StoreIo, limiter: Limiter) -> list[str]:
     return [message.lease for message in limiter.store.control.fetch() if message.kind == "close"]
 
 
 # What a limiter has no method for.
-FLOWS: dict[str, Callable[..., Flow[Any]]] = {"lease": _lease, "refund": _refund, "settle": _settle, "closed": _closed}
+SPECIAL: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+    "lease": _lease,
+    "refund": _refund,
+    "settle": _settle,
+    "closed": _closed,
+}
 
 
 def _script(case: Case, clock: FrozenClock) -> Script:

@@ -95,7 +95,7 @@ def beat(clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> None:
     ran.clear()
     monkeypatch.setattr("django_throttle.turns.wall_clock", clock)
     monkeypatch.setattr("django_throttle.tasks.shared_now", lambda: datetime.fromtimestamp(clock(), UTC))
-    monkeypatch.setattr("django_throttle.task_budget.time.sleep", clock.tick)
+    monkeypatch.setattr("django_throttle.stores.base.time.sleep", clock.tick)
 
 
 def test_each_retry_may_be_put_off_as_often(enforce: Enforce, clock: FrozenClock, worker: Worker) -> None:

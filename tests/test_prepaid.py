@@ -16,12 +16,13 @@ from django_throttle.core import Decision, Reason, Rule
 from django_throttle.core.algorithms.base import LONGEST_HOLD
 from django_throttle.core.commands import Charge
 from django_throttle.core.decide import reset_charges
+from django_throttle.core.io import run
 from django_throttle.core.prepaid import SHARE
 from django_throttle.limiter import Limiter
 from django_throttle.local_limits import SWEEP_SECONDS
 from django_throttle.prepaid import give_back
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo
 from tests.callers import SameByEveryKey
 from tests.forks import holds_in_child
 from tests.inside import commands_to
@@ -124,7 +125,7 @@ class TestChanges:
         try:
             warm(limits, 301)
             assert not limits.acquire("everyone").allowed
-            run(reset_charges((Charge(small, "everyone", 0),)), store)
+            run(reset_charges(BlockingIo(store), (Charge(small, "everyone", 0),)))
             wait_until(lambda: limits.acquire("everyone").allowed)
             assert used(store, small) <= 300
         finally:

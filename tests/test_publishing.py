@@ -22,6 +22,7 @@ from django_throttle.channels import ThrottledConsumerMixin, throttled_group_sen
 from django_throttle.conf import conf
 from django_throttle.core import Outcome
 from django_throttle.core.decision import Reason
+from django_throttle.core.io import run
 from django_throttle.exceptions import InvalidIdent, PublishRefused, Refused, StoreError
 from django_throttle.observe import prometheus
 from django_throttle.publishing import GROUP_KEY, groups
@@ -36,7 +37,7 @@ from django_throttle.publishing.groups import (
 )
 from django_throttle.signals import layer_dropped
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo, LoopIo
 from django_throttle.stores.commands import MEMBERS
 from django_throttle.stores.denials import Denials
 from tests.clock import FrozenClock
@@ -333,7 +334,7 @@ class Process:
         self.report = MemberReporter(store, self.members)
 
     def size(self) -> int:
-        return run(MemberCounts(self.members).of(NEWS, self.store), self.store)
+        return run(MemberCounts(self.members).of(BlockingIo(self.store), NEWS))
 
     def join(self, *channels: str) -> None:
         for channel in channels:
@@ -367,18 +368,18 @@ async def test_many_who_ask_ask_once_in_a_second(pair: tuple[Process, Process], 
     store, counts, now = pair[0].store, MemberCounts(pair[1].members), [1000.0]
     pair[0].join("a")
     pair[0].report()
-    asked = commands_to(store, monkeypatch)
+    asked, io = commands_to(store, monkeypatch), LoopIo(store)
     monkeypatch.setattr(groups, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    asking = [asyncio.ensure_future(counts.aof(NEWS, store)) for _ in range(50)]
+    asking = [asyncio.ensure_future(counts.of(io, NEWS)) for _ in range(50)]
     await asyncio.sleep(0)
     asking[0].cancel()
     assert await asyncio.gather(*asking[1:]) == [1] * 49
     now[0] += 0.99
-    assert counts.at_least(NEWS, store) == 1 == await counts.aof(NEWS, store)
+    assert counts.at_least(NEWS, store) == 1 == await counts.of(io, NEWS)
     assert counts.at_least("group:default:other", store) == 0
     assert len(asked) == 1
     now[0] += 0.02
-    assert await counts.aof(NEWS, store) == 1
+    assert await counts.of(io, NEWS) == 1
     assert len(asked) == 2
 
 

@@ -43,8 +43,8 @@ def celery_task(*args: Any, **kwargs: Any) -> str:
 
 
 def enqueued(queue: SiteQueue, task: Any, awaited: bool) -> tuple[str, str]:
-    step = queue.enqueue(task, TURN, [1], {"b": 2}, is_own=False)
-    found = asyncio.run(step.ado()) if awaited else step.do()  # type: ignore[arg-type]
+    enqueue, aenqueue = queue.enqueue(task, TURN, [1], {"b": 2}, is_own=False)
+    found = asyncio.run(aenqueue()) if awaited else enqueue()  # type: ignore[arg-type]
     return queue.place(task, found), found.id
 
 

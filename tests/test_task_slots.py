@@ -224,9 +224,10 @@ def take_slot() -> Any:
 
 def limiter_release(lease: Any) -> None:
     from django_throttle.core.decide import release_lease
-    from django_throttle.stores.base import run
+    from django_throttle.core.io import run
+    from django_throttle.stores.base import BlockingIo
 
-    run(release_lease(lease), get_store())
+    run(release_lease(BlockingIo(get_store()), lease))
 
 
 def work() -> None:

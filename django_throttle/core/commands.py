@@ -1,4 +1,4 @@
-"""Commands that a flow asks of a store, and the store's answers."""
+"""Commands to a store, and the store's answers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class RuleSet:
 
     __slots__ = (
         "counts_bytes", "counts_some", "deferring", "evicts", "has_dampers", "has_leases", "has_prepaid", "is_counted",
-        "is_plain", "is_quiet", "is_settled", "is_straight", "leases", "ones", "owes_nothing", "rules", "warns",
+        "is_plain", "is_prepaid", "is_quiet", "is_settled", "is_straight", "leases", "ones", "owes_nothing", "rules",
+        "warns",
     )  # fmt: skip
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
@@ -64,6 +65,7 @@ class RuleSet:
         self.evicts = any(rule.at_limit != "reject" for rule in rules)
         self.has_dampers = any(rule.is_damper for rule in rules)
         self.has_prepaid = any(rule.prepaid for rule in rules)
+        self.is_prepaid = bool(rules) and all(rule.prepaid for rule in rules)
         self.is_counted = not (self.has_leases or self.has_dampers or self.has_prepaid)
         self.is_settled = any(rule.is_settled for rule in rules)
         self.counts_bytes = any(rule.unit == "bytes" for rule in rules)

@@ -1,19 +1,18 @@
-"""Decisions, refunds and releases: generators that yield store commands and receive replies, for sync and async."""
+"""Decisions, refunds and releases: coroutines that ask the store by the ``io`` that they are handed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from django_throttle.core.commands import (
     Answer,
     Answers,
     Charge,
     Charges,
-    Command,
     Decide,
     DecideLocally,
     Evict,
@@ -42,10 +41,8 @@ from django_throttle.core.decision import (
     plain_decision,
 )
 from django_throttle.core.exceptions import RepeatCommand, StoreError
+from django_throttle.core.io import Io
 from django_throttle.core.rule import Rule
-
-T = TypeVar("T")
-Flow = Generator[Any, Any, T]  # of commands, and of steps that whoever drives it takes
 
 
 def _by_policy(charge: Charge, error: StoreError) -> Outcome | None:
@@ -77,12 +74,12 @@ class LocalCounts(Protocol):
     def decide_all(self, charges: Sequence[Charge], *, commit: bool = True) -> tuple[Outcome, ...]: ...
 
 
-def decide_with_local(
+async def decide_with_local(
     charges: Sequence[Charge],
     commit: bool,
     local_limits: LocalCounts,
-    decide_rest: Callable[[tuple[Charge, ...]], Flow[Decision]],
-) -> Flow[Decision]:
+    decide_rest: Callable[[tuple[Charge, ...]], Awaitable[Decision]],
+) -> Decision:
     """Decide all charges as one: if a damper refuses the call, the store is not asked and nothing is charged."""
     if len(charges) == 1:
         return local_limits.decide_damper(charges[0], commit=commit)
@@ -91,7 +88,7 @@ def decide_with_local(
     decision = conclude(judged)
     if not exact or not decision.allowed:
         return decision
-    rest = yield from decide_rest(exact)
+    rest = await decide_rest(exact)
     ours, theirs = iter(judged), iter(rest.outcomes)
     outcomes = tuple([next(ours if charge.rule.is_damper else theirs) for charge in charges])
     decision = conclude(outcomes, rest.lease, degraded=rest.degraded)
@@ -112,7 +109,8 @@ class Denials(Protocol):
     def note(self, charges: Charges, decision: Decision, epoch: int) -> None: ...
 
 
-def decide_charges(
+async def decide_charges(
+    io: Io,
     charges: Sequence[Charge],
     *,
     commit: bool = True,
@@ -120,7 +118,7 @@ def decide_charges(
     whole: bool = False,
     denials: Denials | None = None,
     local_limits: LocalCounts | None = None,
-) -> Flow[Decision]:
+) -> Decision:
     """Decide all charges as one; without the store, each rule's failure policy decides.
 
     With ``whole`` the receipt has all charges, otherwise those that the answer may correct.
@@ -130,19 +128,19 @@ def decide_charges(
     if not charges.idents:
         return PASSED
     if local_limits is not None and charges.rules.has_dampers:
-        rest = partial(decide_charges, commit=commit, lease=lease, whole=whole, denials=denials)
-        return (yield from decide_with_local(charges, commit, local_limits, rest))
+        rest = partial(decide_charges, io, commit=commit, lease=lease, whole=whole, denials=denials)
+        return await decide_with_local(charges, commit, local_limits, rest)
     remembered = denials if commit else None
     if remembered is not None and remembered.known and (known := remembered.find(charges)) is not None:
         return known
     command, epoch = Decide(charges, commit, lease, whole), 0 if remembered is None else remembered.epoch
     try:
         try:
-            answers = yield command
+            answers = await io.execute(command)
         except RepeatCommand:
-            answers = yield command
+            answers = await io.execute(command)
     except StoreError as error:
-        return (yield from decide_without_store(command, error))
+        return await decide_without_store(io, command, error)
     return concluded(command, answers, remembered, epoch)
 
 
@@ -163,37 +161,38 @@ def passed(command: Decide, answers: Any) -> Decision | None:
     return plain_decision(command, answers) if type(answers) is Answers and answers.fits else None
 
 
-def reset_charges(charges: Sequence[Charge]) -> Flow[int]:
+async def reset_charges(io: Io, charges: Sequence[Charge]) -> int:
     """Make the rates of these charges full again; returns how many keys were removed.
 
     Also has processes forget the refusals that they cache for open sockets of these idents. Raises StoreError.
     """
     if not charges:
         return 0
-    removed: int = yield Reset(charges)
+    removed: int = await io.execute(Reset(charges))
     with suppress(StoreError):  # the control message is sent again later
-        yield SendControl(tuple([ControlMessage(RESET, ident=ident) for ident in {charge.ident for charge in charges}]))
+        idents = {charge.ident for charge in charges}
+        await io.execute(SendControl(tuple([ControlMessage(RESET, ident=ident) for ident in idents])))
     return removed
 
 
-def release_lease(lease: Lease | None) -> Flow[None]:
+async def release_lease(io: Io, lease: Lease | None) -> None:
     """Give a lease back; if the store fails, the agent does so later."""
     if lease is not None:
         with suppress(StoreError):
-            yield Release(lease.id, lease.holds)
+            await io.execute(Release(lease.id, lease.holds))
 
 
-def refund_charges(paid: Refund | None) -> Flow[bool]:
+async def refund_charges(io: Io, paid: Refund | None) -> bool:
     """Give back what a call was charged; False if the store fails: the charge stays."""
     try:
         if paid is not None:
-            yield paid
+            await io.execute(paid)
     except StoreError:
         return False
     return True
 
 
-def decide_without_store(command: Decide, error: StoreError) -> Flow[Decision]:
+async def decide_without_store(io: Io, command: Decide, error: StoreError) -> Decision:
     """Decide by the failure policy of each rule, as the store has failed."""
     by_policy = {charge: _by_policy(charge, error) for charge in command.charges}
     local = tuple([charge for charge, outcome in by_policy.items() if outcome is None])
@@ -204,7 +203,7 @@ def decide_without_store(command: Decide, error: StoreError) -> Flow[Decision]:
     paid = None
     if local or leases:
         locally = Decide(local + leases, command.commit and not refused, command.lease, command.whole)
-        answers = yield DecideLocally(locally)
+        answers = await io.execute(DecideLocally(locally))
         by_policy.update(zip(local, outcomes_of(locally, answers), strict=False))
         paid = Paid(locally, answers, locally=True) if locally.commit else None
     outcomes = tuple(outcome for charge in command.charges if (outcome := by_policy[charge]) is not None)
@@ -225,13 +224,13 @@ def crossings(
     return tuple([crossing for each in charged if each[1].retry == 0 for crossing in _crossed(*each)])
 
 
-def drop_reported(decision: Decision) -> Generator[Command, tuple[bool, ...], Decision]:
+async def drop_reported(io: Io, decision: Decision) -> Decision:
     """The decision without the crossings that some process has reported in this window.
 
     If the store fails, all stay: a share reported twice is better than one that is not reported.
     """
     try:
-        is_first = yield SetOnceKeys(tuple([crossing.once_key for crossing in decision.crossed]))
+        is_first = await io.execute(SetOnceKeys(tuple([crossing.once_key for crossing in decision.crossed])))
     except StoreError:
         return decision
     first = tuple([crossing for crossing, keep in zip(decision.crossed, is_first, strict=True) if keep])
@@ -257,7 +256,9 @@ def _once_key(charge: Charge, answer: Answer, share: float) -> OnceKey:
 TRIES: Final = 3  # evictions for one new socket
 
 
-def decide_and_evict(decide: Callable[[], Flow[Decision]], charges: Sequence[Charge], lease: str) -> Flow[Decision]:
+async def decide_and_evict(
+    io: Io, decide: Callable[[], Awaitable[Decision]], charges: Sequence[Charge], lease: str
+) -> Decision:
     """Decide; if only full rules that evict refuse, evict a socket under each, and decide again.
 
     An eviction gives the slot to the new socket in the same step, so that no other gets it in between. A still newer
@@ -265,25 +266,25 @@ def decide_and_evict(decide: Callable[[], Flow[Decision]], charges: Sequence[Cha
     Where refusals count, the first question charges nothing: the refusal that makes room is none of the client's.
     """
     has_asked = not any(charge.rule.count_denied for charge in charges)
-    decision = yield from (decide() if has_asked else _look(charges))
+    decision = await (decide() if has_asked else _look(io, charges))
     taken: dict[tuple[str, str], None] = {}
     for _ in range(TRIES):
         full = _full(charges, decision)
         if not full or any((charge.rule.id, charge.ident) in taken for charge in full):
             break
-        if not (yield from _evict(full, lease, taken)):
+        if not await _evict(io, full, lease, taken):
             break
-        decision, has_asked = (yield from decide()), True
+        decision, has_asked = await decide(), True
     if not has_asked:
-        decision = yield from decide()
+        decision = await decide()
     if taken and not decision.allowed:
-        yield from release_lease(Lease(lease, tuple(taken)))
+        await release_lease(io, Lease(lease, tuple(taken)))
     return decision
 
 
-def _look(charges: Sequence[Charge]) -> Flow[Decision]:
+async def _look(io: Io, charges: Sequence[Charge]) -> Decision:
     """Ask what the store says of these, and charge nothing; a damper would count the attempt."""
-    return decide_charges([charge for charge in charges if not charge.rule.is_damper], commit=False)
+    return await decide_charges(io, [charge for charge in charges if not charge.rule.is_damper], commit=False)
 
 
 def _full(charges: Sequence[Charge], decision: Decision) -> list[Charge]:
@@ -295,11 +296,11 @@ def _full(charges: Sequence[Charge], decision: Decision) -> list[Charge]:
     return [evicting[pair] for pair in evicting if pair in refusing] if refusing <= evicting.keys() else []
 
 
-def _evict(full: list[Charge], lease: str, taken: dict[tuple[str, str], None]) -> Flow[bool]:
+async def _evict(io: Io, full: list[Charge], lease: str, taken: dict[tuple[str, str], None]) -> bool:
     """Take a slot under each; False when one could not be had. ``taken`` receives what was."""
     with suppress(StoreError):
         for charge in full:
-            if not (yield Evict(charge, lease)):
+            if not await io.execute(Evict(charge, lease)):
                 return False
             taken[charge.rule.id, charge.ident] = None
         return True
@@ -340,20 +341,33 @@ class EarlierCharges:
 NO_CHARGES = EarlierCharges()
 
 
-def decide_and_correct(
-    decided: Flow[Decision], charged: EarlierCharges, rule_named: Callable[[str], Rule | None]
-) -> Flow[Decision]:
+async def decide_and_correct(
+    io: Io,
+    decide: Callable[[], Awaitable[Decision]],
+    charged: EarlierCharges,
+    rule_named: Callable[[str], Rule | None],
+) -> Decision:
     """Decide, and refund what was charged under an ident that has turned out not to be the caller's."""
-    decision = yield from decided
-    if wrong := charged.mistaken(decision.outcomes):
-        receipts = [paid.receipt for paid in charged.paid]
-        for refund in joined([refund_for_idents(receipt, wrong) for receipt in receipts if receipt is not None]):
-            yield from refund_charges(refund)
-        found = [(rule_named(name), ident) for name, ident in wrong]
-        held = {(rule.id, ident) for rule, ident in found if rule is not None and rule.is_concurrency}
-        for lease in charged.leases:
-            yield from release_lease(Lease(lease.id, tuple(hold for hold in lease.holds if hold in held)))
+    decision = await decide()
+    try:
+        if wrong := charged.mistaken(decision.outcomes):
+            await _give_back(io, charged, wrong, rule_named)
+    except BaseException:
+        await release_lease(io, decision.lease)
+        raise
     return decision
+
+
+async def _give_back(
+    io: Io, charged: EarlierCharges, wrong: frozenset[NameAndIdent], rule_named: Callable[[str], Rule | None]
+) -> None:
+    receipts = [paid.receipt for paid in charged.paid]
+    for refund in joined([refund_for_idents(receipt, wrong) for receipt in receipts if receipt is not None]):
+        await refund_charges(io, refund)
+    found = [(rule_named(name), ident) for name, ident in wrong]
+    held = {(rule.id, ident) for rule, ident in found if rule is not None and rule.is_concurrency}
+    for lease in charged.leases:
+        await release_lease(io, Lease(lease.id, tuple(hold for hold in lease.holds if hold in held)))
 
 
 def after_refunds(decision: Decision, refunds: Collection[Refund], *, released: bool = False) -> Decision:
@@ -388,12 +402,12 @@ def _without(charge: Charge | None, outcome: Outcome) -> Outcome:
     return outcome._replace(remaining=remaining, reset_after=0.0 if is_full else until_full / 1_000_000)
 
 
-def settle_charges(settlement: Settle | None) -> Flow[tuple[int, ...]]:
+async def settle_charges(io: Io, settlement: Settle | None) -> tuple[int, ...]:
     """Correct what was charged beforehand; returns the means, none where the store fails: then the reserve stays."""
     if settlement is None:
         return ()
     try:
-        means: tuple[int, ...] = yield settlement
+        means: tuple[int, ...] = await io.execute(settlement)
     except StoreError:
         return ()
     return means

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -14,7 +14,6 @@ from typing import Final
 
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.algorithms.base import multiplied
-from django_throttle.core.decide import Flow
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.core.exceptions import InvalidOverride, InvalidRule
 from django_throttle.core.key import KEY_KINDS, ident_tag
@@ -178,11 +177,11 @@ def block_outcomes(rules: Iterable[Rule], ranked: Sequence[Override], apply: App
     return tuple(blocks)
 
 
-def decide_blocked(blocks: tuple[Outcome, ...], charges: Flow[Decision]) -> Flow[Decision]:
+async def decide_blocked(blocks: tuple[Outcome, ...], decide: Callable[[], Awaitable[Decision]]) -> Decision:
     """Refuse a blocked call without the store; if all blocks only record, decide its charges too."""
     if any(not block.shadow for block in blocks):
         return conclude(blocks)
-    decision = yield from charges
+    decision = await decide()
     return decision._replace(outcomes=decision.outcomes + blocks)
 
 

@@ -10,7 +10,7 @@ from math import ceil, inf
 from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.commands import Answer, Charge, Decide, Paid, PastCharge, passes
+from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, passes
 from django_throttle.core.decide import crossings
 from django_throttle.core.decision import Crossing, Decision, PaidDecision, conclude, outcomes_of
 from django_throttle.core.rule import Rule
@@ -28,32 +28,18 @@ LONGEST: Final = 1.0  # seconds that a refusal is repeated at most, so that a bu
 
 
 class Purchase:
-    """Units that one command has charged, and ``left`` of them; ``until`` then they may be spent.
+    """Units that one command has charged, and ``left`` of them; ``until`` then they may be spent."""
 
-    ``turn`` is when a queue comes to the first of them that is left, None where nobody waits.
-    """
+    __slots__ = ("is_over", "left", "paid", "until")
 
-    __slots__ = ("is_over", "left", "paid", "turn", "until")
-
-    def __init__(self, paid: PastCharge, until: float, turn: float | None) -> None:
-        self.paid, self.until, self.turn = paid, until, turn
+    def __init__(self, paid: PastCharge, until: float) -> None:
+        self.paid, self.until = paid, until
         self.left = paid.charge.cost
         self.is_over = False  # what was left is refunded, so what a call gives back later is refunded by itself
 
-    def take(self, cost: int, now: float) -> Taken:
+    def take(self, cost: int) -> Taken:
         self.left -= cost
-        if (turn := self.turn) is None:
-            return Taken(self, cost)
-        self.turn = turn + self.paid.charge.rule.plan.drain_us(cost) / 1_000_000
-        return Taken(self, cost, max(0.0, turn - now), turn, self.turn)
-
-    def put_back(self, taken: Taken) -> bool:
-        """What a call took is here again; False where it had a turn in a queue, and others have later ones."""
-        if taken.ends != self.turn:
-            return False
-        self.left += taken.cost
-        self.turn = taken.turn
-        return True
+        return Taken(self, cost)
 
     def part(self, cost: int) -> PastCharge:
         """The charge of so many of them, by which these can be refunded."""
@@ -61,16 +47,10 @@ class Purchase:
 
 
 class Taken(NamedTuple):
-    """Units of one purchase that a call takes; ``wait`` is how many seconds until their turn.
-
-    In a queue they have their ``turn`` then, and the next units have theirs when that ``ends``.
-    """
+    """Units of one purchase that a call takes."""
 
     purchase: Purchase
     cost: int
-    wait: float = 0.0
-    turn: float | None = None
-    ends: float | None = None
 
 
 class Refusal(NamedTuple):
@@ -119,7 +99,7 @@ class PrepaidBudget:
         live = [one for one in self._purchases if now < one.until]
         for one in live:
             if one.left >= cost:
-                if self.rule.is_shadow or one.turn is not None:
+                if self.rule.is_shadow:
                     return None
                 self._paying, self._until = one, min([each.until for each in live])
                 self._elsewhere = sum([each.left for each in live]) - one.left
@@ -138,20 +118,16 @@ class PrepaidBudget:
         taken = []
         for one in self._purchases:
             if now < one.until and (some := min(one.left, cost)):
-                taken.append(one.take(some, now))
+                taken.append(one.take(some))
                 cost -= some
         return taken
 
     def held(self, now: float) -> int:
         return sum([one.left for one in self._purchases if now < one.until])
 
-    def answer(self, now: float, taken: Sequence[Taken] = ()) -> Answer:
-        """How the budget stands, as far as this process knows: with what it holds; a queue as of their turn."""
-        reset = max(0, round((self._resets_at - now) * 1_000_000))
-        if self.rule.is_queue and taken:
-            cost, wait = sum([one.cost for one in taken]), max([one.wait for one in taken])
-            reset = round(wait * 1_000_000) + ceil(self.rule.plan.drain_us(cost))
-        return Answer(0, self.known_left + self.held(now), reset)
+    def answer(self, now: float) -> Answer:
+        """How the budget stands, as far as this process knows: with what it holds."""
+        return Answer(0, self.known_left + self.held(now), max(0, round((self._resets_at - now) * 1_000_000)))
 
     def refusal(self, cost: int, now: float) -> Answer | None:
         """The store's last refusal, as it reads now, where it need not be asked again or may not be yet."""
@@ -173,16 +149,13 @@ class PrepaidBudget:
             return 0.0
         return max(0.0, self._asks_at - now - (MOST_ASKED - 1) / ASKED_A_SECOND)
 
-    def size(self, cost: int, now: float, *, is_exact: bool = False) -> int:
-        """Return how much to buy for a call of this cost: by the demand since the last purchase, and by what is left.
-
-        Only the cost itself where it ``is_exact``.
-        """
+    def size(self, cost: int, now: float) -> int:
+        """Return how much to buy for a call of this cost: by the demand since the last purchase, and what is left."""
         since, demand = now - self._asked_at, self.demand
         self._asked_at, self.demand = now, 0
         plan = self.rule.plan
         wanted = room = cost
-        if since <= PERIOD and plan.hold and not is_exact:
+        if since <= PERIOD and plan.hold:
             ahead = min(AHEAD, plan.hold / 1_000_000)
             wanted = min(ceil(demand / max(since, 0.001) * ahead), GROWTH * self._size)
             room = min(_most_of(self.known_left + self._refilled(since)), plan.limit // SHARE - self.held(now))
@@ -209,13 +182,11 @@ class PrepaidBudget:
 
     def bought(self, cost: int, answer: Answer, sent_at: float) -> Purchase:
         """The store has charged this. Units may be spent for as long as they count there, by the time it was sent."""
-        plan, lasts, turn = self.rule.plan, self.rule.plan.hold, None
-        if plan.begins_afresh:
+        lasts = self.rule.plan.hold
+        if self.rule.plan.begins_afresh:
             lasts = min(lasts, answer.reset)
-        if self.rule.is_queue:
-            turn = sent_at + plan.turn_after(answer.reset, cost) / 1_000_000
         paid = PastCharge(Charge(self.rule, self.ident, cost), answer.at, answer.reset)
-        purchase = Purchase(paid, sent_at + (lasts - 1) / 1_000_000, turn)  # a microsecond less, for the roundings
+        purchase = Purchase(paid, sent_at + (lasts - 1) / 1_000_000)  # a microsecond less, for the roundings
         self._purchases.append(purchase)
         self.look_again()
         self.note(answer, sent_at)
@@ -223,9 +194,9 @@ class PrepaidBudget:
         return purchase
 
     def refused(self, cost: int, answer: Answer, sent_at: float) -> None:
-        """The store has refused this cost. Where each refusal is to be counted, it is asked as often as it may be."""
+        """The store has refused this cost."""
         wait = LONGEST if answer.retry == NEVER else min(answer.retry / 1_000_000, LONGEST)
-        self._refusal = Refusal(answer, cost, sent_at, sent_at + (0.0 if self.rule.count_denied else wait))
+        self._refusal = Refusal(answer, cost, sent_at, sent_at + wait)
         self.note(answer, sent_at)
         self._is_scarce = True
 
@@ -274,20 +245,18 @@ class Wanted(NamedTuple):
 class Claim:
     """What one call takes of prepaid budgets, by the places of its charges.
 
-    ``answers`` are how these budgets stand then, ``refused`` those that refuse. A claim that ``waits`` is not refused
-    only because this process may not ask yet.
+    ``answers`` are how these budgets stand then, ``refused`` those that refuse.
     """
 
-    __slots__ = ("answers", "charges", "crossed", "has_ended", "paid", "refused", "taken", "waits")
+    __slots__ = ("answers", "charges", "crossed", "has_ended", "refused", "taken")
 
-    def __init__(self, charges: tuple[Charge, ...], *, waits: bool = False) -> None:
-        self.charges, self.waits = charges, waits
+    def __init__(self, charges: tuple[Charge, ...]) -> None:
+        self.charges = charges
         self.taken: dict[int, list[Taken]] = {}
         self.refused: dict[int, Answer] = {}
         self.answers: dict[int, Answer] = {}
         self.crossed: tuple[Crossing, ...] = ()
         self.has_ended = False  # nobody waits for it any more
-        self.paid: Paid | None = None  # where it was charged by itself, without a purchase
 
     @property
     def is_refused(self) -> bool:
@@ -312,12 +281,12 @@ class Claim:
                 self.taken[place] = taken
             elif (refusal := budget.refusal(charge.cost, now)) is not None:
                 self.refused[place] = refusal
-            elif not self.waits and (pause := budget.pause(now)):
+            elif pause := budget.pause(now):
                 self.refused[place] = budget.answer(now)._replace(retry=ceil(pause * 1_000_000))
             else:
                 lacking.append(Wanted(budget, place, charge.cost))
         if self.is_refused or not lacking:
-            self.answers = {place: budgets[place].answer(now, taken) for place, taken in self.taken.items()}
+            self.answers = {place: budgets[place].answer(now) for place in self.taken}
         return [] if self.is_refused else lacking
 
 
@@ -328,9 +297,7 @@ class Buying:
 
     def __init__(self, claim: Claim, wanted: list[Wanted], now: float) -> None:
         self.claim, self.wanted = claim, wanted
-        # A purchase that is refused counts as a refused call: nothing but the call itself may be too much.
-        counts_denied = any(one.budget.rule.count_denied for one in wanted)
-        self.sizes = [one.budget.size(one.cost, now, is_exact=counts_denied) for one in wanted]
+        self.sizes = [one.budget.size(one.cost, now) for one in wanted]
 
     def command(self, now: float) -> Decide:
         for one in self.wanted:
@@ -347,7 +314,7 @@ class Buying:
         self.sizes = [one.budget.smaller(one.cost, said.remaining) if said.retry else size for one, size, said in sized]
         return True
 
-    def settle(self, command: Decide, answers: Sequence[Answer], sent_at: float, now: float) -> list[Purchase]:
+    def settle(self, command: Decide, answers: Sequence[Answer], sent_at: float) -> list[Purchase]:
         """Adopt the store's answers; returns the purchases. The claim has its own units, however long that took."""
         granted = all(map(passes, command.charges, answers))
         purchases = []
@@ -361,7 +328,7 @@ class Buying:
                 purchase = budget.bought(charge.cost, answer, sent_at)
                 purchases.append(purchase)
                 if not self.claim.has_ended:
-                    self.claim.taken[place] = [purchase.take(cost, now)]
+                    self.claim.taken[place] = [purchase.take(cost)]
         if granted:
             self.claim.crossed += crossings(command.charges, tuple(answers), outcomes_of(command, tuple(answers)))
         return purchases

@@ -25,8 +25,8 @@ from django_throttle.http.finalize import (
     afinish,
     afinish_failed,
     arelease,
+    finish,
     finish_failed,
-    finish_flow,
     run_soon,
     status_of_error,
 )
@@ -127,7 +127,7 @@ def _finish_response(request: HttpRequest, state: RequestState, finalized: Any, 
     except BaseException as error:
         _finish_failed(request, error)
         raise
-    if owed := finish_flow(request, response, state):
+    if owed := finish(request, response, state):
         run_soon(owed)
     state.begin_again()
     return response

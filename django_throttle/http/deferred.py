@@ -35,8 +35,9 @@ from django.views.decorators.http import require_safe
 from django_throttle import limiter, rulebook, task_slots
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason
-from django_throttle.core.decide import Flow, refund_charges
+from django_throttle.core.decide import refund_charges
 from django_throttle.core.decision import conclude
+from django_throttle.core.io import Io
 from django_throttle.http.problem_details import wait_in_words
 from django_throttle.http.refusal import prefers_html, refusal
 from django_throttle.http.request_state import RequestState, django_request, state_of
@@ -45,7 +46,6 @@ from django_throttle.identity import HttpWho
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.site_queues import DONE, FAILED, QUEUED, UNKNOWN, Found, deferred_to, queue_named, queue_of
-from django_throttle.stores.base import Step, Steps
 from django_throttle.task_budget import budget_of, takes_slot
 from django_throttle.turns import Turn, position
 
@@ -108,14 +108,14 @@ class Deferral:
             logger.error(PASSED_BY, self.rule, self.guard)
         return self.guard is None and request.method not in NEVER_DEFERRED
 
-    def lined_up(
-        self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any], facts: Facts, refused: Decision
-    ) -> Steps[HttpResponse]:
+    async def lined_up(
+        self, io: Io, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any], facts: Facts, refused: Decision
+    ) -> HttpResponse:
         """The 202 of a call that has found no slot, and its task enqueued to wait for one; 429 where too many wait."""
         request = django_request(who.subject)
         if self._may_defer(request):
             line_up = partial(self._line_up, who, args, kwargs)
-            found = yield Step(line_up, lambda: sync_to_async(line_up)())  # noqa: PLW0108
+            found = await io.call(line_up, lambda: sync_to_async(line_up)())  # noqa: PLW0108
             if found is not None:
                 pages, enqueued, place = found
                 queue, now = queue_of(self.task), wall_clock()
@@ -123,7 +123,7 @@ class Deferral:
                     queue.name, queue.place(self.task, enqueued), enqueued.id, self.rule, now, now, self.show_result
                 )
                 return later.response(who.subject, Found(QUEUED), pages + later.token(who), now, 202, place)
-        yield limiter.report(facts, refused)
+        await limiter.report(io, facts, refused)
         return refusal(request, refused)
 
     def _line_up(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Any, int] | None:
@@ -143,7 +143,9 @@ class Deferral:
             task_slots.call_next(hold)
         return pages, *found
 
-    def answered(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Steps[HttpResponse | None]:
+    async def answered(
+        self, io: Io, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> HttpResponse | None:
         """The 202 where the call's turn has yet to come, and the task enqueued for it; None where it is due.
 
         A call that must not be deferred is refused instead. Whatever keeps the task from being enqueued is raised, and
@@ -155,18 +157,18 @@ class Deferral:
         if turn is None:
             return None
         if not self._may_defer(request):
-            yield from _give_back(state, turn)
+            await _give_back(io, state, turn)
             decision = _refused(turn)
             state.note(decision)
             return refusal(request, decision)
         asked = partial(self._asked_of_turn, turn, who, args, kwargs)
         try:
             # Wrapping takes longer than what is asked: only on an event loop.
-            pages, (given, named), is_own = yield Step(asked, lambda: sync_to_async(asked)())  # noqa: PLW0108
+            pages, (given, named), is_own = await io.call(asked, lambda: sync_to_async(asked)())  # noqa: PLW0108
             queue = queue_of(self.task)
-            enqueued = yield queue.enqueue(self.task, turn, given, named, is_own=is_own)
+            enqueued = await io.call(*queue.enqueue(self.task, turn, given, named, is_own=is_own))
         except Exception:
-            yield from _give_back(state, turn)
+            await _give_back(io, state, turn)
             raise
         place, now = queue.place(self.task, enqueued), wall_clock()
         later = Later(queue.name, place, enqueued.id, turn.rule, turn.at, now, self.show_result)
@@ -198,9 +200,9 @@ class Deferral:
         raise TypeError(f"the payload of a call that rule {self.rule!r} defers is {wanted}, not {type(made).__name__}")
 
 
-def _give_back(state: RequestState, turn: Turn) -> Flow[None]:
+async def _give_back(io: Io, state: RequestState, turn: Turn) -> None:
     state.forget([(turn.rule, turn.ident)])
-    yield from refund_charges(turn.refund)
+    await refund_charges(io, turn.refund)
 
 
 def _refused(turn: Turn) -> Decision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -20,7 +20,7 @@ from django.utils import timezone
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.commands import Paid, Refund
-from django_throttle.core.decide import Flow, after_refunds, refund_charges
+from django_throttle.core.decide import after_refunds, refund_charges
 from django_throttle.core.headers import (
     EPOCH,
     NAMED,
@@ -32,6 +32,7 @@ from django_throttle.core.headers import (
     visible,
     x_rate_limit,
 )
+from django_throttle.core.io import Io, run
 from django_throttle.core.options import CANCELLED
 from django_throttle.event_loop import is_on_event_loop, spawn
 from django_throttle.http.request_costs import close_meter, watch_stream
@@ -40,7 +41,7 @@ from django_throttle.http.slots import hold_until_closed, release_slots
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.measured import settle
 from django_throttle.stores import get_store
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo
 
 _STATUSES: Final = (
     (Http404, HTTPStatus.NOT_FOUND),
@@ -68,14 +69,15 @@ def status_of_error(error: BaseException) -> int | None:
 logger = logging.getLogger("django_throttle")
 
 Response = TypeVar("Response")
+Owed = Callable[[Io], Coroutine[Any, Any, None]]  # refunds, releases and settles
 
 _log_throttle: Final = LogThrottle()
 
 
 async def afinish(request: HttpRequest, response: Response) -> Response:
     """Finish a request on an event loop, and do what is then owed."""
-    if owed := finish_flow(request, response, state_of(request)):
-        await arun(owed, get_store())
+    if owed := finish(request, response, state_of(request)):
+        await owed(LoopIo(get_store()))
     return response
 
 
@@ -87,7 +89,7 @@ def finish_failed(request: HttpRequest, status: int | None) -> None:
     state = state_of(request)
     state.has_finisher = False
     refunds = state.take_refunds(CANCELLED if status is None else status)
-    run(_end(request, state, refunds), get_store())
+    run(_end(request, state, refunds, BlockingIo(get_store())))
 
 
 async def afinish_failed(request: HttpRequest, status: int | None) -> None:
@@ -99,8 +101,8 @@ async def afinish_failed(request: HttpRequest, status: int | None) -> None:
     await asyncio.wait({spawn(sync_to_async(finish_failed)(request, status))})
 
 
-def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flow[None] | None:
-    """Add the header fields; returns what is then owed: refunds of charges that this status does not count, and slots.
+def finish(request: HttpRequest, response: Any, state: RequestState) -> Owed | None:
+    """Add the header fields; return what is then owed: refunds of charges that this status does not count, and slots.
 
     A second time changes nothing. A response that streams holds its slots until it is closed. What is no response
     yet, because a framework is to make one of it, is a success unless it has another status.
@@ -112,7 +114,7 @@ def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flo
     if state.has_charged or state.paid_apart:
         state.end_charging()
     if not isinstance(response, HttpResponseBase):
-        return _end(request, state, refunds)
+        return partial(_end, request, state, refunds)
     if decisions := state.decisions:
         if state.refunds or state.is_refused:  # then they read as the answer has left them
             decisions = tuple([after_refunds(one, state.refunds, released=state.is_refused) for one in decisions])
@@ -126,7 +128,7 @@ def finish_flow(request: HttpRequest, response: Any, state: RequestState) -> Flo
         _measure_until_closed(request, response, state)
     if state.slots and response.streaming:
         hold_until_closed(request, response, state.take_slots())
-    return _refund_and_release(state, refunds) if state.slots or refunds else None
+    return partial(_refund_and_release, state, refunds) if state.slots or refunds else None
 
 
 def _put_plain(decision: Decision, is_known: Callable[[], bool], headers: Any) -> bool:
@@ -197,7 +199,7 @@ class _Closing:
         answer = self.response()
         close_meter(self.state, answer)
         if self.state.unsettled:
-            run_soon(_settle(self.request(), self.state, answer))
+            run_soon(partial(_settle, self.request(), self.state, answer))
 
     def close_request(self) -> None:
         """What the request calls in place of its own ``close``."""
@@ -211,39 +213,39 @@ class _Closing:
         return partial, (len, ())  # which does nothing
 
 
-def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Refund]) -> Flow[None]:
+async def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Refund], io: Io) -> None:
     """All that is owed where there will be no response to be closed."""
     state.route = getattr(request, "resolver_match", None), request.method  # Ninja's test client has no match
     close_meter(state)
-    yield from _refund_and_release(state, refunds)
-    yield from _settle(request, state, None)
+    await _refund_and_release(state, refunds, io)
+    await _settle(request, state, None, io)
 
 
-def run_soon(owed: Flow[None]) -> None:
-    """Run what is owed; where an event loop runs, which must not be blocked, soon after."""
+def run_soon(owed: Owed) -> None:
+    """Do what is owed; where an event loop runs, which must not be blocked, soon after."""
     if is_on_event_loop():
-        spawn(arun(owed, get_store()))
+        spawn(owed(LoopIo(get_store())))
     else:
-        run(owed, get_store())
+        run(owed(BlockingIo(get_store())))
 
 
 async def arelease(request: HttpRequest) -> None:
     """Release the request's slots alone."""
-    await arun(release_slots(state_of(request).take_slots()), get_store())
+    await release_slots(LoopIo(get_store()), state_of(request).take_slots())
 
 
-def _settle(request: HttpRequest | None, state: RequestState, response: Any) -> Flow[None]:
+async def _settle(request: HttpRequest | None, state: RequestState, response: Any, io: Io) -> None:
     owed, state.unsettled = state.unsettled, ()
     found = [one.receipt if isinstance(one, Paid) else one for one in owed]
     if receipts := [receipt for receipt in found if receipt is not None]:
         scope = state.facts.scope if state.facts else ""
-        yield from settle(receipts, scope, state.meter, state.spending.end(receipts), (request, response))
+        await settle(io, receipts, scope, state.meter, state.spending.end(receipts), (request, response))
 
 
-def _refund_and_release(state: RequestState, refunds: Sequence[Refund]) -> Flow[None]:
-    yield from release_slots(state.take_slots())
+async def _refund_and_release(state: RequestState, refunds: Sequence[Refund], io: Io) -> None:
+    await release_slots(io, state.take_slots())
     for refund in refunds:
-        done = yield from refund_charges(refund)
+        done = await refund_charges(io, refund)
         if not done and _log_throttle.due("refund"):
             logger.warning(
                 "Redis does not answer: calls that count_on or refund_on excludes, or that another rule refused, could "

@@ -1,15 +1,13 @@
 """Serves a request for the doors of HTTP, written once for sync and async: decides, answers or refuses, finishes.
 
-A coroutine, which a synchronous door runs to its end at once: then the way to a view costs no step of a generator.
-
 Bytes that a view reads from the server's own input, past Django's request, are charged here too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
 
@@ -17,15 +15,14 @@ from django_throttle import limiter
 from django_throttle.call_facts import Facts, Who
 from django_throttle.core import Decision
 from django_throttle.core.decide import NO_CHARGES
+from django_throttle.core.io import Io
 from django_throttle.exceptions import Refused
-from django_throttle.http.finalize import afinish_failed, finish_failed, finish_flow, status_of_error
+from django_throttle.http.finalize import afinish_failed, finish, finish_failed, status_of_error
 from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import RequestState, state_of
 from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Steps, arun, run
-
-T = TypeVar("T")
+from django_throttle.stores.base import BlockingIo, LoopIo
 
 WSGI_INPUT: Final = "wsgi.input"
 # Where a view asks for everything at once, this much is read, and charged, at a time.
@@ -93,13 +90,13 @@ async def serve(
     who: Who,
     decide: Callable[[HttpRequest, Any, RequestState], Any],
     view: Callable[[HttpRequest], Any],
-    instead: Steps[HttpResponse | None] | None = None,
+    instead: Callable[[Io], Awaitable[HttpResponse | None]] | None = None,
     *,
     awaits: bool,
 ) -> Any:
     """Answer a request by its ``view``, or refuse it; the first door that it comes to finishes it.
 
-    Where it ``awaits``, what ``decide`` and ``view`` return is awaited; else nothing is, and ``at_once`` returns the
+    Where it ``awaits``, what ``decide`` and ``view`` return is awaited; else nothing is, and ``run`` returns the
     response. ``decide`` returns the facts of the call of this caller, and the decision. A refusal that the view lets
     pass, of something it called, is one of the request. ``instead`` may answer an allowed request in the view's place.
     """
@@ -111,7 +108,7 @@ async def serve(
         call, decision = await decide(request, who, state) if awaits else decide(request, who, state)
         response = refusal_by_rules(request, state, call, decision)
         if response is None and instead is not None:
-            response = await arun(instead, get_store()) if awaits else run(instead, get_store())
+            response = await instead((LoopIo if awaits else BlockingIo)(get_store()))
         if response is None:
             response = await view(request) if awaits else view(request)
     except Refused as error:
@@ -124,8 +121,8 @@ async def serve(
         elif finishes:
             finish_failed(request, status_of_error(error))
         raise
-    if finishes and (owed := finish_flow(request, response, state)):
-        _ = await arun(owed, get_store()) if awaits else run(owed, get_store())
+    if finishes and (owed := finish(request, response, state)):
+        await owed((LoopIo if awaits else BlockingIo)(get_store()))
     return response
 
 
@@ -135,19 +132,6 @@ def refusal_by_rules(request: HttpRequest, state: RequestState, call: Facts, dec
     if state.byte_facts:
         meter_input(request, call.size)
     return None if decision.allowed else refusal(request, decision)
-
-
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that awaits nothing but others like it; a synchronous door calls this."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-    except RuntimeError as error:
-        if isinstance(error.__cause__, StopIteration):  # the view's own, of which Python has made a RuntimeError
-            raise error.__cause__ from None
-        raise
-    raise RuntimeError("a synchronous door awaits nothing")
 
 
 def refusal_of_error(request: HttpRequest, error: Refused) -> HttpResponse:

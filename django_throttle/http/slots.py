@@ -13,11 +13,12 @@ from asgiref.sync import SyncToAsync
 from django.http import StreamingHttpResponse
 
 from django_throttle.connections.leases import Leases
-from django_throttle.core.decide import Flow, release_lease
+from django_throttle.core.decide import release_lease
 from django_throttle.core.decision import Lease
+from django_throttle.core.io import Io, run
 from django_throttle.event_loop import is_on_event_loop, spawn
 from django_throttle.stores import get_store
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo
 
 
 class Slot:
@@ -43,10 +44,10 @@ class Slot:
     __del__ = drop
 
 
-def release_slots(slots: Sequence[Slot]) -> Flow[None]:
+async def release_slots(io: Io, slots: Sequence[Slot]) -> None:
     """Give back what these hold; a second time changes nothing."""
     for slot in slots:
-        yield from release_lease(slot.take())
+        await release_lease(io, slot.take())
 
 
 def hold_until_closed(request: Any, response: Any, slots: Sequence[Slot]) -> None:
@@ -83,9 +84,9 @@ async def _ato_the_end(content: AsyncIterator[bytes], slots: Sequence[Slot]) -> 
         async for part in content:
             yield part
     except BaseException:  # also where the event loop ends it; a second cancellation does not end this
-        await asyncio.wait({spawn(arun(release_slots(slots), get_store()))})
+        await asyncio.wait({spawn(release_slots(LoopIo(get_store()), slots))})
         raise
-    await arun(release_slots(slots), get_store())
+    await release_slots(LoopIo(get_store()), slots)
 
 
 def _drop_with_request(slots: Sequence[Slot]) -> None:
@@ -128,8 +129,8 @@ def _close_request(request: weakref.ref[Any], close: Callable[[], None] | None, 
             type(found).close(found)
     finally:
         for lease in leases:  # a second time changes nothing
-            run(release_lease(lease), get_store())
+            run(release_lease(BlockingIo(get_store()), lease))
 
 
 def _release(slots: Sequence[Slot]) -> None:
-    run(release_slots(slots), get_store())
+    run(release_slots(BlockingIo(get_store()), slots))

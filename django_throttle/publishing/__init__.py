@@ -12,16 +12,17 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_throttle import limiter, observe, rulebook
+from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts, Who
 from django_throttle.core.decision import Decision, conclude
+from django_throttle.core.io import run
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import PublishRefused, needs_extra
 from django_throttle.identity import HttpWho, combined, who_of
 from django_throttle.publishing.groups import CountingLayer, counts_publications, group_ident, member_counts
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import get_store
-from django_throttle.stores.base import Step, Steps, Store, arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo
 
 GROUP_KEY: Final = "django_throttle.publishing.group"
 
@@ -80,7 +81,7 @@ async def throttled_group_send(
     the name of the group unless another is given; ``layer`` is a channel layer or its alias, the default one when
     None. What the layer fails to send, or drops as its capacity is reached, stays charged.
     """
-    send = await arun(_charged(group, message, publisher, scope, layer), get_store())
+    send = await _charged(LoopIo(get_store()), group, message, publisher, scope, layer)
     await send()
 
 
@@ -88,26 +89,27 @@ def throttled_group_send_sync(
     group: str, message: dict[str, Any], *, publisher: Any, scope: str | None = None, layer: Any = None
 ) -> None:
     """The same for synchronous code: views, tasks and synchronous consumers."""
-    async_to_sync(run(_charged(group, message, publisher, scope, layer), get_store()))()
+    async_to_sync(run(_charged(BlockingIo(get_store()), group, message, publisher, scope, layer)))()
 
 
-def _charged(group: str, message: dict[str, Any], publisher: Any, scope: str | None, layer: Any) -> Steps[Any]:
+async def _charged(
+    io: StoreIo, group: str, message: dict[str, Any], publisher: Any, scope: str | None, layer: Any
+) -> Any:
     """What sends the message, once it is charged; raises PublishRefused."""
     channel_layer, alias = _layer(layer)
     if (check := getattr(channel_layer, "require_valid_group_name", None)) is not None:
         check(group)  # raises TypeError, before anything is charged
-    who = yield Step(partial(who_of, publisher), partial(_awho_of, publisher))
-    who, store, members = Publisher(who, group_ident(alias, group)), get_store(), 0
-    snapshot = yield Step(rulebook.current, rulebook.acurrent)
+    found = await io.call(partial(who_of, publisher), partial(_awho_of, publisher))
+    who, store, members = Publisher(found, group_ident(alias, group)), io.store, 0
+    snapshot = await io.call(rulebook.current, rulebook.acurrent)
     if counts_publications(snapshot):
         least = _facts(who, scope or group, member_counts.at_least(who.group, store))
         if decision := _known_refusal(snapshot, least, store):
-            yield Step(partial(observe.tell, least, decision), partial(observe.atell, least, decision))
+            await limiter.report(io, least, decision)
             raise PublishRefused(decision, group, least.cost - 1)
-        ask = partial(run, member_counts.of(who.group, store), store)
-        members = yield Step(ask, partial(member_counts.aof, who.group, store))
+        members = await member_counts.of(io, who.group)
     facts = _facts(who, scope or group, members)
-    decision = yield Step(partial(limiter.decide, facts), partial(limiter.adecide, facts))
+    decision = await io.call(partial(limiter.decide, facts), partial(limiter.adecide, facts))
     if not decision.allowed:
         raise PublishRefused(decision, group, members)
     return partial(channel_layer.group_send, group, message)

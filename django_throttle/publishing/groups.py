@@ -14,11 +14,11 @@ from typing import Any, Final, NamedTuple
 from django_throttle import observe, rulebook
 from django_throttle.conf import conf
 from django_throttle.core.commands import CountMembers
-from django_throttle.core.decide import Flow
+from django_throttle.core.io import run
 from django_throttle.event_loop import spawn
 from django_throttle.exceptions import StoreError
 from django_throttle.lifecycle import in_child
-from django_throttle.stores.base import Store, arun
+from django_throttle.stores.base import Store, StoreIo
 from django_throttle.stores.commands import tell_calls
 from django_throttle.stores.failures import errors_of, raise_first
 from django_throttle.stores.redis import RedisStore
@@ -91,32 +91,34 @@ class MemberCounts:
     def __init__(self, own: LocalMembers = members) -> None:
         self.own = own
         self._remote: dict[str, RemoteMembers] = {}
-        self._asking: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[int]] = {}
+        self._asking: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[RemoteMembers]] = {}
 
-    def of(self, group: str, store: Store) -> Flow[int]:
-        """The number of members; raises nothing of the store's."""
-        now, remote = time.monotonic(), self._fresh(group, store)
+    async def of(self, io: StoreIo, group: str) -> int:
+        """Return the number of members; on an event loop those who ask at the same time ask once. Raises nothing."""
+        remote = self._fresh(group, io.store)
         if remote is None:
-            try:
-                count = (yield CountMembers(group, self.own.process, conf().PROCESS_TTL)) or 0
-            except StoreError:
-                before = self._remote.get(group)
-                count = before.members if before is not None and before.store is store else 0
-            if len(self._remote) >= MAX_GROUPS:
-                self._remote.clear()
-            remote = self._remote[group] = RemoteMembers(store, count, now + REMEMBERED_SECONDS)
+            remote = await io.call(lambda: run(self._ask(io, group)), lambda: self._ask_together(io, group))
         return self.own.count(group) + remote.members
 
-    async def aof(self, group: str, store: Store) -> int:
-        """The same on an event loop, where those who ask at the same time ask once."""
-        if self._fresh(group, store):
-            return await arun(self.of(group, store), store)
+    async def _ask_together(self, io: StoreIo, group: str) -> RemoteMembers:
         here = (asyncio.get_running_loop(), group)
         asking = self._asking.get(here)
         if asking is None:
-            asking = self._asking[here] = spawn(arun(self.of(group, store), store))
+            asking = self._asking[here] = spawn(self._ask(io, group))
             asking.add_done_callback(lambda _: self._asking.pop(here, None))
         return await asyncio.shield(asking)  # whoever stops waiting leaves it to the others
+
+    async def _ask(self, io: StoreIo, group: str) -> RemoteMembers:
+        now, store = time.monotonic(), io.store
+        try:
+            count = (await io.execute(CountMembers(group, self.own.process, conf().PROCESS_TTL))) or 0
+        except StoreError:
+            before = self._remote.get(group)
+            count = before.members if before is not None and before.store is store else 0
+        if len(self._remote) >= MAX_GROUPS:
+            self._remote.clear()
+        remote = self._remote[group] = RemoteMembers(store, count, now + REMEMBERED_SECONDS)
+        return remote
 
     def at_least(self, group: str, store: Store) -> int:
         """The number of members as far as it is known here, without asking."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
 
 from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, Settle
-from django_throttle.core.decide import Flow
 from django_throttle.core.edits import period, takeovers
+from django_throttle.core.io import Io
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import RepeatCommand, StoreError
 from django_throttle.lifecycle import in_child
@@ -103,18 +103,18 @@ def _due(charges: Iterable[Charge], now: float) -> Iterator[Due]:
                 yield Due(edit, charge)
 
 
-def carry_first(found: Iterable[Due], decide: Callable[[], Flow[T]]) -> Flow[T]:
+async def carry_first(io: Io, found: Iterable[Due], decide: Callable[[], Awaitable[T]]) -> T:
     """Carry over, then decide, within one deadline; where the store fails, the decision says what becomes of it."""
     with one_deadline():
-        yield from _carry_all(found)
-        return (yield from decide())
+        await _carry_all(io, found)
+        return await decide()
 
 
-def _carry_all(found: Iterable[Due]) -> Flow[None]:
+async def _carry_all(io: Io, found: Iterable[Due]) -> None:
     """Charge what an ident has used under the former rule, less what it has under the new one already."""
     try:
         for edit, charge in found:
-            yield from _carry(edit, charge)
+            await _carry(io, edit, charge)
             if len(edit.done) >= MOST:
                 edit.done.clear()
             edit.done.add(charge.ident)
@@ -122,10 +122,10 @@ def _carry_all(found: Iterable[Due]) -> Flow[None]:
         return
 
 
-def _carry(edit: Edit, charge: Charge) -> Flow[None]:
+async def _carry(io: Io, edit: Edit, charge: Charge) -> None:
     rule, ident, _ = charge
     limit = rule.plan.limit
-    before, present = yield from _ask(edit.old, rule, ident)
+    before, present = await _ask(io, edit.old, rule, ident)
     used = min(edit.old.plan.limit - before.remaining, limit)
     more = used - (limit - present.remaining)
     if more <= 0:
@@ -133,13 +133,13 @@ def _carry(edit: Edit, charge: Charge) -> Flow[None]:
     age = round((monotonic() - edit.since) * 1_000_000)
     # Who meets the ident after calls under the new rule, as after an edit back and forth, has another part to add.
     name = f"edit.{edit.old.id}.{rule.id}.{limit}.{present.remaining}.{present.at // TOGETHER}"
-    yield Settle((), (PastCharge(Charge(rule, ident, more), 0, 0),), name, age=age)
+    await io.execute(Settle((), (PastCharge(Charge(rule, ident, more), 0, 0),), name, age=age))
 
 
-def _ask(old: Rule, new: Rule, ident: str) -> Flow[Sequence[Answer]]:
+async def _ask(io: Io, old: Rule, new: Rule, ident: str) -> Sequence[Answer]:
     command = Decide((Charge(old, ident, 0), Charge(new, ident, 0)), commit=False)
     try:
-        answers: Any = yield command
+        answers: Any = await io.execute(command)
     except RepeatCommand:
-        answers = yield command
+        answers = await io.execute(command)
     return tuple(answers)

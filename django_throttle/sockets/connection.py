@@ -44,7 +44,7 @@ from django_throttle.sockets.server_stream import is_given_up
 from django_throttle.sockets.settings import SocketSettings
 from django_throttle.sockets.subprotocols import Subprotocol, subprotocol_of
 from django_throttle.stores import get_store
-from django_throttle.stores.base import arun
+from django_throttle.stores.base import LoopIo
 
 # What applications put into the scope for a caller: as soon as one of these changes, the socket may be of another.
 CALLER_ENTRIES: Final = ("user", "auth", "session")
@@ -500,7 +500,7 @@ class Connection:
                 receipts.append(receipt)
             connection.handshake, connection = None, connection.outer
         for refund in joined(map(refund_for_refusal, reversed(receipts))):
-            await arun(refund_charges(refund), get_store())
+            await refund_charges(LoopIo(get_store()), refund)
 
     def _deadline_passed(self, reason: str) -> None:
         payload = notice_payload(reason, _DETAILS[reason], retry_after=0)

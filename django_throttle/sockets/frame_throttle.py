@@ -14,7 +14,7 @@ from django_throttle.meter import Meter, metered
 from django_throttle.sockets.error_frames import Event
 from django_throttle.spending import CallThrottle, Spending
 from django_throttle.stores import get_store
-from django_throttle.stores.base import arun
+from django_throttle.stores.base import LoopIo
 
 RESERVED: Final = "django_throttle.reserved"  # in the event of a frame: its FrameState
 
@@ -49,7 +49,7 @@ async def measure(handle: Callable[[Event], Awaitable[Any]], frame: Event, state
             await handle(frame)
     finally:
         scope, spent = state.facts.scope if state.facts else "", state.spending.end(state.charged)
-        spawn(arun(settle(tuple(state.charged), scope, state.meter, spent, ()), get_store()))
+        spawn(settle(LoopIo(get_store()), tuple(state.charged), scope, state.meter, spent, ()))
 
 
 @dataclass(slots=True)

@@ -10,18 +10,18 @@ from typing import Any, Final
 
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts, Who
-from django_throttle.core.commands import Charge
+from django_throttle.core.commands import Charge, Refund
 from django_throttle.core.commands import Charges as CallCharges
+from django_throttle.core.decide import drop_reported, refund_charges
 from django_throttle.core.decision import PASSED, Decision, Outcome, conclude
-from django_throttle.core.prepaid import Claim
 from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.identity import ScopeWho
+from django_throttle.limiter import aask, decide_fully, straight
 from django_throttle.observe import reports
-from django_throttle.prepaid import decide_bought, release_bought
 from django_throttle.sockets import counters
 from django_throttle.sockets.frame_throttle import reserve
 from django_throttle.stores import get_store
-from django_throttle.stores.base import arun
+from django_throttle.stores.base import LastingIo, LoopIo
 from django_throttle.stores.denials import Denial
 
 Charges = tuple[Charge, ...]
@@ -38,7 +38,7 @@ class MatchedRules:
     metered, ``shared`` are decided by the store. ``blocks`` are an operator's refusals. ``until`` is on perf_counter's
     clock. ``sized``: a rule counts bytes. ``measures``: one is of a measured unit. ``delays``: an own rule makes frames
     wait. ``remembers``: what own rules refuse need not be counted. ``is_blocked``: a block refuses every frame. The
-    next three name what there is. ``all`` is of own, metered and shared rules.
+    next three name what there is. ``all`` is of own, metered and shared rules, ``shared_charges`` of shared ones.
     ``is_quick``: a frame that costs 1 is charged ``shared`` as it is, and no more.
     """
 
@@ -58,6 +58,7 @@ class MatchedRules:
     is_shared_only: bool = field(init=False)
     is_quick: bool = field(init=False)
     all: CallCharges = field(init=False)
+    shared_charges: CallCharges = field(init=False)
 
     def __post_init__(self) -> None:
         own, metered, shared = self.own, self.metered, self.shared
@@ -71,6 +72,7 @@ class MatchedRules:
         self.is_own_only = not (metered or shared or self.is_blocked)
         self.is_shared_only = bool(shared) and not (own or metered or self.blocks)
         self.all = CallCharges.of((*own, *metered, *shared))
+        self.shared_charges = CallCharges.of(shared)
         self.is_quick = self.is_shared_only and not (self.sized or self.measures)
 
     @property
@@ -118,7 +120,8 @@ class FrameLimits:
     """
 
     __slots__ = (
-        "_claims", "_counters", "_events", "_has_ended", "_matched", "_outer", "_own_refusal", "_scope", "_who",
+        "_counters", "_decided_before", "_events", "_has_ended", "_matched", "_outer", "_own_refusal", "_scope",
+        "_waiting", "_who",
     )  # fmt: skip
 
     def __init__(
@@ -126,8 +129,10 @@ class FrameLimits:
     ) -> None:
         self._scope, self._events, self._who, self._outer = scope, (event,), who, outer
         self._counters = own
-        # Of frames that are decided under shared rules, or wait for their turn: when that is, on the monotonic clock.
-        self._claims: dict[Claim, float] = {}
+        # A frame whose decision nobody waited for in the end, and the decision.
+        self._decided_before: tuple[dict[str, Any], Decision] | None = None
+        # What frames that wait for their turn were charged, and when that is, on the monotonic clock.
+        self._waiting: list[tuple[Refund | None, float]] = []
         self._has_ended = False
         self._matched: MatchedRules | None = None
         # It holds until there is room again: nobody else charges the counters of own rules.
@@ -135,22 +140,29 @@ class FrameLimits:
 
     def passes(self) -> bool:
         """Whether a frame that costs 1 passes without a wait, and nobody needs to know more; if so, it is charged."""
-        matched, began = self._matched, perf_counter()
-        if matched is None or matched.snapshot is not rulebook.present() or began >= matched.until:
+        began = perf_counter()
+        if (matched := self._known(began)) is None:
             return False
         if matched.is_empty:
             return True
-        if not matched.is_quick or not self._is_prepaid(matched.shared):
+        if not matched.is_quick or not self._is_prepaid(matched.shared_charges):
             return False
         reports.record.passed(matched.all, self._scope, "", self._events, began)
         return True
 
     async def admit(self, frame: dict[str, Any], cost: int = 1) -> Decision | None:
         """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
-        matched = await self.matched()
+        began = perf_counter()
+        matched = self._known(began) or await self.matched()
         if matched.is_empty:
             return None
-        began, size = perf_counter(), size_of(frame) if matched.sized else 0
+        if matched.is_quick and cost == 1 and not reports.installed_hooks():
+            decision = await self._by_shared(frame, matched, 1, 0)
+            if decision.is_ordinary:
+                reports.record.passed(matched.all, self._scope, "", self._events, began)
+                return None
+            return await self._told(frame, decision, cost, began)
+        size = size_of(frame) if matched.sized else 0
         if matched.is_own_only:
             own = self._by_own(matched, cost, size)
             if own is None:
@@ -159,15 +171,20 @@ class FrameLimits:
             decision = own
         else:
             decide = self._by_shared if matched.is_shared_only else self._by_all
-            decision = await decide(matched, cost, size)
+            decision = await decide(frame, matched, cost, size)
             if matched.measures and decision.allowed:
                 facts = Facts(self._scope, self._events, self._who, cost, size=size)
                 reserve(frame, facts, decision.receipt)
         if decision.is_ordinary:
             self._record(matched, cost, size, began)
         if reports.installed_hooks() or not decision.is_ordinary:
-            facts = Facts(self._scope, self._events, self._who, cost, size=size_of(frame))
-            await reports.atell(facts, decision, perf_counter() - began)
+            return await self._told(frame, decision, cost, began)
+        return None if decision.allowed and not decision.delay else decision
+
+    async def _told(self, frame: dict[str, Any], decision: Decision, cost: int, began: float) -> Decision | None:
+        """Report a decision to hooks, log and signals; None where the frame passes at once."""
+        facts = Facts(self._scope, self._events, self._who, cost, size=size_of(frame))
+        await reports.atell(facts, decision, perf_counter() - began)
         return None if decision.allowed and not decision.delay else decision
 
     def _record(self, matched: MatchedRules, cost: int, size: int, began: float) -> None:
@@ -176,10 +193,17 @@ class FrameLimits:
         charges = matched.all if as_it_is else CallCharges.of(matched.priced(matched.all, cost, size))
         reports.record.passed(charges, self._scope, "", self._events, began)
 
+    def _known(self, now: float) -> MatchedRules | None:
+        """Return what has matched, as long as it holds."""
+        matched = self._matched
+        if matched is None or matched.snapshot is not rulebook.present() or now >= matched.until:
+            return None
+        return matched
+
     async def matched(self) -> MatchedRules:
-        before, snapshot = self._matched, rulebook.present() or await rulebook.acurrent()
-        if before is not None and before.snapshot is snapshot and perf_counter() < before.until:
-            return before
+        snapshot = rulebook.present() or await rulebook.acurrent()
+        if known := self._known(perf_counter()):
+            return known
         new = await match(self._scope, self._events, self._who, snapshot)
         if self._outer is not None:
             new = new.without((await self._outer.matched()).pairs)
@@ -193,9 +217,11 @@ class FrameLimits:
     def end(self) -> None:
         """The socket has ended: frames that are decided, or wait for their turn, are charged nothing."""
         self._has_ended = True
-        for claim, turn in self._claims.items():
+        for receipt, turn in self._waiting:
             if turn > monotonic():
-                spawn(arun(release_bought(claim, store := get_store()), store))
+                spawn(refund_charges(LoopIo(get_store()), receipt))
+        if self._decided_before is not None:
+            spawn(refund_charges(LoopIo(get_store()), self._decided_before[1].receipt))
 
     def _by_own(self, matched: MatchedRules, cost: int, size: int) -> Decision | None:
         """None when nobody needs to know more than that it passes."""
@@ -213,14 +239,14 @@ class FrameLimits:
             self._own_refusal = matched, Denial(decision, now, until, (cost, size))
         return _together(decision, Decision(), matched.blocks) if matched.blocks else decision
 
-    async def _by_all(self, matched: MatchedRules, cost: int, size: int) -> Decision:
+    async def _by_all(self, frame: dict[str, Any], matched: MatchedRules, cost: int, size: int) -> Decision:
         """Own rules refuse before others are asked, and are charged when all the others have let the frame pass."""
         if matched.is_blocked:
             return conclude(matched.blocks)
         own = matched.priced(matched.own, cost, size)
         if own and not self._counters.peek(own, now := monotonic()).allowed:
             return counters.decision_of(own, self._counters.charge(own, now))
-        others = await (self._by_metered if matched.metered else self._by_shared)(matched, cost, size)
+        others = await (self._by_metered if matched.metered else self._by_shared)(frame, matched, cost, size)
         if not (others.allowed and (own or matched.blocks)):
             return others
         result = self._counters.charge(own, monotonic())
@@ -228,41 +254,58 @@ class FrameLimits:
             return others
         return _together(counters.decision_of(own, result), others, matched.blocks)
 
-    async def _by_metered(self, matched: MatchedRules, cost: int, size: int) -> Decision:
+    async def _by_metered(self, frame: dict[str, Any], matched: MatchedRules, cost: int, size: int) -> Decision:
         """Metered rules refuse before the shared ones are asked."""
         judged = get_store().local_limits.decide_all(matched.priced(matched.metered, cost, size))
         if not all(one.allowed or one.shadow for one in judged):
             return conclude(judged)
-        decision = await self._by_shared(matched, cost, size)
+        decision = await self._by_shared(frame, matched, cost, size)
         return decision._replace(outcomes=judged + decision.outcomes)
 
-    def _is_prepaid(self, charges: Charges) -> bool:
+    def _is_prepaid(self, charges: CallCharges) -> bool:
         """Whether this process held what a frame is charged, which it has now taken; and nobody is told more of it."""
         if self._has_ended or reports.installed_hooks():
             return False
-        return get_store().local_limits.prepaid.spend_all(charges)
+        return charges.rules.is_prepaid and get_store().local_limits.prepaid.spend_all(tuple(charges))
 
-    async def _by_shared(self, matched: MatchedRules, cost: int, size: int) -> Decision:
-        charges, store = matched.priced(matched.shared, cost, size), get_store()
-        if self._has_ended or not any([charge.cost for charge in charges]):  # noqa: C419 - on the hot path
+    async def _by_shared(self, frame: dict[str, Any], matched: MatchedRules, cost: int, size: int) -> Decision:
+        as_it_is = cost == 1 and not matched.sized
+        charges = matched.shared_charges if as_it_is else CallCharges.of(matched.priced(matched.shared, cost, size))
+        if self._has_ended or not any(charges.costs):
             return PASSED
         if not matched.measures and self._is_prepaid(charges):
             return PASSED
-        claim = Claim(charges, waits=True)
-        self._claims[claim] = inf
-        try:
-            decision = await arun(decide_bought(claim, store), store)
-        finally:
-            del self._claims[claim]
+        decision = await self._decided(frame, charges)
         if not (self._has_ended or decision.delay):
             return decision
         if self._has_ended or decision.delay > counters.MAX_DELAY:
-            await arun(release_bought(claim, store), store)
+            await refund_charges(LoopIo(get_store()), decision.receipt)
             return PASSED if self._has_ended else counters.refused_for_delay(decision)
         now = monotonic()
-        self._claims = {one: turn for one, turn in self._claims.items() if turn > now}
-        self._claims[claim] = now + decision.delay
+        self._waiting = [one for one in self._waiting if one[1] > now]
+        self._waiting.append((decision.receipt, now + decision.delay))
         return decision
+
+    async def _decided(self, frame: dict[str, Any], charges: CallCharges) -> Decision:
+        """Decide a frame once: an application that stops waiting for it comes back for the same one.
+
+        What goes out does not come back, so what it was charged is refunded.
+        """
+        if (known := self._decided_before) is not None:
+            self._decided_before = None
+            if known[0] is frame:
+                return known[1]
+        io = LastingIo(get_store())
+        decision = await aask(io, straight(charges, io.store, whole=True) or decide_fully(io, charges, whole=True))
+        if decision.crossed:
+            decision = await drop_reported(io, decision)
+        if io.cancelled is None:
+            return decision
+        if self._events == ("message",) and not self._has_ended:
+            self._decided_before = frame, decision
+        else:
+            spawn(refund_charges(LoopIo(io.store), decision.receipt))
+        raise io.cancelled
 
 
 def size_of(frame: dict[str, Any]) -> int:

@@ -1,18 +1,20 @@
-"""What a store is, and how a flow's commands are carried to one, with and without an event loop."""
+"""What a store is, and the ``io`` by which code with and without an event loop asks one."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol, TypeVar
 
 from django_throttle.connections.leases import Leases
-from django_throttle.core.commands import Command, Decide, DecideLocally, Evict, Release
+from django_throttle.core.commands import Command, Release
 from django_throttle.core.control_messages import ControlMessage
-from django_throttle.core.decide import T
-from django_throttle.core.decision import Lease
+from django_throttle.core.io import Io
 from django_throttle.local_limits import LocalLimits
 from django_throttle.stores.denials import Denials
+
+T = TypeVar("T")
 
 
 class Control(Protocol):
@@ -56,88 +58,69 @@ class Store(Protocol):
     def release_soon(self, command: Release) -> None: ...
 
 
-Undo = Callable[[tuple[Any, ...]], object]
+class StoreIo(Io, Protocol):
+    """An ``io`` whose commands go to this store."""
+
+    @property
+    def store(self) -> Store: ...
 
 
-class Step(NamedTuple):
-    """What a generator has done by calling ``do``; on an event loop by awaiting what ``ado`` returns."""
+class BlockingIo:
+    """The ``io`` of synchronous code: nothing suspends. See ``core.io``."""
 
-    do: Callable[[], Any]
-    ado: Callable[[], Awaitable[Any]]
+    __slots__ = ("store",)
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def execute(self, command: Command) -> Any:
+        return self.store.execute(command)
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - no event loop runs here
+
+    async def call(self, function: Callable[[], T], async_twin: object) -> T:
+        return function()
 
 
-def drive(steps: Generator[Any, Any, T], ask: Callable[[Any], Any], undo: Undo = len) -> T:
-    """The value that the generator returns; what ``ask`` or a step raises is thrown into it.
+class LoopIo:
+    """The ``io`` of code on an event loop."""
 
-    ``undo`` is called with all that was asked when the generator raises.
+    __slots__ = ("store",)
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def execute(self, command: Command) -> Awaitable[Any]:
+        return self.store.aexecute(command)
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        return asyncio.sleep(seconds)
+
+    def call(self, function: object, async_twin: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+        return async_twin()
+
+
+REPLY: Final = "reply"  # the attribute of a cancellation that has the reply to the command that was on its way
+
+
+class LastingIo(LoopIo):
+    """The ``io`` of a decision that goes on although its caller is cancelled, as far as the store has answered.
+
+    ``cancelled`` is the error then, which is raised when the decision is known.
     """
-    sent: tuple[Any, ...] = ()
-    try:
-        asked = next(steps)
-        while True:
-            try:
-                sent += (asked,)
-                answer = asked.do() if isinstance(asked, Step) else ask(asked)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the generator ends by it
-                asked = steps.throw(error)
-            else:
-                asked = steps.send(answer)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-    except BaseException as error:
-        undo(sent)
-        if isinstance(error.__cause__, StopIteration):  # a step's own, of which Python has made a RuntimeError
-            raise error.__cause__ from None
-        raise
 
+    __slots__ = ("cancelled",)
 
-async def adrive(steps: Generator[Any, Any, T], ask: Callable[[Any], Awaitable[Any]], undo: Undo = len) -> T:
-    """The same, awaiting ``ask`` and the steps."""
-    sent: tuple[Any, ...] = ()
-    try:
-        asked = next(steps)
-        while True:
-            try:
-                sent += (asked,)
-                answer = await (asked.ado() if isinstance(asked, Step) else ask(asked))
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the generator ends by it
-                asked = steps.throw(error)
-            else:
-                asked = steps.send(answer)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-    except BaseException:
-        undo(sent)
-        raise
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.cancelled: asyncio.CancelledError | None = None
 
-
-Steps = Generator[Command | Step, Any, T]
-
-
-def run(flow: Steps[T], store: Store) -> T:
-    """Run a flow to its end; what the store or a step raises is thrown into the flow."""
-    return drive(flow, store.execute, partial(_release_taken, store))
-
-
-def arun(flow: Steps[T], store: Store) -> Coroutine[Any, Any, T]:
-    """The same, awaiting the store and the steps."""
-    return adrive(flow, store.aexecute, partial(_release_taken, store))
-
-
-def _release_taken(store: Store, commands: Iterable[Command]) -> None:
-    """Have the leases released that a flow took and did not release itself: it was cancelled, or interrupted."""
-    released = {command.lease for command in commands if isinstance(command, Release)}
-    for command in commands:
-        match command:
-            case Decide(lease=str(lease), charges=charges):
-                pass
-            case DecideLocally(decide=Decide(lease=str(lease), charges=charges)):
-                pass
-            case Evict(lease=lease, charge=charge):
-                charges = (charge,)
-            case _:
-                continue
-        if lease in released:
-            continue
-        holds = [(charge.rule.id, charge.ident) for charge in charges if charge.rule.is_concurrency]
-        store.leases.release_later(Lease(lease, tuple(holds)))
+    async def execute(self, command: Command) -> Any:
+        try:
+            return await self.store.aexecute(command)
+        except asyncio.CancelledError as error:
+            if not hasattr(error, REPLY):
+                raise
+            self.cancelled = error
+            return getattr(error, REPLY)

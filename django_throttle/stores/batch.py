@@ -78,8 +78,26 @@ MOST: Final = 100  # charges of one call: Redis serves nothing else for the half
 A = TypeVar("A")
 B = TypeVar("B")
 Future = asyncio.Future[A]
-Waiting = tuple[Ask, Future[Answers]]
+Waiting = tuple[Ask, "PendingAnswers"]
 Outcome = list[Any] | BaseException
+
+
+class PendingAnswers(asyncio.Future[Answers]):
+    """The answers to a decision. Whoever is cancelled while it is on its way has them first, within the deadline."""
+
+    __slots__ = ("is_sent",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.is_sent = False
+
+    def cancel(self, msg: object = None) -> bool:
+        return not self.is_sent and super().cancel(msg)
+
+    def abandon(self) -> None:
+        """Cancel it: nobody will answer."""
+        self.is_sent = False
+        super().cancel()
 
 
 class BatchFailed(Exception):
@@ -120,7 +138,7 @@ class Batcher:
         mine = self._loops.get(loop)
         if mine is None:
             mine = self._loops[loop] = _LoopAsks()
-        future: Future[Answers] = loop.create_future()
+        future = PendingAnswers(loop)
         is_alone = mine.come_alone and not mine.sent
         if is_alone and ask.announcement is None and self._post_alone(loop, mine, ask, future):
             return future
@@ -131,7 +149,7 @@ class Batcher:
             loop.call_soon(self._flush, loop, mine)
         return future
 
-    def _post_alone(self, loop: asyncio.AbstractEventLoop, mine: _LoopAsks, ask: Ask, future: Future[Answers]) -> bool:
+    def _post_alone(self, loop: asyncio.AbstractEventLoop, mine: _LoopAsks, ask: Ask, future: PendingAnswers) -> bool:
         """Send one decision as it is; False where that takes connecting first, or releases travel with it."""
         if self._releases.wait(loop):
             return False
@@ -140,10 +158,11 @@ class Batcher:
         if not self._context.transport.post((request,), until):
             return False
         mine.sent += 1
+        future.is_sent = True
         return True
 
     def _answer_alone(
-        self, mine: _LoopAsks, ask: Ask, future: Future[Answers], until: float, outcome: list[Any] | Exception
+        self, mine: _LoopAsks, ask: Ask, future: PendingAnswers, until: float, outcome: list[Any] | Exception
     ) -> None:
         """Tell the caller; what is not the usual reply is for a batch of one."""
         if isinstance(outcome, list) and type(outcome[0]) is bytes and not future.done():
@@ -159,6 +178,8 @@ class Batcher:
         live = [one for one in mine.waiting if not one[1].done()]  # done: cancelled meanwhile
         mine.waiting, mine.come_alone = [], len(live) == 1 and not mine.sent
         mine.sent += len(live)
+        for _, future in live:
+            future.is_sent = True
         until = loop.time() + self._context.transport.seconds
         trips = self._releases.ready(loop, until)
         for load in _loads(live, MOST, _size):
@@ -301,13 +322,13 @@ def _resolve(asks: list[Waiting], reply: bytes | Exception, announced: Mapping[s
                 future.set_result(one)
 
 
-def _fail(futures: Iterable[Future[Any]], error: BaseException) -> None:
+def _fail(futures: Iterable[PendingAnswers], error: BaseException) -> None:
     """Fail all waiting callers: the first with the error, the others with BatchFailed."""
     for at, future in enumerate([future for future in futures if not future.done()]):
         if isinstance(error, Exception):
             future.set_exception(BatchFailed(error) if at else error)
         else:
-            future.cancel()
+            future.abandon()
 
 
 MAX_RELEASES: Final = 100  # calls in one batch: they take Redis about a millisecond

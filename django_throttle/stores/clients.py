@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from inspect import signature
 from threading import Lock
@@ -24,9 +24,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
+from django_throttle.core.io import run
 from django_throttle.stores import addresses
 from django_throttle.stores.addresses import Address, Host
-from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.loop_connections import LoopClient, connect_seconds
 from django_throttle.stores.sync_pool import Pool, pack, text
 from django_throttle.stores.timeouts import Certificates, bounded, with_deadline
@@ -219,8 +219,8 @@ class PrimarySearch(Generic[T]):
         self.known = known
         self.question = ("SENTINEL", "MASTER", service)
 
-    def search(self, *, everyone: bool = False) -> Generator[T, Any, Host]:
-        """Yields the Sentinel to ask, receives its reply, or has the error raised; returns the primary's host and port.
+    async def search(self, ask: Callable[[T], Awaitable[Any]], *, everyone: bool = False) -> Host:
+        """Ask the Sentinels; return the primary's host and port.
 
         A Sentinel that is partitioned with the old primary reports that one: the latest failover wins. Stops at the
         first good reply unless ``everyone``. Raises MasterNotFoundError, or what a Sentinel refuses the question with.
@@ -228,7 +228,7 @@ class PrimarySearch(Generic[T]):
         replies: list[tuple[int, Host | None, T]] = []
         for sentinel in tuple(self._sentinels):
             try:
-                epoch, host = _primary((yield sentinel))
+                epoch, host = _primary(await ask(sentinel))
             except AWAY:
                 continue
             except ResponseError as error:
@@ -270,14 +270,14 @@ class Sentinels:
         self._primary = PrimarySearch(pools, address.service, known)
 
     def find(self, *, everyone: bool = False) -> Host:
-        return drive(self._primary.search(everyone=everyone), self._ask)
+        return run(self._primary.search(self._ask, everyone=everyone))
 
     def check_primary(self) -> None:
         """Ask every Sentinel for the primary: an old one that is partitioned may still accept commands."""
         with suppress(MasterNotFoundError, ResponseError):
             self.find(everyone=True)
 
-    def _ask(self, pool: Pool) -> Any:
+    async def _ask(self, pool: Pool) -> Any:
         return pool.call(pack(self._primary.question), time.monotonic() + self._share)
 
 
@@ -301,7 +301,7 @@ def loop_clients(address: Address, seconds: float, known: KnownPrimary) -> list[
     primary = PrimarySearch(asked, address.service, known)
 
     async def find() -> Host:
-        return await adrive(primary.search(), ask)
+        return await primary.search(ask)
 
     async def ask(sentinel: LoopClient) -> Any:
         until = asyncio.get_running_loop().time() + share

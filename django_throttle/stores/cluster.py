@@ -9,9 +9,10 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -19,10 +20,10 @@ from redis import exceptions as errors
 from redis.connection import AbstractConnection
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
 from django_throttle.lifecycle import in_child
 from django_throttle.stores.addresses import Address, Host, find_address
-from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.clients import LoopClients, loop_client, sync_client
 from django_throttle.stores.failures import COUNTED, Breaker, ClosedBreaker, cause_of, waited
 from django_throttle.stores.loop_connections import Request
@@ -51,7 +52,7 @@ class NodeRequests(NamedTuple):
 
 
 NodeReplies = dict[Host, list[Any] | Exception]
-Routing = Generator[NodeRequests, NodeReplies, list[Any]]
+Exchange = Callable[[NodeRequests], Awaitable[NodeReplies]]
 
 
 def slot_of(key: str) -> int:
@@ -126,14 +127,14 @@ class Router:
         self.slots = slots
         self._is_failing = is_failing
 
-    def deliver(self, calls: Sequence[ScriptCall], is_over: Callable[[], bool]) -> Routing:
+    async def deliver(self, calls: Sequence[ScriptCall], is_over: Callable[[], bool], exchange: Exchange) -> list[Any]:
         """The reply of each call, or the error that stands for it."""
         routed = [RoutedCall(call, slot_of(call.keys[0])) for call in calls]
         for leading in (True, False):
             waiting = [one for one in routed if one.call.leads is leading]
             turn = 0
             while waiting and not (turn and is_over()):
-                yield from self._send(waiting, turn)
+                await self._send(waiting, turn, exchange)
                 again = [one for one in waiting if self._goes_again(one)]
                 slots = {one.slot for one in again if not one.call.follows}
                 waiting = again + [
@@ -144,16 +145,16 @@ class Router:
                 return failed[:1] * len(calls)
         return [one.reply for one in routed]
 
-    def _send(self, waiting: list[RoutedCall], turn: int) -> Generator[NodeRequests, NodeReplies, None]:
+    async def _send(self, waiting: list[RoutedCall], turn: int, exchange: Exchange) -> None:
         failure = None
         if self.slots.is_outdated or any(map(self._is_failing, map(self._target, waiting))):
-            failure = yield from self._learn()
+            failure = await self._learn(exchange)
         loads: dict[Host, list[bytes]] = {}
         for one in waiting:
             one.host = self._target(one)
             loads.setdefault(one.host, []).extend(one.commands())
         pauses = turn > 2 or any(one.waits for one in waiting)
-        outcomes = {} if failure else (yield NodeRequests(loads, PAUSE if pauses else 0.0))
+        outcomes = {} if failure else await exchange(NodeRequests(loads, PAUSE if pauses else 0.0))
         replies = {host: iter(outcome) for host, outcome in outcomes.items() if isinstance(outcome, list)}
         for one in waiting:
             assert one.host is not None
@@ -185,14 +186,14 @@ class Router:
                 return False
         return True
 
-    def _learn(self) -> Generator[NodeRequests, NodeReplies, Exception | None]:
+    async def _learn(self, exchange: Exchange) -> Exception | None:
         """Ask nodes for the map; returns the last error when none has answered and nothing is known."""
         if not self.slots.is_due():
             return None
         failure: Exception | None = None
         hosts = random.sample(sorted(self.slots.hosts), len(self.slots.hosts))
         for host in sorted(hosts, key=self._is_failing)[:MOST_ASKED]:
-            outcome = (yield NodeRequests({host: [MAP]}, share=1 / 3))[host]
+            outcome = (await exchange(NodeRequests({host: [MAP]}, share=1 / 3)))[host]
             reply = outcome[0] if isinstance(outcome, list) else outcome
             if not isinstance(reply, Exception):
                 self.slots.learn(reply, host)
@@ -355,9 +356,9 @@ class ClusterTransport:
         """One round trip to all nodes at once, as long as each is where it was."""
         seconds = seconds_for(seconds, self.seconds)
         until = time.monotonic() + seconds
-        routing = self._router.deliver(calls, lambda: time.monotonic() > until)
         with Deadline(seconds):
-            return drive(routing, lambda round_: self._exchange(round_, until))
+            exchange = partial(self._exchange, until=until)
+            return run(self._router.deliver(calls, lambda: time.monotonic() > until, exchange))
 
     def post(self, requests: Sequence[Request], until: float) -> bool:
         """False: calls are routed one by one, and ``asend_all`` sends them."""
@@ -369,15 +370,15 @@ class ClusterTransport:
         """The same without blocking the event loop."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds_for(seconds, self.seconds)
-        routing = self._router.deliver(calls, lambda: loop.time() > until)
-        return await adrive(routing, lambda round_: self._aexchange(round_, until))
+        exchange = partial(self._aexchange, until=until)
+        return await self._router.deliver(calls, lambda: loop.time() > until, exchange)
 
-    def _exchange(self, round_: NodeRequests, until: float) -> NodeReplies:
+    async def _exchange(self, round_: NodeRequests, until: float) -> NodeReplies:
         left = until - time.monotonic()
         if left <= 0:
             return dict.fromkeys(round_.loads, TimeoutError(LATE))
         if round_.pause:
-            time.sleep(min(round_.pause, left))
+            time.sleep(min(round_.pause, left))  # noqa: ASYNC251 - no event loop runs here
         replies: dict[Host, Outcome] = {}
         posted: dict[Host, tuple[Node, AbstractConnection]] = {}
         try:

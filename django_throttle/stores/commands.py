@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct, unpack
@@ -139,14 +139,17 @@ class RoundTrip(NamedTuple):
     asks: Sequence[Ask] = ()
 
 
+SendTrip = Callable[[RoundTrip], Awaitable[Sequence[Any]]]
+
+
 class LongCommand(RedisCommand, ABC):
     """Takes more than one round trip."""
 
     __slots__ = ()
 
     @abstractmethod
-    def steps(self) -> Generator[RoundTrip, Sequence[Any], Any]:
-        """Yields each round trip and receives its replies, or the error; returns the command's reply."""
+    async def reply(self, send: SendTrip) -> Any:
+        """Make each round trip by ``send``, which returns its replies or raises; return the command's reply."""
 
 
 class DecideCommand(RedisCommand, ScriptCall):
@@ -557,10 +560,10 @@ class MultiSlotCommand(LongCommand):
         self.calls = [call for part in self.parts for call in part.decide.calls]
         self._undone: list[_SlotPart] = []
 
-    def steps(self) -> Generator[RoundTrip, Sequence[Any], tuple[Answer, ...]]:
+    async def reply(self, send: SendTrip) -> tuple[Answer, ...]:
         until = time.monotonic() + (self.seconds or self.context.transport.seconds)
-        if undo := self.undo_calls((yield RoundTrip(self.calls, self.seconds, self.asks))):
-            self.note_undone((yield RoundTrip(undo, max(until - time.monotonic(), LEAST_SECONDS))))
+        if undo := self.undo_calls(await send(RoundTrip(self.calls, self.seconds, self.asks))):
+            self.note_undone(await send(RoundTrip(undo, max(until - time.monotonic(), LEAST_SECONDS))))
         return self.answers()
 
     @property

@@ -138,7 +138,7 @@ class RedisControl:
 
 
 def send_control_command(context: RedisContext, command: SendControl, control: RedisControl) -> RedisCommand:
-    """Sends the control messages of a flow."""
+    """Sends control messages."""
     kept = control.keep(command.messages)
 
     def read(replies: Sequence[Any]) -> None:

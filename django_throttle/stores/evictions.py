@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice, starmap
 from threading import Lock
@@ -11,7 +11,7 @@ from typing import Any, Final
 from django_throttle.core.commands import Evict
 from django_throttle.core.control_messages import ControlMessage, closing, evicted
 from django_throttle.lifecycle import in_child
-from django_throttle.stores.commands import LongCommand, RoundTrip
+from django_throttle.stores.commands import LongCommand, RoundTrip, SendTrip
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.control_messages import RedisControl
 from django_throttle.stores.scripts import script
@@ -82,11 +82,11 @@ class EvictCommand(LongCommand):
         args = (context.now_arg(), self.uid, command.lease, context.lease_ttl_ms, rule.plan.limit)
         self.calls.append(Call(script("evict"), (context.key(rule.id, ident),), args, derives=True))
 
-    def steps(self) -> Generator[RoundTrip, Sequence[Any], bool]:
-        taken = bool(self.finish((yield RoundTrip(self.calls))))
+    async def reply(self, send: SendTrip) -> bool:
+        taken = bool(self.finish(await send(RoundTrip(self.calls))))
         if self.evicted:
             with suppress(Exception):
-                replies = yield RoundTrip(self._tell(), self.context.transport.seconds / 2)
+                replies = await send(RoundTrip(self._tell(), self.context.transport.seconds / 2))
                 if not self.evictions.control.sent(self.evicted, replies):
                     self.evictions.discard(self.command)
         return taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
@@ -19,7 +19,7 @@ from django_throttle.core.commands import Answer, Answers, Charge, Charges, Deci
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
 from django_throttle.lifecycle import in_child
-from django_throttle.stores.commands import LongCommand, RedisCommand, RoundTrip, late_call
+from django_throttle.stores.commands import LongCommand, RedisCommand, RoundTrip, SendTrip, late_call
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.counters import NUMBER, numbers
 from django_throttle.stores.memory import SWEEPS, MemoryStore
@@ -395,13 +395,13 @@ class LateCommand(LongCommand):
         self.calls = command.calls
         self._until = time.monotonic() + self.context.transport.seconds
 
-    def steps(self) -> Generator[RoundTrip, Sequence[Any], Any]:
+    async def reply(self, send: SendTrip) -> Any:
         while late := self.fallback.late(self.idents):
-            self.fallback.confirm(late, (yield RoundTrip(list(map(self.fallback.call, late)), self._rest())))
+            self.fallback.confirm(late, await send(RoundTrip(list(map(self.fallback.call, late)), self._rest())))
         self.command.seconds = self._rest()
         if isinstance(self.command, LongCommand):
-            return (yield from self.command.steps())
-        return self.command.finish((yield RoundTrip(self.calls, self.command.seconds)))
+            return await self.command.reply(send)
+        return self.command.finish(await send(RoundTrip(self.calls, self.command.seconds)))
 
     @property
     def is_idempotent(self) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 from django_throttle.core.commands import (
+    Answers,
     CallNext,
     Charges,
     Claim,
@@ -27,8 +28,9 @@ from django_throttle.core.commands import (
     SetOnceKeys,
     Settle,
 )
+from django_throttle.core.io import run
 from django_throttle.damper.aggregate import Count, Reply, Report
-from django_throttle.stores.base import adrive, drive
+from django_throttle.stores.base import REPLY
 from django_throttle.stores.batch import Batcher, Releases
 from django_throttle.stores.cluster import connect
 from django_throttle.stores.commands import (
@@ -139,7 +141,7 @@ class RedisStore(RedisContext):
             made.admit()
         try:
             if isinstance(made, LongCommand):
-                return made.end(drive(made.steps(), lambda trip: self.transport.send_all(trip.calls, trip.seconds)))
+                return made.end(run(made.reply(self._send)))
             return made.finish(self.transport.send_all(made.calls, made.seconds))
         except BaseException as error:
             made.fail(error)
@@ -157,14 +159,20 @@ class RedisStore(RedisContext):
             made.admit()
         try:
             if batched:
-                return batched.end(await self.batcher.ask(batched))
+                sent = self.batcher.ask(batched)
+                try:
+                    return batched.end(await sent)
+                except asyncio.CancelledError as error:
+                    keep_reply(error, batched, sent)
+                    raise
             if isinstance(made, ReleaseCommand):
                 return made.finish(await self.releases.send(calls))
             if isinstance(made, LongCommand):
-                return made.end(await adrive(made.steps(), self._asend))
+                return made.end(await made.reply(self._asend))
             return made.finish(await self.transport.asend_all(calls, made.seconds))
         except BaseException as error:
-            made.fail(error)
+            if not hasattr(error, REPLY):
+                made.fail(error)
             raise
 
     def release_soon(self, command: Release) -> None:
@@ -172,6 +180,9 @@ class RedisStore(RedisContext):
         made = ReleaseCommand(self, command)
         if made.calls and self.breaker.is_calm:
             self.releases.send_soon(made.calls, made.hear)
+
+    async def _send(self, trip: RoundTrip) -> Sequence[Any]:
+        return self.transport.send_all(trip.calls, trip.seconds)
 
     async def _asend(self, trip: RoundTrip) -> Sequence[Any]:
         if not trip.asks or call_began.get():
@@ -219,6 +230,12 @@ class RedisStore(RedisContext):
         if type(command) not in _COMMANDS:
             raise TypeError(f"not a command: {command!r}")
         return _COMMANDS[type(command)](self, command)
+
+
+def keep_reply(error: asyncio.CancelledError, command: DecideCommand, sent: asyncio.Future[Answers]) -> None:
+    """Put the answers of a decision that was sent into the cancellation of its caller; see ``LoopIo``."""
+    if sent.done() and sent.exception() is None:
+        setattr(error, REPLY, command.end(sent.result()))
 
 
 _COMMANDS: Final[dict[type, Callable[[RedisContext, Any], RedisCommand]]] = {

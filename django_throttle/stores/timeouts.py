@@ -109,7 +109,7 @@ def one_deadline() -> Iterator[None]:
     try:
         yield
     finally:
-        call_began.set(None)  # without a token: a flow that nobody ends is closed in another context
+        call_began.set(None)  # without a token: a coroutine that nobody ends is closed in another context
 
 
 def seconds_for(asked: float | None, whole: float) -> float:

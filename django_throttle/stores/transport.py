@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 from redis.connection import Connection
 from redis.exceptions import NoScriptError
 
+from django_throttle.core.io import run
 from django_throttle.stores.addresses import Address
-from django_throttle.stores.base import adrive, drive
 from django_throttle.stores.clients import KnownPrimary, LoopClients, Sentinels, following, loop_clients, sync_client
 from django_throttle.stores.failures import Breaker
 from django_throttle.stores.loop_connections import Request
@@ -149,7 +149,10 @@ class Transport:
         if len(calls) == 1:
             return [self.send(calls[0], seconds)]
         with Deadline(seconds_for(seconds, self.seconds)):
-            return drive(_pipelines(calls), lambda sent: self.pool.collect(self.pool.post(sent), len(sent)))
+            return run(_replies(calls, self._exchange))
+
+    async def _exchange(self, commands: list[bytes]) -> list[Any]:
+        return self.pool.collect(self.pool.post(commands), len(commands))
 
     def post(self, requests: Sequence[Request], until: float) -> bool:
         """Send these on the running loop; False where it has no connection, and sends nothing."""
@@ -164,7 +167,7 @@ class Transport:
             return []
         until = asyncio.get_running_loop().time() + seconds_for(seconds, self.seconds)
         client = await self.loops.get()
-        found = await adrive(_pipelines(calls, replies), lambda sent: client.ask(b"".join(sent), len(sent), until))
+        found = await _replies(calls, lambda sent: client.ask(b"".join(sent), len(sent), until), replies)
         if len(found) == 1 and isinstance(found[0], Exception):
             raise found[0]
         return found
@@ -192,15 +195,17 @@ def is_lost(reply: Any) -> bool:
     return isinstance(reply, NoScriptError)
 
 
-def _pipelines(
-    calls: Sequence[ScriptCall], replies: list[Any] | None = None
-) -> Generator[list[bytes], list[Any], list[Any]]:
-    """Yields the commands of each pipeline: after the first those that the server has lost the scripts of."""
+async def _replies(
+    calls: Sequence[ScriptCall],
+    exchange: Callable[[list[bytes]], Awaitable[list[Any]]],
+    replies: list[Any] | None = None,
+) -> list[Any]:
+    """Send a pipeline of calls, and then those again that the server has lost the scripts of."""
     if replies is None:
-        replies = yield [call.packed() for call in calls]
+        replies = await exchange([call.packed() for call in calls])
     if lost := [at for at, reply in enumerate(replies) if is_lost(reply)]:
         first = {calls[at].script.sha: at for at in reversed(lost)}  # brings the script along for the others
         again = [pack(calls[at].by_text()) if at in first.values() else calls[at].packed() for at in lost]
-        for at, reply in zip(lost, (yield again), strict=True):
+        for at, reply in zip(lost, await exchange(again), strict=True):
             replies[at] = reply
     return replies

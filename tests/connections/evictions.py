@@ -10,12 +10,13 @@ import pytest
 from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Lease, Rule
-from django_throttle.core.commands import charge
+from django_throttle.core.commands import Charge, charge
 from django_throttle.core.control_messages import ControlMessage
-from django_throttle.limiter import decide_flow
+from django_throttle.core.io import run
+from django_throttle.limiter import decide_fully
 from django_throttle.sockets.error_frames import Close, close_code
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo
 from django_throttle.stores.scripts import script
 from tests.connections.worker import SECRET
 
@@ -33,19 +34,18 @@ class Door:
         self.store, self.rules = store, rules
         self.gone: list[str] = []  # leases that the store does not take back
 
-    def _flow(self, ident: str, socket: bool, cost: int = 1) -> Any:
-        return decide_flow(tuple(charge(rule, ident, cost) for rule in self.rules), self.store, socket=socket)
+    def _charges(self, ident: str) -> tuple[Charge, ...]:
+        return tuple(charge(rule, ident, 1) for rule in self.rules)
 
     def open(self, ident: str = "user:1", *, socket: bool = True) -> Decision:
-        return run(self._flow(ident, socket), self.store)
+        return run(decide_fully(BlockingIo(self.store), self._charges(ident), socket=socket))
 
     async def aopen(self, ident: str = "user:1") -> Decision:
-        return await arun(self._flow(ident, socket=True), self.store)
+        return await decide_fully(LoopIo(self.store), self._charges(ident), socket=True)
 
     def count(self, ident: str = "user:1") -> int:
         """What is held under the first rule, as every process sees it."""
-        flow = decide_flow((charge(self.rules[0], ident, 1),), self.store, commit=False)
-        decision = run(flow, self.store)
+        decision = run(decide_fully(BlockingIo(self.store), self._charges(ident)[:1], commit=False))
         assert decision.limit is not None and decision.remaining is not None and not decision.degraded
         return decision.limit - decision.remaining
 

@@ -24,10 +24,11 @@ from django_throttle.core.commands import (
 )
 from django_throttle.core.decide import after_refunds, decide_charges, refund_charges
 from django_throttle.core.decision import conclude
+from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo
 from tests import strategies
 from tests.clock import FrozenClock
 
@@ -53,7 +54,15 @@ class ScriptedStore:
         return self.execute(command)
 
 
-@pytest.fixture(params=[run, lambda flow, store: asyncio.run(arun(flow, store))], ids=["sync", "async"])
+def blocking(store: Any, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return run(step(BlockingIo(store), *args, **options))
+
+
+def awaited(store: Any, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return asyncio.run(step(LoopIo(store), *args, **options))
+
+
+@pytest.fixture(params=[blocking, awaited])
 def drive(request: pytest.FixtureRequest) -> Drive:
     return request.param  # type: ignore[no-any-return]
 
@@ -73,7 +82,7 @@ def down(cause: Cause = Cause.UNAVAILABLE) -> StoreError:
 def test_one_command_for_all_rules(drive: Drive) -> None:
     asked = charges(rule("a"), rule("b"))
     store = ScriptedStore((Answer(0, 9, 60_000_000), Answer(1_500_000, 0, 2_000_000)))
-    decision = drive(decide_charges(asked), store)
+    decision = drive(store, decide_charges, asked)
     assert store.asked == [Decide(asked, True, None)]
     assert (decision.allowed, decision.rule, decision.retry_after, decision.reset_after) == (False, "b", 1.5, 2.0)
     assert [(outcome.reason, outcome.window) for outcome in decision.outcomes] == [
@@ -96,7 +105,7 @@ def test_one_command_for_all_rules(drive: Drive) -> None:
 def test_policies_mix(drive: Drive, rules: list[Rule], local: tuple[int, ...], commit: bool, expected: Any) -> None:
     asked = charges(*rules)
     store = ScriptedStore(down(), tuple(Answer(0, 4 - number, 0) for number in range(len(local))))
-    decision = drive(decide_charges(asked), store)
+    decision = drive(store, decide_charges, asked)
     assert store.asked[1] == DecideLocally(Decide(tuple(asked[number] for number in local), commit, None))
     assert (decision.allowed, decision.unavailable, decision.rule) == expected
     assert [outcome.rule for outcome in decision.outcomes] == [one.name for one in rules]
@@ -105,9 +114,9 @@ def test_policies_mix(drive: Drive, rules: list[Rule], local: tuple[int, ...], c
 def test_only_a_store_error_is_an_answer(drive: Drive) -> None:
     for error in (ValueError("bug"), asyncio.CancelledError(), KeyboardInterrupt()):
         with pytest.raises(type(error)):
-            drive(decide_charges(charges(rule("a", "allow"))), ScriptedStore(error))
+            drive(ScriptedStore(error), decide_charges, charges(rule("a", "allow")))
     with pytest.raises(StoreError):
-        drive(decide_charges(charges(rule("a"))), ScriptedStore(down(), down()))
+        drive(ScriptedStore(down(), down()), decide_charges, charges(rule("a")))
 
 
 def after_status(decision: Decision, status: int) -> Decision:
@@ -129,7 +138,7 @@ def test_as_the_store_says_afterwards(rule: Rule, before: int, data: st.DataObje
     decision = limiter.acquire("ip:1")
     told = after_status(decision, 200)
     if decision.receipt is not None:
-        run(refund_charges(refund_for_status(decision.receipt, 200)), limiter.store)
+        run(refund_charges(BlockingIo(limiter.store), refund_for_status(decision.receipt, 200)))
         left = limiter.peek("ip:1", 0)
         assert told.outcomes[0].remaining <= (left.remaining or 0)
         if rule.enforce_at == 1:

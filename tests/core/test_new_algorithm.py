@@ -19,12 +19,13 @@ from django_throttle.core.commands import charge
 from django_throttle.core.decide import decide_charges, refund_charges
 from django_throttle.core.descriptions import describe
 from django_throttle.core.headers import policies, rate_limit
+from django_throttle.core.io import run
 from django_throttle.core.overrides import apply_override
 from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import Limiter
 from django_throttle.models import ThrottleRule
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.base import Store, run
+from django_throttle.stores.base import BlockingIo, Store
 from django_throttle.stores.fallback import LateCharge, LateCharges
 from tests.cases import Case, forgets, passes, refused
 from tests.cases import Step as Call
@@ -112,10 +113,10 @@ def test_stores_play_its_cases(way: str, beside: tuple[Rule, ...], store: Store,
 
 def test_a_charge_is_refunded(store: Store, clock: FrozenClock) -> None:
     charges = (charge(cooldown(), "user:1", 1),)
-    decision = run(decide_charges(charges, whole=True), store)
+    decision = run(decide_charges(BlockingIo(store), charges, whole=True))
     assert decision.allowed and decision.remaining == 0
-    assert run(refund_charges(decision.receipt), store)
-    assert run(decide_charges(charges, commit=False), store).remaining == 5
+    assert run(refund_charges(BlockingIo(store), decision.receipt))
+    assert run(decide_charges(BlockingIo(store), charges, commit=False)).remaining == 5
 
 
 def test_what_a_process_admitted_alone_is_charged_late(redis_url: str, clock: FrozenClock) -> None:

@@ -83,7 +83,7 @@ class Process:
         while self.asked[0].shrink(self.asked[2]):
             self.ask(self.asked[0])
         (buying, command, answers, sent_at), self.asked = self.asked, None
-        bought = buying.settle(command, answers, sent_at, self.now)
+        bought = buying.settle(command, answers, sent_at)
         if buying.wanted[0].budget is not self.budget:
             self.give_back(bought)
         return buying.claim
@@ -319,28 +319,6 @@ def test_a_refusal_is_repeated_for_a_second_at_most(process: Process, store: Mem
 def test_what_never_fits_refuses_nothing_smaller(process: Process, store: MemoryStore) -> None:
     assert process.acquire(HOT, 1001).refused[0].retry == NEVER
     assert not process.acquire(HOT, 1000).is_refused
-
-
-def test_a_queue_gives_each_unit_its_turn(process: Process) -> None:
-    queue = Rule("queue", "10/s", algorithm="leaky_bucket", action="delay")
-    claim = Claim((Charge(queue, IDENT, 1),), waits=True)
-    budget = PrepaidBudget(queue, IDENT, process.now)
-    budget.bought(3, Answer(0, 7, 300_000, 0), process.now)
-    waits = []
-    for _ in range(3):
-        claim.take([budget], process.now)
-        waits.append(claim.decision.delay)
-        claim.taken.clear()
-    assert waits == pytest.approx([0.0, 0.1, 0.2])
-
-
-def test_of_a_queue_only_the_last_turn_can_be_put_back(process: Process) -> None:
-    queue = Rule("queue", "10/s", algorithm="leaky_bucket", action="delay")
-    purchase = process.of(queue).bought(3, Answer(0, 7, 300_000, 0), process.now)
-    first, second = purchase.take(1, process.now), purchase.take(1, process.now)
-    assert not purchase.put_back(first), "its turn has others behind it"
-    assert purchase.put_back(second) and purchase.left == 2
-    assert purchase.take(1, process.now) == second
 
 
 def test_who_has_asked_too_often_waits_for_no_store_that_fails(process: Process, store: MemoryStore) -> None:

@@ -10,10 +10,11 @@ import pytest
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.core.decide import decide_charges, drop_reported, reset_charges
+from django_throttle.core.io import run
 from django_throttle.core.rule import thresholds
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo
 from tests.clock import FrozenClock
 
 
@@ -23,7 +24,7 @@ def store(clock: FrozenClock) -> MemoryStore:
 
 
 def call(rule: Rule, store: Any, cost: int = 1, *, commit: bool = True) -> Decision:
-    return run(decide_charges(charges_of(rule, "user:1", cost), commit=commit), store)
+    return run(decide_charges(BlockingIo(store), charges_of(rule, "user:1", cost), commit=commit))
 
 
 def shares(decision: Decision) -> list[float]:
@@ -37,7 +38,7 @@ def crossed(rule: Rule, store: MemoryStore, *costs: int) -> list[list[float]]:
 def told(rule: Rule, store: MemoryStore, cost: int = 1) -> list[float]:
     """The shares that a door would tell of."""
     decision = call(rule, store, cost)
-    return shares(run(drop_reported(decision), store)) if decision.crossed else []
+    return shares(run(drop_reported(BlockingIo(store), decision))) if decision.crossed else []
 
 
 def fixed(rate: str = "10/min", *at: float, **options: Any) -> Rule:
@@ -71,7 +72,7 @@ class TestCrossings:
 
     def test_what_another_rule_refuses_reaches_none(self, store: MemoryStore) -> None:
         both = (*charges_of(fixed(), "user:1", 8), *charges_of(Rule("narrow", "5/min"), "user:1", 8))
-        assert run(decide_charges(both), store).crossed == ()
+        assert run(decide_charges(BlockingIo(store), both)).crossed == ()
 
     def test_shares_beyond_the_limit_are_of_the_limit(self, store: MemoryStore) -> None:
         rule = fixed("10/min", 1, 2, 2.5, enforce_at=2.5)
@@ -84,7 +85,7 @@ class TestFirstTold:
     ) -> None:
         rule = fixed()
         assert told(rule, store, 8) == [0.8]
-        run(reset_charges(charges_of(rule, "user:1", 0)), store)
+        run(reset_charges(BlockingIo(store), charges_of(rule, "user:1", 0)))
         clock.to(59.999)
         assert told(rule, store, 9) == []
         assert told(rule, store) == [1.0]

@@ -17,12 +17,13 @@ from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.commands import Charge, CountMembers, Evict, OnceKey, PastCharge, Pause, SetOnceKeys, charge
 from django_throttle.core.decide import release_lease
-from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.core.io import run
+from django_throttle.limiter import Limiter, decide_fully
 from django_throttle.local_limits import flush
 from django_throttle.management.commands.refresh_connections import HostRefresher
 from django_throttle.rulebook import in_force
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo
 from django_throttle.stores.commands import refund_call, tell_calls
 from tests.pages import DOCS
 from tests.servers import RedisServer
@@ -100,7 +101,7 @@ def test_what_processes_tell_each_other(server: RedisServer) -> None:
     store, other = store_of(server), store_of(server)
     rule = Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_idle")
     for one in (store, other):
-        decision = run(decide_flow((charge(rule, "user:1", 1),), one, socket=True), one)
+        decision = run(decide_fully(BlockingIo(one), (charge(rule, "user:1", 1),), socket=True))
         assert decision.allowed and not decision.degraded
         reconciler = Reconciler(one)
         for work in (reconciler.beat, reconciler.resend, reconciler.extend):
@@ -114,7 +115,7 @@ def test_what_processes_tell_each_other(server: RedisServer) -> None:
     assert look(other).processes
     assert HostRefresher(other).refresh().alive == 2
     Limiter(RULES, other).reset("user:1")
-    run(release_lease(decision.lease), other)
+    run(release_lease(BlockingIo(other), decision.lease))
     reconciler.release_all()
     assert store.execute(SetOnceKeys((OnceKey("rule", "user:1", "0.8", 60_000_000),))) == (True,)
     assert store.execute(Pause("name", "host:a", 60_000_000)) == 60_000_000

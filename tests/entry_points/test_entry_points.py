@@ -16,12 +16,12 @@ from asgiref.testing import ApplicationCommunicator
 from django.core.handlers.asgi import ASGIHandler
 from django.core.signals import request_finished, request_started
 
-from django_throttle import limiter, rulebook
+from django_throttle import rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Decide, Refund
 from django_throttle.limiter import Limiter, adecide, decide
-from django_throttle.stores import RedisStore, get_store
+from django_throttle.stores import RedisStore, base, get_store
 from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
@@ -274,8 +274,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
             if error:
                 raise asyncio.CancelledError
 
-        monkeypatch.setattr(limiter, "time", SimpleNamespace(sleep=sleep))
-        monkeypatch.setattr(limiter, "asyncio", SimpleNamespace(sleep=asleep))
+        monkeypatch.setattr(base, "time", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr(base, "asyncio", SimpleNamespace(sleep=asleep))
         return found
 
     return note
@@ -326,7 +326,7 @@ async def test_asynchronous_calls_wait_side_by_side(enforce: Enforce, monkeypatc
             everybody.set()
         await everybody.wait()
 
-    monkeypatch.setattr(limiter, "asyncio", SimpleNamespace(sleep=asleep))
+    monkeypatch.setattr(base, "asyncio", SimpleNamespace(sleep=asleep))
     async with asyncio.timeout(20):
         decisions = await asyncio.gather(*(adecide(call()) for _ in range(5)))
     assert [decision.delay for decision in decisions if decision.allowed] == [0, 30, 60]
@@ -349,7 +349,7 @@ def test_who_is_ended_while_the_call_is_reported_holds_nothing(
 
     store = enforce(queue=TURNS, cap=CAP)
     decide(call())
-    monkeypatch.setattr(limiter, "time", SimpleNamespace(sleep=bool))
+    monkeypatch.setattr(base, "time", SimpleNamespace(sleep=bool))
     monkeypatch.setattr("django_throttle.observe.reports.tell", end)
     with pytest.raises(SystemExit):
         decide(call())

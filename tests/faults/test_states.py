@@ -16,10 +16,11 @@ from redis.exceptions import RedisError
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Decide, charge
 from django_throttle.core.decide import decide_charges
+from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo
 from django_throttle.stores.denials import NoDenials
 from testproject.check.standstill import elapsed
 from tests.faults.conftest import BOUND
@@ -44,7 +45,7 @@ def cause(store: RedisStore, rule: Rule = COUNT) -> Cause | None:
 
 
 def allowed_by_policy(store: RedisStore, rule: Rule = COUNT) -> bool:
-    decision: Decision = run(decide_charges((charge(rule, "user:1", 1),)), store)
+    decision: Decision = run(decide_charges(BlockingIo(store), (charge(rule, "user:1", 1),)))
     return decision.allowed and decision.degraded
 
 

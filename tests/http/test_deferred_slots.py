@@ -22,6 +22,7 @@ from django_throttle.checks import project
 from django_throttle.connections.freed_slots import freed_slots
 from django_throttle.core import Rule
 from django_throttle.core.decide import release_lease
+from django_throttle.core.io import run
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidRule
 from django_throttle.identity.caller import IdentWho
@@ -29,7 +30,7 @@ from django_throttle.models import ThrottleRule
 from django_throttle.signals import throttled
 from django_throttle.site_queues import tasks_module
 from django_throttle.stores import get_store
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo
 from django_throttle.tasks import throttled_task
 from tests.doors import BOTH, Enforce
 
@@ -121,7 +122,7 @@ def take_slots(number: int = 2) -> list[Any]:
 
 def give_back(*leases: Any) -> None:
     for lease in leases:
-        run(release_lease(lease), get_store())
+        run(release_lease(BlockingIo(get_store()), lease))
     freed_slots.drain()
 
 

@@ -13,13 +13,14 @@ from django.test import RequestFactory
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
+from django_throttle.core.io import run
 from django_throttle.http import finalize
 from django_throttle.http.finalize import finish_failed, status_of, status_of_error
 from django_throttle.http.request_state import REQUEST_EVENTS, state_of
 from django_throttle.identity import HttpWho
 from django_throttle.limiter import Limiter
 from django_throttle.stores import get_store
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo
 from tests.doors import Enforce
 from tests.entry_points import site
 
@@ -43,8 +44,8 @@ def left(**options: Any) -> int | None:
 
 def finish(request: HttpRequest, response: Any) -> Any:
     """As a door does when its view has answered."""
-    if owed := finalize.finish_flow(request, response, state_of(request)):
-        run(owed, get_store())
+    if owed := finalize.finish(request, response, state_of(request)):
+        run(owed(BlockingIo(get_store())))
     return response
 
 

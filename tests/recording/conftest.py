@@ -17,6 +17,7 @@ from django_throttle.recording.cells import Minute, total
 from django_throttle.recording.read import hours, minutes
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import AnyStore
+from django_throttle.stores.base import BlockingIo
 from tests.callers import SameByEveryKey
 
 
@@ -29,9 +30,9 @@ class By(SameByEveryKey):
 
 
 def call(store: AnyStore, rules: Iterable[Rule], ident: str, times: int = 1, **facts: Any) -> int:
-    snapshot, given = Snapshot(rules), {"scope": "search", "method": "GET", **facts}
+    io, snapshot, given = BlockingIo(store), Snapshot(rules), {"scope": "search", "method": "GET", **facts}
     calls = [Facts(events=("request",), who=By(ident), ident=ident, **given) for _ in range(times)]  # type: ignore[misc]
-    return sum(ask(begin(snapshot, facts, store, True), store, facts).allowed for facts in calls)
+    return sum(ask(io, begin(io, snapshot, facts, True), facts).allowed for facts in calls)
 
 
 def recorded(store: AnyStore, rule: str, *, by_hour: bool = False) -> Minute:

@@ -27,6 +27,7 @@ from django_throttle.recording.read import compared
 from django_throttle.recording.recorder import MOST_CELLS, MOST_RANKINGS, Recorder, Records, recorder
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import MemoryStore
+from django_throttle.stores.base import BlockingIo
 from tests.recording.conftest import By, call
 
 ROOMY = Rule("roomy", "1000000/s")
@@ -93,7 +94,7 @@ def test_a_rule_of_several_rates_counts_once() -> None:
 
 def test_a_rule_and_its_candidate_are_compared_on_the_same_calls() -> None:
     store, share = MemoryStore(), 0.5
-    candidate = Candidate.of("api", Rule("api", "3/h", algorithm="sliding_log"), share)
+    io, candidate = BlockingIo(store), Candidate.of("api", Rule("api", "3/h", algorithm="sliding_log"), share)
     snapshot = Snapshot([Rule("api", "5/h", algorithm="sliding_log")], candidates=[candidate])
     within = 0
     for number in range(20):
@@ -101,7 +102,7 @@ def test_a_rule_and_its_candidate_are_compared_on_the_same_calls() -> None:
         made = Facts("search", ("request",), By(ident), ident=ident)
         within += is_in_share(ident, share, secret_bytes(conf().KEY_SECRET))
         for _ in range(7):
-            ask(begin(snapshot, made, store, True), store, made)
+            ask(io, begin(io, snapshot, made, True), made)
     now = timezone.now()
     found = compared(store, "api", now - timedelta(minutes=5), now + timedelta(minutes=5))
     without = 20 - within

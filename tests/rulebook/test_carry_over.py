@@ -11,13 +11,10 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge, Decide
 from django_throttle.core.edits import COUNTS_ON, STARTS_AFRESH, counts_in_words, takeovers
-from django_throttle.core.prepaid import Claim
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.prepaid import decide_bought
 from django_throttle.rulebook import carry_over
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.base import run
 from tests.clock import FrozenClock
 from tests.rulebook.test_rule_edits import Process, environment, start
 
@@ -128,8 +125,7 @@ def test_what_a_process_buys_ahead_is_no_more(redis_url: str, clock: FrozenClock
     old, new = rule("10/min"), rule("12/h", prepaid=prepaid)
     assert spend(store, old) == 10
     edit(old, new)
-    charge = Charge(new, IDENT, 1)
-    passed = [run(decide_bought(Claim((charge,)), store), store).allowed for _ in range(9)]
+    passed = [Limiter([new], store).acquire(IDENT).allowed for _ in range(9)]
     assert sum(passed) == 2
 
 

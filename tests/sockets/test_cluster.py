@@ -11,10 +11,10 @@ import pytest
 from redis.crc import key_slot
 
 from django_throttle.core import Rule
-from django_throttle.core.commands import charge
-from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.core.commands import Charge, charge
+from django_throttle.core.io import run
+from django_throttle.limiter import Limiter
 from django_throttle.publishing.groups import LocalMembers, MemberCounts, MemberReporter, group_ident
-from django_throttle.stores.base import run
 from tests.conftest import immortal_keys
 from tests.connections.evictions import Door, lease_of, lose, redis_store
 from tests.fleet import READY, RedisCluster
@@ -31,9 +31,8 @@ HOME = "ip:203.0.113.9"
 class Process(Door):
     """A process with sockets of one address: the first rule counts their user, the second one the address."""
 
-    def _flow(self, ident: str, socket: bool, cost: int = 1) -> Any:
-        charges = tuple(charge(rule, name, cost) for rule, name in zip(self.rules, (ident, HOME), strict=True))
-        return decide_flow(charges, self.store, socket=socket)
+    def _charges(self, ident: str) -> tuple[Charge, ...]:
+        return tuple(charge(rule, name, 1) for rule, name in zip(self.rules, (ident, HOME), strict=True))
 
     def at_address(self) -> int:
         return Door(self.store, self.rules[1]).count(HOME)

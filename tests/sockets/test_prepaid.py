@@ -16,7 +16,6 @@ from django_throttle.limiter import Limiter
 from django_throttle.prepaid import give_back
 from django_throttle.stores import RedisStore, get_store
 from tests.consumers import AsyncEcho, SyncEcho
-from tests.inside import buys
 from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, scripts, texts, used
 
 CHAT: dict[str, Any] = {"rate": "1000/h", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
@@ -30,7 +29,7 @@ def settled(store: RedisStore) -> int:
 
 
 async def test_a_stream_within_its_limit_asks_rarely_and_counts_exactly(enforce_live: Live, redis_server: Any) -> None:
-    store = enforce_live(chat={**CHAT, "rate": "1000000/h"})
+    store = enforce_live(chat={**CHAT, "rate": "1000000/h", "prepaid": True})
     loop = asyncio.get_running_loop()
     async with Line() as line:
         with redis_server.client() as redis:
@@ -45,7 +44,7 @@ async def test_a_stream_within_its_limit_asks_rarely_and_counts_exactly(enforce_
 
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "gcra", "token_bucket"])
 async def test_frames_use_all_that_calls_elsewhere_have_left(enforce_live: Live, algorithm: str) -> None:
-    """Of a rule that counts refusals: a purchase larger than what is left would count as a refused call."""
+    """To the last unit, at once, also of a rule that counts refused calls."""
     store = enforce_live(chat={**CHAT, "rate": "100/h", "algorithm": algorithm, "count_denied": True}, MAX_VIOLATIONS=0)
     async with Line() as line, Line() as second:
         line.send(*["x"] * 6)
@@ -61,7 +60,6 @@ async def test_frames_use_all_that_calls_elsewhere_have_left(enforce_live: Live,
 @pytest.mark.parametrize("algorithm", ["fixed_window", "gcra"])
 @pytest.mark.row("B12")
 async def test_many_sockets_of_one_ident_get_exactly_the_limit(enforce_live: Live, algorithm: str) -> None:
-    """They ask again once what others have not used has come back."""
     store = enforce_live(chat={**CHAT, "rate": "600/day", "algorithm": algorithm}, MAX_VIOLATIONS=0)
     lines = [await Line().open() for _ in range(6)]
 
@@ -82,7 +80,7 @@ async def test_many_sockets_of_one_ident_get_exactly_the_limit(enforce_live: Liv
 
 
 async def test_a_frame_whose_decision_was_abandoned_is_charged_once(enforce_live: Live) -> None:
-    """An application with a timeout around receive gets the frame next time, by what was bought for it."""
+    """An application with a timeout around receive gets the frame next time, by the decision that was on its way."""
     got: list[str] = []
 
     @accepting
@@ -104,11 +102,7 @@ async def test_a_frame_whose_decision_was_abandoned_is_charged_once(enforce_live
     await becomes(lambda: settled(store) == 20)
 
 
-@pytest.mark.parametrize("size", [1, 5])
-async def test_frames_that_wait_as_the_socket_ends_give_their_turns_back(
-    enforce_live: Live, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    buys(size, monkeypatch)
+async def test_frames_that_wait_as_the_socket_ends_give_their_turns_back(enforce_live: Live) -> None:
     store = enforce_live(chat={**QUEUE, "rate": "1/s", "burst": 50})
     line = await Line().open()
     line.send("first", "second", "third")

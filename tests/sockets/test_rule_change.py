@@ -18,12 +18,13 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Charge
-from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.core.io import run
+from django_throttle.limiter import Limiter, decide_fully
 from django_throttle.rulebook import in_force
 from django_throttle.sockets import rule_change
 from django_throttle.sockets.rule_change import LoweredLimit
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo
 from tests.clock import FrozenClock
 from tests.consumers import AsyncEcho, held
 from tests.doors import BOTH, Enforce
@@ -99,7 +100,7 @@ class TestLowerLimits:
         rule = rulebook.current().rules[0]
 
         def take_elsewhere() -> Any:
-            return run(decide_flow((Charge(rule, IDENT, 1),), elsewhere, socket=True), elsewhere).lease
+            return run(decide_fully(BlockingIo(elsewhere), (Charge(rule, IDENT, 1),), socket=True)).lease
 
         lines = [await Line(on_rule_change="close").open()]
         leases = [await asyncio.to_thread(take_elsewhere)]

@@ -13,9 +13,10 @@ from redis.crc import key_slot
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.decide import decide_charges
+from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo
 from tests.conftest import immortal_keys
 from tests.crew import Crew
 from tests.fleet import RedisCluster
@@ -92,8 +93,10 @@ def crew(servers: None) -> Iterator[Crew]:
 
 
 def decide(store: Any, on_loop: bool, *charges: Charge, lease: str | None = None, commit: bool = True) -> Decision:
-    command = decide_charges(charges, commit=commit, lease=lease)
-    return asyncio.run(arun(command, store)) if on_loop else run(command, store)
+    options: dict[str, Any] = {"commit": commit, "lease": lease}
+    if on_loop:
+        return asyncio.run(decide_charges(LoopIo(store), charges, **options))
+    return run(decide_charges(BlockingIo(store), charges, **options))
 
 
 def different_slots(store: RedisStore, count: int) -> list[str]:

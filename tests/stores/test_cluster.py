@@ -17,11 +17,12 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.decide import decide_and_evict, decide_charges
+from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.local_limits import flush
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo
 from django_throttle.stores.cluster import SlotMap, slot_of
 from testproject.check.standstill import elapsed
 from tests.cases import CASES, Case
@@ -74,12 +75,11 @@ def test_a_socket_makes_room_for_another(cluster: RedisCluster) -> None:
         ident = f"user:{number}"
         asked = [(stores[0], "~1"), (stores[0], "~2"), (stores[number % 2], "~3")]
         for store, lease in asked:
-            flow_of = partial(decide_charges, (Charge(rule, ident, 1),), lease=f"{lease}{number}")
-            decided = decide_and_evict(flow_of, (Charge(rule, ident, 1),), f"{lease}{number}")
-            if number % 2:
-                assert asyncio.run(arun(decided, store)).allowed
-            else:
-                assert run(decided, store).allowed
+            io: Any = LoopIo(store) if number % 2 else BlockingIo(store)
+            charges = (Charge(rule, ident, 1),)
+            one = partial(decide_charges, io, charges, lease=f"{lease}{number}")
+            work = decide_and_evict(io, one, charges, f"{lease}{number}")
+            assert (asyncio.run(work) if number % 2 else run(work)).allowed
         assert decide(stores[1], False, Charge(rule, ident, 1), commit=False).remaining == 0
     assert [message.lease for message in stores[0].control.fetch()] == [f"~1{number}" for number in range(10)]
     assert not stores[1].control.fetch()

@@ -10,9 +10,10 @@ from redis import Redis
 
 from django_throttle.core import Charge, Decision, Rate, Rule
 from django_throttle.core.decide import decide_charges
+from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo
 from tests.servers import RedisServer
 from tests.stores.conftest import CAP, RATES, commands
 
@@ -45,7 +46,7 @@ def test_peek_writes_nothing(store: RedisStore, client: Redis) -> None:
 @pytest.mark.parametrize("cost", [float("nan"), float("-inf"), -1])
 def test_the_script_itself_refuses_a_cost_that_is_none(cost: Any, store: RedisStore, client: Redis) -> None:
     rule = Rule("fixed", "10/h", on_store_failure="deny")
-    assert run(decide_charges((Charge(rule, "user:1", cost),)), store).unavailable
+    assert run(decide_charges(BlockingIo(store), (Charge(rule, "user:1", cost),))).unavailable
     assert client.dbsize() == 0
 
 

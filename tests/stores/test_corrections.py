@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Refund, Settle, charge, joined, refund_for_status, settlement
 from django_throttle.core.decide import decide_charges, refund_charges, settle_charges
+from django_throttle.core.io import run
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo
 from tests.bounds import measured_most
 from tests.cases import MEASURED_BUCKETS, MEASURED_WINDOWS, REFUNDABLE, said
 from tests.clock import FrozenClock
@@ -33,11 +34,11 @@ each_kind = pytest.mark.parametrize("rule", REFUNDABLE, ids=said)
 
 
 def take(store: Any, rule: Rule, cost: int = 1, *, commit: bool = True) -> Decision:
-    return run(decide_charges((charge(rule, "user:1", cost),), commit=commit), store)
+    return run(decide_charges(BlockingIo(store), (charge(rule, "user:1", cost),), commit=commit))
 
 
 def refund(store: Any, paid: Refund | None) -> bool:
-    return run(refund_charges(paid), store)
+    return run(refund_charges(BlockingIo(store), paid))
 
 
 def left(store: Any, rule: Rule) -> int | None:
@@ -117,7 +118,7 @@ def test_a_refund_lengthens_no_key_and_fails_on_no_foreign_value(
 
 def test_a_receipt_has_what_was_charged_under_rules_that_count_some_answers(store: Any) -> None:
     counted, plain = REFUNDABLE[0], Rule("plain", "5/m")
-    receipt = run(decide_charges((charge(counted, "user:1", 1), charge(plain, "user:1", 1))), store).receipt
+    receipt = run(decide_charges(BlockingIo(store), (charge(counted, "user:1", 1), charge(plain, "user:1", 1)))).receipt
     assert receipt is not None
     assert [paid.charge.rule.name for paid in receipt.paid] == [counted.name]
     assert refund_for_status(receipt, 401) is None
@@ -150,7 +151,7 @@ def test_what_redis_decided_stays_charged_while_it_is_away(
 ) -> None:
     there = RedisStore(redis_url, clock=clock, deadline=5.0)
     paid = take(there, REFUNDABLE[0]).receipt
-    assert (asyncio.run(arun(refund_charges(paid), away)) if on_loop else refund(away, paid)) is False
+    assert (asyncio.run(refund_charges(LoopIo(away), paid)) if on_loop else refund(away, paid)) is False
     assert left(there, REFUNDABLE[0]) == 4
 
 
@@ -165,7 +166,7 @@ def reserve(store: Any, rule: Rule, cost: int = 10) -> Decision:
 def correct(store: Any, decision: Decision, used: int) -> Settle | None:
     assert decision.receipt is not None
     settle = settlement([decision.receipt], lambda _: used, "search", secrets.token_hex(4))
-    run(settle_charges(settle), store)
+    run(settle_charges(BlockingIo(store), settle))
     return settle
 
 
@@ -173,7 +174,7 @@ def correct(store: Any, decision: Decision, used: int) -> Settle | None:
 def test_several_charges_of_one_call_are_corrected_as_one(rule: Rule, store: Any) -> None:
     first, second = reserve(store, rule, 10), reserve(store, rule, 20)
     receipts = [one.receipt for one in (first, second) if one.receipt]
-    run(settle_charges(settlement(receipts, lambda _: 7, "search", "both")), store)
+    run(settle_charges(BlockingIo(store), settlement(receipts, lambda _: 7, "search", "both")))
     assert left(store, rule) == 93
 
 
@@ -183,7 +184,9 @@ def test_the_mean_follows_what_calls_come_to(store: Any) -> None:
     def mean(used: int) -> int:
         receipt = reserve(store, rule, 1).receipt
         assert receipt is not None
-        (found,) = run(settle_charges(settlement([receipt], lambda _: used, "search", secrets.token_hex(4))), store)
+        (found,) = run(
+            settle_charges(BlockingIo(store), settlement([receipt], lambda _: used, "search", secrets.token_hex(4)))
+        )
         return found
 
     assert [mean(80), mean(80)] == [80, 80]
@@ -213,7 +216,7 @@ def test_what_is_due_while_redis_is_away_is_owed_to_it(redis_server: RedisServer
     decision = reserve(store, rule)
     assert decision.receipt is not None
     here = Refund(decision.receipt.paid, locally=True)
-    run(settle_charges(settlement([here], lambda _: 60, "search", "here")), store)
+    run(settle_charges(BlockingIo(store), settlement([here], lambda _: 60, "search", "here")))
     store.fallback.flush()
     assert left(store, rule) == 1_000_000 - 60
 

@@ -13,9 +13,10 @@ import pytest
 from django_throttle.core import Lease, Rule
 from django_throttle.core.commands import Evict
 from django_throttle.core.decide import release_lease
+from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore, RedisStore, control_messages
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import BlockingIo
 from tests.connections.evictions import Door, is_eviction, lease_of, lose, redis_store
 from tests.inside import evictions_fail
 from tests.servers import RedisServer
@@ -127,7 +128,7 @@ def test_once_it_has_closed_nothing_is_left_of_it(site: MakeDoor, client: Any) -
     key = f"{redis(one).key(OLDEST.id, 'user:1')}:!"
     assert client.zcard(key) == 1
     for door, lease in [*held, (one, Lease("~nobody", ((OLDEST.id, "user:1"),)))]:
-        run(release_lease(lease), door.store)
+        run(release_lease(BlockingIo(door.store), lease))
     assert (client.exists(key), one.count()) == (0, 0)
 
 
@@ -179,7 +180,7 @@ async def test_two_hundred_at_once_are_never_above_the_cap(site: MakeDoor) -> No
     assert len(closed) == len(set(closed)), "nobody is evicted twice"
     for lease in allowed.keys() & set(closed):
         for door in doors:
-            run(release_lease(allowed[lease]), door.store)
+            run(release_lease(BlockingIo(door.store), allowed[lease]))
     assert onlooker.count() == len(allowed.keys() - set(closed)) > 0
 
 
@@ -300,12 +301,11 @@ async def test_cancelled_between_two_full_rules(
     async def ainterrupted(command: Any) -> Any:
         return interrupted(command)
 
-    flow = door._flow("user:1", socket=True)
     with monkeypatch.context() as broken:
         broken.setattr(door.store, "execute", interrupted)
         broken.setattr(door.store, "aexecute", ainterrupted)
         with pytest.raises(SystemExit):
-            run(flow, door.store) if drive == "run" else await arun(flow, door.store)
+            door.open() if drive == "run" else await door.aopen()
     if isinstance(door.store, RedisStore):
         door.reconciler().resend()
     assert door.count() == 2

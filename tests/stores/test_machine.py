@@ -28,9 +28,10 @@ from redis import Redis
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import settlement
 from django_throttle.core.decide import refund_charges, settle_charges
+from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo
 from django_throttle.stores.scripts import OWN_KEY
 from tests.cases import MEASURED_BUCKETS, MEASURED_WINDOWS
 from tests.clock import FrozenClock
@@ -147,8 +148,8 @@ class Histories(RuleBasedStateMachine):
             self.on(store).release(decision.lease)
             if decision.receipt:
                 settle = settlement([decision.receipt], lambda rule: used, "search", f"call {id(decision)}")
-                run(settle_charges(settle), store)
-                run(refund_charges(decision.receipt), store)
+                run(settle_charges(BlockingIo(store), settle))
+                run(refund_charges(BlockingIo(store), decision.receipt))
 
     @rule(of=st.integers(0, 9), jump=JUMPS)
     def clock_goes_on(self, of: int, jump: float) -> None:

@@ -7,10 +7,11 @@ import re
 import socketserver
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,7 +19,7 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Lease, Rule
 from django_throttle.core.commands import Release, charges_of
 from django_throttle.exceptions import Cause
-from django_throttle.limiter import Limiter, decide_flow
+from django_throttle.limiter import Limiter, decide_fully
 from django_throttle.stores import RedisStore
 from django_throttle.stores.failures import Breaker
 from testproject.check.standstill import elapsed
@@ -73,6 +74,16 @@ def test_what_was_let_through_without_redis_is_counted_when_it_is_back(proxy: Pr
     assert len(store.leases) == 0
 
 
+class Paused(NamedTuple):
+    """An ``io`` whose commands are executed by whoever drives the coroutine."""
+
+    store: RedisStore
+
+    @types.coroutine
+    def execute(self, command: Any) -> Any:
+        return (yield command)
+
+
 @pytest.mark.parametrize("comes", ["before the reset's reply", "after it"])
 def test_a_refusal_that_a_reset_met_on_its_way_is_forgotten(
     comes: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
@@ -80,13 +91,13 @@ def test_a_refusal_that_a_reset_met_on_its_way_is_forgotten(
     store: Any = RedisStore(redis_url, deadline=5.0)
     limiter = Limiter([RULE], store)
     limiter.acquire("user:1")
-    flow = decide_flow(charges_of(RULE, "user:1", 1), store)
-    answers = store.execute(next(flow))
+    work = decide_fully(Paused(store), charges_of(RULE, "user:1", 1))  # type: ignore[arg-type]
+    answers = store.execute(work.send(None))
     send_all = store.transport.send_all
 
     def hear() -> None:
         with pytest.raises(StopIteration) as end:
-            flow.send(answers)
+            work.send(answers)
         assert not end.value.value.allowed
 
     def send(calls: Any, *rest: Any) -> Any:

@@ -18,9 +18,10 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.commands import Pause, charge, pause_id, rule_set
 from django_throttle.core.decide import decide_charges
+from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.base import run
+from django_throttle.stores.base import BlockingIo
 from django_throttle.stores.denials import NoDenials
 from django_throttle.stores.packing import packing_of
 from django_throttle.stores.scripts import MOST_CHARGES, Form
@@ -328,7 +329,7 @@ def test_every_mix_of_rules_has_a_script_that_redis_takes(chosen: Any, raw: Redi
 def test_two_idents_of_a_call_have_a_value_each(store: RedisStore, raw: Redis) -> None:
     mixed = tuple(charge(rule, ident, 1) for rule in RATES[:4] for ident in ("user:1", "ip:a"))
     for left in (9, 8):
-        decision = run(decide_charges(mixed), store)
+        decision = run(decide_charges(BlockingIo(store), mixed))
         assert [outcome.remaining for outcome in decision.outcomes] == [left] * 8
     assert list(inside(store, raw)) == list(inside(store, raw, "ip:a")) == ids(*RATES[:4])
 

@@ -15,6 +15,7 @@ from redis.sentinel import MasterNotFoundError
 from django_throttle.conf import Conf
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
+from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
@@ -221,14 +222,17 @@ def asked(
     primary: PrimarySearch[str], answers: dict[str, list[str] | Exception], *, everyone: bool = False
 ) -> list[str]:
     """Who is asked until the primary is found."""
-    search, found = primary.search(everyone=everyone), list[str]()
-    try:
-        found.append(next(search))
-        while True:
-            answer = answers[found[-1]]
-            found.append(search.throw(answer) if isinstance(answer, Exception) else search.send(answer))
-    except StopIteration:
-        return found
+    found: list[str] = []
+
+    async def ask(sentinel: str) -> Any:
+        found.append(sentinel)
+        answer = answers[sentinel]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    run(primary.search(ask, everyone=everyone))
+    return found
 
 
 def test_the_sentinel_that_knows_of_the_latest_failover_is_right() -> None:

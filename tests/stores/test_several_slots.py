@@ -10,8 +10,9 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge, OnceKey, Reset, SetOnceKeys, settlement
 from django_throttle.core.decide import decide_charges, refund_charges, settle_charges
+from django_throttle.core.io import run
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.base import arun, run
+from django_throttle.stores.base import BlockingIo, LoopIo
 from django_throttle.stores.denials import NoDenials
 from testproject.check.standstill import elapsed
 from tests.clock import FrozenClock
@@ -43,12 +44,12 @@ def test_what_was_reserved_in_several_slots_is_settled_in_each(cluster: RedisClu
     store = RedisStore(cluster.url, deadline=5.0)
     rules = [Rule(f"rows {name}", "100/h", unit="rows", reserve=10, algorithm=name) for name in ("gcra", "sliding_log")]
     reserved = tuple(Charge(rule, ident, 10) for ident in different_slots(store, 3) for rule in rules)
-    receipt = run(decide_charges(reserved), store).receipt
+    receipt = run(decide_charges(BlockingIo(store), reserved)).receipt
     assert receipt is not None
     settle = settlement([receipt], lambda rule: used, "search", f"of {used}")
     for _ in range(2):  # a second time changes nothing
-        run(settle_charges(settle), store)
-        left = run(decide_charges(tuple(one._replace(cost=1) for one in reserved), commit=False), store)
+        run(settle_charges(BlockingIo(store), settle))
+        left = run(decide_charges(BlockingIo(store), tuple(one._replace(cost=1) for one in reserved), commit=False))
         assert [outcome.remaining for outcome in left.outcomes] == [100 - used] * 6
 
 
@@ -117,8 +118,10 @@ def test_what_does_not_count_goes_back_to_each_and_a_reset_reaches_all(on_loop: 
     first, second, *_ = idents = different_slots(store, 5)
     rule = Rule("logins", "10/h", count_on=(401,))
     paid = decide(store, on_loop, Charge(rule, first, 2), Charge(rule, second, 3)).receipt
-    give_back = refund_charges(paid)
-    assert asyncio.run(arun(give_back, store)) if on_loop else run(give_back, store)
+    if on_loop:
+        assert asyncio.run(refund_charges(LoopIo(store), paid))
+    else:
+        assert run(refund_charges(BlockingIo(store), paid))
     charges = tuple(Charge(rule, ident, 1) for ident in idents)
     assert [outcome.remaining for outcome in decide(store, on_loop, *charges).outcomes] == [9] * 5
     resets = [asyncio.run(store.aexecute(Reset(charges))) if on_loop else store.execute(Reset(charges)) for _ in "12"]

@@ -14,11 +14,14 @@ from typing import NamedTuple
 from redis import Redis
 
 from django_throttle.connections.reconcile import Reconciler
-from django_throttle.stores import get_store
-from tests.lab.benchmarks.latency import PING
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore, get_store
+from tests.lab.benchmarks.latency import IN_FLIGHT_CALLS, PING
+from tests.lab.benchmarks.play import IN_FLIGHT, in_flight
 from tests.lab.benchmarks.player import SPAWN, Play, Subject, compare, redis_commands
 from tests.lab.benchmarks.table import Row
-from tests.lab.benchmarks.visitors import Visitor, consumer, resident_bytes, under
+from tests.lab.benchmarks.visitors import RULES, Visitor, consumer, resident_bytes, under
 from tests.servers import quickest
 
 FEW, MANY = 100, 10_000
@@ -56,6 +59,33 @@ def messages(url: str, kind: str) -> Play:
             await visitor.say("hello")
 
     return lambda calls: loop.run_until_complete(talk(calls))
+
+
+def busy(url: str, kind: str) -> Play:
+    """Messages through fifty sockets at once, each answered before the next of its socket."""
+    under(kind)
+    app, loop = consumer(kind), asyncio.new_event_loop()
+    visitors = [Visitor(app, number) for number in range(IN_FLIGHT)]
+
+    async def open_all() -> None:
+        for visitor in visitors:
+            await visitor.open()
+
+    async def talk(visitor: Visitor, calls: int) -> None:
+        for _ in range(calls):
+            await visitor.say("hello")
+
+    async def together(calls: int) -> None:
+        await asyncio.gather(*(talk(visitor, -(-calls // IN_FLIGHT)) for visitor in visitors))
+
+    loop.run_until_complete(open_all())
+    return lambda calls: loop.run_until_complete(together(calls))
+
+
+def asked(url: str) -> Play:
+    """``aacquire`` of the rule that sockets share, fifty at once."""
+    rule = Rule.from_options("shared", RULES["shared"]["shared"])
+    return in_flight(Limiter([rule], RedisStore(url, deadline=5)).aacquire)
 
 
 def hold(end: Connection, kind: str, count: int, first: int) -> None:
@@ -131,6 +161,7 @@ class Held(NamedTuple):
 def rows(url: str, rounds: int) -> Iterator[Row]:
     yield from _handshakes(url, rounds)
     yield from _messages(url, rounds)
+    yield from _busy(url, rounds)
 
 
 def _handshakes(url: str, rounds: int) -> Iterator[Row]:
@@ -154,6 +185,14 @@ def _messages(url: str, rounds: int) -> Iterator[Row]:
         result, asked = results[kind], 12.0 if kind == "shared" else None
         note = f"Redis {result.redis:.2f} µs"
         yield Row(SECTION, f"the mixin adds, {what}", result.took - plain, "µs", asked=asked, note=note)
+
+
+def _busy(url: str, rounds: int) -> Iterator[Row]:
+    subjects = [Subject(kind, "sockets", "busy", (kind,), IN_FLIGHT_CALLS) for kind in ("none", "shared")]
+    results = compare([*subjects, Subject("aacquire", "sockets", "asked", (), IN_FLIGHT_CALLS)], url, rounds)
+    none, shared, call = (results[name].took for name in ("none", "shared", "aacquire"))
+    more = shared - none
+    yield Row(SECTION, "a message, 50 sockets at once: a shared rule adds", more, "µs", more / call, "aacquire", 1.5)
 
 
 def silent_rows(url: str, seconds: int) -> Iterator[Row]:

@@ -82,7 +82,7 @@ def nearest(history: History) -> str:
     found = []
     for name, limit in LIMITS.items():
         owns = list(by_process(history, limit))
-        if limit.kind in ("rate", "door", "ahead", "prepaid"):
+        if limit.kind in ("rate", "door", "prepaid"):
             served = [one for own in owns for one in own if not one.alone]
             found.append(f"{name} {fullest(history, limit, served)} of {most(limit.rule)}")
         if limit.kind == "rate" and limit.rule.on_store_failure == "local":
@@ -97,8 +97,7 @@ def row(this: Round, history: History, breaches: int) -> tuple[str, ...]:
     counts = {
         outcome: sum(one.outcome == outcome for one in history.operations) for outcome in ("ok", "refused", "unknown")
     }
-    prompt = [one for one in history.operations if LIMITS[one.limit].kind != "prepaid"]
-    worst = max((max(one.took, one.freed) for one in prompt), default=0.0)
+    worst = max((max(one.took, one.freed) for one in history.operations), default=0.0)
     return (
         str(this.number),
         history.server,

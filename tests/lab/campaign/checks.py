@@ -21,7 +21,6 @@ MICRO = 1_000_000
 MARGIN = 0.05
 IN_FORCE = slack(1.0)  # until an edited rule is in force in every process
 QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
-PACE = 1.0  # a process that has asked ten times for its sockets waits so long at most before it asks again
 STARVED = 0.25  # which others' threads may take as well where there is no processor for any
 STALE = slack(2 * float(SETTINGS["BEAT_INTERVAL"]))  # until leases of an old copy are gone
 REPORTED = 1.1 * float(SETTINGS["DAMPER_INTERVAL"]) + slack(0.1)  # until a process has told what it let through
@@ -32,7 +31,6 @@ HARMLESS = ("lock database", "lose database", "client clock", "copy", "stop sent
 HELPLESS = ("starve", "stop client", "silence client")  # in which a process does nothing of what it should
 OWED = 15.0  # seconds; a breaker asks every ten at least, and what is owed goes first
 SETTLED = 2 * float(SETTINGS["BEAT_INTERVAL"]) + 1.0  # until every process has registered again after a loss
-RETURNED = 1.25  # until what was bought for sockets and not spent has gone back
 SHOWN = 12
 
 
@@ -52,7 +50,7 @@ class Breach(NamedTuple):
 def check(history: History, limits: Mapping[str, Limit]) -> list[Breach]:
     """All that does not hold."""
     found = [
-        *late(history, limits),
+        *late(history),
         *unanswered(history),
         *stale(history),
         *deaf(history),
@@ -65,29 +63,27 @@ def check(history: History, limits: Mapping[str, Limit]) -> list[Breach]:
     return found
 
 
-def late(history: History, limits: Mapping[str, Limit]) -> Iterator[Breach]:
+def late(history: History) -> Iterator[Breach]:
     """Answers, and releases, that took longer than the deadline and 50 ms.
 
-    A frame of a socket may wait until it may be asked for, and who had no processor somewhat longer.
+    Who had no processor may take somewhat longer.
     """
     for what, began, took in (
         ("answers", lambda one: one.invoked, lambda one: one.took),
         ("releases", lambda one: one.end, lambda one: one.freed),
     ):
-        slow = [one for one in history.operations if took(one) > in_time(history, limits, one, began(one), took(one))]
+        slow = [one for one in history.operations if took(one) > in_time(history, one, began(one), took(one))]
         if slow:
             slow.sort(key=lambda one: -took(one))
-            bound = in_time(history, limits, slow[0], began(slow[0]), took(slow[0]))
+            bound = in_time(history, slow[0], began(slow[0]), took(slow[0]))
             yield Breach(f"{len(slow)} {what} later than {bound:.3f} s, one after {took(slow[0]):.3f} s", slow)
 
 
-def in_time(history: History, limits: Mapping[str, Limit], one: Operation, began: float, took: float) -> float:
+def in_time(history: History, one: Operation, began: float, took: float) -> float:
     """How long an answer may take: longer where its process had no processor, as others have it or it was stopped."""
     bound = DEADLINE + MARGIN
     if took <= bound:
         return bound
-    if limits[one.limit].kind == "prepaid":
-        bound += PACE
     if any(fault.process in (None, one.process) for fault in history.played(began, began + took, *HELPLESS)):
         bound += STARVED
     return slack(bound)
@@ -170,16 +166,6 @@ def queues(history: History, limit: Limit, admitted: Sequence[Operation]) -> Ite
 
 
 def prepaid(history: History, limit: Limit) -> Iterator[Breach]:
-    """What was charged in a window was spent in it, or shortly afterwards.
-
-    What goes back after a loss was charged before it.
-    """
-    admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
-    span = limit.rule.rate.window - limit.rule.plan.hold / 1_000_000
-    yield from too_many(history, limit, admitted, span, most(limit.rule), before=RETURNED)
-
-
-def ahead(history: History, limit: Limit) -> Iterator[Breach]:
     """The bound holds, as of a rule that is not prepaid. What was bought before a loss may pass after it."""
     admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
     bound, held = most(replace(limit.rule, prepaid=False)), limit.rule.plan.hold / 1_000_000
@@ -314,7 +300,6 @@ CHECKS: dict[str, tuple[Callable[[History, Limit], Iterator[Breach]], ...]] = {
     "rate": (rates,),
     "door": (rates, in_force),
     "prepaid": (prepaid,),
-    "ahead": (ahead,),
     "damper": (dampers,),
     "calm": (calm,),
     "many": (),

@@ -33,14 +33,10 @@ configure(GIVEN)
 from django_throttle import agent, rulebook  # noqa: E402 - the settings come first
 from django_throttle.call_facts import Facts  # noqa: E402
 from django_throttle.core import Decision, Lease  # noqa: E402
-from django_throttle.core.commands import charge  # noqa: E402
-from django_throttle.core.prepaid import Claim  # noqa: E402
 from django_throttle.exceptions import Cause  # noqa: E402
 from django_throttle.identity import ScopeWho  # noqa: E402
 from django_throttle.limiter import Limiter, adecide, decide  # noqa: E402
-from django_throttle.prepaid import decide_bought  # noqa: E402
 from django_throttle.stores import get_store  # noqa: E402
-from django_throttle.stores.base import arun  # noqa: E402
 
 NUMBERS = count()
 SAMPLE_SECONDS = 0.02
@@ -143,8 +139,7 @@ class Lane:
                 return
             for number, name, lease in self._due():
                 self._release(number, name, lease)
-            if LIMITS[call.limit].kind != "prepaid":
-                self._call(call)
+            self._call(call)
 
     async def arun(self) -> None:
         for call in self.calls:
@@ -153,7 +148,7 @@ class Lane:
                 break
             for number, name, lease in self._due():
                 await self._arelease(number, name, lease)
-            await (self._frame(call) if LIMITS[call.limit].kind == "prepaid" else self._acall(call))
+            await self._acall(call)
 
     def end(self) -> None:
         for number, name, lease, _ in self.held:
@@ -180,17 +175,6 @@ class Lane:
         number, began = self._begin(call)
         try:
             decision = await (adecide(facts(call)) if is_door(call) else limiter.aacquire(ident, call.cost))
-        except Exception as error:  # noqa: BLE001 - none is expected
-            return self._odd(call, error)
-        self._ended(call, number, began, decision)
-
-    async def _frame(self, call: Call) -> None:
-        """A message on a socket, for which several are bought at once; nobody waits long for one that is refused."""
-        limit, store = LIMITS[call.limit], get_store()
-        claim = Claim((charge(limit.rule, limit.ident, call.cost),), waits=True)
-        number, began = self._begin(call)
-        try:
-            decision = await arun(decide_bought(claim, store), store)
         except Exception as error:  # noqa: BLE001 - none is expected
             return self._odd(call, error)
         self._ended(call, number, began, decision)
