@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -63,10 +63,9 @@ def release(setting: Setting, track: Track) -> float:
 
 def unfairness(setting: Setting, track: Track) -> float:
     """How far a node's share of what is admitted is from its share of what is attempted, at worst, as a share of it."""
-    seconds = slice(round(_end(setting) / PER_SECOND - SETTLED), round(_end(setting) / PER_SECOND))
-    sums = [
-        (sum(a for a, _ in told[seconds]), sum(b for _, b in told[seconds])) for told in track.by_node.values() if told
-    ]
+    end = _end(setting) // PER_SECOND
+    nodes = zip(*track.nodes[end - round(SETTLED) : end], strict=True)
+    sums = [(sum(a for a, _ in seconds), sum(b for _, b in seconds)) for seconds in nodes]
     attempted, admitted = sum(a for a, _ in sums), sum(b for _, b in sums)
     return max(abs((b / admitted) / (a / attempted) - 1) for a, b in sums if a)
 
@@ -89,49 +88,29 @@ def _reaction(admitted: Sequence[int], limit: int) -> float:
     return max(0, max(late, default=0) - step + 1) / PER_SECOND if late else 0.0
 
 
-Run = tuple[str, Setting, Track]  # the name of the controller, what was played, what happened
-
-SIZE: Final = (5.2, 4.6)  # inches a column
 # Both can be told apart by lightness alone.
 ACHIEVED, ATTEMPTED, FACTOR, LIMIT = "#0b5394", "#b7b7b7", "#a64d00", "#333333"
-# The same input gives the same bytes, so that a picture in the docs changes only when a run does.
-SAME: Final[Any] = {"svg.hashsalt": "django_throttle"}
-NO_DATE: Final[dict[str, Any]] = {".svg": {"Date": None}, ".png": {"Software": None}}
 
 
-def draw(runs: Sequence[Run], title: str, path: Path) -> None:
-    """Write a PNG or SVG, by the name's ending; raises ValueError for one that matplotlib does not write."""
-    with rc_context(SAME):
-        figure = Figure(figsize=(SIZE[0] * len(runs), SIZE[1]), layout="constrained")
+def draw(setting: Setting, track: Track, title: str, path: Path) -> None:
+    """Write a PNG or SVG, by the name's ending. The same input gives the same bytes."""
+    with rc_context({"svg.hashsalt": "django_throttle"}):
+        figure = Figure(figsize=(5.2, 4.6), layout="constrained")
         figure.suptitle(title)
-        axes = figure.subplots(2, len(runs), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))
-        for column, (name, setting, track) in enumerate(runs):
-            _drawn_rates(axes[0][column], name, setting, track)
-            _factor(axes[1][column], track)
-        axes[0][0].set_ylabel("× the limit")
-        axes[1][0].set_ylabel("factor")
-        axes[0][0].legend(loc="center right", frameon=False)
-        figure.savefig(path, metadata=NO_DATE.get(path.suffix.lower()))
-
-
-def _drawn_rates(axes: Any, name: str, setting: Setting, track: Track) -> None:
-    seconds = range(len(track.admitted) // PER_SECOND)
-    axes.set_title(name, fontsize="medium")
-    axes.plot(seconds, _by_second(track.attempted, setting.limit), color=ATTEMPTED, label="attempted")
-    axes.plot(seconds, _by_second(track.admitted, setting.limit), color=ACHIEVED, label="achieved")
-    axes.axhline(1.0, color=LIMIT, linewidth=0.8, linestyle="--", label="limit")
-    axes.set_ylim(bottom=0)
-
-
-def _factor(axes: Any, track: Track) -> None:
-    axes.plot(range(len(track.factors)), track.factors, color=FACTOR)
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("seconds")
-
-
-def _by_second(costs: Sequence[int], limit: int) -> list[float]:
-    whole = len(costs) - len(costs) % PER_SECOND
-    return [sum(costs[at : at + PER_SECOND]) / limit for at in range(0, whole, PER_SECOND)]
+        rates, factor = figure.subplots(2, sharex=True, height_ratios=(3, 1))
+        for costs, color, label in (
+            (track.attempted, ATTEMPTED, "attempted"),
+            (track.admitted, ACHIEVED, "achieved"),
+        ):
+            rates.plot(range(len(costs) // PER_SECOND), _rates(costs, 1, setting.limit), color=color, label=label)
+        rates.axhline(1.0, color=LIMIT, linewidth=0.8, linestyle="--", label="limit")
+        rates.set_ylabel("× the limit")
+        rates.set_title("damper", fontsize="medium")
+        rates.set_ylim(bottom=0)
+        rates.legend(loc="center right", frameon=False)
+        factor.plot(range(len(track.factors)), track.factors, color=FACTOR)
+        factor.set(xlabel="seconds", ylabel="factor", ylim=(0, 1))
+        figure.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else {"Software": None})
 
 
 # Name: what it is, the demand, and what is special about it.
@@ -149,7 +128,7 @@ SCENES: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
     "join-and-die": (
         "5 of 20 nodes die without a word after half a minute, 5 others join later",
         "step:5x",
-        {"alive": [(node, 0.0, QUIET + 30) for node in range(5)] + [(node, QUIET + 40, 1e9) for node in range(5, 10)]},
+        {"alive": (*((n, 0.0, QUIET + 30) for n in range(5)), *((n, QUIET + 40, 1e9) for n in range(5, 10)))},
     ),
     "lost-flush": ("a fifth of all flushes is lost", "step:5x", {"loss": 0.2}),
     "gap": ("Redis is away for 10 s", "step:5x", {"gap": (QUIET + 24, QUIET + 34)}),
@@ -166,49 +145,20 @@ def scene(name: str, **changes: Any) -> Setting:
     return replace(Setting(parse_demand(demand), **special), **changes)
 
 
-STEP: Final = 6  # seconds a line
-HEAD: Final = ("seconds", "attempted/s", "achieved/s", "of the limit", "factor")
-SUMMARY: Final = ("run", "achieved", "deviation", "reaction", "overshoot", "first 2 s", "refused")
-
-
 def over_time(setting: Setting, track: Track) -> str:
     """A line for each six seconds."""
-    rows = [HEAD, *_lines(setting, track)]
-    return _aligned(rows)
-
-
-def summary(runs: Sequence[tuple[str, Figures]]) -> str:
-    """A line for each run under excess; rates as multiples of the limit, overshoot in seconds of it."""
-    rows = [SUMMARY]
-    for name, found in runs:
-        share = found.refused / found.attempted if found.attempted else 0.0
-        told = (
-            f"{found.achieved:.3f}",
-            f"{found.deviation:.1%}",
-            f"{found.reaction:.1f} s",
-            f"{found.overshoot:.1f} s",
-        )
-        rows.append((name, *told, f"{found.first:.2f}", f"{share:.1%}"))
-    return _aligned(rows)
-
-
-def _lines(setting: Setting, track: Track) -> Iterator[tuple[str, ...]]:
-    step = STEP * PER_SECOND
-    for at in range(0, len(track.admitted) - step + 1, step):
-        attempted = sum(track.attempted[at : at + step]) / STEP
-        admitted = sum(track.admitted[at : at + step]) / STEP
-        factor = track.factors[min(at // PER_SECOND + STEP - 1, len(track.factors) - 1)]
-        of_limit = f"{admitted / setting.limit:.2f}"
-        yield f"{at // PER_SECOND}", f"{attempted:,.0f}", f"{admitted:,.0f}", of_limit, f"{factor:.3f}"
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        first, *rest = (
-            text.ljust(width) if at == 0 else text.rjust(width)
-            for at, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *rest]).rstrip())
+    lines = [f"{'seconds':<8}{'attempted/s':>12}{'achieved/s':>12}{'of the limit':>14}{'factor':>8}"]
+    pairs = zip(_rates(track.attempted, 6, 1), _rates(track.admitted, 6, 1), strict=True)
+    for at, (attempted, admitted) in enumerate(pairs):
+        factor = track.factors[6 * at + 5]
+        lines.append(f"{6 * at:<8}{attempted:>12,.0f}{admitted:>12,.0f}{admitted / setting.limit:>14.2f}{factor:>8.3f}")
     return "\n".join(lines)
+
+
+def summary(found: Figures) -> str:
+    """The figures of a run under excess; rates as multiples of the limit, overshoot in seconds of it."""
+    share = found.refused / found.attempted if found.attempted else 0.0
+    return (
+        f"achieved {found.achieved:.3f}, deviation {found.deviation:.1%}, reaction {found.reaction:.1f} s, "
+        f"overshoot {found.overshoot:.1f} s, first two seconds {found.first:.2f}, refused {share:.1%}"
+    )
