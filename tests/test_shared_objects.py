@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from threading import Barrier
 
 import pytest
@@ -21,39 +20,33 @@ from django_throttle.meter import Meter
 from django_throttle.observe.route_costs import SUM, RouteCosts
 from django_throttle.rulebook import snapshot
 from django_throttle.rulebook.snapshot import Overrides
-from django_throttle.store_time import Calendar
 from django_throttle.stores import RedisStore
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.cluster import ClusterTransport
 
 RULE = Rule("api", "1/hour")
-DAY_US = 86_400_000_000
 THREADS = 16
-SWITCH_SECONDS = 1e-6
 
 
-@contextmanager
+@pytest.fixture(autouse=True)
 def often_switching() -> Iterator[None]:
-    """Switch between threads after each few instructions, within the block."""
+    """Switch between threads after each few instructions."""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
-def at_once(work: Callable[[int], object], threads: int = THREADS) -> None:
-    """Call ``work`` in so many threads, with the number of each; raise the first error of any."""
-    barrier = Barrier(threads)
+def at_once(work: Callable[[int], object]) -> None:
+    """Call ``work`` in as many threads as THREADS says, with the number of each; raise the first error of any."""
+    barrier = Barrier(THREADS)
 
     def run(number: int) -> None:
         barrier.wait()
         work(number)
 
-    with often_switching(), ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(run, number) for number in range(threads)]:
-            done.result()
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(run, range(THREADS)))
 
 
 @pytest.fixture
@@ -91,22 +84,6 @@ def test_rules_as_overrides_change_them(monkeypatch: pytest.MonkeyPatch) -> None
             rule = overrides.rule(rules[(turn + number) % len(rules)], [changed])
             assert rule is not None
             assert rule.plan.limit == 10
-
-    at_once(read)
-
-
-def test_the_bounds_of_calendars() -> None:
-    """While the store's time moves to other days."""
-    calendar, zones = Calendar(), ("UTC", "Europe/Berlin", "Asia/Tokyo", "America/Lima", "Asia/Kolkata")
-    rules = [Rule(zone, "10/day", algorithm="fixed_window", timezone=zone) for zone in zones]
-    calendar.learn(DAY_US)
-
-    def read(number: int) -> None:
-        for turn in range(600):
-            if number % 4:
-                assert calendar.plan(rules[(turn + number) % len(rules)]).finish > 0
-            else:
-                calendar.learn(DAY_US * (2 + turn + number))
 
     at_once(read)
 

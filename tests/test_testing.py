@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, SimpleTestCase, override_settings
+from django.test import SimpleTestCase, override_settings
 from django.urls import path
 from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
@@ -27,7 +27,6 @@ from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
 from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot
-from django_throttle.signals import throttled
 from django_throttle.stores import MemoryStore, RedisStore, get_store, pin
 from django_throttle.testing import FrozenClock, assert_throttled, override_rules, use_up
 from tests.inside import book, served
@@ -72,21 +71,18 @@ def test_nested_and_merged() -> None:
     with override_rules(ONE) as outer:
         assert passed(1) == 1
         with override_rules({**OTHER, "one": {**ONE["one"], "rate": "3/hour"}}, merge=True) as inner:
-            assert names() == ["one", "other"]
             assert inner is not outer
-            assert passed(5) == 3, "counted from nothing"
-        assert names() == ["one"]
-        assert passed(5) == 1, "and what the outer one has counted is there still"
+            assert (names(), passed(5)) == (["one", "other"], 3), "counted from nothing"
+        assert (names(), passed(5)) == (["one"], 1), "and what the outer one has counted is there still"
 
 
 def test_overrides_stay_where_rules_are_merged() -> None:
     free = Override(subject="user:somebody", effect="exempt")
     rulebook.pin(Snapshot([Rule("one", "1/hour", key="user")], overrides=[free]))
     try:
-        with override_rules({}, merge=True):
-            assert passed(5) == 5
-        with override_rules([Rule("one", "1/hour", key="user")]):
-            assert passed(5) == 1
+        for merge, passing in ((True, 5), (False, 1)):
+            with override_rules([Rule("one", "1/hour", key="user")], merge=merge):
+                assert passed(5) == passing
     finally:
         rulebook.pin(None)
 
@@ -120,10 +116,7 @@ def test_what_is_edited_meanwhile_is_in_force_afterwards() -> None:
         assert names() == ["edited", "site"]
 
 
-@override_rules(ONE)
-@pytest.mark.parametrize("number", [1, 2])
-def test_with_parameters_fixtures_and_a_store_of_ones_own(number: int, redis_url: str) -> None:
-    assert passed(5) == 2
+def test_a_store_of_ones_own(redis_url: str) -> None:
     store = RedisStore(redis_url, deadline=5.0)
     for left in (2, 0):
         with override_rules(ONE, store=store):
@@ -178,30 +171,29 @@ def test_a_test_case() -> None:
     assert (result.testsRun, len(result.errors)) == (4, 1), result.errors
 
 
-class TestUseUp:
-    @override_rules([Rule("search", "10000/hour", key="user")])
-    @pytest.mark.row("R11")
-    def test_ten_thousand_calls_at_once(self) -> None:
-        use_up("search", "user:somebody", leaving=2)
-        assert [decide(FACTS).allowed for _ in range(3)] == [True, True, False]
+@override_rules([Rule("search", "10000/hour", key="user")])
+@pytest.mark.row("R11")
+def test_ten_thousand_calls_at_once() -> None:
+    for leaving in (2, 5):
+        use_up("search", "user:somebody", leaving=leaving)
+    assert passed(3) == 2, "what is left already stays"
 
-    @override_rules([Rule("search", "10/hour")])
-    def test_what_is_left_already_stays(self) -> None:
-        use_up("search", "user:somebody", leaving=3)
-        use_up("search", "user:somebody", leaving=5)
-        assert passed(10) == 3
 
-    @override_rules([Rule("a", "1/s"), Rule("slots", limit=2, algorithm="concurrency", events=("connection",))])
-    def test_only_a_rate_in_force_can_be(self) -> None:
-        for name in ("slots", "nothing"):
-            with pytest.raises(InvalidRule, match=f"no rate named '{name}' is in force, but: a"):
-                use_up(name, "user:1")
+RATES = [
+    Rule("a", "1/s", key="user"),
+    Rule("all", "10/hour", key="everyone"),
+    Rule("slots", limit=2, algorithm="concurrency", events=("connection",)),
+]
 
-    @override_rules([Rule("search", "10/hour", key="user"), Rule("all", "10/hour", key="everyone")])
-    def test_an_ident_without_its_kind_is_none(self) -> None:
-        with pytest.raises(InvalidIdent, match=r"'42' has no kind: .*'search' counts by user.*'user:42'"):
-            use_up("search", "42")
-        use_up("all", "everyone")
+
+@override_rules(RATES)
+def test_only_a_rate_in_force_can_be_used_up_by_an_ident_with_its_kind() -> None:
+    for name in ("slots", "nothing"):
+        with pytest.raises(InvalidRule, match=f"no rate named '{name}' is in force, but: a"):
+            use_up(name, "user:1")
+    with pytest.raises(InvalidIdent, match=r"'42' has no kind: .*'a' counts by user.*'user:42'"):
+        use_up("a", "42")
+    use_up("all", "everyone")
 
 
 RULES: dict[str, Any] = {"api": {"rate": "3/min", "key": "everyone", "algorithm": "fixed_window"}}
@@ -221,17 +213,12 @@ def page(request: HttpRequest) -> HttpResponse:
     return HttpResponse("fine")
 
 
-@throttle("api")
-async def apage(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("fine")
-
-
 @throttle("api", ident="everyone")
 def send() -> str:
     return "sent"
 
 
-urlpatterns = [path("search", Search.as_view()), path("page", page), path("apage", apage)]
+urlpatterns = [path("search", Search.as_view()), path("page", page)]
 
 
 @pytest.fixture(autouse=True)
@@ -249,12 +236,10 @@ class TestCalling:
     @pytest.mark.parametrize("where", ["/search", "/page"])
     def test_a_client(self, where: str) -> None:
         answer = assert_throttled(lambda: APIClient().get(where), after=3, times=2, rule="api")
-        assert answer.status_code == 429
-        assert answer["Retry-After"]
+        assert (answer.status_code, "Retry-After" in answer) == (429, True)
 
     def test_a_view_without_a_client_is_known_by_its_signal(self) -> None:
-        view = Search.as_view()
-        assert_throttled(lambda: view(APIRequestFactory().get("/")), after=3, rule="api")
+        assert_throttled(lambda: Search.as_view()(APIRequestFactory().get("/")), after=3, rule="api")
 
     def test_any_callable(self) -> None:
         assert assert_throttled(send, after=2, times=0) == "sent"
@@ -264,10 +249,6 @@ class TestCalling:
         with pytest.raises(TypeError, match="await each call"):
             assert_throttled(lambda: adecide(FACTS))
         assert_throttled([await adecide(FACTS) for _ in range(5)], after=3, rule="api")
-
-    async def test_answers_of_the_asynchronous_client(self) -> None:
-        client = AsyncClient()
-        assert_throttled([await client.get("/apage") for _ in range(5)], after=3, rule="api")
 
 
 ERROR = {"type": "error", "code": "rate_limited", "rule": "chat", "retry_after": 1.5}
@@ -285,16 +266,14 @@ def test_a_refusal_by_itself(answer: Any) -> None:
 @pytest.mark.parametrize(
     ("answers", "how"),
     [
-        ([NO], {}),
         ([NO, NO], {}),
         ([YES, YES, NO, NO], {"after": 2}),
-        ([YES, NO, YES], {"after": 1, "times": 1}),
         ([NO, YES, NO], {"times": 2}),
         ([YES, YES], {"times": 0}),
         ((answer for answer in (YES, NO)), {"after": 1}),
         ([{"echo": 1}, "2", "three", json.dumps({**ERROR, "rule": "api"})], {"after": 3, "times": 1}),
     ],
-    ids=range(8),
+    ids=range(6),
 )
 def test_several_answers(answers: Any, how: dict[str, int]) -> None:
     assert_throttled(answers, **how, rule="api")
@@ -323,7 +302,6 @@ def case(given: Any, message: str, **how: Any) -> Any:
             rule="api",
         ),
         case(STORE_FAILED, "call 1 should have been refused, but was turned away by rule 'api' as the store failed"),
-        case(HttpResponse(status=503), "call 1 should have been refused, but was answered with status 503"),
         case("foo", "call 1 should have been refused, but was let through: 'foo'"),
     ],
 )  # fmt: skip
@@ -333,27 +311,19 @@ def test_what_a_failure_says(given: Any, message: str, how: dict[str, Any]) -> N
     assert str(failed.value).splitlines()[0] == message
 
 
-def test_it_leaves_no_receiver_behind() -> None:
-    before = list(throttled.receivers)
-    with pytest.raises(ZeroDivisionError):
-        assert_throttled(lambda: 1 / 0)
-    assert list(throttled.receivers) == before
-
-
 def test_what_is_no_answer_is_said() -> None:
     with pytest.raises(TypeError, match="an answer must be a response"):
         assert_throttled([(True, None)])
 
 
 def test_the_clock_stands_still_and_moves_without_losing_a_microsecond() -> None:
-    clock = FrozenClock()
-    assert clock() == clock() == datetime(2023, 11, 16, tzinfo=UTC).timestamp()
+    assert FrozenClock()() == datetime(2023, 11, 16, tzinfo=UTC).timestamp()
     clock = FrozenClock(0)
     for _ in range(1000):
         clock.tick(0.000001)
     assert clock() == 0.001
     clock.tick(-0.0005)
-    assert clock() == 0.0005
+    assert clock() == clock() == 0.0005
 
 
 def test_the_clock_stands_at_any_moment_that_has_a_time_zone() -> None:
@@ -374,9 +344,3 @@ def test_the_fixtures_of_pytest(throttle_store: MemoryStore, throttle_rules: Cal
     assert (names(), passed(2)) == (["one", "other"], 1), "on the same store"
     throttle_rules(OTHER)
     assert names() == ["other"]
-
-
-@pytest.mark.parametrize("turn", [1, 2])
-def test_each_test_has_a_store_of_its_own(turn: int, throttle_rules: Callable[..., None]) -> None:
-    throttle_rules(ONE)
-    assert passed(3) == 2

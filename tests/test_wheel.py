@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -48,61 +47,11 @@ for store in (MemoryStore(), RedisStore(sys.argv[1], deadline=5)):
 print(django_throttle.__file__)
 """
 
-# The tests of a site that has neither pytest-django nor a plugin of ours by name: pytest finds the fixtures by itself.
-SITE_TESTS = """
-import sys
-import unittest
-
-UNTOUCHED = not [name for name in sys.modules if name.split(".")[0] == "django"]
-
-import django
-from django.conf import settings
-
-settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={"RULES": {"api": {"rate": "1/min"}}})
-django.setup()
-
-from django_throttle import testing
-from django_throttle.core import Rule
-from django_throttle.limiter import Limiter
-
-
-def test_untouched():
-    assert UNTOUCHED
-
-
-def test_fixtures(throttle_rules, throttle_clock, throttle_store):
-    throttle_rules({"api": {"rate": "10000/hour", "algorithm": "fixed_window"}})
-    testing.use_up("api", "user:1", leaving=1)
-    limiter = Limiter([Rule("api", "10000/hour", algorithm="fixed_window")], throttle_store)
-    testing.assert_throttled(lambda: limiter.acquire("user:1"), after=1, rule="api")
-    throttle_clock.tick(3600)
-    assert limiter.acquire("user:1").allowed
-
-
-@testing.override_rules({"api": {"rate": "2/min"}})
-class Case(unittest.TestCase):
-    def test_it(self):
-        testing.use_up("api", "user:1")
-"""
-
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built by the backend that pyproject.toml names."""
     return build_wheel(tmp_path_factory.mktemp("dist"))
-
-
-@pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that holds the wheel and what it declares to need, nothing else."""
-    folder = tmp_path_factory.mktemp("empty")
-    venv.create(folder, symlinks=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    install = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder), "install"]
-    subprocess.run([*install, "--quiet", "--no-index", "--no-deps", str(wheel)], check=True, capture_output=True)
-    for name in everything_behind(re.findall(r"^Requires-Dist: (.*)$", metadata_of(wheel), re.MULTILINE)):
-        link(name, packages)
-    return folder / "bin" / "python"
 
 
 def metadata_of(wheel: Path) -> str:
@@ -119,27 +68,6 @@ def test_the_page_on_a_package_index_has_no_links_to_files(wheel: Path) -> None:
     assert not re.findall(links, page)
 
 
-def everything_behind(requirements: list[str]) -> set[str]:
-    """The names of all distributions that these requirements need, here and now, without extras."""
-    found: set[str] = set()
-    waiting = [*requirements]
-    while waiting:
-        requirement = Requirement(waiting.pop())
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        name = canonicalize_name(requirement.name)
-        if applies and name not in found:
-            found.add(name)
-            waiting += distribution(name).requires or []
-    return found
-
-
-def link(name: str, packages: Path) -> None:
-    """Put a distribution that is installed here into another environment, without the network."""
-    installed = distribution(name)
-    for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
-        (packages / top).symlink_to(Path(str(installed.locate_file(top))))
-
-
 def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         inside = {name for name in archive.namelist() if not name.partition("/")[0].endswith(".dist-info")}
@@ -148,37 +76,35 @@ def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
     assert inside == {str(path.relative_to(ROOT)) for path in files}
 
 
+@pytest.fixture
+def python(wheel: Path, tmp_path: Path) -> Path:
+    """The interpreter of an environment that holds the wheel and what it declares to need, nothing else."""
+    folder = tmp_path / "empty"
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    install = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder), "install"]
+    subprocess.run([*install, "--quiet", "--no-index", "--no-deps", str(wheel)], check=True, capture_output=True)
+    needed = re.findall(r"^Requires-Dist: (.*)$", metadata_of(wheel), re.MULTILINE)
+    linked = set()
+    while needed:
+        requirement = Requirement(needed.pop())
+        name = canonicalize_name(requirement.name)
+        if name not in linked and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            linked.add(name)
+            installed = distribution(name)
+            needed += installed.requires or []
+            for top in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+                (packages / top).symlink_to(Path(str(installed.locate_file(top))))
+    return folder / "bin" / "python"
+
+
 def test_it_decides_in_an_empty_environment(python: Path, redis_server: RedisServer, tmp_path: Path) -> None:
-    script = tmp_path / "decide.py"
-    script.write_text(DECIDE, encoding="utf-8")
-    command = [str(python), "-I", "-W", "error", str(script), redis_server.url]
+    command = [str(python), "-I", "-W", "error", "-c", DECIDE, redis_server.url]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 0, ran.stderr
     *decisions, origin = ran.stdout.splitlines()
     assert decisions == ["MemoryStore True 1 False", "RedisStore True 1 False"]
     assert not Path(origin).is_relative_to(ROOT)
-
-
-def test_its_fixtures_are_found_by_pytest(python: Path, tmp_path: Path) -> None:
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    for name in everything_behind(["pytest"]):
-        link(name, packages)
-    (tmp_path / "test_site.py").write_text(SITE_TESTS, encoding="utf-8")
-    command = [str(python), "-W", "error", "-m", "pytest", "-v", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "PYTEST_"))}
-    ran = subprocess.run(
-        [*command, "test_site.py"],
-        cwd=tmp_path,
-        env={**environment, "PYTHONPATH": str(packages)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "3 passed" in ran.stdout
-    assert "plugins: django-throttle-rules-" in ran.stdout
 
 
 @pytest.fixture(scope="module")

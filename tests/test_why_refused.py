@@ -86,16 +86,14 @@ def test_what_was_refused_lately_also_by_the_reference_of_an_error(enforce: Enfo
     assert by_tag.as_json()["would"] is None
 
 
-@BOTH
 def test_of_a_scope_that_is_asked_about_only_its_refusals_are_told(enforce: Enforce) -> None:
     store = enforce(api={"rate": "2/min"})
     for scope in ("search", "chat" * 50):
         refused("ip:192.0.2.1", store, scope)
-    for typed in ("192.0.2.1", ident_for_logs("ip:192.0.2.1")):
-        found = {asked: answer(store, rulebook.current(), Call(asked), typed).recent for asked in ("chat" * 50, "cha")}
-        assert {one.scope for one in found["chat" * 50]} == {"chat" * 25}, "as it is recorded"
-        assert found["cha"] == []
-        assert {one.scope for one in answer(store, rulebook.current(), Call(), typed).recent} == {"search", "chat" * 25}
+    for asked, scopes in {"": {"search", "chat" * 25}, "chat" * 50: {"chat" * 25}, "cha": set()}.items():
+        for typed in ("192.0.2.1", ident_for_logs("ip:192.0.2.1")):
+            call = Call(asked) if asked else Call()
+            assert {one.scope for one in answer(store, rulebook.current(), call, typed).recent} == scopes
 
 
 RULES = Snapshot(
@@ -120,12 +118,8 @@ def name_of(typed: str) -> str:
         ("everyone", "everyone"),
         ("tenant:acme", "tenant:acme"),
         ("shop.limits.plan:gold", "shop.limits.plan:gold"),
-        (
-            "ip+shop.limits.size:ip:192.0.2.1+shop.limits.size:a%2Bb",
-            "ip+shop.limits.size:ip:192.0.2.1+shop.limits.size:a%2Bb",
-        ),
+        ("ip+shop.limits.size:ip:::1+shop.limits.size:a%2Bb", "ip+shop.limits.size:ip:::/64+shop.limits.size:a%2Bb"),
         ("api_key+tenant:ip:2001:db8::1+tenant:acme", "api_key+tenant:ip:2001:db8::/64+tenant:acme"),
-        ("tenant+user_or_ip:tenant:a+ip:192.0.2.1", "tenant+user_or_ip:tenant:a+ip:192.0.2.1"),
         ("tenant+session:~" + "0a" * 32, "tenant+session:~" + "0a" * 32),
         ("api_key:" + "aB3_" * 5 + "aB", "api_key:" + "aB3_" * 5 + "aB"),
         ("django_throttle.logins.login_name: Ánna ", "django_throttle.logins.login_name:anna"),
@@ -138,9 +132,9 @@ def test_idents(typed: str, ident: str) -> None:
 def test_users_by_name_mail_and_tag(django_user_model: Any) -> None:
     user = django_user_model.objects.create_user("anna", "anna@example.com")
     tag = ident_for_logs(f"user:{user.pk}")
-    assert {name_of(typed) for typed in ("anna", "user:anna", "ANNA@example.com", tag, tag.upper())} == {
-        f"user:{user.pk}"
-    }
+    for typed in ("anna", "user:anna", "ANNA@example.com", tag, tag.upper()):
+        assert name_of(typed) == f"user:{user.pk}"
+    assert name_of("tenant+user:tenant:acme+user:anna") == f"tenant+user:tenant:acme+user:{user.pk}"
     assert name_of(ident_for_logs("everyone")) == "everyone"
 
 
@@ -156,9 +150,7 @@ def test_what_names_nobody_is_told_with_an_example(typed: str) -> None:
     ("typed", "said"),
     [
         ("tenant+user:acme+1", "'tenant+user' is written like tenant+user:tenant:acme+user:42"),
-        ("tenant+user:acme,1", "like tenant+user:tenant:acme+user:42"),
         ("tenant+user:user:42+tenant:acme", "like tenant+user:tenant:acme+user:42"),
-        ("tenant+user:tenant:acme+user:", "like tenant+user:tenant:acme+user:42"),
         ("tenant+user:tenant:acme+user:42+user:42", "like tenant+user:tenant:acme+user:42"),
         ("tenant+user:tenant:acme+user:nobody", "No user has the id, name or e-mail address 'nobody'"),
         ("ip+shop.limits.size:ip:192.0.2.1+2", "like ip+shop.limits.size:ip:203.0.113.9+shop.limits.size:VALUE"),
@@ -170,8 +162,3 @@ def test_what_names_nobody_is_told_with_an_example(typed: str) -> None:
 def test_what_is_written_in_another_form_is_told_with_the_form(typed: str, said: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(said)):
         name_of(typed)
-
-
-def test_a_part_of_a_joined_one_is_found_as_by_itself(django_user_model: Any) -> None:
-    user = django_user_model.objects.create_user("anna")
-    assert name_of("tenant+user:tenant:acme+user:anna") == f"tenant+user:tenant:acme+user:{user.pk}"
