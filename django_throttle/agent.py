@@ -21,11 +21,12 @@ from django.dispatch import receiver
 from django_throttle import detect_test_run, observe, rulebook
 from django_throttle.agent_thread import AgentThread, services, watched
 from django_throttle.conf import conf
-from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import HEARD_SECONDS, Activity, SocketControl
 from django_throttle.lifecycle import shutdown
-from django_throttle.local_limits import SWEEP_SECONDS, Flusher
+from django_throttle.local.limits import Flusher
+from django_throttle.local.open_sockets import open_sockets
+from django_throttle.local.prepaid import SWEEP_SECONDS
 from django_throttle.prepaid import give_back
 from django_throttle.publishing.groups import REPORT_SECONDS, MemberReporter
 from django_throttle.recording import RecordFlusher

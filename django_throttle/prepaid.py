@@ -17,7 +17,7 @@ from django_throttle.core.io import Io, run
 from django_throttle.core.prepaid import Claim
 from django_throttle.event_loop import spawn
 from django_throttle.exceptions import Cause, RepeatCommand, StoreError
-from django_throttle.local_limits import Pending, PrepaidBudgets
+from django_throttle.local.prepaid import Pending, PrepaidBudgets
 from django_throttle.stores.base import BlockingIo, Store, StoreIo
 from django_throttle.stores.timeouts import seconds_for
 

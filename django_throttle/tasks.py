@@ -17,13 +17,13 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeVar
 
 from django_throttle import limiter, task_slots
-from django_throttle.connections.leases import HeldUnder
 from django_throttle.core import Decision
 from django_throttle.core.decide import refund_charges, release_lease
 from django_throttle.core.decision import PASSED
 from django_throttle.core.io import run
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
+from django_throttle.local.leases import HeldUnder
 from django_throttle.shared_clock import shared_now
 from django_throttle.site_queues import HEADER, limited_tasks, task_class, tasks_module
 from django_throttle.stores import get_store

@@ -16,7 +16,7 @@ from django_throttle.core import Rule
 from django_throttle.core.algorithms import Plan, State, StepResult
 from django_throttle.core.algorithms.sliding_window import SlidingWindow
 from django_throttle.core.rate import bounds, period_of
-from django_throttle.store_time import Calendar
+from django_throttle.local.store_time import Calendar
 
 # 26 March 2023, the day on which European clocks go forward; a February of 28 days is near.
 START = 19_442 * 86_400_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_throttle.local_limits import IDLE
+from django_throttle.local.limits import IDLE
 from tests.clock import FrozenClock
 from tests.damper.conftest import Away, Process, away, one_process
 from tests.forks import holds_in_child

@@ -19,7 +19,7 @@ from django_throttle.core.decide import reset_charges
 from django_throttle.core.io import run
 from django_throttle.core.prepaid import SHARE
 from django_throttle.limiter import Limiter
-from django_throttle.local_limits import SWEEP_SECONDS
+from django_throttle.local.prepaid import SWEEP_SECONDS
 from django_throttle.prepaid import give_back
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo

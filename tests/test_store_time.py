@@ -7,8 +7,8 @@ import pytest
 from django_throttle import log_throttling
 from django_throttle.core import Rule
 from django_throttle.core.algorithms.fixed_window import CalendarWindow
+from django_throttle.local.store_time import STEP_US, Calendar, StoreTime, micros
 from django_throttle.log_throttling import LogThrottle
-from django_throttle.store_time import STEP_US, Calendar, StoreTime, micros
 from tests.clock import FrozenClock
 
 SECOND = 1_000_000

@@ -13,10 +13,10 @@ from django.core.exceptions import ValidationError
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
-from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Override, Rule
 from django_throttle.find_caller import find_caller
 from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.local.open_sockets import open_sockets
 from django_throttle.models import ThrottleOverride
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.recording import RecordFlusher, own_records

@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from django_throttle.conf import conf
-from django_throttle.connections import process_identity
-from django_throttle.connections.open_sockets import OpenSocket, OpenSockets, open_sockets
-from django_throttle.connections.process_identity import number
 from django_throttle.connections.processes import ProcessRecords
 from django_throttle.core import Lease
 from django_throttle.core.control_messages import REPORT, ControlMessage
+from django_throttle.local import process_identity
+from django_throttle.local.open_sockets import OpenSocket, OpenSockets, open_sockets
+from django_throttle.local.process_identity import number
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from django_throttle.stores.failures import raise_first
 from django_throttle.stores.transport import batches

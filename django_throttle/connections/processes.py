@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from django_throttle.conf import conf
-from django_throttle.connections import process_identity
 from django_throttle.core.control_messages import evicted
 from django_throttle.exceptions import StoreError
-from django_throttle.store_time import micros
+from django_throttle.local import process_identity
+from django_throttle.local.store_time import micros
 from django_throttle.stores.failures import raise_first
 from django_throttle.stores.sync_pool import text
 from django_throttle.stores.transport import BATCH

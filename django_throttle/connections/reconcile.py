@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django_throttle.connections.leases import MAX_RELEASED, HeldUnder, Release
-from django_throttle.connections.process_identity import processes_of_host
 from django_throttle.connections.processes import GRACE_SECONDS, SHARE_SECONDS, ProcessRecords, ServerState, Sweeper
 from django_throttle.exceptions import StoreError
+from django_throttle.local.leases import MAX_RELEASED, HeldUnder, Release
+from django_throttle.local.process_identity import processes_of_host
 from django_throttle.stores.failures import errors_of, raise_first
 from django_throttle.stores.sync_pool import text
 from django_throttle.stores.transport import BATCH, batches

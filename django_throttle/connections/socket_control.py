@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from django_throttle import rulebook
-from django_throttle.connections.leases import HeldUnder
-from django_throttle.connections.open_sockets import OpenSocket, OpenSockets, open_sockets
 from django_throttle.connections.overview import SocketReporter
 from django_throttle.core.control_messages import CLOSE, CLOSED, EVICTED, REPORT, RESET, ControlMessage, evicted
 from django_throttle.core.texts import gettext_noop
+from django_throttle.local.leases import HeldUnder
+from django_throttle.local.open_sockets import OpenSocket, OpenSockets, open_sockets
 from django_throttle.sockets.error_frames import notice_payload
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.failures import errors_of, raise_first

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from django_throttle.lifecycle import in_child
-from django_throttle.store_time import micros
+from django_throttle.local.store_time import micros
 
 SUB_US: Final = 6_000_000
 SUB: Final = SUB_US / 1_000_000

@@ -28,7 +28,7 @@ from django_throttle.damper.aggregate import (
     factor,
     shifted,
 )
-from django_throttle.store_time import StoreTime, micros
+from django_throttle.local.store_time import StoreTime, micros
 
 FINE: Final = 0.1  # seconds; the resolution of counts while the store's time is unknown
 MOST_EARLY: Final = round(KEPT * SUB_US / 1_000_000 / FINE)

@@ -11,10 +11,10 @@ from django.utils import timezone
 
 from django_throttle import rulebook
 from django_throttle.checks.project import site_scopes
-from django_throttle.connections.process_identity import number
 from django_throttle.connections.processes import ProcessRecords
 from django_throttle.core.decision import Reason
 from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, ngettext_lazy, sentences
+from django_throttle.local.process_identity import number
 from django_throttle.recording import own_records
 from django_throttle.recording.cells import MINUTE, Cell, Minute, add, minute_of, percentile, total
 from django_throttle.recording.hints import Hints

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 from django.utils import timezone
 
 from django_throttle import rulebook
-from django_throttle.connections import process_identity
-from django_throttle.connections.process_identity import number
+from django_throttle.local import process_identity
+from django_throttle.local.process_identity import number
 from django_throttle.recording import places
 from django_throttle.recording.cells import MINUTE, Cell, add
 from django_throttle.shared_clock import shared_clock

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 
 from django_throttle import rulebook
 from django_throttle.conf import conf
-from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Lease
 from django_throttle.core.commands import Refund, Release, joined, refund_for_refusal
 from django_throttle.core.decide import refund_charges
@@ -21,6 +20,7 @@ from django_throttle.core.decision import error_code
 from django_throttle.core.texts import gettext_noop
 from django_throttle.event_loop import spawn
 from django_throttle.identity import ScopeWho
+from django_throttle.local.open_sockets import open_sockets
 from django_throttle.sockets.counters import SocketCounters
 from django_throttle.sockets.error_frames import (
     Close,

@@ -7,11 +7,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
-from django_throttle.connections.leases import Leases
 from django_throttle.core.commands import Command, Release
 from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.io import Io
-from django_throttle.local_limits import LocalLimits
+from django_throttle.local.leases import Leases
+from django_throttle.local.limits import LocalLimits
 from django_throttle.stores.denials import Denials
 
 T = TypeVar("T")

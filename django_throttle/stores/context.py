@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from django_throttle.connections.leases import Leases
 from django_throttle.core.commands import Answers, Charge, Charges
 from django_throttle.core.key import key_root, secret_bytes
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.local_limits import LocalLimits
+from django_throttle.local.leases import Leases
+from django_throttle.local.limits import LocalLimits
+from django_throttle.local.store_time import Calendar
 from django_throttle.log_throttling import LogThrottle
-from django_throttle.store_time import Calendar
 from django_throttle.stores.cluster import ClusterTransport
 from django_throttle.stores.denials import Denials, NoDenials
 from django_throttle.stores.failures import COUNTED, advice, cause_of, text_of, waited

@@ -9,7 +9,6 @@ from threading import Lock
 from typing import Any, Final, Literal
 
 from django_throttle.connections.freed_slots import freed_slots
-from django_throttle.connections.leases import HeldUnder, Leases
 from django_throttle.core.algorithms import LateCost, State, StepResult
 from django_throttle.core.commands import (
     Answer,
@@ -38,8 +37,9 @@ from django_throttle.core.control_messages import MAX_WAITING, ControlMessage, R
 from django_throttle.core.key import ident_tag
 from django_throttle.damper.aggregate import Aggregates, Reply, Report
 from django_throttle.lifecycle import in_child
-from django_throttle.local_limits import LocalLimits, flush
-from django_throttle.store_time import Calendar
+from django_throttle.local.leases import HeldUnder, Leases
+from django_throttle.local.limits import LocalLimits, flush
+from django_throttle.local.store_time import Calendar
 from django_throttle.stores.counters import Counters
 from django_throttle.stores.denials import Denials, NoDenials
 

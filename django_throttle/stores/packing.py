@@ -13,7 +13,7 @@ from django_throttle.core.algorithms import CalendarWindow, Concurrency, Plan
 from django_throttle.core.commands import Decide, RuleSet
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
-from django_throttle.store_time import Calendar
+from django_throttle.local.store_time import Calendar
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.scripts import OWN_KEY, Form, Part, Script, decide_script, script
 from django_throttle.stores.sync_pool import bulk

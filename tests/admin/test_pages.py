@@ -23,10 +23,10 @@ from django_throttle import limiter, rulebook
 from django_throttle.admin.candidates import ThrottleCandidateAdmin, picture
 from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
-from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.local.open_sockets import open_sockets
 from django_throttle.meter import MEASURES
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.observe.reports import ident_for_logs

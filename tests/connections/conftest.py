@@ -167,7 +167,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """This host sees none of the processes."""
-    monkeypatch.setattr("django_throttle.connections.process_identity.host", lambda: "another/1/2")
+    monkeypatch.setattr("django_throttle.local.process_identity.host", lambda: "another/1/2")
 
 
 def go_on(clock: FrozenClock, seconds: float, *living: Site) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Lease, Rule
 from django_throttle.core.commands import Charge, charge
 from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.io import run
 from django_throttle.limiter import decide_fully
+from django_throttle.local.open_sockets import open_sockets
 from django_throttle.sockets.error_frames import Close, close_code
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import BlockingIo, LoopIo

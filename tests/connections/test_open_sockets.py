@@ -14,13 +14,13 @@ from redis import Redis
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.connections import overview, socket_control
-from django_throttle.connections.open_sockets import OpenSockets, open_sockets
 from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import Activity, SocketControl
 from django_throttle.core import Lease
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.identity import ScopeWho
+from django_throttle.local.open_sockets import OpenSockets, open_sockets
 from django_throttle.publishing.groups import members
 from django_throttle.sockets.error_frames import notice_payload
 from django_throttle.stores import RedisStore

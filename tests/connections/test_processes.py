@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from django_throttle.connections import process_identity
 from django_throttle.exceptions import StoreError
+from django_throttle.local import process_identity
 from tests.connections.conftest import BATCHING, QUICK, MakeWorker, Refresh, Site
 from tests.servers import RedisServer, wait_until
 

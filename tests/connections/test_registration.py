@@ -7,7 +7,7 @@ from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
 from django_throttle.connections import reconcile
-from django_throttle.connections.leases import Leases, Release
+from django_throttle.local.leases import Leases, Release
 from tests.clock import FrozenClock
 from tests.connections.conftest import MakeSite, Site, go_on, keys, raise_away
 from tests.connections.worker import RULE

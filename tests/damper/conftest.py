@@ -11,7 +11,7 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge
 from django_throttle.damper.aggregate import Aggregates
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.local_limits import LocalLimits, flush
+from django_throttle.local.limits import LocalLimits, flush
 from tests.clock import START, FrozenClock
 
 RULE = Rule("account", "100/s", algorithm="damper")

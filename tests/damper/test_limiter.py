@@ -12,7 +12,7 @@ from django_throttle import agent
 from django_throttle.core import Decision, Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.local_limits import flush
+from django_throttle.local.limits import flush
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
 from tests.damper.test_processes import counted

@@ -19,7 +19,7 @@ from django_throttle.core.commands import Charge, CountMembers, Evict, OnceKey, 
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter, decide_fully
-from django_throttle.local_limits import flush
+from django_throttle.local.limits import flush
 from django_throttle.management.commands.refresh_connections import HostRefresher
 from django_throttle.rulebook import in_force
 from django_throttle.stores import RedisStore

@@ -17,7 +17,7 @@ from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Outcome, Reason, conclude
-from django_throttle.local_limits import flush
+from django_throttle.local.limits import flush
 from django_throttle.recording import RecordFlusher
 from django_throttle.recording.cells import Minute
 from django_throttle.recording.hints import STRICT_IDENTS, Hints, refused_idents

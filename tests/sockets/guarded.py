@@ -12,9 +12,9 @@ from redis import Redis
 
 from django_throttle import rulebook
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.connections.open_sockets import OpenSocket, open_sockets
 from django_throttle.core import Override, Rule
 from django_throttle.limiter import Limiter
+from django_throttle.local.open_sockets import OpenSocket, open_sockets
 from django_throttle.sockets.error_frames import Event
 from django_throttle.stores import AnyStore, RedisStore, get_store
 from tests.servers import slack

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.connections.open_sockets import open_sockets
+from django_throttle.local.open_sockets import open_sockets
 from django_throttle.sockets.connection import CLOSE_TIMEOUT
 from django_throttle.sockets.error_frames import SEND_TIMEOUT
 from tests.clock import LoopClock

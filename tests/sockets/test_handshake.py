@@ -15,10 +15,10 @@ from django.contrib.auth.models import User
 from hypercorn.protocol.ws_stream import WSStream
 
 from django_throttle.channels import ThrottleMiddleware
-from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import DecideLocally
 from django_throttle.exceptions import Cause, StoreError
+from django_throttle.local.open_sockets import open_sockets
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.sockets.error_frames import Close, refuse_handshake
 from django_throttle.sockets.server_stream import is_given_up

@@ -13,13 +13,13 @@ from django.urls import re_path
 from django_throttle import limiter, rulebook
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.conf import conf
-from django_throttle.connections.open_sockets import open_sockets
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter, decide_fully
+from django_throttle.local.open_sockets import open_sockets
 from django_throttle.rulebook import in_force
 from django_throttle.sockets import rule_change
 from django_throttle.sockets.rule_change import LoweredLimit

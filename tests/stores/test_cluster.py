@@ -20,7 +20,7 @@ from django_throttle.core.decide import decide_and_evict, decide_charges
 from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.local_limits import flush
+from django_throttle.local.limits import flush
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo, LoopIo
 from django_throttle.stores.cluster import SlotMap, slot_of

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 from django.core.management.base import CommandError
 
 from django_throttle.conf import conf
-from django_throttle.connections.process_identity import number, processes_of_host
 from django_throttle.connections.processes import BEATS, BeatReply, IndexLeases, ProcessRecords, Sweeper
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import StoreError
+from django_throttle.local.process_identity import number, processes_of_host
 from django_throttle.management import ShellCommand, remote_store
 from django_throttle.stores.redis import RedisStore
 

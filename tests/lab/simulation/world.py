@@ -15,7 +15,7 @@ from django_throttle.core.commands import Charge
 from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import Aggregates
-from django_throttle.local_limits import LocalLimits
+from django_throttle.local.limits import LocalLimits
 
 QUIET: Final = 12.0  # seconds before anything happens
 LONG: Final = 30.0  # mean from which a Poisson number is drawn as a normal one
