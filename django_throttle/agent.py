@@ -13,24 +13,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.util import Finalize
-from typing import Final
+from typing import Final, cast
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from django_throttle import detect_test_run, observe, rulebook
-from django_throttle.agent_thread import AgentThread, services, watched
+from django_throttle.agent_thread import AgentThread
 from django_throttle.conf import conf
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import HEARD_SECONDS, Activity, SocketControl
+from django_throttle.core.decide import refund_charges
+from django_throttle.core.io import run
 from django_throttle.lifecycle import shutdown
 from django_throttle.local.limits import Flusher
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.local.prepaid import SWEEP_SECONDS
-from django_throttle.prepaid import give_back
 from django_throttle.publishing.groups import REPORT_SECONDS, MemberReporter
 from django_throttle.recording import RecordFlusher
 from django_throttle.stores import AnyStore
+from django_throttle.stores.base import BlockingIo, Store
 
 logger = logging.getLogger("django_throttle")
 
@@ -116,31 +118,33 @@ class _StoreService:
                 logger.info("shutdown cleanup failed; what this process holds counts until others expire it: %s", error)
 
 
-_services: dict[int, _StoreService] = services
+# By the identity of a store: what serves it, and those whose rules are watched. A call has nothing to start for these.
+services: Final[dict[int, _StoreService]] = {}
+watched: Final[set[int]] = set()
 _not_before = 0.0  # on the monotonic clock: when to try again after a failed start
 _lock = threading.Lock()
 _stopping = threading.RLock()  # whoever stops waits for another one who does
 _finalizer: Finalize | None = None
 
 
-def ensure(store: AnyStore, *, rules: bool = False) -> None:
+def ensure(store: Store, *, rules: bool = False) -> None:
     """Start the agent of this store, and have it watch the ``rules``; only the first call does anything."""
-    service = _services.get(id(store))
+    service = services.get(id(store))
     if service is None or (rules and not service.watches):
         with _lock:
             if time.monotonic() >= _not_before and not shutdown.has_begun:
-                _begin(store, rules)
+                _begin(cast(AnyStore, store), rules)
 
 
 def disable_for(store: AnyStore) -> bool:
     """Serve this store by no agent, as it lives no longer than a test; False when one serves it already."""
-    return _services.setdefault(id(store), service := _StoreService(store, is_disabled=True)) is service
+    return services.setdefault(id(store), service := _StoreService(store, is_disabled=True)) is service
 
 
 def stop_for(store: AnyStore) -> None:
     """End the agent of one store, and release what this process holds there."""
     watched.discard(id(store))
-    if service := _services.pop(id(store), None):
+    if service := services.pop(id(store), None):
         service.end()
 
 
@@ -151,8 +155,8 @@ def stop() -> None:
     """
     with _stopping:
         with _lock:
-            ended = list(_services.values())
-            _services.clear()
+            ended = list(services.values())
+            services.clear()
             watched.clear()
         for service in ended:
             service.end()
@@ -166,13 +170,13 @@ async def socket_ended() -> None:
 
 def _end_soon() -> None:
     """Wake the agents, from a signal handler: a process without sockets may end in a tenth of a second."""
-    for service in tuple(_services.values()):
+    for service in tuple(services.values()):
         if service.thread is not None:
             service.thread.wake(_stop_when_idle)
 
 
 def _stop_when_idle() -> None:
-    is_idle = not len(open_sockets) and not any(len(service.store.leases) for service in tuple(_services.values()))
+    is_idle = not len(open_sockets) and not any(len(service.store.leases) for service in tuple(services.values()))
     if is_idle and _stopping.acquire(blocking=False):  # else somebody does it, who waits for this thread
         try:
             stop()
@@ -180,12 +184,18 @@ def _stop_when_idle() -> None:
             _stopping.release()
 
 
+def give_back(store: AnyStore, *, everything: bool = False) -> None:
+    """Refund what may be spent no longer, or all that is held. What cannot be refunded counts until it ages out."""
+    for refund in store.local_limits.prepaid.sweep(everything=everything):
+        run(refund_charges(BlockingIo(store), refund))
+
+
 shutdown.register(_end_soon, stop)
 
 
 def _begin(store: AnyStore, rules: bool) -> None:
     global _finalizer, _not_before
-    service = _services.get(id(store)) or _StoreService(store)
+    service = services.get(id(store)) or _StoreService(store)
     try:
         if not service.is_disabled:
             service.begin(rules=rules)
@@ -193,7 +203,7 @@ def _begin(store: AnyStore, rules: bool) -> None:
         logger.warning("no background thread, so no beat and no rereading of rules; trying again: %s", error)
         _not_before = time.monotonic() + RESTART_SECONDS
         return
-    _services[id(store)] = service
+    services[id(store)] = service
     if service.watches:
         watched.add(id(store))
     shutdown.watch()
@@ -215,9 +225,9 @@ def _settings_changed(*, setting: str, **_: object) -> None:
     if setting not in ("DJANGO_THROTTLE", "CACHES", "SECRET_KEY"):
         return
     with _lock:
-        replaced = [service for service in _services.values() if service.rules]
+        replaced = [service for service in services.values() if service.rules]
         for service in replaced:
-            del _services[id(service.store)]
+            del services[id(service.store)]
             watched.discard(id(service.store))
     for service in replaced:
         if service.thread is not None:
@@ -227,7 +237,7 @@ def _settings_changed(*, setting: str, **_: object) -> None:
 def _forked() -> None:
     global _finalizer, _lock, _not_before, _stopping
     _finalizer, _lock, _not_before, _stopping = None, threading.Lock(), 0.0, threading.RLock()
-    _services.clear()
+    services.clear()
     watched.clear()
 
 

@@ -8,40 +8,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from django_throttle.lifecycle import in_child
 from django_throttle.log_throttling import LogThrottle
 
-if TYPE_CHECKING:
-    from django_throttle.stores.base import Store
-
 logger = logging.getLogger("django_throttle")
-
-# By the identity of a store: what serves it in the background, and those whose rules are watched. A call has nothing to
-# start for these.
-services: Final[dict[int, Any]] = {}
-watched: Final[set[int]] = set()
-
-
-def ensure(store: Store, *, rules: bool = False) -> None:
-    """Start what serves this store in the background, and watches its ``rules``, unless it runs already."""
-    if rules or id(store) not in services:  # on the hot path
-        load_agent().ensure(store, rules=rules)
-
-
-@cache
-def load_agent() -> Any:
-    """Import the agent: with the app, or with the first Limiter, so that no call does.
-
-    A child that is forked while another thread imports inherits the lock of that module, and waits for it without end.
-    By its name, as it lies above whatever needs it to run.
-    """
-    return import_module("django_throttle.agent")
-
 
 RETRY_SECONDS: Final = 1.0
 LONGEST_WAIT: Final = 1.0

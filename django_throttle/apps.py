@@ -14,7 +14,7 @@ class ThrottleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_throttle import agent_thread, checks, meter, task_slots  # noqa: F401  (they register themselves)
+        from django_throttle import agent, checks, meter, task_slots  # noqa: F401  (they register themselves)
         from django_throttle.history import edits, ended, from_settings
         from django_throttle.lifecycle import shutdown
         from django_throttle.rulebook import in_force
@@ -24,7 +24,6 @@ class ThrottleConfig(AppConfig):
         edits.connect()
         from_settings.connect()
         ended.connect()
-        agent_thread.load_agent()
         load_cache_backend()
         meter.install()
         shutdown.watch()

@@ -12,7 +12,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_throttle import agent_thread, rulebook
+from django_throttle import agent, rulebook
 from django_throttle.call_facts import Facts, Who
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease, Rule, overrides
@@ -54,7 +54,6 @@ class Limiter:
     def __init__(self, rules: Iterable[Rule], store: Store) -> None:
         self.rules = tuple(rules)
         self.store, self._io, self._aio = store, BlockingIo(store), LoopIo(store)
-        agent_thread.load_agent()
         self._set = rule_set(tuple(part for rule in self.rules if rule.enabled for part in rule.parts))
         # A share of the limit takes knowing how many processes there are, and so saying that this one lives.
         self._shares = (
@@ -140,8 +139,8 @@ class Limiter:
     def _charges(self, ident: str, cost: int) -> Charges:
         check_ident(ident)
         check_cost(cost)
-        if self._shares and id(self.store) not in agent_thread.services:
-            agent_thread.ensure(self.store)
+        if self._shares and id(self.store) not in agent.services:
+            agent.ensure(self.store)
         return self._set.charges((ident,) * len(self._set.rules), cost)
 
 
@@ -278,7 +277,7 @@ async def decide_fully(
     prepaid = rules.has_prepaid and store.is_costly
     leased = commit and any([charges.costs[place] for place in rules.leases])  # noqa: C419 - on the hot path
     if leased or rules.has_dampers:
-        agent_thread.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
+        agent.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
     counts = store.local_limits if rules.has_dampers else None
     decide = partial(
@@ -415,8 +414,8 @@ async def adecide(facts: Facts, *, commit: bool = True, aside: Aside = as_view) 
 def _watched_store() -> Store:
     """The store of the settings; what serves it in the background is started by the first call."""
     store = get_store()
-    if id(store) not in agent_thread.watched:
-        agent_thread.ensure(store, rules=True)
+    if id(store) not in agent.watched:
+        agent.ensure(store, rules=True)
     return store
 
 

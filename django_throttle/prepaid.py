@@ -8,17 +8,17 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from django_throttle import agent_thread
+from django_throttle import agent
 from django_throttle.core import decide
 from django_throttle.core.commands import Answer, Charge, Decide, Paid
-from django_throttle.core.decide import decide_without_store, refund_charges
+from django_throttle.core.decide import decide_without_store
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.core.io import Io, run
 from django_throttle.core.prepaid import Claim
 from django_throttle.event_loop import spawn
 from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.local.prepaid import Pending, PrepaidBudgets
-from django_throttle.stores.base import BlockingIo, Store, StoreIo
+from django_throttle.stores.base import StoreIo
 from django_throttle.stores.timeouts import seconds_for
 
 Charges = Sequence[Charge]
@@ -89,7 +89,7 @@ async def take_units(io: StoreIo, claim: Claim) -> None:
     try:
         while not claim.has_ended and (todo := budgets.look(claim)) is not None:
             if todo.buying.claim is claim:
-                agent_thread.ensure(io.store)
+                agent.ensure(io.store)
                 buy = partial(_buy, io, budgets, todo)
                 await io.call(partial(_buy_at_once, buy), partial(_buy_in_task, buy))
             else:
@@ -179,9 +179,3 @@ def _with_units(paid: Paid | None, claim: Claim) -> Paid:
     charges = *before.decide.charges, *[one.charge for one in taken]
     answers = *before.answers, *[Answer(0, 0, one.reset, one.at) for one in taken]
     return before._replace(decide=before.decide._replace(charges=charges), answers=answers)
-
-
-def give_back(store: Store, *, everything: bool = False) -> None:
-    """Refund what may be spent no longer, or all that is held. What cannot be refunded counts until it ages out."""
-    for refund in store.local_limits.prepaid.sweep(everything=everything):
-        run(refund_charges(BlockingIo(store), refund))

@@ -11,7 +11,6 @@ from asgiref.sync import sync_to_async
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts, cost_of
-from django_throttle.connections.freed_slots import freed_slots
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge, check_cost
 from django_throttle.core.decide import release_lease
@@ -21,6 +20,7 @@ from django_throttle.exceptions import PutOffTooOften, Refused
 from django_throttle.identity import is_async
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
+from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import HeldUnder
 from django_throttle.measured import measured
 from django_throttle.stores import get_store

@@ -19,9 +19,9 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
-from django_throttle.connections.freed_slots import freed_slots
 from django_throttle.core.commands import CallNext, Claim, Enlist
 from django_throttle.exceptions import StoreError
+from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import HeldUnder
 from django_throttle.shared_clock import shared_now
 from django_throttle.site_queues import HEADER, CeleryTasks, deferred_to

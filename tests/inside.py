@@ -64,7 +64,7 @@ def start_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def served() -> dict[int, Any]:
     """The stores that the agent serves, each with its threads."""
-    return agent._services
+    return agent.services
 
 
 def commands_to(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:

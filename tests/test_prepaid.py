@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from django_throttle import agent, limiter, signals
+from django_throttle.agent import give_back
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason, Rule
 from django_throttle.core.algorithms.base import LONGEST_HOLD
@@ -20,7 +21,6 @@ from django_throttle.core.io import run
 from django_throttle.core.prepaid import SHARE
 from django_throttle.limiter import Limiter
 from django_throttle.local.prepaid import SWEEP_SECONDS
-from django_throttle.prepaid import give_back
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo
 from tests.callers import SameByEveryKey

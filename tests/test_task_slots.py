@@ -14,9 +14,9 @@ from django_tasks_db.models import DBTaskResult
 
 from django_throttle import limiter, task_slots
 from django_throttle.call_facts import Facts
-from django_throttle.connections.freed_slots import freed_slots
 from django_throttle.core.commands import CallNext, Claim, Enlist
 from django_throttle.identity.caller import IdentWho
+from django_throttle.local.freed_slots import freed_slots
 from django_throttle.site_queues import tasks_module
 from django_throttle.stores import get_store
 from django_throttle.tasks import throttled_task

@@ -31,7 +31,6 @@ from django_throttle.http.finalize import (
     status_of_error,
 )
 from django_throttle.http.problem_details import detail, is_too_large
-from django_throttle.http.refusal import retry_seconds
 from django_throttle.http.request_state import (
     RequestFacts,
     RequestState,
@@ -44,6 +43,7 @@ from django_throttle.http.request_state import (
 from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.http.serve import meter_input
 from django_throttle.identity import HttpWho
+from django_throttle.retry_after import retry_seconds
 
 if TYPE_CHECKING:
     # REST framework imports the default throttle classes while it imports its views.

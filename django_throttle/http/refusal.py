@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 from bisect import bisect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from pathlib import Path
@@ -20,23 +19,12 @@ from django.template.loader import get_template
 from django.utils import timezone
 from django.utils.translation import get_language
 
-from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.decision import error_code, refusing
-from django_throttle.core.headers import delay_seconds
 from django_throttle.http.finalize import put
 from django_throttle.http.problem_details import CONTENT_TYPE, problem, wait_in_words
 from django_throttle.observe.reports import reference
-
-# Seconds: a share alone would be days for a client that waits for the next month.
-MOST_JITTER: Final = 60.0
-
-
-def retry_seconds(retry_after: float | None, chance: Callable[[], float] = random.random) -> int | None:
-    """Retry-After in whole seconds, longer by a random share up to RETRY_JITTER, a minute at most; None for never."""
-    most = min(conf().RETRY_JITTER, MOST_JITTER / retry_after) if retry_after else 0.0
-    return delay_seconds(retry_after, most * chance())
-
+from django_throttle.retry_after import retry_seconds
 
 TEMPLATE: Final = "django_throttle/429.html"
 OUR_TEMPLATE: Final = str(Path(__file__).parents[1] / "templates" / TEMPLATE)

@@ -17,7 +17,7 @@ from weakref import ref
 
 from django.apps import apps
 from django.db import OperationalError, ProgrammingError, connections, router, transaction
-from django.db.models.sql import compiler as sql_compiler  # noqa: F401 - see ``agent_thread.load_agent``
+from django.db.models.sql import compiler as sql_compiler  # noqa: F401 - so that no call does
 from django.utils import timezone
 
 from django_throttle.conf import Conf, conf

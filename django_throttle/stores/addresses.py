@@ -276,7 +276,7 @@ def _cache_client(alias: str) -> Any:
 
 
 def load_cache_backend() -> None:
-    """Import what the CACHES alias in settings needs, see ``agent_thread.load_agent``. Connect to nothing."""
+    """Import what the CACHES alias in settings needs, so that no call does. Connect to nothing."""
     from django.conf import settings
 
     with suppress(Exception):  # the first call raises it, and the checks name it

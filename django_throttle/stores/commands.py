@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from redis.exceptions import InvalidResponse
 
-from django_throttle.connections.freed_slots import freed_slots
 from django_throttle.core.algorithms import Plan
 from django_throttle.core.commands import (
     Answer,
@@ -38,6 +37,7 @@ from django_throttle.core.commands import (
 )
 from django_throttle.core.key import key_root
 from django_throttle.exceptions import Cause, RepeatCommand, StoreError
+from django_throttle.local.freed_slots import freed_slots
 from django_throttle.stores.batch import Announcement, Ask, BatchFailed, announce_call
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import LoopBlocked, cause_of

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, Final, Literal
 
-from django_throttle.connections.freed_slots import freed_slots
 from django_throttle.core.algorithms import LateCost, State, StepResult
 from django_throttle.core.commands import (
     Answer,
@@ -37,6 +36,7 @@ from django_throttle.core.control_messages import MAX_WAITING, ControlMessage, R
 from django_throttle.core.key import ident_tag
 from django_throttle.damper.aggregate import Aggregates, Reply, Report
 from django_throttle.lifecycle import in_child
+from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import HeldUnder, Leases
 from django_throttle.local.limits import LocalLimits, flush
 from django_throttle.local.store_time import Calendar

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import encodings.idna  # noqa: F401 - else the first connection does, see ``agent_thread.load_agent``
+import encodings.idna  # noqa: F401 - else the first connection does, and a child forked meanwhile waits without end
 import os
 import time
 from collections.abc import Iterable, Sequence

@@ -19,13 +19,13 @@ from django_tasks_db.models import DBTaskResult
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.checks import project
-from django_throttle.connections.freed_slots import freed_slots
 from django_throttle.core import Rule
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidRule
 from django_throttle.identity.caller import IdentWho
+from django_throttle.local.freed_slots import freed_slots
 from django_throttle.models import ThrottleRule
 from django_throttle.signals import throttled
 from django_throttle.site_queues import tasks_module

@@ -16,8 +16,8 @@ from django_throttle.core import Decision, Rule
 from django_throttle.decorators import throttle
 from django_throttle.http.finalize import header_fields
 from django_throttle.http.problem_details import wait_in_words
-from django_throttle.http.refusal import retry_seconds
 from django_throttle.limiter import Limiter
+from django_throttle.retry_after import retry_seconds
 from django_throttle.sockets.error_frames import Close, refuse_handshake
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
@@ -170,7 +170,7 @@ class TestRetry:
         from django_throttle.drf import LimiterUnavailable, RuleThrottle
 
         settings.DJANGO_THROTTLE = {"RETRY_JITTER": 1.0}
-        monkeypatch.setattr("django_throttle.http.refusal.delay_seconds", lambda after, spread: (after, spread))
+        monkeypatch.setattr("django_throttle.retry_after.delay_seconds", lambda after, spread: (after, spread))
         throttled = RuleThrottle()
         throttled.decision = Decision(allowed=False, retry_after=30.0)
         for after, spread in (throttled.wait(), LimiterUnavailable(30.0).wait):  # type: ignore[misc]

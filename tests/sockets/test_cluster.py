@@ -15,6 +15,7 @@ from django_throttle.core.commands import Charge, charge
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
 from django_throttle.publishing.groups import LocalMembers, MemberCounts, MemberReporter, group_ident
+from django_throttle.stores.base import BlockingIo
 from tests.conftest import immortal_keys
 from tests.connections.evictions import Door, lease_of, lose, redis_store
 from tests.fleet import READY, RedisCluster
@@ -85,12 +86,12 @@ def test_members_of_a_group_are_added_up(cluster: RedisCluster, settings: Any) -
     settings.DJANGO_THROTTLE = {"RULES": {"news": news}, "DATABASE_RULES": False, "AGENT": False}
     name, onlooker, *others = group_ident("default", "news"), *processes(cluster, TABS, PLACES, number=3)
     counts, members = MemberCounts(LocalMembers()), [LocalMembers(), LocalMembers()]
-    assert run(counts.of(name, onlooker.store), onlooker.store) == 0
+    assert run(counts.of(BlockingIo(onlooker.store), name)) == 0
     for process, mine, channels in zip(others, members, ("abc", "de"), strict=True):
         for channel in channels:
             mine.add(name, channel)
         MemberReporter(process.store, mine)()
-    assert run(MemberCounts(LocalMembers()).of(name, onlooker.store), onlooker.store) == 5
+    assert run(MemberCounts(LocalMembers()).of(BlockingIo(onlooker.store), name)) == 5
 
 
 def serves(node: RedisServer) -> bool:

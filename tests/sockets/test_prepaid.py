@@ -10,10 +10,10 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 
 from django_throttle import rulebook
+from django_throttle.agent import give_back
 from django_throttle.core import Rule
 from django_throttle.core.prepaid import MOST_ASKED
 from django_throttle.limiter import Limiter
-from django_throttle.prepaid import give_back
 from django_throttle.stores import RedisStore, get_store
 from tests.consumers import AsyncEcho, SyncEcho
 from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, scripts, texts, used

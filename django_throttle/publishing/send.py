@@ -1,0 +1,138 @@
+"""Sends to the groups of a channel layer: each publication is charged for the members whom it reaches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
+
+from django_throttle import limiter, rulebook
+from django_throttle.call_facts import Facts, Who
+from django_throttle.core.decision import Decision, conclude
+from django_throttle.core.io import run
+from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.exceptions import PublishRefused, needs_extra
+from django_throttle.identity import HttpWho, combined, who_of
+from django_throttle.publishing import GROUP_KEY
+from django_throttle.publishing.groups import CountingLayer, counts_publications, group_ident, member_counts
+from django_throttle.rulebook import Snapshot
+from django_throttle.stores import get_store
+from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """Who publishes; under the key of groups, the group."""
+
+    who: Who
+    group: str
+
+    @property
+    def subject(self) -> Any:
+        return self.who.subject
+
+    def ident(self, key: str) -> str | None:
+        if key == GROUP_KEY:
+            return self.group
+        return combined(key, map(self.ident, key.split("+"))) if "+" in key else self.who.ident(key)
+
+    def is_(self, trait: str) -> bool:
+        return self.who.is_(trait)
+
+    def lacks_address(self, key: str) -> bool:
+        return key != GROUP_KEY and self.who.lacks_address(key)
+
+
+def _known_refusal(snapshot: Snapshot, least: Facts, store: Store) -> Decision | None:
+    """The refusal of a publication that costs no less than ``least``; None where the store is to be asked."""
+    try:
+        blocks = snapshot.blocks(least)
+        if any(not block.shadow for block in blocks):
+            return conclude(blocks)
+        if not store.denials.knows_publications:
+            return None
+        charges = snapshot.match(least)
+    except SynchronousOnlyOperation:  # nobody knows yet who publishes
+        return None
+    refusals = store.denials.refused(charges)
+    if not refusals:
+        return None
+    store.local_limits.decide_all([charge for charge in charges if charge.rule.is_damper])  # dampers count attempts
+    return conclude((*refusals, *blocks))
+
+
+async def throttled_group_send(
+    group: str, message: dict[str, Any], *, publisher: Any, scope: str | None = None, layer: Any = None
+) -> None:
+    """Send to a group of a channel layer under rules of event ``publish``, or raise PublishRefused and send nothing.
+
+    ``publisher`` is a consumer, its scope, a request, a Who or an ident such as "user:42". The scope of the rules is
+    the name of the group unless another is given; ``layer`` is a channel layer or its alias, the default one when
+    None. What the layer fails to send, or drops as its capacity is reached, stays charged.
+    """
+    send = await _charged(LoopIo(get_store()), group, message, publisher, scope, layer)
+    await send()
+
+
+def throttled_group_send_sync(
+    group: str, message: dict[str, Any], *, publisher: Any, scope: str | None = None, layer: Any = None
+) -> None:
+    """The same for synchronous code: views, tasks and synchronous consumers."""
+    async_to_sync(run(_charged(BlockingIo(get_store()), group, message, publisher, scope, layer)))()
+
+
+async def _charged(
+    io: StoreIo, group: str, message: dict[str, Any], publisher: Any, scope: str | None, layer: Any
+) -> Any:
+    """What sends the message, once it is charged; raises PublishRefused."""
+    channel_layer, alias = _layer(layer)
+    if (check := getattr(channel_layer, "require_valid_group_name", None)) is not None:
+        check(group)  # raises TypeError, before anything is charged
+    found = await io.call(partial(who_of, publisher), partial(_awho_of, publisher))
+    who, store, members = Publisher(found, group_ident(alias, group)), io.store, 0
+    snapshot = await io.call(rulebook.current, rulebook.acurrent)
+    if counts_publications(snapshot):
+        least = _facts(who, scope or group, member_counts.at_least(who.group, store))
+        if decision := _known_refusal(snapshot, least, store):
+            await limiter.report(io, least, decision)
+            raise PublishRefused(decision, group, least.cost - 1)
+        members = await member_counts.of(io, who.group)
+    facts = _facts(who, scope or group, members)
+    decision = await io.call(partial(limiter.decide, facts), partial(limiter.adecide, facts))
+    if not decision.allowed:
+        raise PublishRefused(decision, group, members)
+    return partial(channel_layer.group_send, group, message)
+
+
+async def _awho_of(publisher: Any) -> Who:
+    who = who_of(publisher)
+    if isinstance(who, HttpWho) and who is not publisher:
+        await who.aload()
+    return who
+
+
+def _facts(who: Who, scope: str, members: int) -> Facts:
+    return Facts(scope, ("publish",), who, min(1 + members, MAX_LIMIT))
+
+
+def _layer(given: Any) -> tuple[Any, str]:
+    """The layer and its alias; one that has none counts its groups as the default one's."""
+    if isinstance(given, CountingLayer):
+        return given, given.alias
+    # The middleware, which is exported beside this, does not need Channels.
+    with needs_extra("channels", "channels"):
+        from channels import DEFAULT_CHANNEL_LAYER
+        from channels.exceptions import InvalidChannelLayerError
+        from channels.layers import channel_layers, get_channel_layer
+
+    alias = DEFAULT_CHANNEL_LAYER if given is None else given
+    if not isinstance(alias, str):
+        named = (alias for alias, known in channel_layers.backends.items() if known is given)
+        return given, next(named, DEFAULT_CHANNEL_LAYER)
+    channel_layer = get_channel_layer(alias)
+    if channel_layer is None:
+        raise InvalidChannelLayerError(f"there is no channel layer {alias!r} in CHANNEL_LAYERS")
+    return channel_layer, alias
