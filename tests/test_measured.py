@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import Group
-from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
-from django.template import engines
-from django.template.response import TemplateResponse
+from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
 from rest_framework.request import Request
@@ -23,7 +21,6 @@ from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
 from django_throttle.limiter import Limiter
 from django_throttle.measured import learned_means
-from django_throttle.meter import in_use
 from django_throttle.stores import get_store
 from tests.doors import BOTH, Enforce, enforcer
 from tests.inside import unsaid
@@ -49,19 +46,10 @@ class View(APIView):
         return Response(status=ask(request._request).status_code)
 
 
-@throttle("api")
-def page(request: HttpRequest) -> HttpResponse:
-    """Makes its queries when it is rendered."""
-    return TemplateResponse(
-        request, engines["django"].from_string("{{ names|length }}"), {"names": Group.objects.all()}
-    )
-
-
 urlpatterns = [
     path("plain", ask, name="plain"),
     path("decorated", throttle("api")(ask), name="decorated"),
     path("drf", View.as_view(), name="drf"),
-    path("page", page, name="page"),
 ]
 
 
@@ -171,33 +159,6 @@ def test_where_nothing_could_be_measured_the_reserve_stays(
     assert left(**options) == 90
     assert Limiter([Rule("rows", **{**QUERIES, "unit": "rows"})], get_store()).peek("everyone").remaining == 96
     assert f"{said}; under rule 'api' what was reserved stays charged" in caplog.text
-
-
-def unmodified(get_response: Any) -> Any:
-    """Answers as ConditionalGetMiddleware does: by another response, while nobody closes the view's."""
-
-    def answered(request: HttpRequest) -> HttpResponse:
-        get_response(request)
-        return HttpResponseNotModified()
-
-    return answered
-
-
-@BOTH
-@pytest.mark.parametrize("door", DOORS)
-def test_what_is_replaced_by_another_response_is_settled_too(enforce: Enforce, door: str, settings: Any) -> None:
-    enforce(api=QUERIES)
-    settings.MIDDLEWARE = [f"{__name__}.unmodified", *settings.MIDDLEWARE]
-    assert get(door, 25).status_code == 304
-    assert left() == 75
-    assert in_use.get() is None
-
-
-@pytest.mark.parametrize("door", ["decorated"])
-def test_what_an_answer_makes_when_it_is_rendered_counts(enforce: Enforce, door: str) -> None:
-    enforce(api=QUERIES)
-    Client().get("/page")
-    assert left() == 99
 
 
 def ask_often(queries: int) -> None:

@@ -13,14 +13,12 @@ from threading import Barrier
 
 import pytest
 
-from django_throttle.core import Override, Rule
+from django_throttle.core import Rule
 from django_throttle.core.commands import Decide, charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.local.store_time import Calendar
 from django_throttle.meter import Meter
 from django_throttle.observe.route_costs import SUM, RouteCosts
-from django_throttle.rulebook import snapshot
-from django_throttle.rulebook.snapshot import Overrides
 from django_throttle.stores import RedisStore
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.cluster import ClusterTransport
@@ -73,22 +71,6 @@ def test_a_refusal_that_was_just_remembered(store: RedisStore) -> None:
         at_once(refused)
 
 
-def test_rules_as_overrides_change_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which there are more than are remembered."""
-    monkeypatch.setattr(snapshot, "MAX_REMEMBERED", 2)
-    changed = Override(subject="user:1", effect="multiply", factor=2.0)
-    overrides = Overrides([changed])
-    rules = [Rule(f"rule {number}", "5/min") for number in range(8)]
-
-    def read(number: int) -> None:
-        for turn in range(300):
-            rule = overrides.rule(rules[(turn + number) % len(rules)], [changed])
-            assert rule is not None
-            assert rule.plan.limit == 10
-
-    at_once(read)
-
-
 def test_one_node_is_made_for_a_host() -> None:
     """Else a call would note its failure at a breaker that nobody asks."""
     for _ in range(50):
@@ -110,12 +92,7 @@ def test_what_is_owed_after_an_outage(store: RedisStore) -> None:
 
 
 def test_no_cost_of_a_request_is_lost() -> None:
-    costs, calls = RouteCosts(), 1000
-
-    def add(number: int) -> None:
-        for _ in range(calls):
-            costs.add("search", Meter())
-
-    at_once(add)
+    costs = RouteCosts()
+    at_once(lambda _: [costs.add("search", Meter()) for _ in range(1000)])
     counted = sum(number for field, number in costs.take().items() if field.startswith("queries:") and SUM not in field)
-    assert counted == THREADS * calls
+    assert counted == THREADS * 1000
