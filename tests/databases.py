@@ -13,40 +13,39 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from testproject.databases import database_settings
-from testproject.services import NotRunning, free_port
-from tests.servers import wait_until, watch
+from testproject.services import NotRunning
+from tests.servers import LocalServer
 
-START_SECONDS = 60.0  # on a busy machine
-END_SECONDS = 10.0
 USER = "throttle"
 PLACES = ("usr/lib/postgresql/*/bin", "usr/sbin")
 
 
-class DatabaseServer:
+class DatabaseServer(LocalServer):
     """A server that forgets everything when it ends. Root starts it as another user: no server here runs as root."""
 
     scheme: str
     account: str  # the user that Debian's package makes
     database: str
+    start_seconds, ending = 60.0, signal.SIGQUIT  # on a busy machine
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="throttle-db-"))
-        self.port = free_port()
+        super().__init__()
         self.password = secrets.token_hex(8)
-        self.identity = self._identity()
+        if os.geteuid() == 0:
+            account = pwd.getpwnam(self.account)
+            self.identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
         try:
             self._prepare()
             self.start()
         except BaseException:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.stop()
             raise
 
     @property
@@ -61,84 +60,21 @@ class DatabaseServer:
         """The command that makes the folder ``data``."""
         raise NotImplementedError
 
-    def command(self) -> list[str]:
-        """The command that runs it; it need not wait for a disk, as nothing is to survive."""
-        raise NotImplementedError
-
-    def _identity(self) -> dict[str, Any]:
-        if os.geteuid() != 0:
-            return {}
-        account = pwd.getpwnam(self.account)
-        return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-
     def _prepare(self) -> None:
         first = self.folder / "first"
         first.write_text(self.first_words())
         for path in (self.folder, first) if self.identity else ():
             os.chown(path, self.identity["user"], self.identity["group"])
-        done = subprocess.run(
-            self.preparation(), cwd=self.folder, capture_output=True, text=True, check=False, **self.identity
-        )
+        options: dict[str, Any] = {"cwd": self.folder, "capture_output": True, "text": True, **self.identity}
+        done = subprocess.run(self.preparation(), check=False, **options)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def start(self) -> None:
-        """Start it, at the same address as before, and wait until it answers."""
-        with (self.folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                self.command(), cwd=self.folder, stdout=log, stderr=log, start_new_session=True, **self.identity
-            )
-        self.watcher = watch(self.process.pid, self.folder, "QUIT")
-        try:
-            wait_until(self._answers, timeout=START_SECONDS, every=0.05)
-        except BaseException:
-            self.stop()
-            raise
-
-    def _answers(self) -> bool:
-        assert self.process.poll() is None, (self.folder / "log").read_text(errors="replace")
+    def answers(self) -> bool:
         try:
             execute(self.url, "SELECT 1")
         except OSError:
             return False
         return True
-
-    def pause(self) -> None:
-        """Hang: the system still takes connections for it, nothing answers."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End it at once; what was committed is there when it starts again."""
-        self.watcher.kill()
-        self.watcher.wait()
-        self.process.send_signal(signal.SIGQUIT)
-        try:
-            self.process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:  # MariaDB misses a signal that comes while it starts
-            self.process.kill()
-            self.process.wait()
-        if self.watcher.stdin is not None:
-            self.watcher.stdin.close()
-
-    def _signal(self, number: signal.Signals) -> None:
-        """Send it to the server, and to the processes that it has for connections."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        for pid in (self.process.pid, *map(int, children)):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def stop(self) -> None:
-        """End it and remove its folder."""
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> DatabaseServer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()
 
 
 class PostgreSQL(DatabaseServer):

@@ -13,11 +13,12 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
-from typing import NoReturn
+from typing import Any, NoReturn, Self
 
 import pytest
 from redis import Redis
@@ -122,8 +123,92 @@ def watch(pid: int, folder: Path, signal: str = "KILL") -> subprocess.Popen[byte
     )
 
 
-class RedisServer:
-    """One Redis process without persistence, in its own temporary folder.
+class LocalServer:
+    """One server process in its own temporary folder, ended by its own process id.
+
+    It is ended as well where the tests themselves end, and where they are killed.
+    """
+
+    start_seconds, end_seconds = 10.0, 10.0
+    ending = signal.SIGKILL
+    identity: Mapping[str, Any] = {}  # of another user, for Popen
+
+    def __init__(self, port: int | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="throttle-server-"))
+        self.port = port or free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.watcher: subprocess.Popen[bytes] | None = None
+        atexit.register(self.stop)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "the server is not running"
+        return self.process.pid
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start it, on the same port as before, and wait until it answers."""
+        # Ctrl-C in the terminal is for the tests, which end it themselves.
+        options: dict[str, Any] = {"stderr": subprocess.STDOUT, "start_new_session": True, **self.identity}
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(self.command(), cwd=self.folder, stdout=log, **options)
+        self.watcher = watch(self.pid, self.folder, self.ending.name.removeprefix("SIG"))
+        wait_until(self._answers, timeout=self.start_seconds, every=0.01)
+
+    def _answers(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, (self.folder / "log").read_text(
+            "utf-8", "replace"
+        )
+        return self.answers()
+
+    def pause(self) -> None:
+        """Hang: the system still takes connections for it, nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send it to the server, and to the processes that it has for connections."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        for pid in (self.pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.process is None or self.watcher is None:
+            return
+        self.watcher.kill()  # first, lest it kill a stranger
+        self.watcher.communicate()
+        self.process.send_signal(self.ending)
+        try:
+            self.process.wait(self.end_seconds)
+        except subprocess.TimeoutExpired:  # MariaDB misses a signal that comes while it starts
+            self.process.kill()
+            self.process.wait()
+        self.process = self.watcher = None
+
+    def stop(self) -> None:
+        """End it and remove its folder; harmless when it has ended already."""
+        atexit.unregister(self.stop)
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+
+class RedisServer(LocalServer):
+    """One Redis process without persistence.
 
     ``options`` are more arguments of the server, such as ``"--maxmemory", "6mb"``.
     """
@@ -131,21 +216,12 @@ class RedisServer:
     def __init__(self, *options: str, port: int | None = None) -> None:
         self.binary = need_binary("redis-server")
         self.options = options
-        self.folder = Path(tempfile.mkdtemp(prefix="throttle-redis-"))
-        self.port = port or free_port()
-        self.process: subprocess.Popen[bytes] | None = None
-        self.watcher: subprocess.Popen[bytes] | None = None
-        atexit.register(self.stop)
+        super().__init__(port)
         self.start()
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None, "the server is not running"
-        return self.process.pid
 
     def client(self, **options: object) -> Redis:
         """A plain client for the test's own questions; it never retries."""
@@ -156,42 +232,10 @@ class RedisServer:
         command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         return [*command, "--save", "", "--appendonly", "no", *self.options]
 
-    def start(self) -> None:
-        """Start it, on the same port as before, and wait until it answers."""
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is for the tests, which end it themselves
-            )
-        self.watcher = watch(self.pid, self.folder)
-        wait_until(self._answers, timeout=10)
-
-    def _answers(self) -> bool:
-        assert self.process is not None and self.process.poll() is None, (self.folder / "log").read_text()
-        with self.client() as client:
-            try:
-                return bool(client.ping())
-            except RedisError:
-                return False
-
-    def pause(self) -> None:
-        """Hang: the system still takes connections for it, nothing answers."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End it at once, and all it remembers."""
-        if self.process is not None and self.watcher is not None:
-            for process in (self.watcher, self.process):  # in this order, lest the watcher kill a stranger
-                process.kill()
-                process.wait()
-            if self.watcher.stdin is not None:
-                self.watcher.stdin.close()
-            self.process = self.watcher = None
+    def answers(self) -> bool:
+        with suppress(RedisError), self.client() as client:
+            return bool(client.ping())
+        return False
 
     def restart(self) -> None:
         """A crash and a new start: the same address, empty."""
@@ -209,15 +253,3 @@ class RedisServer:
         self.kill()
         (self.folder / "dump.rdb").write_bytes(copy)
         self.start()
-
-    def stop(self) -> None:
-        """End it and remove its folder; harmless when it has ended already."""
-        atexit.unregister(self.stop)
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> RedisServer:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stop()

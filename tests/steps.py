@@ -65,23 +65,13 @@ def _library() -> Path:
     return folder / "clock.so"
 
 
-def stepped(file: Path, seconds: int = 0) -> dict[str, str]:
-    """The environment of a process whose clock is so far ahead as ``file`` says at the moment."""
-    file.write_bytes(struct.pack("q", seconds))
-    return {"LD_PRELOAD": str(_library()), "CLOCK_AHEAD": str(file)}
-
-
 class Clock:
     """The wall clock of the processes that are started with its ``environment``; ``step`` sets it ahead, or back."""
 
-    def __init__(self) -> None:
-        self.library = _library()
-        self.file = self.library.with_name(f"ahead-{id(self)}")
-        self.file.write_bytes(struct.pack("q", 0))
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"LD_PRELOAD": str(self.library), "CLOCK_AHEAD": str(self.file)}
+    def __init__(self, seconds: int = 0) -> None:
+        self.file = _library().with_name(f"ahead-{id(self)}")
+        self.file.write_bytes(struct.pack("q", seconds))
+        self.environment = {"LD_PRELOAD": str(_library()), "CLOCK_AHEAD": str(self.file)}
 
     def step(self, seconds: int) -> None:
         with self.file.open("r+b") as file, mmap.mmap(file.fileno(), 8) as memory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -60,10 +59,15 @@ def test_turns_are_in_the_order_of_the_calls(enforce: Live, host: Callable[[floa
 
 
 @OFF
-def test_an_override_ends_at_its_moment(enforce: Live, host: Callable[[float], None], off: float) -> None:
-    store = enforce(api={"rate": "5/min"})
+def test_an_override_ends_at_its_moment_and_a_process_logs_once_that_its_clock_is_off(
+    enforce: Live, host: Callable[[float], None], off: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = enforce()
     host(off)
-    assert in_force.fetch(store)
+    for _ in range(3):
+        assert in_force.fetch(store)
+    (line,) = [record.message for record in caplog.records if "the clock of this host" in record.message]
+    assert ("300.0 s behind Redis'" in line) is (off < 0)
     now = real_now().timestamp()
     overrides = Overrides([Override(subject="user:1", effect="block", until=now + more) for more in (60, -60)])
     (lasting,) = overrides.of(Caller(user="user:1"))  # type: ignore[arg-type]
@@ -90,19 +94,6 @@ def test_a_candidate_is_promoted_at_its_moment(
     sources.promote_due()
     assert [each.name for each in ThrottleCandidate.objects.all()] == ["later"]
     rulebook.refresh()
-
-
-@OFF
-def test_a_process_logs_it_once(
-    enforce: Live, host: Callable[[float], None], off: float, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = enforce()
-    host(off)
-    with caplog.at_level(logging.WARNING, logger="django_throttle"):
-        for _ in range(3):
-            in_force.fetch(store)
-    (line,) = [record.message for record in caplog.records if "the clock of this host" in record.message]
-    assert ("300.0 s behind Redis'" in line) is (off < 0)
 
 
 @pytest.mark.django_db

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from django_throttle.stores.denials import NoDenials
 from tests.fleet import SYNC
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
-from tests.steps import SteppingServer, stepped
+from tests.steps import Clock, SteppingServer
 
 HOUR, LIMIT = 3600, 20
 ALGORITHMS = ("fixed_window", "sliding_window", "sliding_log", "gcra", "token_bucket", "leaky_bucket")
@@ -122,11 +121,11 @@ print(json.dumps([time.time(), 60 - len(waits), max(waits, default=0)]))
 
 @pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F42")
-def test_hosts_with_other_clocks_share_a_limit(redis_url: str, servers: None, tmp_path: Path, figure: Any) -> None:
+def test_hosts_with_other_clocks_share_a_limit(redis_url: str, servers: None, figure: Any) -> None:
     told = []
     for seconds in (-300, 0, 300):
         command = [sys.executable, "-c", CLIENT, redis_url]
-        environment = {**os.environ, **stepped(tmp_path / f"ahead{seconds}", seconds)}
+        environment = {**os.environ, **Clock(seconds).environment}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         now, *found = json.loads(done.stdout)
         assert abs(now - time.time() - seconds) < slack(30), "its clock is not set"

@@ -8,9 +8,10 @@ import pytest
 from django.core.cache import cache
 from django.core.checks import run_checks
 from django.http import HttpRequest, HttpResponse
-from django.test import Client
+from django.test import Client, modify_settings
 from django.urls import path
 
+from django_throttle.middleware import ThrottleMiddleware
 from tests.doors import Enforce, enforcer
 
 enforce = pytest.fixture(enforcer)
@@ -87,3 +88,10 @@ def test_a_copy_from_the_cache_counts_and_has_the_fields_of_its_own_client(
     own, others = ['"api";r=9', '"api";r=9', '"api";r=8'], ['"api";r=9'] * 3
     assert told == (own if inside else others)
     assert warnings(settings, {"api": {"rate": "1/s"}}) == ([] if inside else ["W093"])
+
+
+@modify_settings(INSTALLED_APPS={"remove": "django_throttle"})
+def test_without_the_app_it_says_what_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    """It goes on: suites of Django's own take apps away beneath a middleware."""
+    ThrottleMiddleware(page)
+    assert "'django_throttle' is not in INSTALLED_APPS" in caplog.text
