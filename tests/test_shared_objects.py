@@ -16,7 +16,6 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.core.commands import Decide, charges_of
 from django_throttle.limiter import Limiter
-from django_throttle.local.store_time import Calendar
 from django_throttle.meter import Meter
 from django_throttle.observe.route_costs import SUM, RouteCosts
 from django_throttle.stores import RedisStore
