@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "django_throttle"
@@ -27,7 +27,7 @@ def modules() -> dict[str, ast.Module]:
     return trees
 
 
-def measure() -> dict[str, float]:
+def measure() -> dict[str, int]:
     """Return the figures of the layout by name."""
     trees = modules()
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / PACKAGE).rglob("*.py"))
@@ -35,12 +35,9 @@ def measure() -> dict[str, float]:
     return {
         "modules": len(trees),
         "lines": lines,
-        "header lines, %": round(100 * sum(map(_header, trees.values())) / lines, 1),
-        "largest fan-out": max(map(len, with_types.values())),
-        "longest function": max(length for tree in trees.values() for length in _lengths(tree)),
         "in circles at run time": len(in_circles({name: run_time_imports(name) for name in trees})),
         "in circles with types": len(in_circles(with_types)),
-        "lines of sync and async twins": sum(twin.lines for name, tree in trees.items() for twin in twins(name, tree)),
+        "lines of sync and async twins": sum(lines for tree in trees.values() for lines, *_ in twins(tree)),
     }
 
 
@@ -82,41 +79,16 @@ def in_circles(graph: dict[str, set[str]]) -> set[str]:
             return {part for each in circles for part in each.split("+")}
 
 
-def _header(tree: ast.Module) -> int:
-    """Count the lines of the docstring and of import statements, those for type checkers included."""
-    nodes: list[Any] = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    if ast.get_docstring(tree) is not None:
-        nodes.append(tree.body[0])
-    return sum(node.end_lineno - node.lineno + 1 for node in nodes)
-
-
-def _lengths(tree: ast.Module) -> Iterator[int]:
-    yield 0
-    for node in ast.walk(tree):
-        if isinstance(node, FUNCTIONS):
-            yield (node.end_lineno or 0) - node.lineno + 1
-
-
-class Twin(NamedTuple):
-    """Two functions that do the same, one of them on an event loop, and the lines of both bodies."""
-
-    module: str
-    sync: str
-    awaited: str
-    lines: int
-
-
-def twins(module: str, tree: ast.AST) -> list[Twin]:
-    """Return the pairs of a module named as ``x`` and ``ax`` with the same body, half of their lines at least."""
-    pairs = []
+def twins(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Yield the lines and names of each pair ``x`` and ``ax`` with the same body, half of their lines at least."""
     for scope in ast.walk(tree):
         body = getattr(scope, "body", None)
         here = [node for node in body if isinstance(node, FUNCTIONS)] if isinstance(body, list) else []
         for sync in here:
             names = {"a" + sync.name.strip("_"), f"{sync.name.strip('_')}_async"}
-            alike = [node for node in here if node.name.strip("_") in names and _are_alike(sync, node)]
-            pairs += [Twin(module, sync.name, node.name, _length(sync) + _length(node)) for node in alike]
-    return pairs
+            for node in here:
+                if node.name.strip("_") in names and _are_alike(sync, node):
+                    yield _length(sync) + _length(node), sync.name, node.name
 
 
 def _are_alike(sync: ast.AST, awaited: ast.AST) -> bool:
@@ -138,9 +110,9 @@ def _length(function: Any) -> int:
 
 def main() -> None:
     """Print the twins and each figure."""
-    for name, tree in modules().items():
-        for twin in twins(name, tree):
-            print(f"{twin.lines:4} lines  {twin.module}: {twin.sync}, {twin.awaited}")
+    for module, tree in modules().items():
+        for lines, sync, awaited in twins(tree):
+            print(f"{lines:4} lines  {module}: {sync}, {awaited}")
     for name, figure in measure().items():
         print(f"{name:32}{figure:>8}")
 

@@ -11,19 +11,7 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 
-from tests.lab.benchmarks import (
-    damper,
-    growth,
-    latency,
-    memory,
-    others,
-    prepaid,
-    recording,
-    redis_cpu,
-    refusals,
-    scaling,
-    sockets,
-)
+from tests.lab.benchmarks import costs, damper, growth, latency, others, prepaid, recording, scaling, sockets
 from tests.lab.benchmarks.placement import CORES, FREE, ONE, TWO, Place, is_first, placed
 from tests.lab.benchmarks.table import Row, as_json, circumstances, show, write
 from tests.servers import RedisServer
@@ -52,9 +40,9 @@ GROUPS: dict[str, Group] = {
     "view": Group(lambda server, scale: latency.view_rows(server.url, scale.rounds), (ONE, TWO)),
     "middleware": Group(lambda server, scale: latency.middleware_rows(server.url, scale.rounds), (ONE, TWO)),
     "async": Group(lambda server, scale: latency.async_rows(server.url, scale.rounds), (ONE, TWO)),
-    "redis": Group(lambda server, scale: redis_cpu.rows(server.url, scale.rounds)),
-    "memory": Group(lambda server, scale: memory.rows(server.url, scale.share)),
-    "refusals": Group(lambda server, scale: refusals.rows(server.url, scale.rounds)),
+    "redis": Group(lambda server, scale: costs.redis_rows(server.url, scale.rounds)),
+    "memory": Group(lambda server, scale: costs.memory_rows(server.url, scale.share)),
+    "refusals": Group(lambda server, scale: costs.refusal_rows(server.url, scale.rounds)),
     "prepaid": Group(lambda server, scale: prepaid.rows(server.url, scale.rounds)),
     "sockets": Group(lambda server, scale: sockets.rows(server.url, scale.rounds)),
     "others": Group(lambda server, scale: others.rows(server.url, scale.rounds, scale.share)),

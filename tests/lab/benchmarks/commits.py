@@ -7,99 +7,76 @@ the rounds' ratios, so whatever disturbs the machine disturbs both. 1.00 is "as 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 ROOT = Path(__file__).parents[3]
 CORE = 0
 
 
-class Subject(NamedTuple):
-    """What is compared: ``make(url, *arguments)`` of the benchmarks' ``<module>.py`` in either tree."""
-
-    name: str
-    module: str
-    make: str
-    argument: str
-    calls: int = 400
-
-
-SUBJECTS = (
-    Subject("1 rule", "ours", "ours", "1"),
-    Subject("5 mixed rules", "ours", "ours", "5"),
-    Subject("REST framework view, 1 rule", "views", "view", "ours"),
-    Subject("middleware, sync, 1 rule", "views", "through_middleware", "ours"),
-    Subject("middleware, async, 1 rule", "views", "through_middleware_async", "ours"),
-    Subject("50 in flight on one loop, 1 rule", "ours", "ours_async", "1", 2000),
-    Subject("50 in flight on one loop, 5 mixed rules", "ours", "ours_async", "5", 2000),
-    Subject("in memory, 1 rule", "ours", "in_memory", ""),
-    Subject("connect and disconnect, without the mixin", "sockets", "handshakes", "plain"),
-    Subject("connect and disconnect, a cap", "sockets", "handshakes", "cap"),
-    Subject("connect and disconnect, a cap and a rate", "sockets", "handshakes", "door"),
-    Subject("a message, a rule of the socket's own", "sockets", "messages", "own", 2000),
-    Subject("a message, a rule shared in Redis", "sockets", "messages", "shared", 2000),
-)
+# By name: the function of a module of the benchmarks, in either tree, its argument, and the calls of a round.
+SUBJECTS = {
+    "1 rule": ("ours.ours", 1, 400),
+    "5 mixed rules": ("ours.ours", 5, 400),
+    "REST framework view, 1 rule": ("views.view", "ours", 400),
+    "middleware, sync, 1 rule": ("views.through_middleware", "ours", 400),
+    "middleware, async, 1 rule": ("views.through_middleware_async", "ours", 400),
+    "50 in flight on one loop, 1 rule": ("ours.ours_async", 1, 2000),
+    "50 in flight on one loop, 5 mixed rules": ("ours.ours_async", 5, 2000),
+    "in memory, 1 rule": ("ours.in_memory", None, 400),
+    "connect and disconnect, without the mixin": ("sockets.handshakes", "plain", 400),
+    "connect and disconnect, a cap": ("sockets.handshakes", "cap", 400),
+    "connect and disconnect, a cap and a rate": ("sockets.handshakes", "door", 400),
+    "a message, a rule of the socket's own": ("sockets.messages", "own", 2000),
+    "a message, a rule shared in Redis": ("sockets.messages", "shared", 2000),
+}
 
 
-class Player:
-    """One subject in a process of one tree."""
+@contextmanager
+def player(tree: Path, subject: str, url: str) -> Iterator[Callable[[], float]]:
+    """A process of one tree; the function has it play a round, and returns microseconds a call."""
+    make, argument, calls = SUBJECTS[subject]
+    environment = os.environ | {
+        "PYTHONPATH": str(tree),
+        "REDIS_URL": url,
+        "DJANGO_SETTINGS_MODULE": "tests.lab.benchmarks.settings",
+    }
+    command = [sys.executable, "-P", __file__, "--play", make, json.dumps(argument), url]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    with subprocess.Popen(command, cwd=tree, env=environment, **pipes) as process:
 
-    def __init__(self, tree: Path, subject: Subject, url: str) -> None:
-        self.calls = subject.calls
-        package = "tests.lab.benchmarks" if (tree / "tests" / "lab").exists() else "tests.benchmarks"
-        environment = os.environ | {
-            "PYTHONPATH": str(tree),
-            "REDIS_URL": url,
-            "DJANGO_SETTINGS_MODULE": f"{package}.settings",
-        }
-        module = f"{package}.{subject.module}"
-        command = [sys.executable, "-P", __file__, "--play", module, subject.make, subject.argument, url]
-        self._process = subprocess.Popen(
-            command, cwd=tree, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.round()  # it is ready, and warm
+        def play() -> float:
+            process.stdin.write(f"{calls}\n")  # type: ignore[union-attr]
+            return float(process.stdout.readline())  # type: ignore[union-attr]
 
-    def round(self) -> float:
-        """Microseconds a call."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(f"{self.calls}\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
-
-    def close(self) -> None:
-        with self._process:  # which closes its pipes
-            self._process.kill()
+        play()  # it is ready, and warm
+        yield play
+        process.kill()
 
 
 def compare(old: Path, url: str, rounds: int, only: str) -> None:
     """Print each subject's time in both trees, and their ratio."""
     print(f"{'':<44} {'before':>9} {'now':>9} {'ratio':>6} {'quiet':>6}   (µs; all on one core)")
-    for subject in SUBJECTS:
-        if only not in subject.name:
-            continue
-        with ExitStack() as stack:
-            players = [Player(tree, subject, url) for tree in (old, ROOT)]
-            for player in players:
-                stack.callback(player.close)
+    for subject in filter(lambda name: only in name, SUBJECTS):
+        with player(old, subject, url) as theirs, player(ROOT, subject, url) as mine:
             pairs = []
             for number in range(rounds):
-                order = players if number % 2 else players[::-1]
-                took = {player: player.round() for player in order}
-                pairs.append([took[player] for player in players])
-        before, now = (median(pair[which] for pair in pairs) for which in (0, 1))
-        quiet = min(pair[1] for pair in pairs) / min(pair[0] for pair in pairs)
-        ratio = median(mine / theirs for theirs, mine in pairs)
-        print(f"{subject.name:<44} {before:>9.1f} {now:>9.1f} {ratio:>6.3f} {quiet:>6.3f}", flush=True)
+                played = {play: play() for play in ((theirs, mine) if number % 2 else (mine, theirs))}
+                pairs.append((played[theirs], played[mine]))
+        before, now = zip(*pairs, strict=True)
+        ratio = median(after / earlier for earlier, after in pairs)
+        figures = f"{median(before):>9.1f} {median(now):>9.1f} {ratio:>6.3f} {min(now) / min(before):>6.3f}"
+        print(f"{subject:<44} {figures}", flush=True)
 
 
 @contextmanager
@@ -113,13 +90,14 @@ def checked_out(commit: str) -> Iterator[Path]:
             subprocess.run(["git", "worktree", "remove", "--force", f"{folder}/tree"], cwd=ROOT, check=True)
 
 
-def play(module: str, make: str, argument: str, url: str) -> None:
+def play(make: str, argument: str, url: str) -> None:
     """Play rounds of as many calls as each line of standard input says."""
     import django
 
     django.setup()
-    given: list[Any] = [int(argument) if argument.isdigit() else argument] if argument else []
-    subject: Callable[[int], object] = getattr(import_module(module), make)(url, *given)
+    module, _, name = make.partition(".")
+    given = [value for value in (json.loads(argument),) if value is not None]
+    subject: Callable[[int], object] = getattr(import_module(f"tests.lab.benchmarks.{module}"), name)(url, *given)
     for line in sys.stdin:
         calls = int(line)
         subject(calls // 10)

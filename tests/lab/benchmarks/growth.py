@@ -177,7 +177,7 @@ def flooded(url: str, idents: int) -> list[tuple[str, int, int, float]]:
 
 def _settled() -> int:
     """Bytes of this process, without what the collector would free."""
-    from tests.lab.benchmarks.visitors import resident_bytes
+    from tests.lab.benchmarks.sockets import resident_bytes
 
     gc.collect()
     return resident_bytes()

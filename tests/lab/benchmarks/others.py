@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.lab.benchmarks.costs import kept
 from tests.lab.benchmarks.latency import IN_FLIGHT_CALLS, PING, VIEW_CALLS, added
-from tests.lab.benchmarks.memory import kept
 from tests.lab.benchmarks.ours import KEPT
 from tests.lab.benchmarks.player import Subject, compare
 from tests.lab.benchmarks.table import Row
@@ -23,34 +23,20 @@ IDENTS = 10_000
 
 
 def rows(url: str, rounds: int, share: int) -> Iterator[Row]:
-    yield from _decisions(url, rounds)
-    yield from _in_flight(url, rounds)
-    yield from _views(url, rounds)
-    yield from _memory(url, IDENTS // share)
-
-
-def _decisions(url: str, rounds: int) -> Iterator[Row]:
     results = compare([PING, *_subjects(PEERS, "ours")], url, rounds)
     for name, result in results.items():
-        yield Row(
-            "other limiters, one decision", name, result.took, "µs", result.took / results[PING.name].took, "PING"
-        )
+        ratio = result.took / results[PING.name].took
+        yield Row("other limiters, one decision", name, result.took, "µs", ratio, "PING")
     for name, result in results.items():
         ratio = result.redis / results["ours, 1 rule"].redis
         yield Row("Redis CPU, one by one", name, result.redis, "µs", ratio, "ours, 1 rule")
-
-
-def _in_flight(url: str, rounds: int) -> Iterator[Row]:
-    for name, result in compare(
-        list(_subjects(ASYNC_PEERS, "ours_async", "_async", IN_FLIGHT_CALLS)), url, rounds
-    ).items():
+    results = compare(list(_subjects(ASYNC_PEERS, "ours_async", "_async", IN_FLIGHT_CALLS)), url, rounds)
+    for name, result in results.items():
         yield Row("other limiters, 50 in flight", name, 1e6 / result.took, "/s")
-
-
-def _views(url: str, rounds: int) -> Iterator[Row]:
-    doors = [Subject(f"{name} adds", "views", "view", (throttle,), VIEW_CALLS) for name, throttle in DOORS.items()]
-    results = compare([PING, Subject("unthrottled", "views", "view", ("none",), VIEW_CALLS), *doors], url, rounds)
-    yield from added("other throttles, a REST framework view", results, {})
+    doors = {"unthrottled": "none", **{f"{name} adds": throttle for name, throttle in DOORS.items()}}
+    subjects = [Subject(name, "views", "view", (throttle,), VIEW_CALLS) for name, throttle in doors.items()]
+    yield from added("other throttles, a REST framework view", compare([PING, *subjects], url, rounds), {})
+    yield from _memory(url, IDENTS // share)
 
 
 def _memory(url: str, idents: int) -> Iterator[Row]:

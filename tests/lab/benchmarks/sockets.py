@@ -6,22 +6,24 @@ The sockets are held through the ASGI interface, without a server, whose share w
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.conf import settings
 from redis import Redis
 
+from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.connections.reconcile import Reconciler
-from django_throttle.core import Rule
-from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore, get_store
-from tests.lab.benchmarks.latency import IN_FLIGHT_CALLS, PING
-from tests.lab.benchmarks.play import IN_FLIGHT, in_flight
+from django_throttle.stores import get_store
+from tests.lab.benchmarks.latency import PING
 from tests.lab.benchmarks.player import SPAWN, Play, Subject, compare, redis_commands
 from tests.lab.benchmarks.table import Row
-from tests.lab.benchmarks.visitors import RULES, Visitor, consumer, resident_bytes, under
 from tests.servers import quickest
 
 FEW, MANY = 100, 10_000
@@ -31,6 +33,79 @@ EXTENSIONS = 2  # of all times to live, the quickest of which counts
 SECTION = "sockets"
 HANDSHAKES = {"cap": "a cap", "door": "a cap and a rate"}
 MESSAGES = {"own": "a rule of the socket's own", "shared": "a rule shared in Redis", "both": "both, each way"}
+
+
+CAP: dict[str, Any] = {"limit": 5, "algorithm": "concurrency", "events": ["connection"], "key": "user"}
+RATE: dict[str, Any] = {"rate": "1000000/s", "events": ["connect"], "key": "user"}
+OWN: dict[str, Any] = {"rate": "1000000/s", "events": ["message"], "key": "connection", "algorithm": "gcra"}
+SHARED: dict[str, Any] = {"rate": "1000000/s", "events": ["message"], "key": "user"}
+# What guards a socket, by the name of the kind; without the mixin nothing can.
+RULES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "none": {},
+    "cap": {"cap": CAP},
+    "door": {"cap": CAP, "rate": RATE},
+    "own": {"own": OWN},
+    "shared": {"shared": SHARED},
+    "both": {"own": {**OWN, "events": ["message", "send"]}, "shared": {**SHARED, "events": ["message", "send"]}},
+}
+
+
+class Plain(AsyncWebsocketConsumer):
+    """Says what it is told."""
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        await self.send(text_data, bytes_data)
+
+
+class Guarded(ThrottledConsumerMixin, Plain):
+    throttle_scope = "bench"
+
+
+def under(kind: str) -> None:
+    """Put the rules of this kind in force, in a process that has not asked for any yet."""
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": RULES[kind]}
+
+
+def consumer(kind: str) -> Any:
+    """The application of this kind."""
+    return (Plain if kind == "plain" else Guarded).as_asgi()
+
+
+class Visitor:
+    """One user's socket."""
+
+    __slots__ = ("_app", "_inbox", "_outbox", "_scope", "_task")
+
+    def __init__(self, app: Any, number: int) -> None:
+        user = SimpleNamespace(is_authenticated=True, is_active=True, pk=number)
+        self._scope = {"type": "websocket", "path": "/bench", "client": ["203.0.113.9", 1], "headers": [], "user": user}
+        self._app = app
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
+        self._outbox: asyncio.Queue[Any] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Be accepted."""
+        self._inbox.put_nowait({"type": "websocket.connect"})
+        self._task = asyncio.ensure_future(self._app(self._scope, self._inbox.get, self._outbox.put))
+        assert (await self._outbox.get())["type"] == "websocket.accept"
+
+    async def say(self, text: str) -> None:
+        """Send a message and wait for its answer."""
+        self._inbox.put_nowait({"type": "websocket.receive", "text": text})
+        assert (await self._outbox.get())["text"] == text
+
+    async def close(self) -> None:
+        assert self._task is not None
+        self._inbox.put_nowait({"type": "websocket.disconnect", "code": 1000})
+        await self._task
+
+
+def resident_bytes() -> int:
+    """What this process has in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def handshakes(url: str, kind: str) -> Play:
@@ -59,33 +134,6 @@ def messages(url: str, kind: str) -> Play:
             await visitor.say("hello")
 
     return lambda calls: loop.run_until_complete(talk(calls))
-
-
-def busy(url: str, kind: str) -> Play:
-    """Messages through fifty sockets at once, each answered before the next of its socket."""
-    under(kind)
-    app, loop = consumer(kind), asyncio.new_event_loop()
-    visitors = [Visitor(app, number) for number in range(IN_FLIGHT)]
-
-    async def open_all() -> None:
-        for visitor in visitors:
-            await visitor.open()
-
-    async def talk(visitor: Visitor, calls: int) -> None:
-        for _ in range(calls):
-            await visitor.say("hello")
-
-    async def together(calls: int) -> None:
-        await asyncio.gather(*(talk(visitor, -(-calls // IN_FLIGHT)) for visitor in visitors))
-
-    loop.run_until_complete(open_all())
-    return lambda calls: loop.run_until_complete(together(calls))
-
-
-def asked(url: str) -> Play:
-    """``aacquire`` of the rule that sockets share, fifty at once."""
-    rule = Rule.from_options("shared", RULES["shared"]["shared"])
-    return in_flight(Limiter([rule], RedisStore(url, deadline=5)).aacquire)
 
 
 def hold(end: Connection, kind: str, count: int, first: int) -> None:
@@ -161,7 +209,6 @@ class Held(NamedTuple):
 def rows(url: str, rounds: int) -> Iterator[Row]:
     yield from _handshakes(url, rounds)
     yield from _messages(url, rounds)
-    yield from _busy(url, rounds)
 
 
 def _handshakes(url: str, rounds: int) -> Iterator[Row]:
@@ -185,14 +232,6 @@ def _messages(url: str, rounds: int) -> Iterator[Row]:
         result, asked = results[kind], 12.0 if kind == "shared" else None
         note = f"Redis {result.redis:.2f} µs"
         yield Row(SECTION, f"the mixin adds, {what}", result.took - plain, "µs", asked=asked, note=note)
-
-
-def _busy(url: str, rounds: int) -> Iterator[Row]:
-    subjects = [Subject(kind, "sockets", "busy", (kind,), IN_FLIGHT_CALLS) for kind in ("none", "shared")]
-    results = compare([*subjects, Subject("aacquire", "sockets", "asked", (), IN_FLIGHT_CALLS)], url, rounds)
-    none, shared, call = (results[name].took for name in ("none", "shared", "aacquire"))
-    more = shared - none
-    yield Row(SECTION, "a message, 50 sockets at once: a shared rule adds", more, "µs", more / call, "aacquire", 1.5)
 
 
 def silent_rows(url: str, seconds: int) -> Iterator[Row]:

@@ -22,7 +22,6 @@ MARGIN = 0.05
 IN_FORCE = slack(1.0)  # until an edited rule is in force in every process
 QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
 STARVED = 0.25  # which others' threads may take as well where there is no processor for any
-STALE = slack(2 * float(SETTINGS["BEAT_INTERVAL"]))  # until leases of an old copy are gone
 REPORTED = 1.1 * float(SETTINGS["DAMPER_INTERVAL"]) + slack(0.1)  # until a process has told what it let through
 DAMPED = 6.0  # seconds by which a damper counts
 DAMPED_EXCESS = 1.5  # as no limit's demand is steady here
@@ -52,7 +51,6 @@ def check(history: History, limits: Mapping[str, Limit]) -> list[Breach]:
     found = [
         *late(history),
         *unanswered(history),
-        *stale(history),
         *deaf(history),
         *(Breach(f"without a TTL: {key}") for key in history.immortal),
     ]
@@ -87,28 +85,6 @@ def in_time(history: History, one: Operation, began: float, took: float) -> floa
     if any(fault.process in (None, one.process) for fault in history.played(began, began + took, *HELPLESS)):
         bound += STARVED
     return slack(bound)
-
-
-def stale(history: History) -> Iterator[Breach]:
-    """Leases that had been given back when a server was killed, and that its old copy brings back for long.
-
-    Whose process is stopped, or dead, stay for longer.
-    """
-    leases = {one.lease: one for one in history.operations if one.lease}
-    for copy in history.copies:
-        back, brought = copy.seen[0]
-        gone = [leases[lease] for lease in brought if lease in leases and leases[lease].end < copy.killed]
-        for at, seen in copy.seen:
-            left = [
-                one
-                for one in gone
-                if one.lease in seen
-                and history.killed.get(one.process, inf) > at
-                and history.calm(back, at, *HELPLESS, process=one.process) > STALE
-            ]
-            if left:
-                yield Breach(f"{len(left)} of {len(gone)} leases of an old copy are left after {at - back:.3f} s", left)
-                break
 
 
 def deaf(history: History) -> Iterator[Breach]:
@@ -351,22 +327,6 @@ def by_process(history: History, limit: Limit) -> Iterator[list[Operation]]:
     admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
     for process in sorted({one.process for one in admitted}):
         yield [one for one in admitted if one.process == process]
-
-
-def fullest(
-    history: History, limit: Limit, admitted: Sequence[Operation] | None = None, span: float | None = None
-) -> int:
-    """The most that passed within a window: how near a round came to the bound."""
-    if admitted is None:
-        admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
-    span = limit.rule.rate.window if span is None else span
-    returns: list[float] = []
-    found = 0
-    for one in sorted(admitted, key=lambda one: -one.invoked):
-        for _ in range(one.cost):
-            insort(returns, one.returned)
-        found = max(found, bisect_left(returns, one.invoked + span))
-    return found
 
 
 def _counted(history: History, limit: Limit, least: int, at_most: int) -> Iterator[Breach]:

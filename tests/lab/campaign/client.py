@@ -54,15 +54,6 @@ def queued() -> float:
     return total / 1_000_000_000
 
 
-def is_door(call: Call) -> bool:
-    """Whether it goes by the rules in force, which come from settings and database."""
-    return LIMITS[call.limit].kind == "door"
-
-
-def facts(call: Call) -> Facts:
-    return Facts(call.limit, ("request",), ScopeWho({}), call.cost)
-
-
 class Client:
     """All lanes of this process."""
 
@@ -89,7 +80,7 @@ class Client:
             self.recorder.write(QUEUED, time.monotonic(), queued())
 
     async def _tasks(self) -> None:
-        await asyncio.gather(*(lane.arun() for lane in self.lanes[THREADS:]))
+        await asyncio.gather(*(lane.play() for lane in self.lanes[THREADS:]))
 
     def held(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -128,94 +119,70 @@ class Lane:
     """A thread or a task: what it holds is (operation, limit, lease, until which call)."""
 
     def __init__(self, client: Client, number: int) -> None:
-        self.client = client
+        self.client, self.write = client, client.recorder.write
+        self.is_task = number >= THREADS
         self.calls = client.round.calls(GIVEN["process"], number)
         self.held: list[tuple[int, str, Lease, int]] = []
         self.done = 0
 
     def run(self) -> None:
-        for call in self.calls:
-            if self.client.resting.wait(call.pause):
-                return
-            for number, name, lease in self._due():
-                self._release(number, name, lease)
-            self._call(call)
+        """Play in a thread, where nothing is awaited."""
+        with suppress(StopIteration):
+            self.play().send(None)
 
-    async def arun(self) -> None:
+    async def play(self) -> None:
         for call in self.calls:
-            await asyncio.sleep(call.pause)
-            if self.client.resting.is_set():
-                break
-            for number, name, lease in self._due():
-                await self._arelease(number, name, lease)
-            await self._acall(call)
+            if self.is_task:
+                await asyncio.sleep(call.pause)
+            resting = self.client.resting
+            if resting.is_set() if self.is_task else resting.wait(call.pause):
+                return
+            self.done += 1
+            due = [each for each in self.held if each[3] <= self.done]
+            self.held = [each for each in self.held if each[3] > self.done]
+            for number, name, lease, _ in due:
+                await self._release(number, name, lease)
+            await self._call(call)
 
     def end(self) -> None:
+        self.is_task = False
         for number, name, lease, _ in self.held:
-            self._release(number, name, lease)
+            with suppress(StopIteration):
+                self._release(number, name, lease).send(None)
         self.held = []
 
-    def _due(self) -> list[tuple[int, str, Lease]]:
-        self.done += 1
-        due = [one for one in self.held if one[3] <= self.done]
-        self.held = [one for one in self.held if one[3] > self.done]
-        return [(number, name, lease) for number, name, lease, _ in due]
-
-    def _call(self, call: Call) -> None:
-        limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].of(call.who)
-        number, began = self._begin(call)
-        try:
-            decision = decide(facts(call)) if is_door(call) else limiter.acquire(ident, call.cost)
-        except Exception as error:  # noqa: BLE001 - none is expected
-            return self._odd(call, error)
-        self._ended(call, number, began, decision)
-
-    async def _acall(self, call: Call) -> None:
-        limiter, ident = self.client.limiters[call.limit], LIMITS[call.limit].of(call.who)
-        number, began = self._begin(call)
-        try:
-            decision = await (adecide(facts(call)) if is_door(call) else limiter.aacquire(ident, call.cost))
-        except Exception as error:  # noqa: BLE001 - none is expected
-            return self._odd(call, error)
-        self._ended(call, number, began, decision)
-
-    def _begin(self, call: Call) -> tuple[int, float]:
+    async def _call(self, call: Call) -> None:
         number, began = next(NUMBERS), time.monotonic()
-        self.client.recorder.write(BEGUN, number, call.limit, call.cost, began)
-        return number, began
-
-    def _ended(self, call: Call, number: int, began: float, decision: Decision) -> None:
+        self.write(BEGUN, number, call.limit, call.cost, began)
+        try:
+            decision = await self._decide(call)
+        except Exception as error:  # noqa: BLE001 - none is expected
+            return self._odd(call, error)
         now, took = time.monotonic(), elapsed(began)
-        lease = decision.lease and decision.lease.id
-        answer = (decision.allowed, decision.degraded, decision.delay, max(0.0, took), decision.limit, lease)
-        answer += (decision.cause != Cause.BREAKER,)
-        self.client.recorder.write(ENDED, number, now, *answer)
+        answer = (decision.allowed, decision.degraded, decision.delay, max(0.0, took), decision.limit)
+        self.write(ENDED, number, now, *answer, decision.cause != Cause.BREAKER)
         if decision.lease is not None:
             self.held.append((number, call.limit, decision.lease, self.done + call.holds))
 
-    def _release(self, number: int, name: str, lease: Lease) -> None:
-        began = self._releases(number)
+    async def _decide(self, call: Call) -> Decision:
+        limit, limiter = LIMITS[call.limit], self.client.limiters[call.limit]
+        if limit.kind == "door":  # which goes by the rules in force, of settings and database
+            facts = Facts(call.limit, ("request",), ScopeWho({}), call.cost)
+            return await adecide(facts) if self.is_task else decide(facts)
+        ident = limit.of(call.who)
+        return await limiter.aacquire(ident, call.cost) if self.is_task else limiter.acquire(ident, call.cost)
+
+    async def _release(self, number: int, name: str, lease: Lease) -> None:
+        limiter, began = self.client.limiters[name], time.monotonic()
+        self.write(RELEASED, number, began)
         try:
-            self.client.limiters[name].release(lease)
+            await limiter.arelease(lease) if self.is_task else limiter.release(lease)
         except Exception as error:  # noqa: BLE001 - none is expected
             self._odd(name, error)
-        self.client.recorder.write(FREED, number, elapsed(began))
-
-    async def _arelease(self, number: int, name: str, lease: Lease) -> None:
-        began = self._releases(number)
-        try:
-            await self.client.limiters[name].arelease(lease)
-        except Exception as error:  # noqa: BLE001 - none is expected
-            self._odd(name, error)
-        self.client.recorder.write(FREED, number, elapsed(began))
-
-    def _releases(self, number: int) -> float:
-        began = time.monotonic()
-        self.client.recorder.write(RELEASED, number, began)
-        return began
+        self.write(FREED, number, elapsed(began))
 
     def _odd(self, what: object, error: Exception) -> None:
-        self.client.recorder.write(ODD, f"{what}: {type(error).__name__}: {error}")
+        self.write(ODD, f"{what}: {type(error).__name__}: {error}")
 
 
 def main() -> None:

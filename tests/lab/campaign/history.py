@@ -28,8 +28,8 @@ class Operation:
     ``outcome`` is ok, refused, or unknown: no answer, or one that says nothing of what the server has counted.
     ``alone`` is True where the process decided without the server. ``wait`` is what a queue makes it wait, ``took`` how
     long the answer took without moments in which the process had no processor, ``end`` when what it holds was given
-    back, and ``freed`` how long that took. ``said`` is the limit that it went by, ``lease`` what it holds. ``asked`` is
-    False where the process knew that the server does not answer, and sent nothing.
+    back, and ``freed`` how long that took. ``said`` is the limit that it went by. ``asked`` is False where the process
+    knew that the server does not answer, and sent nothing.
     """
 
     process: int
@@ -42,7 +42,6 @@ class Operation:
     wait: float = 0.0
     took: float = 0.0
     said: int | None = None
-    lease: str | None = None
     end: float = inf
     freed: float = 0.0
     asked: bool = True
@@ -96,17 +95,6 @@ class Heard(NamedTuple):
         return self._replace(edit=self.edit.later(seconds), at=self.at + seconds)
 
 
-class Returned(NamedTuple):
-    """A server was killed and came back with an old copy; ``seen`` are the leases that it had at moments since then."""
-
-    killed: float
-    seen: Sequence[tuple[float, frozenset[str]]]
-
-    def later(self, seconds: float) -> Returned:
-        """The same by another clock."""
-        return Returned(self.killed + seconds, [(at + seconds, leases) for at, leases in self.seen])
-
-
 @dataclass
 class History:
     """A round: its operations and faults, in seconds of it, and what was found when all was quiet again.
@@ -114,9 +102,7 @@ class History:
     ``processes`` is how many shared the limits by their settings, ``killed`` when each dead one was still alive.
     ``counted`` is what the server has counted of a limit, ``held`` the slots it counts and those truly held,
     ``immortal`` its keys without a TTL. ``odd`` is what clients did not expect. ``server`` is which it was, ``log``
-    what it says of failovers. ``edits`` are those of the door's rule, ``heard`` when the last ones were in force,
-    ``copies`` what came back with old ones. ``epoch`` is the time of day at its beginning, ``seconds`` how long clients
-    called.
+    what it says of failovers. ``edits`` are those of the door's rule, ``heard`` when the last ones were in force.
     """
 
     operations: list[Operation]
@@ -131,9 +117,6 @@ class History:
     log: Sequence[str] = ()
     edits: Sequence[Edit] = ()
     heard: Sequence[Heard] = ()
-    copies: Sequence[Returned] = ()
-    epoch: float = 0.0
-    seconds: float = 0.0
 
     def of(self, limit: str) -> list[Operation]:
         return [one for one in self.operations if one.limit == limit]
@@ -232,5 +215,5 @@ def _without_queue(samples: list[tuple[float, float]], begin: float, end: float,
 
 def _answered(one: Operation, since: float, returned: float, *answer: Any) -> None:
     one.returned = returned - since
-    allowed, one.alone, one.wait, one.took, one.said, one.lease, one.asked = answer
+    allowed, one.alone, one.wait, one.took, one.said, one.asked = answer
     one.outcome = "ok" if allowed else "unknown" if one.alone else "refused"

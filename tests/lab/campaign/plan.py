@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
 from random import Random
 from typing import NamedTuple
 
@@ -63,8 +62,7 @@ CLIENTS = (
 )
 OLDEST_COPY = 5.0  # seconds
 FAULTS = {"Redis": PROXIED, "Valkey": PROXIED, "Sentinel": WATCHED, "Cluster": SHARDED}
-DEALT = {"Redis": 3, "Valkey": 3, "Sentinel": 2, "Cluster": 2, "clients": 2}  # kinds of which a round plays the next
-ALL_ROUNDS = 28  # as many as it takes until each kind has been played, on each kind of server; see ``Round._dealt``
+DEALT = 2  # kinds of faults that a round plays for certain
 LEAST_GAP = 0.3
 # Whole windows, so that theirs begin where they did; beyond seven minutes keys have expired.
 STEPS = (10, 60, 300, 3600, -10, -60, -3600)
@@ -154,11 +152,10 @@ class Round:
             at += seconds + chance.uniform(LEAST_GAP, 2 * gap)
 
     def _dealt(self, lane: str, kinds: Sequence[Kind]) -> list[Kind]:
-        """What this round has to play: the kinds are shuffled, and each round that is not calm has the next few."""
-        before = [one for one in (Round(self.seed, number) for number in range(self.number)) if not one.is_calm]
-        turn, place = divmod(sum(lane in ("clients", one.server) for one in before), ceil(len(kinds) / DEALT[lane]))
-        shuffled = Random(f"{self.seed}/{lane}/{turn}").sample(kinds, len(kinds))
-        return shuffled[place * DEALT[lane] : (place + 1) * DEALT[lane]]
+        """The kinds that this round has to play, of all in an order of the seed: rounds take turns with them."""
+        turn = self.number if lane == "clients" else self.number // len(SERVERS)
+        shuffled = Random(f"{self.seed}/{lane}").sample(kinds, len(kinds))
+        return [shuffled[(turn * DEALT + place) % len(kinds)] for place in range(DEALT)]
 
     def calls(self, process: int, lane: int) -> Iterator[Call]:
         """What a thread or task does, without end."""

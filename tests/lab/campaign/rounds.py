@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
@@ -23,10 +23,10 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.conftest import immortal_keys
-from tests.lab.campaign.checks import QUIET, STALE, surely_counted
+from tests.lab.campaign.checks import QUIET, surely_counted
 from tests.lab.campaign.configured import configure
 from tests.lab.campaign.database import database
-from tests.lab.campaign.history import RECOVERY, Edit, Fault, Heard, History, Returned, read
+from tests.lab.campaign.history import RECOVERY, Edit, Fault, Heard, History, read
 from tests.lab.campaign.limits import LIMITS, SETTINGS
 from tests.lab.campaign.plan import EDITED, PROCESSES, STEPS, Round, Step
 from tests.lab.campaign.stage import SPLIT_SECONDS, Stage, stage
@@ -36,7 +36,6 @@ from tests.steps import Clock
 ROOT = Path(__file__).parents[3]
 BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
 HEAR_SECONDS = slack(60.0)  # until a process has started, or has come to rest
-LOOK_SECONDS = STALE + 0.5  # for which leases are looked at after an old copy
 STARTS = ("kill client", "start without database", "start as database is lost")
 OF_ONE = ("stop client", "silence client", "client clock", *STARTS)  # what is done to one process
 MANY_SLOTS = 1_000  # by a rule of fewer one could not tell how many too many are held
@@ -162,23 +161,20 @@ class Crowd:
     def lock_database(self, step: Step) -> None:
         """Whoever reads the rules has to wait."""
         with between(self._database.lock, self._database.free):
-            time.sleep(step.seconds)
+            self._start_meanwhile(step)
 
     def lose_database(self, step: Step) -> None:
+        """There is none, or an empty one that a process itself has made."""
         with between(self._database.lose, self._database.find):
-            time.sleep(step.seconds)
+            self._start_meanwhile(step)
 
-    def start_without_database(self, step: Step) -> None:
-        """A process starts, and decides for a while, before it can read the rules."""
-        with between(self._database.lock, self._database.free):
-            self.kill_client(step._replace(seconds=0.0))
-            time.sleep(step.seconds)
+    start_without_database, start_as_database_is_lost = lock_database, lose_database
 
-    def start_as_database_is_lost(self, step: Step) -> None:
-        """The same where there is none, or an empty one that the process itself has made."""
-        with between(self._database.lose, self._database.find):
+    def _start_meanwhile(self, step: Step) -> None:
+        """In faults of this name a process starts, and decides for a while, before it can read the rules."""
+        if step.name in STARTS:
             self.kill_client(step._replace(seconds=0.0))
-            time.sleep(step.seconds)
+        time.sleep(step.seconds)
 
     def rest(self) -> dict[str, int]:
         """All stop calling; the slots that they hold."""
@@ -234,7 +230,7 @@ def play(this: Round) -> History:
         server = servers.version if this.server in ("Redis", "Valkey") else f"{this.server}, {servers.version}"
         begin = time.monotonic()
         epoch = time.time()
-        faults, copies = load(this, servers, crowd, begin)
+        faults = load(this, servers, crowd, begin)
         servers.settle()
         faults = with_failovers(servers, faults, epoch)
         truly = crowd.rest()
@@ -245,9 +241,8 @@ def play(this: Round) -> History:
         history.counted = _counted(servers, history)
         history.log = servers.log()
         heard = crowd.hear_twice()
-        history.edits, history.copies = [edit.later(-begin) for edit in crowd.editor.edits], copies
+        history.edits = [edit.later(-begin) for edit in crowd.editor.edits]
         history.heard = [one.later(-begin) for one in heard]
-        history.epoch, history.seconds = epoch, this.seconds
         crowd.end()
         freed = slots(servers, dict.fromkeys(held, 0))
         history.immortal = [key for server in servers.servers() for key in immortal_keys(server)]
@@ -256,24 +251,17 @@ def play(this: Round) -> History:
     return history
 
 
-def load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> tuple[list[Fault], list[Returned]]:
+def load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> list[Fault]:
     """Clients call, both lists of faults are played and rules edited, until the time is over."""
     found: list[Fault] = []
-    copies: list[Returned] = []
-    errors: list[Exception] = []
 
     def follow(steps: Iterable[Step], act: Callable[[Step], object]) -> None:
-        try:
-            for step in steps:
-                time.sleep(max(0.0, begin + step.at - time.monotonic()))
-                act(step)
-        except Exception as error:  # noqa: BLE001 - raised again below
-            errors.append(error)
+        for step in steps:
+            time.sleep(max(0.0, begin + step.at - time.monotonic()))
+            act(step)
 
     def strike(step: Step) -> None:
         found.extend(servers.play(step))
-        if step.name == "old copy":
-            copies.append(Returned(found[-1].begin, list(leases_seen(servers))))
 
     def meddle(step: Step) -> None:
         since = time.monotonic()
@@ -284,20 +272,17 @@ def load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> tuple[list[
 
     of_servers, of_clients = this.faults()
     edits = [Step("edit", at, 0.0, limit) for at, limit in this.edits()[1:]]
-    threads = [
-        threading.Thread(target=follow, args=(of_servers, strike)),
-        threading.Thread(target=follow, args=(of_clients, meddle)),
-        threading.Thread(target=follow, args=(edits, lambda step: crowd.editor.write(step.choice))),
-    ]
     crowd.go()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        lanes = [
+            threads.submit(follow, of_servers, strike),
+            threads.submit(follow, of_clients, meddle),
+            threads.submit(follow, edits, lambda step: crowd.editor.write(step.choice)),
+        ]
     time.sleep(max(0.0, begin + this.seconds - time.monotonic()))
-    for error in errors:
-        raise error
-    return sorted(fault.later(-begin) for fault in found), [copy.later(-begin) for copy in copies]
+    for lane in lanes:
+        lane.result()
+    return sorted(fault.later(-begin) for fault in found)
 
 
 def with_failovers(servers: Stage, faults: Iterable[Fault], epoch: float) -> list[Fault]:
@@ -313,19 +298,6 @@ def with_failovers(servers: Stage, faults: Iterable[Fault], epoch: float) -> lis
         if not causes:
             found.append(Fault(begin, end, "failover", 2, 2))
     return found
-
-
-def leases_seen(servers: Stage) -> Iterator[tuple[float, frozenset[str]]]:
-    """The leases that the server has, and when, again and again until old ones are gone."""
-    (server,) = servers.servers()
-    store = RedisStore(servers.direct, secret=SETTINGS["KEY_SECRET"])
-    indexes = [store.key(one.rule.id, one.ident) for one in LIMITS.values() if one.kind == "lease"]
-    until = time.monotonic() + LOOK_SECONDS
-    with server.client() as client:
-        while (now := time.monotonic()) < until:
-            keys = [f"{index}:{uid}" for index in indexes for uid in client.smembers(index)]
-            yield now, frozenset(lease for key in keys for lease in client.zrange(key, 0, -1))
-            time.sleep(0.1)
 
 
 def _used(rule: Rule, ident: str, servers: Stage) -> int | None:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from testproject.services import stop_on_signals
 from tests.conftest import immortal_keys
-from tests.lab.campaign.__main__ import show
 from tests.lab.campaign.limits import WINDOW, rate_of
 from tests.lab.campaign.plan import EDITED, LOAD_SECONDS, PROCESSES, Round, Step
 from tests.lab.campaign.rounds import Crowd, configured, load, slots
@@ -40,17 +39,7 @@ class Turn(NamedTuple):
 class Shift(Round):
     """A round on one server that keeps its clock, where the same process is killed each time."""
 
-    @property
-    def server(self) -> str:
-        return "Redis"
-
-    @property
-    def database(self) -> str:
-        return "SQLite"
-
-    @property
-    def is_calm(self) -> bool:
-        return False
+    server, database, is_calm = "Redis", "SQLite", False
 
     def faults(self) -> tuple[list[Step], list[Step]]:
         of_servers, of_clients = super().faults()
@@ -124,27 +113,25 @@ def in_words(turn: Turn) -> str:
 
 def verdict(turns: list[Turn]) -> int:
     """Print what was there before and after, and what it may be; 1 where there is more."""
-    lines, grew = [("", "Before", "After", "Allowed", "Verdict")], False
     before, after = turns[WARM - 1], turns[-1]
     rows = [(name, before.server[name], after.server[name], ALLOWED[name]) for name in after.server]
     for place in range(PROCESSES - 1):
         was, now = before.processes[place], after.processes[place]
+        allowed = {**ALLOWED, "lines": LINES * (len(turns) - WARM)}
         rows += [
-            (f"process {place}, {name}", was[name], now[name], ALLOWED[name]) for name in ("memory", "threads", "files")
+            (f"process {place}, {name}", was[name], now[name], allowed[name])
+            for name in ("memory", "threads", "files", "lines")
         ]
-        rows.append((f"process {place}, lines", was["lines"], now["lines"], LINES * (len(turns) - WARM)))
-    for name, was, now, allowed in rows:
-        grew = grew or now > was + allowed
-        lines.append((name, str(was), str(now), f"+{allowed}", "grew" if now > was + allowed else "holds"))
-    show(lines)
+    for name, was, now, more in rows:
+        print(f"{name:<20} {was:>8} {now:>8} +{more:<8} {'grew' if now > was + more else 'holds'}")
     stale = [
-        turn
+        number
         for number, turn in enumerate(turns)
-        if any(one["rule"] != rate_of(limit_of(number)) for one in turn.processes)
+        if any(process["rule"] != rate_of(limit_of(number)) for process in turn.processes)
     ]
     if stale:
         print(f"{len(stale)} turns ended with a process that had not heard of the last edit")
-    return 1 if grew or stale else 0
+    return int(bool(stale) or any(now > was + more for _, was, now, more in rows))
 
 
 if __name__ == "__main__":

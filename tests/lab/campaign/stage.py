@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 
@@ -90,15 +90,11 @@ class Single(Stage):
         return super().play(step)
 
     def do_stop(self, step: Step) -> tuple[int, int, float]:
-        self.server.pause()
-        time.sleep(step.seconds)
-        self.server.resume()
+        stop(self.server, step.seconds)
         return 0, 0, 0.0
 
     def do_kill(self, step: Step) -> tuple[int, int, float]:
-        self.server.kill()
-        time.sleep(step.seconds)
-        self.server.start()
+        kill(self.server, step.seconds)
         return 1, 1, 0.0
 
     def do_copy(self, step: Step) -> tuple[int, int, float]:
@@ -148,23 +144,11 @@ class Watched(Stage):
         return found
 
     def failovers(self) -> list[tuple[float, float]]:
-        found = []
-        for sentinel in self.fleet.sentinels:
-            begun = None
-            for line in _said(sentinel, *TAKEOVER):
-                if "+elected-leader" in line:
-                    begun = _moment(line)
-                elif "+switch-master" in line and begun is not None:
-                    found.append((begun, _moment(line)))
-                    begun = None
-        return sorted(found)
+        return _spans(self.fleet.sentinels, "+elected-leader", "+switch-master")
 
     def do_stop_primary(self, step: Step) -> tuple[int, int, float]:
         """What wakes up as the primary that it was may count on until everybody has left it."""
-        old = self.fleet.master()
-        old.pause()
-        time.sleep(step.seconds)
-        old.resume()
+        stop(self.fleet.master(), step.seconds)
         return 2, 2, SPLIT_SECONDS
 
     def do_kill_primary(self, step: Step) -> tuple[int, int, float]:
@@ -178,17 +162,11 @@ class Watched(Stage):
         return 1, 1, 0.0
 
     def do_stop_sentinel(self, step: Step) -> tuple[int, int, float]:
-        sentinel = self.fleet.sentinels[step.choice % 3]
-        sentinel.pause()
-        time.sleep(step.seconds)
-        sentinel.resume()
+        stop(self.fleet.sentinels[step.choice % 3], step.seconds)
         return 0, 0, 0.0
 
     def do_kill_sentinel(self, step: Step) -> tuple[int, int, float]:
-        sentinel = self.fleet.sentinels[step.choice % 3]
-        sentinel.kill()
-        time.sleep(step.seconds)
-        sentinel.start()
+        kill(self.fleet.sentinels[step.choice % 3], step.seconds)
         return 0, 0, 0.0
 
     @staticmethod
@@ -216,22 +194,10 @@ class Sharded(Stage):
         return [f"node {node.port}: {line}" for node in self.cluster.nodes for line in _said(node, "election")]
 
     def failovers(self) -> list[tuple[float, float]]:
-        found = []
-        for node in self.cluster.nodes:
-            begun = None
-            for line in _said(node, "election"):
-                if "Start of election" in line:
-                    begun = begun or _moment(line)
-                elif "election won" in line:
-                    found.append((begun or _moment(line), _moment(line)))
-                    begun = None
-        return sorted(found)
+        return _spans(self.cluster.nodes, "Start of election", "election won")
 
     def do_stop_node(self, step: Step) -> tuple[int, int, float]:
-        node = self._master(step)
-        node.pause()
-        time.sleep(step.seconds)
-        node.resume()
+        stop(self._master(step), step.seconds)
         return 2, 2, SPLIT_SECONDS
 
     def do_kill_node(self, step: Step) -> tuple[int, int, float]:
@@ -250,6 +216,32 @@ class Sharded(Stage):
     def _replaced(self, node: RedisServer) -> bool:
         masters = self.cluster.masters()
         return node not in masters and len(masters) == 3
+
+
+def stop(server: RedisServer, seconds: float) -> None:
+    server.pause()
+    time.sleep(seconds)
+    server.resume()
+
+
+def kill(server: RedisServer, seconds: float) -> None:
+    server.kill()
+    time.sleep(seconds)
+    server.start()
+
+
+def _spans(servers: Iterable[RedisServer], begins: str, ends: str) -> list[tuple[float, float]]:
+    """From when until when each server took over, by its log."""
+    found = []
+    for server in servers:
+        begun = None
+        for line in _said(server, begins, ends):
+            if begins in line:
+                begun = begun or _moment(line)
+            elif begun is not None:
+                found.append((begun, _moment(line)))
+                begun = None
+    return sorted(found)
 
 
 def _said(server: RedisServer, *words: str) -> list[str]:

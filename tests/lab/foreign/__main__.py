@@ -2,7 +2,7 @@
 
 ``python -m tests.lab.foreign [NAME…] [--check]``. The exit status is 1 if a result differs from the run without this
 package, if fewer tests passed than the suite has, or if the suite made fewer decisions than it should. ``--check``
-writes nothing.
+writes nothing, and neither does a run of some of the suites.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.lab.foreign import page, sources
-from tests.lab.foreign.runs import Comparison, comparing
+from tests.lab.foreign import sources
+from tests.lab.foreign.runs import Comparison, compare_all
 from tests.lab.foreign.suites import EXTRAS, REQUIREMENTS, SUITES
 from tests.outside import environments
+
+PAGE = environments.ROOT / "docs" / "suites.inc"
+BEGIN = ".. written by python -m tests.lab.foreign\n\n.. list-table::\n   :header-rows: 1\n   :widths: 26 9 33 8 8 8 8"
+HEAD = ("Suite", "Version", "How we stand in its way", "Tests", "Decisions", "Scripts", "Changed")
 
 
 def faults(comparison: Comparison) -> Iterator[str]:
@@ -33,6 +37,24 @@ def faults(comparison: Comparison) -> Iterator[str]:
         yield f"Redis did not decide all of them: {throttled.decisions}"
 
 
+def row(found: Comparison) -> tuple[str, ...]:
+    """The suite, its tests, our decisions, the scripts that Redis ran for them, and what changed."""
+    suite, decisions = found.suite, sum(found.throttled.decisions.values())
+    numbers = (len(found.throttled.outcomes), decisions, found.throttled.scripts, len(found.changed))
+    return (suite.title, suite.version, suite.way, *(f"{number:,}" for number in numbers))
+
+
+def page(comparisons: list[Comparison]) -> str:
+    """The table of docs/reference/compatibility.rst about these suites."""
+    lines = [
+        f"   {' ' if number else '*'} - {cell}"
+        for cells in (HEAD, *map(row, comparisons))
+        for number, cell in enumerate(cells)
+    ]
+    apart = [f"* {suite.title}, ``{name}``: {why}." for suite in SUITES.values() for name, why in suite.apart.items()]
+    return "\n".join([BEGIN, "", *lines, "", "Left out, as they cannot apply:", "", *apart, ""])
+
+
 def main(*names: str, check: bool) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -42,17 +64,15 @@ def main(*names: str, check: bool) -> int:
         python = environments.make_environment(
             folder / "venv", f"{wheel}[{EXTRAS}]", *REQUIREMENTS, base=sys.executable
         )
-        with comparing(names or SUITES, python, folder) as under_way:
-            comparisons = [comparison.result() for comparison in under_way.values()]
-    failed = False
+        comparisons = compare_all(names or SUITES, python, folder)
+    found = [(comparison, fault) for comparison in comparisons for fault in faults(comparison)]
     for comparison in comparisons:
-        print(*page.row(comparison), dict(comparison.counts()), dict(comparison.throttled.decisions), sep="; ")
-        for fault in faults(comparison):
-            failed = True
-            print(f"{comparison.suite.title}: {fault}")
-    if not check:
-        page.write(comparison for comparison in comparisons if not comparison.changed)
-    return int(failed)
+        print(*row(comparison), dict(comparison.counts()), dict(comparison.throttled.decisions), sep="; ")
+    for comparison, fault in found:
+        print(f"{comparison.suite.title}: {fault}")
+    if not (check or names or found):
+        PAGE.write_text(page(comparisons), encoding="utf-8")
+    return int(bool(found))
 
 
 if __name__ == "__main__":

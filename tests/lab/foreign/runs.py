@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.lab.foreign.sources import INSIDE, unpack
 from tests.lab.foreign.suites import SUITES, Suite
@@ -78,14 +79,9 @@ def differing(plain: Run, throttled: Run) -> dict[str, tuple[str, str]]:
     return {name: pair for name, pair in pairs.items() if pair[1] not in ("passed", pair[0])}
 
 
-@contextmanager
-def comparing(names: Iterable[str], python: Path, folder: Path) -> Iterator[dict[str, Future[Comparison]]]:
-    """Compare suites: two that keep the processors busy at a time, and beside them one that mostly waits."""
-    with ThreadPoolExecutor(2) as busy, ThreadPoolExecutor(1) as waiting:
-        lanes = {name: waiting if SUITES[name].waits else busy for name in names}
-        yield {name: lane.submit(compare, SUITES[name], python, folder / name) for name, lane in lanes.items()}
-        for lane in (busy, waiting):
-            lane.shutdown(cancel_futures=True)
+def compare_all(names: Iterable[str], python: Path, folder: Path) -> list[Comparison]:
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(lambda name: compare(SUITES[name], python, folder / name), names))
 
 
 def compare(suite: Suite, python: Path, folder: Path) -> Comparison:
@@ -99,15 +95,9 @@ def compare(suite: Suite, python: Path, folder: Path) -> Comparison:
         names = list(differing(plain, again))
         if not names or any(UNLOADED in name for name in names):
             break
-        plain, again = _both(suite, python, folder / f"again-{number}", names)
+        plain = _run(suite, python, folder / f"plain-{number}", suite.plain, names)
+        again = _run(suite, python, folder / f"throttled-{number}", suite.throttled, names)
     return Comparison(suite, throttled, plain, again)
-
-
-def _both(suite: Suite, python: Path, folder: Path, tests: Iterable[str]) -> tuple[Run, Run]:
-    with ThreadPoolExecutor(2) as runs:
-        plain = runs.submit(_run, suite, python, folder / "plain", suite.plain, tests)
-        throttled = runs.submit(_run, suite, python, folder / "throttled", suite.throttled, tests)
-        return plain.result(), throttled.result()
 
 
 def _run(suite: Suite, python: Path, folder: Path, options: tuple[str, ...], tests: Iterable[str]) -> Run:
@@ -128,28 +118,12 @@ def _run(suite: Suite, python: Path, folder: Path, options: tuple[str, ...], tes
             FOREIGN_HEADERS=suite.headers,
             **suite.environ,
         )
-        printed = _printed([str(python), *suite.command, *options, *_apart(suite), *tests], where, variables)
+        apart = ("-k", " and ".join(f"not {name}" for name in suite.apart)) if suite.apart else ()
+        command = [str(python), *suite.command, *options, *apart, *tests]
+        outputs: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
+        printed = subprocess.run(command, cwd=where, env=variables, timeout=LONGEST, check=False, **outputs).stdout
         with ours.client() as client:
             scripts = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
     assert (folder / "outcomes").is_file(), printed
     lines = (folder / "decisions").read_text().split() if (folder / "decisions").is_file() else []
     return Run(json.loads((folder / "outcomes").read_text()), Counter(lines), scripts, printed)
-
-
-def _printed(command: list[str], where: Path, variables: dict[str, str]) -> str:
-    done = subprocess.run(
-        command,
-        cwd=where,
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-        timeout=LONGEST,
-    )
-    return done.stdout
-
-
-def _apart(suite: Suite) -> tuple[str, ...]:
-    return ("-k", " and ".join(f"not {name}" for name in suite.apart)) if suite.apart else ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.lab.foreign.suites import SUITES, Suite
@@ -15,37 +14,22 @@ INSIDE = Path(__file__).parent / "inside"
 
 
 def archive(name: str, version: str) -> Path:
-    """The file of a source distribution."""
+    """The file of a source distribution, which is got where it is not there yet."""
     folder = KEPT / f"{name}-{version}"
     if not folder.is_dir():
         KEPT.mkdir(exist_ok=True)
-        made = KEPT / f"{name}-{version}.part"
+        made = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(made, ignore_errors=True)
-        run(
-            *PIP,
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--no-binary",
-            name,
-            "-d",
-            str(made),
-            f"{name}=={version}",
-            cwd=KEPT,
-        )
+        options = ("--quiet", "--no-deps", "--no-binary", name, "-d", str(made))
+        run(*PIP, "download", *options, f"{name}=={version}", cwd=KEPT)
         made.rename(folder)
     (found,) = folder.glob("*.tar.gz")
     return found
 
 
 def fetch() -> None:
-    """Get all that is not there yet."""
-    with ThreadPoolExecutor(2) as downloads:
-        list(
-            downloads.map(
-                archive, *zip(*{(suite.distribution, suite.version) for suite in SUITES.values()}, strict=True)
-            )
-        )
+    for name, version in sorted({(suite.distribution, suite.version) for suite in SUITES.values()}):
+        archive(name, version)
 
 
 def unpack(suite: Suite, folder: Path) -> Path:

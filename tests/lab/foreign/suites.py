@@ -19,25 +19,10 @@ VERSIONS = {
 }
 # What the suites themselves need; without these they leave tests out.
 NEEDED = (
-    "async-timeout",
-    "cryptography",
-    "daphne",
-    "dj-database-url",
-    "django-filter",
-    "django-guardian<3.6",
-    "inflection",
-    "markdown",
-    "psycopg2-binary",
-    "pygments",
-    "pytest>=9,<10",
-    "pytest-asyncio>=1,<2",
-    "pytest-django>=4.11,<5",
-    "pytest-lazy-fixtures",
-    "pytest-timeout",
-    "pyyaml",
-    "requests",
-    "uritemplate",
-)
+    "async-timeout", "cryptography", "daphne", "dj-database-url", "django-filter", "django-guardian<3.6", "inflection",
+    "markdown", "psycopg2-binary", "pygments", "pytest>=9,<10", "pytest-asyncio>=1,<2", "pytest-django>=4.11,<5",
+    "pytest-lazy-fixtures", "pytest-timeout", "pyyaml", "requests", "uritemplate",
+)  # fmt: skip
 REQUIREMENTS = (*(f"{name}=={version}" for name, version in VERSIONS.items()), *NEEDED)
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "recording")
 HEADERS = "draft-11"
@@ -64,7 +49,6 @@ class Suite:
     environ: dict[str, str] = field(default_factory=dict)
     apart: dict[str, str] = field(default_factory=dict)  # names of tests that cannot apply, and why
     sentinel: bool = False  # it wants one
-    waits: bool = False  # it sleeps more than it works
 
     @property
     def version(self) -> str:
@@ -131,7 +115,6 @@ SUITES = {
         plain=("--ds=dcrf_plain",),
         throttled=("-p", "with_channels", "--ds=dcrf_throttled"),
         lacks="dcrf_lacks",
-        waits=True,
         environ={"FOREIGN_COLLECT": "1"},
         least=50,
         decisions=50,
@@ -144,7 +127,6 @@ SUITES = {
         plain=("-p", "channels_redis_elsewhere"),
         throttled=("-p", "channels_redis_elsewhere", "-p", "with_channels_redis"),
         sentinel=True,
-        waits=True,
         least=110,
         decisions=50,
     ),
@@ -157,7 +139,6 @@ SUITES = {
         plain=("-p", "limits_plain"),
         throttled=("-p", "limits_plain", "-p", "with_limits"),
         lacks="limits_lacks",
-        waits=True,
         environ={"ASYNC_REDIS_IMPLEMENTATION": "redispy"},
         apart={
             "test_sliding_window_counter_previous_window": FLOOR,
