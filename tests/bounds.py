@@ -1,7 +1,7 @@
 """What each algorithm promises: the most that passes in any span of time, and the least share of its rate.
 
 A span is half open, ``(now - span, now]``, in microseconds; the clock does not go back in it, and the rule is
-not edited. Both figures are stated here by themselves, without the algorithms; ``tests/adversary.py`` looks for
+not edited. Both figures are stated here by themselves, without the algorithms; ``tests/published.py`` looks for
 a history that breaks them.
 """
 

@@ -1,19 +1,28 @@
-"""The table of docs/explanation/bounds.rst: each rule's stated bound beside the most that the search finds.
+"""The table of docs/explanation/bounds.rst: each rule's stated bound beside the most that a search finds.
 
-``python -m tests.published`` writes it anew; ``tests/docs/test_bounds.py`` fails when it is not current.
+The search is for the history that makes a rule admit the most: schedules are drawn, and changed at random as long as
+that helps. It uses the reference algorithms, on which the stores agree. ``python -m tests.published`` writes the table
+anew; ``tests/docs/test_bounds.py`` fails when it is not current.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 from django_throttle.core import Rule
+from django_throttle.core.algorithms import State, StepResult
+from django_throttle.core.algorithms.sliding_window import SlidingWindow
 from django_throttle.core.descriptions import window
-from tests.adversary import climb, measured_share
+from django_throttle.core.rate import bounds, period_of
+from django_throttle.local.store_time import Calendar
 from tests.bounds import HOUR, most, share
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "bounds.rst"
@@ -22,6 +31,11 @@ TABLE = re.compile(f"(?<={re.escape(BEGIN)}\n\n).*?(?={re.escape(END)})", re.DOT
 HEAD = ("Rule", "In any", "At most", "Found", "Share", "Measured")
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
+# 26 March 2023, the day on which European clocks go forward; a February of 28 days is near.
+START = 19_442 * 86_400_000_000
+ROUNDS = 100
+GENES = 5
+PATIENCE = 1000  # calls; enough to empty and refill the buckets that are tried here
 
 
 class Row(NamedTuple):
@@ -76,6 +90,142 @@ ROWS = (
     row("leaky_bucket", "60/min", "queue, B = 10", burst=10, action="delay"),
     row("leaky_bucket", "60/min", "queue, at most 2.5 s", action="delay", max_delay=2.5),
 )
+
+
+class Client:
+    """One ident under one rule, with all that it was admitted: (moment, cost)."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.state: State | None = None
+        self.admitted: list[tuple[int, int]] = []
+        self._calendar = Calendar()
+
+    def ask(self, now: int, cost: int) -> StepResult:
+        return self._calendar.plan_at(self.rule, now).step(self.state, now, cost, False)
+
+    def take(self, now: int, cost: int) -> None:
+        """Ask, and be charged if it passes."""
+        step = self.ask(now, cost)
+        if cost and step.charged_state is not None:
+            self.state = step.charged_state
+            self.admitted.append((now, cost))
+
+    def take_all(self, now: int) -> None:
+        """As much as there is."""
+        self.take(now, self.ask(now, 0).remaining)
+
+    def take_until(self, now: int, end: int) -> None:
+        """As much as there is, again and again as soon as one more fits."""
+        for _ in range(PATIENCE):
+            if now >= end:
+                return
+            self.take_all(now)
+            now += max(1, self.ask(now, 1).retry)
+
+
+@dataclass(frozen=True, slots=True)
+class Gene:
+    """At a moment, take what is there; ``whole`` or a part of it; and go on until ``until`` when that is later."""
+
+    at: int
+    whole: bool
+    until: int
+
+
+def worst(admitted: list[tuple[int, int]], span: int) -> int:
+    """The most in any half-open span that ends at a call."""
+    inside: deque[tuple[int, int]] = deque()
+    held = found = 0
+    for at, cost in admitted:
+        inside.append((at, cost))
+        held += cost
+        while inside[0][0] <= at - span:
+            held -= inside.popleft()[1]
+        found = max(found, held)
+    return found
+
+
+def climb(rule: Rule, span: int, seed: int = 1) -> int:
+    """The most that some schedule was admitted in a span: schedules are drawn, and changed as long as that helps."""
+    random = Random(seed)
+    moments = edges(rule)
+    best = 0
+    for _ in range(4):
+        schedule = [gene(random, moments) for _ in range(GENES)]
+        score = fitness(rule, span, schedule)
+        for _ in range(ROUNDS):
+            changed = [*schedule]
+            changed[random.randrange(GENES)] = gene(random, moments)
+            found = fitness(rule, span, changed)
+            if found >= score:
+                schedule, score = changed, found
+        best = max(best, score)
+    return best
+
+
+def fitness(rule: Rule, span: int, schedule: list[Gene]) -> int:
+    client = Client(rule)
+    now = 0
+    for each in sorted(schedule, key=lambda each: each.at):
+        now = max(now, each.at)
+        if each.until > now:
+            client.take_until(now, each.until)
+            now = each.until
+        elif each.whole:
+            client.take_all(now)
+        else:
+            client.take(now, 1)
+    return worst(client.admitted, span)
+
+
+def gene(random: Random, moments: list[int]) -> Gene:
+    """Near a moment at which something changes, up to some microseconds before or after it."""
+    at = random.choice(moments) + random.choice([-3, -2, -1, -1, 0, 0, 1, random.randrange(-1000, 1000)])
+    until = random.choice(moments) + random.choice([-1, 0, 1]) if random.random() < 0.2 else 0
+    return Gene(at, random.random() < 0.8, until)
+
+
+def edges(rule: Rule) -> list[int]:
+    """The moments at which windows, sub-windows or refills begin, for two windows and a half."""
+    plan, window = rule.plan, rule.rate.window_us
+    if plan.name == "calendar_window":
+        return sorted(calendar_edges(rule))
+    step = window if plan.name.startswith("gcra") else plan.numbers[1]
+    first = START - START % step
+    return [first + number * step for number in range(1, 2 + 5 * window // (2 * step))]
+
+
+def calendar_edges(rule: Rule) -> Iterator[int]:
+    reach = 19 * rule.rate.window_us // 10
+    now = START - reach
+    while now < START + reach:
+        _, now, _ = bounds(period_of(rule.rate) or "", rule.timezone or "UTC", now)
+        yield now
+
+
+def measured_share(rule: Rule) -> Fraction:
+    """What a client gets that takes one unit whenever one fits, of what the rate says; the beginning aside."""
+    client = Client(rule)
+    begin, end, nominal = stretch(rule)
+    now = begin - 20 * rule.rate.window_us
+    while now < end:
+        client.take(now, 1)
+        now += client.ask(now, 1).retry
+    return Fraction(sum(cost for at, cost in client.admitted if begin <= at < end)) / nominal
+
+
+def stretch(rule: Rule) -> tuple[int, int, Fraction]:
+    """From when until when to measure, and what the rate says of that time."""
+    plan, window = rule.plan, rule.rate.window_us
+    if plan.name == "calendar_window":
+        begin, *_, end = calendar_edges(rule)
+        whole = sum(1 for _ in calendar_edges(rule)) - 1
+        return begin, end, Fraction(whole * rule.rate.limit)
+    # As long as n sub-windows, and so many that they are as many times n + 1.
+    cycle = plan.sub_window * plan.n if isinstance(plan, SlidingWindow) else window
+    begin, end = START + 20 * cycle, START + (20 + 15 * (rule.resolution + 1)) * cycle
+    return begin, end, Fraction((end - begin) * rule.rate.limit, window)
 
 
 @cache

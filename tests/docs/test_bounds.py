@@ -9,38 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
-from django_throttle.core.algorithms import Plan
-from django_throttle.core.algorithms.fixed_window import FixedWindow
-from django_throttle.core.algorithms.gcra import Gcra, IntervalBucket
-from django_throttle.core.algorithms.sliding_log import SlidingLog
-from django_throttle.core.algorithms.sliding_window import SlidingWindow
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
-from tests.adversary import exhaust, worst
-from tests.bounds import MOST
 from tests.clock import FrozenClock
-from tests.published import END, PAGE, ROWS, Row, found, measured, printed, table
-
-# L, s and n of weighted windows, in ticks; with each, every span from a sub-window to the window.
-WEIGHTED = [
-    *((3, 6, 1), (4, 5, 1), (4, 8, 1), (3, 3, 2), (2, 4, 2), (3, 6, 2)),
-    *((4, 5, 2), (2, 2, 3), (1, 2, 3), (3, 6, 3)),
-]
-# Time of a unit and of the bucket, in shares of a tick, the number of these, and the span.
-BUCKETS = [(5, 10, 2, 5), (5, 15, 3, 5), (3, 3, 1, 6), (3, 7, 1, 6), (7, 21, 3, 9), (5, 5, 2, 6), (7, 7, 3, 8)]
-SMALL = [
-    *((FixedWindow(3, 5), 5), (SlidingLog(3, 5), 5), (SlidingLog(3, 9), 9)),
-    *((SlidingWindow(limit, s, n), span) for limit, s, n in WEIGHTED for span in range(s, n * s + 1)),
-    *((SlidingWindow(limit, s, n, 1), n * s) for limit, s, n in ((3, 4, 1), (2, 3, 2), (3, 4, 2), (2, 2, 3))),
-    *((Gcra(bucket // a, a, bucket, c), span) for a, bucket, c, span in BUCKETS),
-    *((IntervalBucket(burst, 4, brings), 4) for burst, brings in ((3, 3), (5, 2), (2, 3), (1, 3), (4, 1))),
-]
-
-
-@pytest.mark.row("A32")
-@pytest.mark.parametrize(("plan", "span"), SMALL, ids=str)
-def test_of_all_histories_the_worst_is_as_stated(plan: Plan, span: int) -> None:
-    assert exhaust(plan, span) == MOST[plan.name](plan, span)
+from tests.published import END, PAGE, ROWS, Row, found, measured, printed, table, worst
 
 
 @pytest.mark.row("A32")
