@@ -8,7 +8,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.key import KEY_KINDS, joined_keys
+from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import BUCKETS, EVENTS, MAX_RESOLUTION, METHODS, table
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
@@ -22,7 +22,6 @@ SCOPES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters
 )
 IDENTS = st.text(min_size=1, max_size=40)
 KEYS = tuple(KEY_KINDS)
-JOINED = joined_keys()
 RATE_ALGORITHMS = ("fixed_window", "sliding_log", "sliding_window", "gcra", "token_bucket", "leaky_bucket")
 LONGEST_LOG = 50  # longer ones only take longer
 CALLS = tuple(event for event in EVENTS if event != "connection")
