@@ -46,7 +46,7 @@ GROUPS: dict[str, Group] = {
     "prepaid": Group(lambda server, scale: prepaid.rows(server.url, scale.rounds)),
     "sockets": Group(lambda server, scale: sockets.rows(server.url, scale.rounds)),
     "others": Group(lambda server, scale: others.rows(server.url, scale.rounds, scale.share)),
-    "recording": Group(lambda server, scale: recording.rows(server.url, scale.share)),
+    "recording": Group(lambda server, scale: recording.rows(server.url)),
     "damper": Group(lambda server, scale: damper.rows(server.url, 60 if scale.share == 1 else 18), (FREE,)),
     "silent": Group(lambda server, scale: sockets.silent_rows(server.url, 20 if scale.share == 1 else 6), (FREE,)),
     "identities": Group(lambda server, scale: growth.identity_rows(server.url, scale.rounds, scale.share)),

@@ -62,7 +62,11 @@ def identity_rows(url: str, rounds: int, share: int) -> Iterator[Row]:
     section, counts = "identities, each under five rules", {1: FEW, 0: MANY // share}
     with Redis.from_url(url) as server:
         for database, count in counts.items():
-            size = _filled(url, server, database, count)
+            before = server.info("memory")["used_memory"]
+            with company([Subject("new", "growth", "new", (database,))], url) as (player,):
+                for at in range(0, count, AT_ONCE):
+                    player.tell(min(AT_ONCE, count - at))
+            size = (server.info("memory")["used_memory"] - before) / count
         yield Row(section, f"{count:,} identities: memory of each in Redis", size, "B", asked=260.0)
         names = {f"{count:,} identities: a decision": (database, count) for database, count in counts.items()}
         subjects = [Subject(name, "growth", "known", found) for name, found in names.items()]
@@ -71,15 +75,6 @@ def identity_rows(url: str, rounds: int, share: int) -> Iterator[Row]:
     few, many = results
     yield Row(section, few, results[few].took, "µs")
     yield Row(section, many, results[many].took, "µs", results[many].took / results[few].took, f"{FEW:,}", 1.1)
-
-
-def _filled(url: str, server: Redis, database: int, count: int) -> float:
-    """Bytes of each of so many identities that are new."""
-    before = server.info("memory")["used_memory"]
-    with company([Subject("new", "growth", "new", (database,))], url) as (player,):
-        for at in range(0, count, AT_ONCE):
-            player.tell(min(AT_ONCE, count - at))
-    return float(server.info("memory")["used_memory"] - before) / count
 
 
 def rulebook_rows(url: str, rounds: int) -> Iterator[Row]:

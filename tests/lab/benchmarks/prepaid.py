@@ -12,6 +12,7 @@ from redis import Redis
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
+from tests.lab.benchmarks.player import redis_commands
 from tests.lab.benchmarks.table import Row
 
 SECTION = "prepaid budgets"
@@ -19,11 +20,6 @@ EXACT, LOCAL, SECONDS = 1_000, 50_000, 3.0
 
 
 def rows(url: str, rounds: int) -> Iterator[Row]:
-    with Redis.from_url(url) as server:
-        yield from _rows(url, server, rounds)
-
-
-def _rows(url: str, server: Redis, rounds: int) -> Iterator[Row]:
     store = RedisStore(url, deadline=5)
     exact, prepaid = (
         Limiter([Rule(f"hot {ahead}", "1000000000/min", algorithm="gcra", prepaid=ahead)], store)
@@ -31,20 +27,16 @@ def _rows(url: str, server: Redis, rounds: int) -> Iterator[Row]:
     )
     for name, play in (("synchronous", _play), ("asynchronous", _play_on_loop)):
         found = [(play(exact, EXACT), play(prepaid, LOCAL)) for _ in range(rounds)]
-        ratios = sorted(asked / local for asked, local in found)
+        ratio = median(asked / local for asked, local in found)
         local = 1 / median(local for _, local in found)
-        yield Row(SECTION, f"{name}", local, "/s", median(ratios), "a round trip each", 20, "≥")
+        yield Row(SECTION, name, local, "/s", ratio, "a round trip each", 20, "≥")
     slow = min(sorted(_play(prepaid, 1) for _ in range(LOCAL))[LOCAL * 99 // 100] for _ in range(rounds))
     yield Row(SECTION, "a local decision, 99 of 100, in the quietest round", slow * 1e6, "µs", asked=10)
-    before, began = _scripts(server), time.monotonic()
-    while time.monotonic() - began < SECONDS:
-        _play(prepaid, 100)
-    yield Row(SECTION, "commands a second", (_scripts(server) - before) / SECONDS, "/s", asked=10)
-
-
-def _scripts(server: Redis) -> int:
-    """The scripts that clients have sent: total_commands_processed counts what is inside them too."""
-    return int(server.info("commandstats")["cmdstat_evalsha"]["calls"])
+    with Redis.from_url(url) as server:
+        before, began = redis_commands(server)[1], time.monotonic()
+        while time.monotonic() - began < SECONDS:
+            _play(prepaid, 100)
+        yield Row(SECTION, "commands a second", (redis_commands(server)[1] - before) / SECONDS, "/s", asked=10)
 
 
 def _play(limiter: Limiter, calls: int) -> float:

@@ -1,20 +1,17 @@
-"""What the record of decisions costs: time of a call, memory of Redis after a month, memory of the process."""
+"""What the record of decisions costs: time of a call, and memory of Redis after a month."""
 
 from __future__ import annotations
 
-import gc
 import random
 import time
-import tracemalloc
 from collections.abc import Iterator
 from time import perf_counter, process_time
 
 from redis import Redis
 
-from django_throttle.call_facts import Facts
-from django_throttle.core import Decision, Rule
+from django_throttle.core import Rule
 from django_throttle.core.commands import Charges, charges_of
-from django_throttle.core.decision import Outcome, Reason
+from django_throttle.core.decision import Reason
 from django_throttle.recording import places
 from django_throttle.recording.cells import CODES, HOUR, MINUTE, TIMES, Cell
 from django_throttle.recording.flush import RecordFlusher
@@ -29,21 +26,6 @@ SECTION = "what is recorded of decisions"
 RULES, CALLS_PER_SECOND = 100, 10_000
 BLOCK, BLOCKS = 20_000, 9
 NAMES = [f"rule-{number}" for number in range(RULES)]
-
-
-class Caller:
-    """Nobody: what records need of a caller are its idents."""
-
-    subject = None
-
-    def ident(self, key: str) -> str:
-        return key
-
-    def is_(self, trait: str) -> bool:
-        return False
-
-    def lacks_address(self, key: str) -> bool:
-        return False
 
 
 def charges() -> list[Charges]:
@@ -123,32 +105,9 @@ def redis_mib(url: str, refusing: int) -> float:
         return (client.info("memory")["used_memory"] - before) / 2**20
 
 
-def recorder_mib(identities: int) -> float:
-    """What the recorder of a process keeps of so many identities, a tenth of which are refused, with Redis away."""
-    made, facts = Recorder(), Facts("search", ("request",), Caller())
-    rule = Rule("roomy", "1000000/s")
-    gc.collect()
-    tracemalloc.start()
-    try:
-        for number in range(identities):
-            ident, name = f"user:{number}", NAMES[number % RULES]
-            if number % 10:
-                made.passed(charges_of(rule, ident, 1), "search", "GET", ("request",), perf_counter())
-            else:
-                outcome = Outcome(name, ident, False, 1, 0, 1.0, 1.0, Reason.EXCEEDED)
-                made.happened(facts, Decision(False, 1, 0, 1.0, 1.0, name, (outcome,)), 0.001)
-        return tracemalloc.get_traced_memory()[0] / 2**20
-    finally:
-        tracemalloc.stop()
-
-
-def rows(url: str, share: int) -> Iterator[Row]:
+def rows(url: str) -> Iterator[Row]:
     yield Row(SECTION, "an ordinary decision's record, all told, CPU time", passed_us(), "µs", asked=0.5)
     for refusing in (RULES // 10, RULES):
         note = f"{RULES} rules, {CALLS_PER_SECOND:,} calls/s for 30 days, of which {refusing} refuse 5 %"
         subject = f"memory of Redis, {refusing} of {RULES} rules refuse"
         yield Row(SECTION, subject, redis_mib(url, refusing), "MiB", asked=10, note=note)
-    identities = 1_000_000 // share
-    yield Row(
-        SECTION, f"memory of a process after {identities:,} identities", recorder_mib(identities), "MiB", asked=16
-    )

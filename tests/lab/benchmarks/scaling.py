@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import cycle
 from os import sysconf
 from pathlib import Path
@@ -33,19 +33,15 @@ IDENTS = 10_000
 SPARE = 200  # keys that are of no socket
 
 
-class Killed(NamedTuple):
-    """Seconds from SIGKILL until the first slot of the killed was free, and until the last one was."""
-
-    first: float
-    last: float
-
-
 def socket_rows(url: str, share: int) -> Iterator[Row]:
     """Silent sockets under a cap, in processes that are killed in the end, all but one."""
     count = SOCKETS // share // PROCESSES
     total = count * PROCESSES
     section = f"{total:,} open sockets in {PROCESSES} processes"
-    with Redis.from_url(url) as server, crowd(count) as holders:
+    holders = [Holder("cap", count, place * (count + 1)) for place in range(PROCESSES)]  # users are all different
+    with Redis.from_url(url) as server, ExitStack() as stack:
+        for holder in holders:
+            stack.enter_context(holder)
         empty = server.info("memory")["used_memory"]
         here = [holder.opened(PATIENCE) for holder in holders]
         there = (server.info("memory")["used_memory"] - empty) / total
@@ -56,43 +52,23 @@ def socket_rows(url: str, share: int) -> Iterator[Row]:
         commands, scripts = min(commands_a_second(server, WATCHED) for _ in range(6 if share == 1 else 1))
         yield Row(section, "Redis commands, with those of scripts", commands, "/s", note=f"{scripts:.1f} scripts/s")
         yield Row(section, "the same, for each process", commands / PROCESSES, "/s")
-        beat, extension, redis, sent = beaten(server, holders[0])
+        used, sent = redis_seconds(server), redis_commands(server)[0]
+        beat, extension = holders[0].beaten()
+        redis = (redis_seconds(server) - used) / EXTENSIONS / count
+        sent = (redis_commands(server)[0] - sent) / EXTENSIONS / count
         yield Row(section, f"a beat, of a process with {count:,}", beat * 1e3, "ms")
         yield Row(section, f"the TTL of {count:,} extended", extension * 1e3, "ms")
-        yield Row(section, "Redis' processor, to extend that of one", redis / count * 1e6, "µs")
-        yield Row(section, "Redis commands for that, with those of scripts", sent / count, "")
-        killed = kill(server, holders[1:], count)
-        left = total - count
-        yield Row(section, f"SIGKILL: {left:,} slots are free after", killed.last, "s", asked=30.0)
-        yield Row(section, "of that the sweep itself", killed.last - killed.first, "s")
-
-
-@contextmanager
-def crowd(count: int) -> Iterator[list[Holder]]:
-    """So many sockets in each of the processes, whose users are all different."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(Holder("cap", count, place * (count + 1))) for place in range(PROCESSES)]
-
-
-def beaten(server: Redis, holder: Holder) -> tuple[float, float, float, float]:
-    """Seconds of a beat, of an extension of all that the process holds, of Redis' processor for that; its commands."""
-    before, sent = redis_seconds(server), redis_commands(server)[0]
-    beat, extension = holder.beaten()
-    used, more = redis_seconds(server) - before, redis_commands(server)[0] - sent
-    return beat, extension, used / EXTENSIONS, more / EXTENSIONS
-
-
-def kill(server: Redis, holders: Sequence[Holder], count: int) -> Killed:
-    """Kill these processes; the others find that out."""
-    before = server.dbsize()
-    left = before * (1 - len(holders) / (len(holders) + 1))
-    start = time.monotonic()
-    for holder in holders:
-        holder.kill()
-    wait_until(lambda: server.dbsize() < before - SPARE, timeout=60, every=0.01)
-    first = time.monotonic() - start
-    wait_until(lambda: server.dbsize() <= left + SPARE, timeout=120, every=0.01)
-    return Killed(first, time.monotonic() - start)
+        yield Row(section, "Redis' processor, to extend that of one", redis * 1e6, "µs")
+        yield Row(section, "Redis commands for that, with those of scripts", sent, "")
+        keys, left, start = server.dbsize(), total - count, time.monotonic()
+        for holder in holders[1:]:
+            holder.kill()
+        wait_until(lambda: server.dbsize() < keys - SPARE, timeout=60, every=0.01)
+        first = time.monotonic() - start
+        wait_until(lambda: server.dbsize() <= keys / PROCESSES + SPARE, timeout=120, every=0.01)
+        last = time.monotonic() - start
+        yield Row(section, f"SIGKILL: {left:,} slots are free after", last, "s", asked=30.0)
+        yield Row(section, "of that the sweep itself", last - first, "s")
 
 
 def _clients(server: Redis) -> int:
@@ -112,15 +88,14 @@ def scattered(url: str, masters: int) -> Play:
 class Shared(NamedTuple):
     """Decisions a second of all clients together; microseconds of one, of all masters and of clients' processors.
 
-    ``fullest`` is the largest share of the decisions that one master had, in shares of equal size; ``together`` is how
-    many of them Redis read at once, and ``lines`` how many connections a client has to each master.
+    ``fullest`` is the largest share of the decisions that one master had, in shares of equal size; ``lines`` how many
+    connections a client has to each master.
     """
 
     rate: float
     redis: float
     client: float
     fullest: float
-    together: float
     lines: float
 
 
@@ -131,7 +106,6 @@ def cluster_rows(share: int) -> Iterator[Row]:
         what = "Redis alone" if masters == 1 else f"Cluster of {masters} masters"
         yield Row(section, f"{what}: decisions", shared.rate, "/s", note=f"fullest master {shared.fullest:.2f} of mean")
         yield Row(section, f"{what}: connections of a client to each", shared.lines, "")
-        yield Row(section, f"{what}: decisions in what Redis reads at once", shared.together, "")
         beside = found[MASTERS[1]]
         ratio = (shared.redis / beside.redis, f"{MASTERS[1]} masters", 1.1) if masters > MASTERS[1] else ()
         yield Row(section, f"{what}: Redis' processors, a decision", shared.redis, "µs", *ratio)
@@ -141,41 +115,30 @@ def cluster_rows(share: int) -> Iterator[Row]:
 def of_masters(masters: int, calls: int) -> Shared:
     with ExitStack() as stack:
         with at_large():
-            if masters == 1:
-                alone = stack.enter_context(RedisServer())
-                url, nodes = alone.url, [alone]
-            else:
-                cluster = stack.enter_context(RedisCluster(0, masters=masters))
-                url, nodes = cluster.url, cluster.masters()
+            started = stack.enter_context(RedisServer() if masters == 1 else RedisCluster(0, masters=masters))
+        nodes = [started] if isinstance(started, RedisServer) else started.masters()
         for node in nodes:
             join(node.pid)
         subjects = [Subject(f"client {number}", "scaling", "scattered", (masters,)) for number in range(CLIENTS)]
-        players = stack.enter_context(company(subjects, url))
+        players = stack.enter_context(company(subjects, started.url))
         servers = [stack.enter_context(node.client()) for node in nodes]
         threads = stack.enter_context(ThreadPoolExecutor(CLIENTS))
-        best = None
-        for _ in range(3):
-            list(threads.map(lambda player: player.tell(1000), players))
-            used, reads = [redis_seconds(server) for server in servers], list(map(_reads, servers))
+
+        def used() -> tuple[float, float, list[int]]:
             scripts = [redis_commands(server)[1] for server in servers]
-            own, start = [_processor_seconds(player.pid) for player in players], time.perf_counter()
+            return sum(map(redis_seconds, servers)), sum(_processor_seconds(each.pid) for each in players), scripts
+
+        def play() -> Shared:
+            list(threads.map(lambda player: player.tell(1000), players))
+            before, start, made = used(), time.perf_counter(), calls * CLIENTS
             list(threads.map(lambda player: player.tell(calls), players))
-            took, made = time.perf_counter() - start, calls * CLIENTS
-            redis = sum(redis_seconds(server) for server in servers) - sum(used)
-            client = sum(_processor_seconds(player.pid) for player in players) - sum(own)
-            ran = [redis_commands(server)[1] - old for server, old in zip(servers, scripts, strict=True)]
-            fullest = max(ran) / (sum(ran) / len(ran))
-            together = made / (sum(map(_reads, servers)) - sum(reads))
+            took, after = time.perf_counter() - start, used()
+            redis, client = ((now - then) / made * 1e6 for now, then in zip(after[:2], before[:2], strict=True))
+            ran = [now - then for now, then in zip(after[2], before[2], strict=True)]
             lines = (sum(map(_clients, servers)) / len(servers) - 1) / CLIENTS
-            one = Shared(made / took, redis / made * 1e6, client / made * 1e6, fullest, together, lines)
-            best = one if best is None or one.rate > best.rate else best
-        assert best is not None
-        return best
+            return Shared(made / took, redis, client, max(ran) / (sum(ran) / len(ran)), lines)
 
-
-def _reads(server: Redis) -> int:
-    """How often it has read from a connection."""
-    return int(server.info("stats")["total_reads_processed"])
+        return max(play() for _ in range(3))
 
 
 def _processor_seconds(pid: int) -> float:

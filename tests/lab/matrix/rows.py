@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -90,81 +89,60 @@ def database_of(name: str) -> str:
         raise Missing(str(reason)) from None
 
 
-def run(name: str, *, more: tuple[str, ...] = ()) -> dict[str, Any]:
+def run(name: str) -> dict[str, Any]:
     """Run one row and say what came of it."""
     database, server = ROWS[name]
-    found: dict[str, Any] = {"database": database, "server": server, "commit": _git("rev-parse", "--short", "HEAD")}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = {"database": database, "server": server, "commit": commit.stdout.strip()}
     found["date"] = datetime.now(UTC).date().isoformat()
     try:
         found |= {"database": database_of(database), "server": version_of(server_of(server))}
         environment = {**os.environ, "CI": "1", "DATABASE": database.replace("sqlite", ""), "REDIS": server_of(server)}
-        return found | _suite(name, environment, more)
+        return found | _suite(name, environment)
     except Missing as lacking:
         return {**found, "missing": str(lacking)}
 
 
-def _suite(name: str, environment: dict[str, str], more: tuple[str, ...]) -> dict[str, Any]:
-    _tox("--notest", "-e", name, environment=environment)
+def _suite(name: str, environment: dict[str, str]) -> dict[str, Any]:
+    tox = [sys.executable, "-m", "tox", "run", "-e", name]
+    subprocess.run([*tox, "--notest"], cwd=ROOT, env=environment, check=False)
     python = ROOT / ".tox" / name / "bin" / "python"
     if not python.exists():
         raise Missing(f"Python {name[2]}.{name[3:5]}")
     code = "import platform, django, redis; print(platform.python_version(), django.__version__, redis.__version__)"
     versions = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    began = time.monotonic()
-    left_out = [f"--ignore={file}" for file in LEFT_OUT]
-    cache = ("-o", f"cache_dir=.tox/{name}/.pytest_cache")
-    at_once = ("--numprocesses", os.environ.get("JOBS", "5"), "--dist", "loadfile", "--no-loadscope-reorder")
-    outcome = _pytest(name, environment, *cache, *at_once, "-m", CHOSEN, *left_out, *more)
+    began, report = time.monotonic(), python.parents[1] / "report.xml"
+    report.unlink(missing_ok=True)
+    options = ["-q", f"--junitxml={report}", "-o", "junit_family=xunit1", "-o", f"cache_dir=.tox/{name}/.pytest_cache"]
+    options += ["--numprocesses", os.environ.get("JOBS", "5"), "--dist", "loadfile", "--no-loadscope-reorder"]
+    options += ["-m", CHOSEN, *(f"--ignore={file}" for file in LEFT_OUT)]
+    done = subprocess.run([*tox, "--skip-pkg-install", "--", *options], cwd=ROOT, env=environment, check=False)
+    if not report.exists():
+        return {"passed": 0, "skipped": 0, "failed": [f"pytest ended with {done.returncode}"]}
+    failed, skipped, passed = [], 0, 0
+    for case in ElementTree.parse(report).iter("testcase"):
+        outcome = {child.tag for child in case}
+        if outcome & {"failure", "error"}:
+            failed.append(f"{case.get('classname')}::{case.get('name')}")
+        elif "skipped" in outcome:
+            skipped += 1
+        else:
+            passed += 1
     return {
         **dict(zip(("python", "django", "redis-py"), versions, strict=True)),
-        **outcome,
+        "passed": passed,
+        "skipped": skipped,
+        "failed": sorted(set(failed)),
         "seconds": round(time.monotonic() - began),
     }
 
 
-def _pytest(name: str, environment: dict[str, str], *arguments: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        code = _tox(
-            "--skip-pkg-install",
-            "-e",
-            name,
-            "--",
-            "-q",
-            f"--junitxml={report}",
-            "-o",
-            "junit_family=xunit1",
-            *arguments,
-            environment=environment,
-        )
-        if not report.exists():
-            return {"passed": 0, "skipped": 0, "failed": [f"pytest ended with {code}"]}
-        cases = list(ElementTree.parse(report).iter("testcase"))
-    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    skipped = [case for case in cases if case.find("skipped") is not None]
-    return {
-        "passed": len(cases) - len(failed) - len(skipped),
-        "skipped": len(skipped),
-        "failed": sorted({f"{case.get('classname')}::{case.get('name')}" for case in failed}),
-    }
-
-
-def _tox(*arguments: str, environment: dict[str, str]) -> int:
-    return subprocess.run(
-        [sys.executable, "-m", "tox", "run", *arguments], cwd=ROOT, env=environment, check=False
-    ).returncode
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """The results in reStructuredText, and below them what is not plain."""
-    lines, notes = [HEAD], []
-    for name in ROWS:
-        lines.append(cells(name, results.get(name)))
-        notes += remarks(name, results.get(name, {}))
+    """The results in reStructuredText, and below them what has failed."""
+    lines = [HEAD, *(cells(name, results.get(name)) for name in ROWS)]
+    notes = [f"- ``{name}``: ``{test}`` failed" for name in ROWS for test in results.get(name, {}).get("failed", ())]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = "  ".join("=" * width for width in widths)
     head, *body = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
@@ -175,19 +153,10 @@ def cells(name: str, found: dict[str, Any] | None) -> tuple[str, ...]:
     """One line of the table."""
     if found is None:
         return (f"{name[2]}.{name[3:5]}", f"{name[8]}.{name[9]}", name[-1], *ROWS[name], "–", "–", "not run", "–")
-    versions = [found.get(key, "–") for key in ("python", "django", "redis-py")]
-    counts = [str(found.get("passed", "–")), str(found.get("skipped", "–"))]
+    figures = [str(found.get(key, "–")) for key in ("python", "django", "redis-py", "database", "server")]
+    counts = [str(found.get(key, "–")) for key in ("passed", "skipped")]
     failed = f"missing: {found['missing']}" if "missing" in found else str(len(found["failed"]))
-    return (*versions, found["database"], found["server"], *counts, failed, f"{found['commit']}, {found['date']}")
-
-
-def remarks(name: str, found: dict[str, Any]) -> list[str]:
-    """What a reader of the line should know."""
-    notes = [f"- ``{name}``: ``{test}`` failed" for test in found.get("failed", ())]
-    notes += [f"- ``{name}``: ``{test}`` failed, and passes since {at}" for test, at in found.get("mended", {}).items()]
-    if alone := len(found.get("alone", ())):  # of a row that was measured when failures were still run again
-        notes.append(f"- ``{name}``: {alone} passed only when run again alone")
-    return notes
+    return (*figures, *counts, failed, f"{found['commit']}, {found['date']}")
 
 
 def main(names: list[str]) -> int:

@@ -115,16 +115,11 @@ def notices(tree: Path, mutant: Mutant, tests: list[str]) -> bool:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:cov", "-p", "no:xdist"]
     try:
         path.write_bytes(mutant.apply(before))
-        with (tree / "log.txt").open("w") as log:
-            done = subprocess.run(
-                [*command, f"@{arguments.name}"],
-                cwd=tree,
-                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                timeout=HANGING_SECONDS,
-                check=False,
-            )
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)}
+        command.append(f"@{arguments.name}")
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, timeout=HANGING_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         return True
     finally:
@@ -149,9 +144,8 @@ def main() -> None:
         suite = read(options.tree, folder)
     mutants = draw(options.count, options.seed, options.tree)
     counts: Counter[str] = Counter()
-    for number, (mutant, outcome) in enumerate(
-        outcomes(mutants, suite, options.tree, options.seconds, options.jobs), 1
-    ):
+    found = outcomes(mutants, suite, options.tree, options.seconds, options.jobs)
+    for number, (mutant, outcome) in enumerate(found, 1):
         counts[outcome] += 1
         print(f"{number:4}  {outcome:12} {mutant.name}", flush=True)
     print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())), f"of {len(mutants)} mutants")

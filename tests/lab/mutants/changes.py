@@ -17,24 +17,12 @@ ROOT = Path(__file__).parents[3]
 AREAS = ("core", "stores", "http", "sockets", "rulebook", "connections")
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
 ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.FloorDiv,
-    ast.FloorDiv: ast.Mult,
-    ast.Div: ast.Mult,
-}
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
+}  # fmt: skip
 
 
 class Mutant(NamedTuple):
@@ -53,12 +41,13 @@ class Mutant(NamedTuple):
 
 def draw(count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
     """Return ``count`` mutants; the same seed and code give the same ones."""
-    mutants = [mutant for area in AREAS for path in _modules(root, area) for mutant in _mutants(root, path)]
+    mutants = [
+        mutant
+        for area in AREAS
+        for path in sorted((root / "django_throttle" / area).rglob("*.py"))
+        for mutant in _mutants(root, path)
+    ]
     return sorted(mutants, key=lambda mutant: hashlib.sha256(f"{seed}:{mutant.name}".encode()).digest())[:count]
-
-
-def _modules(root: Path, area: str) -> list[Path]:
-    return sorted((root / "django_throttle" / area).rglob("*.py"))
 
 
 def _mutants(root: Path, path: Path) -> Iterator[Mutant]:
