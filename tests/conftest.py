@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections import Counter
@@ -49,6 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tests = Counter(item.path for item in items)
         items.sort(key=lambda item: tests[item.path])
     items.sort(key=lambda item: "browser" in getattr(item, "fixturenames", ()))  # see the fixture
+
+
+def pytest_collection_finish() -> None:
+    """Leave what collecting has made out of every later collection of garbage: there are thousands of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
