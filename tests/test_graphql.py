@@ -43,15 +43,10 @@ flat = graphql_cost(depth_factor=1)
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("{ me }", 1),
         ("{ a: me b: me c: me }", 3),
-        ("{ me { name age } }", 3),
         ("{ me { __typename name } }", 2),
         ("{ me { ... on User { name age } ... { name } } }", 4),
-        ("query { me { ...f } } fragment f on User { name age }", 3),
         ("query { a: me { ...f } b: me { ...f } } fragment f on User { name age }", 6),
-        ("{ users(first: 10) { name } }", 11),
-        ("{ users(last: 10) { name } }", 11),
         ("{ users(first: 2, last: 10) { name } }", 11),
         ("{ users(limit: 10, offset: 1000) { name } }", 11),
         ("{ users(page: {limit: 10, offset: 99}) { name } }", 11),
@@ -60,9 +55,10 @@ flat = graphql_cost(depth_factor=1)
         ("{ users(first: 0) { name } }", 2),
         ('{ users(first: "10") { name } }', 2),
         ("{ users(page: 10) { name } }", 2),
+        ("{ users(first: $n) { name } }", 2),
+        ("query($n: Int = 7) { users(first: $n) { name } }", 8),
         ("mutation { login(name: 1) { ok } }", 2),
         ("{ me @skip(if: true) { name } }", 2),
-        ("{ __schema { types { name fields { name } } } }", 10),
         ('{ __type(name: "User") { name } me }', 11),
         ("fragment f on User { name }", 1),
         ("{ me { ...unknown } }", 1),
@@ -71,32 +67,21 @@ flat = graphql_cost(depth_factor=1)
         ("", 1),
         (None, 1),
         (["{ me }"], 1),
+        ("{ ...a } fragment a on Q { x ...b } fragment b on Q { y ...a }", 2),
+        ("{ ...a } fragment a on Q { ...a ...a }", 1),
+        (f"{{ a(first: {'9' * 5_000}) {{ b }} }}", TOO_COSTLY),
+        (f"{{ a(first: {'9' * 400}) {{ __typename }} }}", 1),
     ],
 )
-def test_without_depth(query: Any, expected: int) -> None:
-    assert cost(query, flat) == expected
-
-
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("{ me { name } }", 2),
-        ("{ users(first: 10) { name } }", 11),
-        ("query($n: Int = 7) { users(first: $n) { name } }", 8),
-        ("{ users(first: $n) { name } }", 2),
-    ],
-)
-def test_by_a_parser_that_leaves_out_what_is_empty(query: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("empty", [[], None], ids=["3.2", "3.3"])
+def test_without_depth(query: Any, expected: int, empty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """graphql-core 3.3 has None where 3.2, the newest that graphene takes, has an empty list."""
     read = Parser.optional_many
-    monkeypatch.setattr(Parser, "optional_many", lambda *args: read(*args) or None)
+    monkeypatch.setattr(Parser, "optional_many", lambda *args: read(*args) or empty)
     assert cost(query, flat) == expected
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [("{ me }", 1), ("{ me { name } }", 3), ("{ a { b { c { d { e } } } } }", 14), ("{ a b c d e }", 5)],
-)
+@pytest.mark.parametrize(("query", "expected"), [("{ a { b { c { d { e } } } } }", 14), ("{ a b c d e }", 5)])
 def test_depth_makes_dearer(query: str, expected: int) -> None:
     """Five fields one below the other cost 1 + 1.5 + 2.25 + 3.375 + 5.0625."""
     assert cost(query) == expected
@@ -109,67 +94,45 @@ def test_fields_have_prices() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         *({"depth_factor": 0}, {"depth_factor": float("nan")}, {"field_costs": {"a": -1}}),
         *({"list_arguments": "first"}, {"introspection": -1}, {"max_length": 0}),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, Any]) -> None:
+def test_options_without_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="are"):
-        graphql_cost(**given)
+        graphql_cost(**options)
 
 
-class TestVariables:
-    QUERY = "query($n: Int = 7) { users(first: $n) { name } }"
-
-    @pytest.mark.parametrize(
-        ("variables", "expected"),
-        [
-            ({"n": 20}, 21),
-            ('{"n": 20}', 21),
-            ({}, 8),
-            (None, 8),
-            ({"n": None}, 2),
-            ({"n": 0}, 2),
-            ({"n": True}, 2),
-            ({"n": "many"}, 2),
-            ("gibberish", 8),
-            ([1], 8),
-            ({"n": 10**400}, TOO_COSTLY),
-            ({"n": 1e300}, TOO_COSTLY),
-        ],
-    )
-    def test_of_a_list(self, variables: Any, expected: int) -> None:
-        assert cost(self.QUERY, flat, variables=variables) == expected
-
-    def test_no_number_at_all(self) -> None:
-        assert flat(post(b'{"query": "query($n: Int) { a(first: $n) { b } }", "variables": {"n": NaN}}')) == 2
-
-    def test_in_an_input_object(self) -> None:
-        query = "query($page: Page, $n: Int) { a: users(page: $page) { name } b: users(page: {limit: $n}) { name } }"
-        assert cost(query, flat, variables={"page": {"limit": 10}, "n": 20}) == 32
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        *(({"n": 20}, 21), ('{"n": 20}', 21), ({}, 8), (None, 8), ("gibberish", 8), ([1], 8)),
+        *(({"n": value}, 2) for value in (None, 0, True, "many", float("nan"))),
+        *(({"n": value}, TOO_COSTLY) for value in (10**400, 1e300)),
+    ],
+)
+def test_variables(variables: Any, expected: int) -> None:
+    assert cost("query($n: Int = 7) { users(first: $n) { name } }", flat, variables=variables) == expected
 
 
-class TestWhichOperation:
-    QUERY = "query Cheap { me } query Dear { a b c d }"
+def test_variables_in_an_input_object() -> None:
+    query = "query($page: Page, $n: Int) { a: users(page: $page) { name } b: users(page: {limit: $n}) { name } }"
+    assert cost(query, flat, variables={"page": {"limit": 10}, "n": 20}) == 32
 
-    @pytest.mark.parametrize(
-        ("name", "expected"), [("Cheap", 1), ("Dear", 4), (None, 4), ("", 4), ("Other", 4), (5, 4), ("null", 4)]
-    )
-    def test_the_one_that_is_named_else_the_dearest(self, name: Any, expected: int) -> None:
-        assert cost(self.QUERY, operationName=name) == expected
 
-    def test_a_name_in_the_url_may_be_the_one_that_holds(self) -> None:
-        body = {"query": self.QUERY, "operationName": "Cheap"}
-        assert operation_cost(post(body, query="operationName=Dear")) == 4
-        assert operation_cost(post({"query": "{ a }"}, query=urlencode({"query": "{ a b c }"}))) == 3
-        assert operation_cost(post({"query": "{ a b c }"}, query=urlencode({"query": "{ a }"}))) == 3
+@pytest.mark.parametrize(
+    ("name", "expected"), [("Cheap", 1), ("Dear", 4), (None, 4), ("", 4), ("Other", 4), (5, 4), ("null", 4)]
+)
+def test_the_named_operation_counts_or_the_dearest(name: Any, expected: int) -> None:
+    assert cost("query Cheap { me } query Dear { a b c d }", operationName=name) == expected
 
-    def test_a_batch_is_the_sum(self) -> None:
-        batch = [{"query": "{ a b }"}, {"query": "{ a b c }"}, {"id": "persisted"}, 5, None]
-        assert operation_cost(post(batch)) == 8
-        assert operation_cost(post([])) == 1
+
+def test_a_batch_is_the_sum() -> None:
+    batch = [{"query": "{ a b }"}, {"query": "{ a b c }"}, {"id": "persisted"}, 5, None]
+    assert operation_cost(post(batch)) == 8
+    assert operation_cost(post([])) == 1
 
 
 class TestReadings:
@@ -178,14 +141,13 @@ class TestReadings:
     DEAR, CHEAP = "{ a b c d }", "{ a }"
     DEFAULT = "query($n: Int = 9) { a(first: $n) { b } }"  # costs 10 without a variable
 
-    @pytest.mark.parametrize("beside", ["{}", "[]", "null", "5", "{", '{"query": "{ a }"}', '[{"query": "{ a }"}]'])
+    @pytest.mark.parametrize("beside", ["{}", "[]", "5", "{", '{"query": "{ a }"}', '[{"query": "{ a }"}]'])
     @pytest.mark.parametrize("name", ["query", "operations"])
     @pytest.mark.parametrize("kind", ["form", "multipart"])
     def test_a_form_and_its_operations(self, beside: str, name: str, kind: str) -> None:
         dear = {"query": self.DEAR, "operations": json.dumps({"query": self.DEAR})}[name]
         sent = {"query": self.CHEAP, "operations": beside, name: dear}
-        form = sent if kind == "multipart" else urlencode(sent)
-        request = RequestFactory().post("/graphql", form) if kind == "multipart" else post(form, FORM)
+        request = RequestFactory().post("/graphql", sent) if kind == "multipart" else post(urlencode(sent), FORM)
         assert operation_cost(request) == 4
 
     @pytest.mark.parametrize("order", [1, -1])
@@ -202,7 +164,8 @@ class TestReadings:
             ({"query": DEFAULT}, {"variables": '{"n": 1}'}, 10),  # a POST, of which it reads no query string
             ({"query": DEFAULT, "variables": {"n": 1}}, {"variables": '{"n": 5}'}, 6),
             ({"query": DEFAULT, "variables": {"n": 5}}, {"variables": '{"n": 1}'}, 6),
-            ({"query": DEAR}, {"query": ""}, 4),
+            ({"query": DEAR}, {"query": "{ a }"}, 4),
+            ({"query": "{ a }"}, {"query": DEAR}, 4),
             ({"query": "query A { a } query B { a b }", "operationName": "A"}, {"operationName": "B"}, 2),
         ],
     )
@@ -212,21 +175,11 @@ class TestReadings:
         request = RequestFactory().generic(method, f"/graphql?{urlencode(in_url)}", sent, content_type=JSON)
         assert flat(request) == expected
 
-    def test_each_text_counts_once_towards_the_length(self) -> None:
-        long = "{" + "a " * 4_000 + "}"
-        assert operation_cost(post({"query": long}, query="operationName=x")) == 4_000
-        assert operation_cost(post({"query": long}, query=urlencode({"variables": "{}"}))) == 4_000
-
 
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        (
-            RequestFactory().get(
-                "/graphql", {"query": "query($n: Int) { a(first: $n) { b } }", "variables": '{"n": 4}'}
-            ),
-            5,
-        ),
+        (RequestFactory().get("/", {"query": "query($n: Int) { a(first: $n) { b } }", "variables": '{"n": 4}'}), 5),
         (RequestFactory().get("/graphql"), 1),
         (post(urlencode({"query": "{ a b }"}), FORM), 2),
         (RequestFactory().post("/graphql", {"query": "{ a b }"}), 2),
@@ -242,7 +195,7 @@ def test_where_a_query_stands(request_: HttpRequest, expected: int) -> None:
     assert flat(request_) == expected
 
 
-def test_what_cannot_be_read(settings: Any) -> None:
+def test_an_unreadable_body_costs_1(settings: Any) -> None:
     read = post({"query": "{ a b }"})
     read.read()
     assert operation_cost(read) == 1
@@ -251,64 +204,47 @@ def test_what_cannot_be_read(settings: Any) -> None:
 
 
 class TestHostile:
-    def test_a_circle_of_fragments(self) -> None:
-        assert cost("{ ...a } fragment a on Q { x ...b } fragment b on Q { y ...a }") == 2
-        assert cost("{ ...a } fragment a on Q { ...a ...a }") == 1
-
     def test_fragments_that_double(self) -> None:
         """Two hundred of them have 2^200 fields."""
         parts = " ".join(f"fragment f{n} on Q {{ ...f{n + 1} ...f{n + 1} }}" for n in range(200))
-        found = operation_cost(post({"query": f"{{ ...f0 }} {parts} fragment f200 on Q {{ x }}"}))
-        assert found == TOO_COSTLY
+        assert cost(f"{{ ...f0 }} {parts} fragment f200 on Q {{ x }}") == TOO_COSTLY
 
-    @pytest.mark.parametrize("levels", [20, 200, 3000, 7000])
+    @pytest.mark.parametrize("levels", [20, 200, 7000])
     def test_depth(self, levels: int) -> None:
-        found = operation_cost(post({"query": "{a" * levels + "}" * levels}))
-        assert 3000 < found <= TOO_COSTLY
+        assert 3000 < cost("{a" * levels + "}" * levels) <= TOO_COSTLY
 
     @pytest.mark.parametrize("open_", ["[", '{"a":'])
     def test_depth_of_json(self, open_: str) -> None:
         assert operation_cost(post(f'{{"query": "{{ a }}", "variables": {open_ * 100_000}')) in (1, TOO_COSTLY)
 
     def test_more_text_than_is_read(self) -> None:
-        assert operation_cost(post({"query": "{" + "a " * 7_400 + "}"})) == 7_400
-        assert operation_cost(post({"query": "{" + "a " * 1_000_000 + "}"})) == TOO_COSTLY
+        assert cost("{" + "a " * 7_400 + "}") == 7_400
+        assert cost("{" + "a " * 1_000_000 + "}") == TOO_COSTLY
         assert operation_cost(post([{"query": "{ a }" + " " * 5_000}] * 4)) == TOO_COSTLY
         assert operation_cost(post([{}] * 20_000)) == 20_000
+        long = {"query": "{" + "a " * 4_000 + "}"}
+        assert operation_cost(post(long, query="operationName=x&variables={}")) == 4_000
 
     def test_a_large_variable_used_often(self) -> None:
         query = f"query($v: V) {{ {' '.join(f'a{n}: u(v: $v) {{ x }}' for n in range(500))} }}"
-        assert operation_cost(post({"query": query, "variables": {"v": [{"first": 3}] * 10_000}})) == 500 * 5.5
-
-    def test_numbers_without_an_end(self) -> None:
-        assert cost(f"{{ a(first: {'9' * 5_000}) {{ b }} }}") == TOO_COSTLY
-        assert cost("{ a(first: 99999999) { b(first: 99999999) { c(first: 99999999) { d } } } }") == TOO_COSTLY
-        assert cost(f"{{ a(first: {'9' * 400}) {{ __typename }} }}") == 1
+        assert cost(query, variables={"v": [{"first": 3}] * 10_000}) == 500 * 5.5
 
 
 class Person(graphene.ObjectType):
-    name = graphene.String()
+    name = graphene.String(default_value="Anna")
     friends = graphene.List(lambda: Person, first=graphene.Int())
-
-    def resolve_name(self, _: Any) -> str:
-        return "Anna"
 
     def resolve_friends(self, _: Any, first: int = 1) -> list[Person]:
         return [Person()] * first
 
 
 class Query(graphene.ObjectType):
-    me = graphene.Field(Person)
-
-    def resolve_me(self, _: Any) -> Person:
-        return Person()
+    me = graphene.Field(Person, default_value=Person())
 
 
 @strawberry.type
 class Somebody:
-    @strawberry.field
-    def name(self) -> str:
-        return "Anna"
+    name: str = "Anna"
 
     @strawberry.field
     def friends(self, first: int = 1) -> list[Somebody]:
@@ -327,10 +263,10 @@ schema = strawberry.Schema(query=Root, config=StrawberryConfig(batching_config={
 
 
 urlpatterns = [
-    path("graphene", GrapheneView.as_view(schema=graphene_schema), name="graphene"),
-    path("graphene-batch", GrapheneView.as_view(schema=graphene_schema, batch=True), name="graphene-batch"),
-    path("strawberry", GraphQLView.as_view(schema=schema), name="strawberry"),
-    path("strawberry-async", AsyncGraphQLView.as_view(schema=schema), name="strawberry-async"),
+    path("graphene", GrapheneView.as_view(schema=graphene_schema)),
+    path("graphene-batch", GrapheneView.as_view(schema=graphene_schema, batch=True)),
+    path("strawberry", GraphQLView.as_view(schema=schema)),
+    path("strawberry-async", AsyncGraphQLView.as_view(schema=schema)),
 ]
 
 ME = "{ me { name } }"
@@ -340,40 +276,32 @@ FRIENDS = "{ me { friends(first: 10) { name } } }"  # 1 + 1.5 × (1 + 10 × 1.5)
 @BOTH
 @pytest.mark.urls(__name__)
 class TestViews:
-    """Real ones, behind the middleware and under the decorator."""
-
     @pytest.fixture(autouse=True)
-    def _site(self, settings: Any) -> None:
+    def _site(self, settings: Any, enforce: Enforce) -> None:
         settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
-        settings.ALLOWED_HOSTS = ["testserver"]
-
-    def rules(self, enforce: Enforce) -> None:
         priced = {"rate": "60/min", "key": "everyone", "algorithm": "fixed_window"}
         enforce(priced={**priced, "cost": "django_throttle.graphql.operation_cost"})
 
     @pytest.mark.parametrize("path", ["graphene", "strawberry"])
-    def test_behind_the_middleware(self, enforce: Enforce, path: str) -> None:
-        self.rules(enforce)
+    def test_behind_the_middleware(self, path: str) -> None:
         client = Client()
         answer = client.post(f"/{path}", {"query": ME}, content_type=JSON)
         assert answer.json()["data"] == {"me": {"name": "Anna"}} and "r=57" in answer["RateLimit"]
         answer = client.post(f"/{path}", {"query": FRIENDS}, content_type=JSON)
         assert len(answer.json()["data"]["me"]["friends"]) == 10 and "r=32" in answer["RateLimit"]
         assert "r=29" in client.get(f"/{path}", {"query": ME})["RateLimit"]
-        assert client.post(f"/{path}", {"query": "{ nonsense"}, content_type=JSON)["RateLimit"].count("r=28")
+        assert "r=28" in client.post(f"/{path}", {"query": "{ nonsense"}, content_type=JSON)["RateLimit"]
         two = {"query": f"query Small {ME} query Large {FRIENDS}", "operationName": "Large"}
         assert "r=3" in client.post(f"/{path}", two, content_type=JSON)["RateLimit"]
         refused = client.post(f"/{path}", {"query": FRIENDS}, content_type=JSON)
         assert refused.status_code == 429 and int(refused["Retry-After"]) >= 1
 
     @pytest.mark.parametrize("path", ["graphene-batch", "strawberry"])
-    def test_a_batch(self, enforce: Enforce, path: str) -> None:
-        self.rules(enforce)
+    def test_a_batch(self, path: str) -> None:
         answer = Client().post(f"/{path}", [{"query": ME}, {"query": FRIENDS}], content_type=JSON)
         assert len(answer.json()) == 2 and "r=32" in answer["RateLimit"]
 
-    async def test_an_asynchronous_view(self, enforce: Enforce) -> None:
-        self.rules(enforce)
+    async def test_an_asynchronous_view(self) -> None:
         ask = partial(AsyncClient().post, "/strawberry-async", {"query": FRIENDS}, content_type=JSON)
         first, second, third = [await ask() for _ in range(3)]
         assert len(first.json()["data"]["me"]["friends"]) == 10 and "r=35" in first["RateLimit"]
