@@ -7,7 +7,7 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Iterator
-from math import ceil
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -48,13 +48,6 @@ def rules(request: pytest.FixtureRequest, redis_url: str, settings: Any, monkeyp
         return store
 
     return enforce
-
-
-@pytest.fixture
-def crew(servers: None) -> Iterator[Crew]:
-    found = Crew(3)
-    yield found
-    found.close()
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -114,15 +107,14 @@ class TestTurns:
         assert answer.status_code == 200 and len(other.arrivals) == 1
         assert [round(error.decision.retry_after) for error in errors] == [7, 7]
 
-    @pytest.mark.parametrize("by", ["host", "function"])
-    def test_each_ident_has_a_count(self, rules: Rules, other: OtherSide, by: str) -> None:
+    @pytest.mark.parametrize("ident", [None, lambda request: request.headers.get("account")])
+    def test_each_ident_has_a_count(self, rules: Rules, other: OtherSide, ident: Any) -> None:
         rules(crm={"rate": "1/min", **LOG})
-        here, there = other.url, other.url.replace("127.0.0.1", "localhost")
-        ident = {"ident": lambda request: request.headers.get("account")} if by == "function" else {}
-        with client(max_wait=0, **ident) as caller:
-            if by == "function":
-                assert [caller.get(here).status_code for _ in range(3)] == [200] * 3, "None is not limited"
-            assert caller.get(here, headers={"account": "a"}).status_code == 200
+        there = other.url.replace("127.0.0.1", "localhost")
+        with client(max_wait=0, **({"ident": ident} if ident else {})) as caller:
+            if ident:
+                assert [caller.get(other.url).status_code for _ in range(3)] == [200] * 3, "None is not limited"
+            assert caller.get(other.url, headers={"account": "a"}).status_code == 200
             assert caller.get(there, headers={"account": "b"}).status_code == 200
             with pytest.raises(CallRefused):
                 caller.get(there, headers={"account": "b"})
@@ -141,35 +133,17 @@ class TestTurns:
         with pytest.raises(error):
             ThrottledTransport(**{"rule": "crm", **given})
 
-    async def test_another_transport_is_closed_with_it(self) -> None:
-        closed: list[str] = []
-
-        class Inner(httpx.BaseTransport, httpx.AsyncBaseTransport):
-            def close(self) -> None:
-                closed.append("sync")
-
-            async def aclose(self) -> None:
-                closed.append("async")
-
-        with ThrottledTransport("crm", Inner()):
-            pass
-        async with AsyncThrottledTransport("crm", Inner()):
-            pass
-        assert closed == ["sync", "async"]
-
 
 class TestWhatTheOtherSideAsks:
     @pytest.mark.parametrize(
         "answer",
         [
-            (429, {"Retry-After": "1"}),
             (503, {"Retry-After": "1"}),
             (429, {}),
-            (429, {"Retry-After": "0"}),
             (429, {"Retry-After": "1785000001", "Date": "Sat, 25 Jul 2026 17:20:00 GMT"}),
             (200, {"RateLimit": '"burst";r=0;t=1', "RateLimit-Policy": '"burst";q=10;w=1'}),
         ],
-        ids=["429", "503", "plain 429", "zero", "moment", "nothing left"],
+        ids=["503", "plain 429", "moment", "nothing left"],
     )
     def test_is_heeded(self, rules: Rules, ask: Any, other: OtherSide, answer: Any) -> None:
         rules(crm={"rate": "100/s"})
@@ -189,13 +163,13 @@ class TestWhatTheOtherSideAsks:
         assert second.decision.rule == "crm" and len(other.arrivals) == 1
 
     async def test_calls_whose_turn_came_meanwhile_take_a_new_one(self, rules: Rules, other: OtherSide) -> None:
-        rules(crm={"rate": "5/s", **QUEUE})
+        rules(crm={"rate": "2/s", **QUEUE})
         other.answers = [(429, {"Retry-After": "1"})]
         async with aclient() as caller:
-            answers = await asyncio.gather(*(caller.get(other.url) for _ in range(4)))
-        assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 429]
+            answers = await asyncio.gather(*(caller.get(other.url) for _ in range(3)))
+        assert sorted(answer.status_code for answer in answers) == [200, 200, 429]
         first = min(other.arrivals)
-        assert not other.leads(first, first + 1, first + 1.2, first + 1.4)
+        assert not other.leads(first, first + 1, first + 1.5)
 
     async def test_the_longest_holds(self, rules: Rules, other: OtherSide) -> None:
         rules(crm={"rate": "100/s"})
@@ -300,25 +274,14 @@ class TestSlots:
             assert (await caller.get(other.url)).status_code == 200
 
 
-class TestProcesses:
-    def test_three_never_exceed_the_rule_together(self, crew: Crew, redis_url: str, other: OtherSide) -> None:
-        throttle = {"REDIS": redis_url, "RULES": {"crm": {"rate": "10/s", **LOG}}}
-        crew.run(_first_only, other.url, {"RULES": {}})  # so that all have started
-        other.arrivals.clear()
-        began = time.monotonic()
-        answers = crew.run(call, other.url, throttle, 12, {"max_wait": 30})
-        assert answers == [[200] * 12] * 3 and len(other.arrivals) == 36
-        for number, at in enumerate(sorted(other.arrivals)):
-            assert number < 10 * ceil(at - began), "calls may travel, but none is early"
-
-    def test_what_one_hears_holds_back_the_others(self, crew: Crew, redis_url: str, other: OtherSide) -> None:
-        throttle = {"REDIS": redis_url, "RULES": {"crm": {"rate": "1000/s"}}}
-        other.answers = [(429, {"Retry-After": "60"})]
-        first = crew.run(_first_only, other.url, throttle)
-        assert sorted(map(str, first)) == ["[429]", "[]", "[]"]
+def test_what_a_process_hears_holds_back_the_others(servers: None, redis_url: str, other: OtherSide) -> None:
+    throttle = {"REDIS": redis_url, "RULES": {"crm": {"rate": "1000/s"}}}
+    other.answers = [(429, {"Retry-After": "60"})]
+    with closing(Crew(3)) as crew:
+        assert sorted(map(str, crew.run(_first_only, other.url, throttle))) == ["[429]", "[]", "[]"]
         answers = crew.run(call, other.url, throttle, 3, {"max_wait": 1})
-        assert all(-60 <= wait < -30 for found in answers for wait in found)
-        assert len(other.arrivals) == 1
+    assert all(-60 <= wait < -30 for waits in answers for wait in waits)
+    assert len(other.arrivals) == 1
 
 
 def _first_only(number: int, url: str, throttle: dict[str, Any]) -> list[Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from django.core.management import call_command
 from django_tasks_db.models import DBTaskResult
 
 from django_throttle import limiter, task_slots
@@ -22,6 +21,7 @@ from django_throttle.stores import get_store
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce, enforcer
+from tests.workers import Worker, work
 
 enforce = pytest.fixture(enforcer)
 app = Celery("slots", broker="memory://", backend="cache+memory://", set_as_current=False)
@@ -51,41 +51,11 @@ def row(name: str) -> str:
     return name
 
 
-class Worker:
-    """Does with a message what Celery's worker does; ``due`` is what was published."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.due: list[tuple[dict[str, Any], Any]] = []
-        monkeypatch.setattr(app.amqp, "send_task_message", self._send)
-
-    def _send(self, producer: Any, name: str, message: Any, **options: Any) -> None:
-        self.due.append((message.headers | (options.get("headers") or {}), message.body))
-
-    def take(self, *, eta: bool = False) -> Any:
-        """Take the first message that is due at once, or the first that is due later."""
-        found = next(one for one in self.due if bool(one[0]["eta"]) is eta)
-        self.due.remove(found)
-        return found
-
-    def run(self, message: Any = None) -> str:
-        """Run a message; the state of its task after that."""
-        from celery.app.trace import build_tracer
-
-        headers, (args, kwargs, embed) = message or self.take()
-        request = headers | embed | {"delivery_info": {"exchange": "", "routing_key": "slots"}}
-        build_tracer(export.name, export._get_current_object(), app=app)(headers["id"], args, kwargs, request)
-        return str(app.AsyncResult(headers["id"]).state)
-
-    @property
-    def at_once(self) -> int:
-        return sum(not headers["eta"] for headers, _ in self.due)
-
-
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
     ran.clear()
     meanwhile.clear()
-    return Worker(monkeypatch)
+    return Worker(app, monkeypatch)
 
 
 @BOTH
@@ -93,28 +63,31 @@ def test_whoever_waits_is_called_when_a_slot_is_given_back(enforce: Enforce, wor
     enforce(exports=TWO)
     for name in ("acme 1", "acme 2", "acme 3", "acme 4", "acme 5", "other 1"):
         export.delay(name)
+
+    def at_once() -> int:
+        return sum(not message.eta for message in worker.due)
+
     seen: list[Any] = []
 
     def first() -> None:
         meanwhile["acme 2"] = second
-        worker.run()
+        worker.run(worker.take())
 
     def second() -> None:
-        seen.extend(worker.run() for _ in range(3))  # 3, 4 and 5 of acme
-        assert worker.run() == "SUCCESS", "another tenant has slots of its own"
+        seen.extend(worker.run(worker.take()) for _ in range(3))  # 3, 4 and 5 of acme
+        assert worker.run(worker.take()) == "SUCCESS", "another tenant has slots of its own"
 
     meanwhile["acme 1"] = first
-    worker.run()
-    assert seen == ["RETRY"] * 3
+    worker.run(worker.take())
+    assert seen == ["IGNORED"] * 3
     assert ran == ["acme 1", "acme 2", "other 1"]
-    assert worker.at_once == 2, "one for each slot that was given back"
-    while worker.at_once:
-        assert worker.run() == "SUCCESS"
+    assert at_once() == 2, "one for each slot that was given back"
+    while at_once():
+        assert worker.run(worker.take()) == "SUCCESS"
     assert ran == ["acme 1", "acme 2", "other 1", "acme 3", "acme 4", "acme 5"], "in their order"
-    left = len(worker.due)
-    assert left == 3, "messages that would have asked by themselves"
+    assert len(worker.due) == 3, "messages that would have asked by themselves"
     while worker.due:
-        assert worker.run(worker.take(eta=True)) == "SUCCESS"
+        assert worker.run(worker.take(later=True)) == "IGNORED"
     assert len(ran) == 6
 
 
@@ -124,12 +97,12 @@ def test_a_message_that_asks_by_itself_is_enough(enforce: Enforce, worker: Worke
     enforce(exports={**TWO, "limit": 1})
     held = take_slot()
     export.delay("acme 1")
-    assert worker.run() == "RETRY"
+    assert worker.run(worker.take()) == "IGNORED"
     for _ in range(9):  # more often than max_put_off: it is no put-off
-        assert worker.run(worker.take(eta=True)) == "RETRY"
+        assert worker.run(worker.take(later=True)) == "IGNORED"
     monkeypatch.setattr(freed_slots, "call_next", len)
     limiter_release(held)
-    assert worker.run(worker.take(eta=True)) == "SUCCESS"
+    assert worker.run(worker.take(later=True)) == "SUCCESS"
     assert (ran, worker.due) == (["acme 1"], [])
 
 
@@ -139,14 +112,14 @@ def test_who_is_called_and_is_too_late_is_the_first_again(enforce: Enforce, work
     held = take_slot()
     for name in ("acme 1", "acme 2"):
         export.delay(name)
-        assert worker.run() == "RETRY"
+        assert worker.run(worker.take()) == "IGNORED"
     limiter_release(held)
     freed_slots.drain()
     held = take_slot()  # a newcomer was faster
-    assert worker.run() == "RETRY"
+    assert worker.run(worker.take()) == "IGNORED"
     limiter_release(held)
     freed_slots.drain()
-    assert worker.run() == "SUCCESS"
+    assert worker.run(worker.take()) == "SUCCESS"
     assert ran == ["acme 1"]
 
 
@@ -154,15 +127,15 @@ def test_a_broker_that_is_away_when_a_slot_is_given_back(enforce: Enforce, worke
     enforce(exports={**TWO, "limit": 1})
     held = take_slot()
     export.delay("acme 1")
-    worker.run()
+    worker.run(worker.take())
     with monkeypatch.context() as patch:
         patch.setattr("celery.canvas.Signature.apply_async", fails)
         limiter_release(held)
         freed_slots.drain()
-    assert worker.at_once == 0
+    assert all(message.eta for message in worker.due)
     limiter_release(take_slot())
     freed_slots.drain()
-    assert worker.run() == "SUCCESS"
+    assert worker.run(worker.take()) == "SUCCESS"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -228,10 +201,6 @@ def limiter_release(lease: Any) -> None:
     from django_throttle.stores.base import BlockingIo
 
     run(release_lease(BlockingIo(get_store()), lease))
-
-
-def work() -> None:
-    call_command("db_worker", batch=True, interval=0, startup_delay=False, reload=False, verbosity=0)
 
 
 def fails(*_: Any, **__: Any) -> None:

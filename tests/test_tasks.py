@@ -1,25 +1,29 @@
-"""Runs of tasks draw on budgets, and are put off to their moment."""
+"""Runs of tasks draw on budgets, are put off to their moment, and start at the rate however late they are."""
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from celery import Celery
-from django.core.management import call_command
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import include, path
 from django_tasks_db.models import DBTaskResult
 
 from django_throttle.core import Rule
+from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidCost, PutOffTooOften, Refused
 from django_throttle.limiter import Limiter
 from django_throttle.site_queues import tasks_module
 from django_throttle.stores import get_store
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
-from tests.doors import Enforce, enforcer
+from tests.doors import BOTH, Enforce, enforcer
+from tests.workers import Worker, work
 
 enforce = pytest.fixture(enforcer)
 django_task = import_module(tasks_module()).task
@@ -63,13 +67,41 @@ def mail(self: Any, to: str) -> str:
     return f"mailed {to}"
 
 
+@app.task(name="shop.retry", bind=True, max_retries=9)  # type: ignore[misc,unused-ignore]
+@throttled_task("reports", max_put_off=2)
+def retry(self: Any) -> None:
+    raise self.retry(countdown=0)
+
+
+class Beat:
+    """The clock on which late runs start: that of the store, which passes while a worker waits."""
+
+    clock: FrozenClock
+
+
+def note(ident: str = "everyone") -> None:
+    ran.append(Beat.clock())
+
+
+LIMITED = throttled_task("reports", ident=lambda ident="everyone": ident)
+STRICT = throttled_task("reports", ident=lambda ident="everyone": ident, strict=True)
+soft, hard = app.task(name="shop.soft")(LIMITED(note)), app.task(name="shop.hard")(STRICT(note))
+
+
+@STRICT
+@django_task()
+def row(ident: str = "everyone") -> None:
+    note()
+
+
 @pytest.fixture(autouse=True)
 def nothing_ran() -> None:
     ran.clear()
 
 
-def work() -> None:
-    call_command("db_worker", batch=True, interval=0, startup_delay=False, reload=False, verbosity=0)
+def work_late() -> None:
+    DBTaskResult.objects.filter(status="READY").update(run_after="2020-01-01T00:00Z")
+    work()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -78,10 +110,8 @@ class TestDjangoTasks:
     def test_a_queue_reserves_the_moment_when_it_is_enqueued(self, enforce: Enforce, awaited: bool) -> None:
         enforce(reports=QUEUE)
         now = datetime.now(UTC)
-        if awaited:
-            results = [asyncio.run(make.aenqueue("a")) for _ in range(3)]
-        else:
-            results = [make.enqueue("a") for _ in range(3)]
+        enqueue = async_to_sync(make.aenqueue) if awaited else make.enqueue
+        results = [enqueue("a") for _ in range(3)]
         rows = [DBTaskResult.objects.get(id=result.id) for result in results]
         assert [round((row.run_after - now).total_seconds() / 60) for row in rows[1:]] == [1, 2]
         with pytest.raises(Refused):
@@ -90,8 +120,7 @@ class TestDjangoTasks:
         make.enqueue("b")  # another ident
         work()
         assert sorted(ran) == ["a", "b"]
-        DBTaskResult.objects.update(run_after="2020-01-01T00:00Z")
-        work()
+        work_late()
         results[2].refresh()
         assert (results[2].return_value, results[2].id) == ("made a", str(rows[2].id))
 
@@ -119,8 +148,7 @@ class TestDjangoTasks:
         assert (row.status, row.args_kwargs, row.exception_class_path) == ("READY", {"args": ["a"], "kwargs": {}}, "")
         assert 0 < (row.run_after - datetime.now(UTC)).total_seconds() <= 60
         clock.tick(60)
-        DBTaskResult.objects.filter(id=second.id).update(run_after="2020-01-01T00:00Z")
-        work()
+        work_late()
         second.refresh()
         assert (second.return_value, second.attempts, len(ran)) == ("made a", 2, 2)
         first.refresh()
@@ -131,8 +159,7 @@ class TestDjangoTasks:
         make.enqueue("a")
         found = make.enqueue("a")
         for _ in range(4):
-            DBTaskResult.objects.filter(status="READY").update(run_after="2020-01-01T00:00Z")
-            work()
+            work_late()
         found.refresh()
         assert (found.status, found.attempts) == ("FAILED", 3)
         assert found.errors[0].exception_class_path == "django_throttle.exceptions.PutOffTooOften"
@@ -150,8 +177,7 @@ class TestDjangoTasks:
         found = [amake.enqueue("a"), amake.enqueue("b")]
         work()
         clock.tick(60)
-        DBTaskResult.objects.filter(status="READY").update(run_after="2020-01-01T00:00Z")
-        work()
+        work_late()
         found[1].refresh()
         assert (ran, found[1].return_value) == ([("a", 1), ("b", 2)], "made b")
 
@@ -168,7 +194,7 @@ class TestDjangoTasks:
         with pytest.raises(Refused):
             make.call("a")
         with pytest.raises(Refused):
-            asyncio.run(make.acall("a"))
+            async_to_sync(make.acall)("a")
 
     def test_below_task_its_first_run_fails_clearly(self) -> None:
         found = turned_round.enqueue()
@@ -178,74 +204,41 @@ class TestDjangoTasks:
         assert "@throttled_task goes above @task of django.tasks" in found.errors[0].traceback
 
 
-class Worker:
-    """Does with a message what Celery's worker does, and keeps what is published meanwhile."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.published: list[tuple[str, Any, Any, dict[str, Any]]] = []
-        monkeypatch.setattr(app.amqp, "send_task_message", self.send)
-
-    def send(self, producer: Any, name: str, message: Any, **options: Any) -> None:
-        self.published.append((name, message.headers | (options.get("headers") or {}), message.body, options))
-
-    def run(self, message: Any) -> str:
-        from celery.app.trace import build_tracer
-
-        _, headers, (args, kwargs, embed), options = message
-        task = mail._get_current_object()
-        request = (
-            headers | embed | {"delivery_info": {"exchange": "", "routing_key": options.get("routing_key") or "mails"}}
-        )
-        traced = build_tracer(task.name, task, app=app)(headers["id"], args, kwargs, request)
-        return str(traced.info.state if traced.info else "SUCCESS")
-
-
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
-    return Worker(monkeypatch)
+    return Worker(app, monkeypatch)
 
 
 class TestCelery:
     def test_a_queue_puts_it_off_once_to_its_turn(self, enforce: Enforce, worker: Worker) -> None:
         enforce(reports=QUEUE)
         results = [mail.apply_async(("anna",), queue="mails", link=mail.s()) for _ in range(3)]
-        sent, worker.published = worker.published, []
-        now = datetime.now(UTC)
+        sent, worker.due = worker.due, []
+        now = datetime.now(UTC).timestamp()
         assert [worker.run(message) for message in sent] == ["SUCCESS", "IGNORED", "IGNORED"]
         assert ran == [("anna", 0)]
-        again = [one for one in worker.published if one[1]["id"] in {result.id for result in results}]
-        waits = [round((datetime.fromisoformat(one[1]["eta"]) - now).total_seconds()) for one in again]
-        assert waits == [60, 120]
-        for (_, before, (args, kwargs, embed), _), (_, after, body, options) in zip(sent[1:], again, strict=True):
-            assert (before["id"], before["retries"], before["root_id"]) == (
-                after["id"], after["retries"], after["root_id"],
-            )  # fmt: skip
-            assert (tuple(args), kwargs) == (tuple(body[0]), body[1])
-            assert embed["callbacks"][0]["task"] == body[2]["callbacks"][0]["task"]
-            assert options["queue"].name == "mails"
+        assert (results[1].state, results[1].ready()) == ("RETRY", False)
+        again = [message for message in worker.due if message.headers["id"] in {result.id for result in results}]
+        assert [round(message.eta - now) for message in again] == [60, 120]
+        for before, after in zip(sent[1:], again, strict=True):
+            for name in ("id", "retries", "root_id"):
+                assert before.headers[name] == after.headers[name]
+            assert (tuple(before.body[0]), before.body[1]) == (tuple(after.body[0]), after.body[1])
+            assert before.body[2]["callbacks"][0]["task"] == after.body[2]["callbacks"][0]["task"]
+            assert after.options["queue"].name == "mails"
         assert [worker.run(message) for message in again] == ["SUCCESS", "SUCCESS"], "they had their turns"
         assert results[2].get(timeout=1) == "mailed anna"
 
     def test_another_rule_puts_it_off_by_retry_after_and_so_often(self, enforce: Enforce, worker: Worker) -> None:
         enforce(reports=WINDOW)
+        _, result = [mail.delay("anna") for _ in range(2)]
+        assert worker.run() == "SUCCESS"
         for _ in range(2):
-            mail.delay("anna")
-        (first, message), worker.published = worker.published, []
-        assert worker.run(first) == "SUCCESS"
-        states = []
-        for _ in range(9):
-            states.append(worker.run(message))
-            if not worker.published:
-                break
-            (message,), worker.published = worker.published, []
-            assert (
-                datetime.now(UTC)
-                < datetime.fromisoformat(message[1]["eta"])
-                < datetime.now(UTC) + timedelta(seconds=61)
-            )
-        assert states == ["IGNORED", "IGNORED", "FAILURE"]
+            assert worker.run() == "IGNORED"
+            assert 0 < worker.due[0].eta - datetime.now(UTC).timestamp() < 61
+        assert (worker.run(), worker.due) == ("FAILURE", [])
         with pytest.raises(PutOffTooOften, match="was put off 2 times") as caught:
-            mail.AsyncResult(message[1]["id"]).get(timeout=1)
+            result.get(timeout=1)
         assert caught.value.decision.rule == "reports"
 
     def test_a_broker_that_fails_gives_the_moment_back(
@@ -254,21 +247,119 @@ class TestCelery:
         enforce(reports=QUEUE)
         for _ in range(3):
             mail.delay("anna")
-        first, second, third = worker.published
-        worker.run(first)
+        worker.run()
+        second = worker.take()
         with monkeypatch.context() as patch:
             patch.setattr(type(mail._get_current_object()), "apply_async", fails)
             assert worker.run(second) == "FAILURE"
             patch.setattr(mail, "acks_late", True)
             assert worker.run(second) == "REJECTED"
-        worker.published = []
-        worker.run(third)
-        eta = datetime.fromisoformat(worker.published[0][1]["eta"])
-        assert eta < datetime.now(UTC) + timedelta(seconds=61)
+        worker.run()
+        assert worker.due[0].eta < datetime.now(UTC).timestamp() + 61
 
 
 def fails(*_: Any, **__: Any) -> None:
     raise OSError("the broker is away")
+
+
+FAST, LATE = {**QUEUE, "rate": "10/s", "max_queue": 1000}, 28
+MINUTELY = {**QUEUE, "max_queue": 9, "key": "ip"}
+
+
+def view_of(task: Any) -> Any:
+    defer = throttle("reports", defer_to=task, payload=lambda request: {"ident": request.GET["ident"]})
+    return defer(lambda request: HttpResponse("now"))
+
+
+urlpatterns = [
+    path("rows", view_of(row)),
+    path("celery", view_of(soft)),
+    path("later/", include("django_throttle.urls")),
+]
+
+
+class TestLate:
+    """On the clock of the store."""
+
+    @pytest.fixture(autouse=True)
+    def beat(self, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+        Beat.clock = clock
+        monkeypatch.setattr("django_throttle.turns.wall_clock", clock)
+        monkeypatch.setattr("django_throttle.tasks.shared_now", lambda: datetime.fromtimestamp(clock(), UTC))
+        monkeypatch.setattr("django_throttle.stores.base.time.sleep", clock.tick)
+        settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []
+
+    def test_each_retry_may_be_put_off_as_often(self, enforce: Enforce, clock: FrozenClock, worker: Worker) -> None:
+        enforce(reports=WINDOW)
+        retry.delay()
+        for _ in range(3):
+            assert [worker.run() for _ in range(3)] == ["RETRY", "IGNORED", "IGNORED"]
+            clock.tick(60)
+        assert [worker.run() for _ in range(4)] == ["RETRY", "IGNORED", "IGNORED", "FAILURE"]
+
+    @BOTH
+    @pytest.mark.parametrize(("task", "most"), [(soft, LATE - 1), (hard, 11)], ids=["soft", "hard"])
+    def test_what_is_late_starts_at_the_rate_where_it_is_strict(
+        self, enforce: Enforce, clock: FrozenClock, worker: Worker, task: Any, most: int
+    ) -> None:
+        enforce(reports=FAST)
+        for _ in range(LATE):
+            task.delay()
+        for _ in range(LATE):
+            worker.run()  # all but the first have their turns now
+        clock.tick(60)  # no worker was there
+        turns = 0
+        while worker.due:
+            worker.due.sort(key=lambda message: message.eta)
+            clock.tick(max(0.0, worker.due[0].eta - clock()))
+            worker.run()
+            turns += 1
+        assert len(ran) == LATE
+        assert 10 <= busiest(ran[1:]) <= most, "nor slower than the rate"
+        assert turns <= 2 * LATE, "nobody asks again and again"
+
+    def test_a_run_on_time_is_not_put_off_again(self, enforce: Enforce, clock: FrozenClock, worker: Worker) -> None:
+        enforce(reports=FAST)
+        for _ in range(LATE):
+            hard.delay()
+        for _ in range(LATE):
+            worker.run()
+        for number in range(1, LATE):
+            clock.tick(max(0.0, worker.due[0].eta - clock()) + 0.01 * (number % 3))  # a little late, each its own way
+            assert worker.run() == "SUCCESS"
+        assert len(ran) == LATE
+
+    @pytest.mark.django_db(transaction=True)
+    def test_rows_of_django_tasks(self, enforce: Enforce, clock: FrozenClock) -> None:
+        enforce(reports={**FAST, "rate": "2/s"})
+        for _ in range(9):
+            row.enqueue()
+        clock.tick(60)
+        while DBTaskResult.objects.filter(status="READY").exists():
+            work_late()
+            clock.tick(1)
+        assert len(ran) == 9
+        assert busiest(ran) <= 3
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_deferred_call_has_one_turn_of_its_rule(
+        self, enforce: Enforce, clock: FrozenClock, worker: Worker
+    ) -> None:
+        enforce(reports=MINUTELY)
+        assert [Client().get("/rows", {"ident": "ip:127.0.0.1"}).status_code for _ in range(3)] == [200, 202, 202]
+        moments = DBTaskResult.objects.order_by("run_after").values_list("run_after", flat=True)
+        assert [round((moment.timestamp() - clock()) / 60) for moment in moments] == [1, 2]
+        Client().get("/rows", {"ident": "ip:192.0.2.1"})
+        assert DBTaskResult.objects.count() == 3, "another ident has turns of its own, and the later one counts"
+        assert Client().get("/celery", {"ident": "ip:127.0.0.1"}).status_code == 202
+        clock.tick(240)
+        assert worker.run() == "SUCCESS", "it is not put off again"
+        assert len(ran) == 1
+
+
+def busiest(moments: list[float]) -> int:
+    """Return how many starts the busiest second has."""
+    return max(sum(moment <= other < moment + 1 for other in moments) for moment in moments)
 
 
 def generates() -> Any:
@@ -299,7 +390,9 @@ def test_what_it_cannot_limit_is_said(task: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rule": ""}, {"rule": 1}, {"ident": 1}, {"ident": awaited}, {"cost": awaited}, {"max_put_off": -1}]
+    "wrong",
+    [{"rule": ""}, {"rule": 1}, {"ident": 1}, {"ident": awaited}, {"cost": awaited}, {"max_put_off": -1}]
+    + [{"strict": strict} for strict in (1, "yes", None)],
 )
 def test_options_that_make_no_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
