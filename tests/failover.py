@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,9 +25,7 @@ LOAD = Rule("load", "1000000/366d", algorithm="fixed_window", on_store_failure="
 class Caller:
     """One driver's calls: when each ended, how long it took, and what was decided."""
 
-    name: str
     calls: list[tuple[float, float, Decision]] = field(default_factory=list)
-    errors: list[BaseException] = field(default_factory=list)
 
     def note(self, started: float, decision: Decision) -> None:
         self.calls.append((time.monotonic(), elapsed(started), decision))
@@ -56,9 +55,8 @@ def errors_since(moment: float, records: Sequence[logging.LogRecord]) -> list[st
 
 @contextmanager
 def calling(url: str, ident: str) -> Iterator[tuple[Caller, Caller]]:
-    """Both drivers call until the block ends, each from a thread of its own."""
-    callers = Caller("sync"), Caller("async")
-    done = threading.Event()
+    """Both drivers call until the block ends, each from a thread of its own; raises what either has raised."""
+    callers, done = (Caller(), Caller()), threading.Event()
 
     def run() -> None:
         limiter = Limiter([LOAD], RedisStore(url, deadline=DEADLINE))
@@ -73,18 +71,11 @@ def calling(url: str, ident: str) -> Iterator[tuple[Caller, Caller]]:
             started = time.monotonic()
             callers[1].note(started, await limiter.aacquire(ident))
 
-    def guarded(number: int) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(run), pool.submit(lambda: asyncio.run(arun()))]
         try:
-            run() if number == 0 else asyncio.run(arun())
-        except BaseException as error:  # noqa: BLE001  (the test reads it)
-            callers[number].errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield callers
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
+            yield callers
+        finally:
+            done.set()
+    for each in running:
+        each.result()

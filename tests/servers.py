@@ -36,7 +36,6 @@ __all__ = [
     "Stopwatch",
     "find_redis",
     "free_port",
-    "million_steps",
     "need_binary",
     "quickest",
     "slack",
@@ -97,11 +96,6 @@ def quickest(function: Callable[[], object], times: int = 20) -> float:
         function()
         took.append(time.perf_counter() - began)
     return min(took)
-
-
-def million_steps() -> float:
-    """What a million steps of plain Python take here, in seconds: by it a test tells how fast a machine is."""
-    return quickest(lambda: sum(number % 7 for number in range(1_000_000)), 5)
 
 
 def wait_until(happened: Callable[[], object], *, timeout: float = 10.0, every: float = 0.005) -> float:

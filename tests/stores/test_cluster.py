@@ -176,7 +176,6 @@ def test_after_a_failover_decisions_resume(
         outage, slowest = caller.outage(struck), caller.slowest()
         figure(f"{blow.name}: decides again after", outage, "s")
         figure("longest call", slowest * 1000, "ms")
-        assert caller.errors == []
         assert 0 < outage < slack(NODE_TIMEOUT + 2.0)
         assert slowest < slack(DEADLINE + 0.05)
     stands = Limiter([LOAD], RedisStore(cluster.url, deadline=5.0)).peek("user:1")
