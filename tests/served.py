@@ -17,7 +17,6 @@ import django
 from channels.exceptions import DenyConnection
 from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 from channels.routing import ProtocolTypeRouter, URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.urls import path
@@ -92,10 +91,6 @@ class BrowserChat(Chat):
     refuse = "frame"
 
 
-class StrictChat(Chat):
-    throttle_on_rule_change = "close"
-
-
 class SyncChat(ThrottledConsumerMixin, WebsocketConsumer):
     throttle_scope = "chat"
 
@@ -127,20 +122,13 @@ def block(seconds: float) -> None:
         pass
 
 
-application = ProtocolTypeRouter(
-    {
-        "http": get_asgi_application(),
-        "websocket": URLRouter(
-            [
-                path("chat", Chat.as_asgi()),
-                path("browser", BrowserChat.as_asgi()),
-                path("strict", StrictChat.as_asgi()),
-                path("group", GroupChat.as_asgi()),
-                path("sync", SyncChat.as_asgi()),
-                path("middleware", ThrottleMiddleware(Talk.as_asgi(), scope="chat")),
-                path("guarded", AllowedHostsOriginValidator(Chat.as_asgi())),
-            ]
-        ),
-    }
-)
+SOCKETS = {
+    "chat": Chat.as_asgi(),
+    "browser": BrowserChat.as_asgi(),
+    "group": GroupChat.as_asgi(),
+    "sync": SyncChat.as_asgi(),
+    "middleware": ThrottleMiddleware(Talk.as_asgi(), scope="chat"),
+}
+urls = URLRouter([path(name, app) for name, app in SOCKETS.items()])
+application = ProtocolTypeRouter({"http": get_asgi_application(), "websocket": urls})
 print("tests.served is loaded by process", os.getpid(), flush=True)

@@ -297,18 +297,6 @@ def test_on_an_event_loop_spending_is_awaited(enforce: Enforce) -> None:
 
 
 @BOTH
-def test_what_is_spent_after_the_end_is_charged_one_by_one(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = commands_to(enforce(api=TOKENS), monkeypatch)
-    requests: list[Any] = []
-    visit(lambda request: requests.append(request) or HttpResponse())
-    assert left(**TOKENS) == 1000
-    for units in (3, 4):
-        assert requests[0].throttle.spend(units).allowed
-    assert costs(commands)[-2:] == [3, 4]
-    assert left(**TOKENS) == 993
-
-
-@BOTH
 def test_threads_of_one_request_lose_nothing(enforce: Enforce) -> None:
     enforce(api={**TOKENS, "rate": "100000/h"})
 
