@@ -6,20 +6,15 @@ of the settings' store, a fork at a bad moment, a failure between two steps, wha
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import pytest
 from django.core.signals import setting_changed
 
-from django_throttle import agent, stores
+from django_throttle import stores
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.rulebook import in_force
-from django_throttle.stores.sync_pool import Pool, pack
-from tests.servers import wait_until
 
 
 def count_in(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,21 +47,6 @@ def lock_of(owner: Any) -> Any:
     return owner._lock
 
 
-def evictions_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket takes a slot, and what tells its former owner fails with a ZeroDivisionError."""
-    monkeypatch.setattr("django_throttle.stores.evictions.EvictCommand._tell", lambda command: 1 / 0)
-
-
-def start_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent may try to start a thread at once, however lately it failed to."""
-    monkeypatch.setattr(agent, "_not_before", 0.0)
-
-
-def served() -> dict[int, Any]:
-    """The stores that the agent serves, each with its threads."""
-    return agent.services
-
-
 def commands_to(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every command that the store is given from now on."""
     commands: list[Any] = []
@@ -84,29 +64,3 @@ def commands_to(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     if store.is_remote:  # in memory the one calls the other
         monkeypatch.setattr(store, "aexecute", acount)
     return commands
-
-
-def kept(memory: Any) -> Any:
-    """What a memory of refusals, or of labels, has in it."""
-    return memory._known
-
-
-def labels() -> tuple[Any, ...]:
-    """What metrics remember of rules and callers, which must not grow."""
-    from django_throttle.observe import prometheus
-    from django_throttle.observe.metrics import DECISIONS
-
-    return prometheus.counts.known, prometheus.counts.rules, prometheus.counters[DECISIONS]
-
-
-@contextmanager
-def nobody_wakes(pool: Any) -> Iterator[None]:
-    """Once somebody waits for a connection: whoever is woken inside the block runs only after it."""
-    wait_until(lambda: pool._waiting)
-    with pool._freed:
-        yield
-
-
-def ask(line: Pool, *parts: Any) -> Any:
-    """The reply to a command, over a pool's connection."""
-    return line.call(pack(parts), time.monotonic() + 5.0)

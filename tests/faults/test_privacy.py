@@ -21,8 +21,8 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter, decide
 from django_throttle.log_throttling import LogThrottle
-from django_throttle.observe import reports
-from tests.inside import labels
+from django_throttle.observe import prometheus, reports
+from django_throttle.observe.metrics import DECISIONS
 from tests.servers import RedisServer
 
 EMAIL = "canary.person@example.com"
@@ -205,7 +205,7 @@ class TestA63:
     @pytest.fixture(autouse=True)
     def in_memory(self, settings: Any, enforce: Callable[..., None]) -> None:
         enforce("unused", STORE="memory", AGENT=False)
-        for known in labels():
+        for known in (prometheus.counts.known, prometheus.counts.rules, prometheus.counters[DECISIONS]):
             known.clear()
         rulebook.current()
 

@@ -26,7 +26,6 @@ from django_throttle.stores.failures import Breaker
 from django_throttle.stores.sync_pool import Pool, pack
 from django_throttle.stores.timeouts import Deadline
 from testproject.check.standstill import elapsed
-from tests.inside import ask, nobody_wakes
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, need_package, slack, wait_until
 
@@ -34,6 +33,11 @@ DEADLINE = 0.1
 RATE = Rule("rate", "1000/hour")
 CAP = Rule("cap", limit=1000, algorithm="concurrency")
 TARDY: tuple[Mode, ...] = ("swallow_reply", "trickle")
+
+
+def ask(line: Pool, *parts: Any) -> Any:
+    """The reply to a command, over a pool's connection."""
+    return line.call(pack(parts), time.monotonic() + 5.0)
 
 
 @pytest.fixture
@@ -328,7 +332,8 @@ def test_nobody_overtakes_those_who_wait(pool: Callable[..., Pool]) -> None:
 
     waiter = threading.Thread(target=take, args=("waiter",))
     waiter.start()
-    with nobody_wakes(line):  # whoever is woken cannot run yet
+    wait_until(lambda: line._waiting)
+    with line._freed:  # whoever is woken cannot run yet
         line.drop(held)
         take("newcomer")
     waiter.join()
@@ -346,7 +351,8 @@ def test_nobody_waits_beside_a_free_connection(pool: Callable[..., Pool]) -> Non
 
     waiter = threading.Thread(target=take)
     waiter.start()
-    with nobody_wakes(line):  # both come back, and a newcomer, before whoever is woken can run
+    wait_until(lambda: line._waiting)
+    with line._freed:  # both come back, and a newcomer, before whoever is woken can run
         for connection in held:
             line.drop(connection)
         newcomer = line.post([PING])  # else it would wait for the one who waits for it

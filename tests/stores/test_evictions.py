@@ -18,7 +18,6 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore, RedisStore, control_messages
 from django_throttle.stores.base import BlockingIo
 from tests.connections.evictions import Door, is_eviction, lease_of, lose, redis_store
-from tests.inside import evictions_fail
 from tests.servers import RedisServer
 
 OLDEST = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_oldest")
@@ -255,7 +254,7 @@ def test_a_message_that_was_not_sent_is_sent_later(
     one, two = site(), site()
     leases = full(one)
     with monkeypatch.context() as broken:
-        evictions_fail(broken)
+        broken.setattr("django_throttle.stores.evictions.EvictCommand._tell", lambda command: 1 / 0)
         broken.setattr(control_messages, "KEEP_SECONDS", seconds)
         assert two.open().allowed
     assert one.closed() == []
@@ -271,7 +270,7 @@ def test_whoever_sweeps_a_killed_newcomer_sends_its_messages(site: MakeDoor, mon
     one, two, three = site(), site(), site()
     leases = full(one)
     with monkeypatch.context() as broken:
-        evictions_fail(broken)
+        broken.setattr("django_throttle.stores.evictions.EvictCommand._tell", lambda command: 1 / 0)
         assert two.open().allowed
     records = three.reconciler().records
     (claimed,) = records.beat((), [redis(two).leases.uid]).claimed
