@@ -11,7 +11,6 @@ from django.contrib.auth.models import Group, User
 from django.core.exceptions import ValidationError
 from django.http import HttpResponse
 from django.test import RequestFactory
-from rest_framework.authentication import TokenAuthentication
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
@@ -124,7 +123,6 @@ def name_of(typed: str) -> str:
         (" 203.0.113.9 ", "ip:203.0.113.9"),
         ("ip:2001:db8::1", "ip:2001:db8::/64"),
         ("everyone", "everyone"),
-        ("tenant:acme", "tenant:acme"),
         ("shop.limits.plan:gold", "shop.limits.plan:gold"),
         ("ip+shop.limits.size:ip:::1+shop.limits.size:a%2Bb", "ip+shop.limits.size:ip:::/64+shop.limits.size:a%2Bb"),
         ("api_key+tenant:ip:2001:db8::1+tenant:acme", "api_key+tenant:ip:2001:db8::/64+tenant:acme"),
@@ -219,7 +217,6 @@ def test_a_row_and_its_key_are_what_its_calls_count_under(text: str, row: Group)
     [
         ("auth.group:6", "auth.group has no row '6'"),
         ("auth.grup:5", "no model 'auth.grup'; did you mean auth.group?"),
-        ("shop.apikey:5", "no model 'shop.apikey'"),
     ],
 )
 def test_what_names_nothing_is_refused(text: str, said: str, row: Group) -> None:
@@ -245,17 +242,6 @@ def test_a_text_is_a_key_where_calls_have_texts_or_none_was_seen(row: Group) -> 
     with override_rules(KEYS):
         call("some-text")
     assert list(override_warnings(typed("another-secret"), [])) == []
-
-
-def test_tokens_of_rest_framework_are_known_by_settings(settings: Any) -> None:
-    key_types.clear()
-    settings.REST_FRAMEWORK = {"DEFAULT_AUTHENTICATION_CLASSES": [f"{__name__}.Tokens"]}
-    (warning,) = override_warnings(typed("another-secret"), [])
-    assert "written like auth.group:5" in warning
-
-
-class Tokens(TokenAuthentication):
-    model = Group
 
 
 @override_rules(KEYS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar
 
 import pytest
@@ -10,14 +11,21 @@ from django.http import HttpRequest
 from django.test import AsyncClient, Client
 from django.urls import path
 from rest_framework.decorators import api_view
+from rest_framework.exceptions import NotFound
 from rest_framework.response import Response
+from rest_framework.settings import api_settings
+from rest_framework.test import APIRequestFactory
+from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView, exception_handler
 from rest_framework.viewsets import GenericViewSet
 
+from django_throttle import problems as problem_documents
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.limiter import allows
+from django_throttle.stores import RedisStore
 from tests.doors import Enforce, enforcer
+from tests.inside import count_in
 
 enforce = pytest.fixture(enforcer)
 MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
@@ -128,3 +136,60 @@ def test_what_the_handler_does_not_answer_goes_on(enforce: Enforce, settings: An
     view = type("Failing", (View,), {"get": fail})
     with pytest.raises(ZeroDivisionError):
         view.as_view()(Client().get("/rules").wsgi_request)
+
+
+class Never(BaseThrottle):
+    def allow_request(self, request: Any, view: APIView) -> bool:
+        return False
+
+
+class Plain(APIView):
+    """A view whose refusals are problem documents, as the site's setting says."""
+
+    authentication_classes: ClassVar[Any] = []
+    throttle_classes: ClassVar[Any] = [RuleThrottle]
+
+    def get(self, request: Any) -> Response:
+        raise NotFound
+
+
+def asked(*throttles: Any, **attributes: Any) -> Any:
+    """The response, and the document in it."""
+    given = {"throttle_classes": throttles or [RuleThrottle], **attributes}
+    response = type("Asked", (Plain,), given).as_view()(APIRequestFactory().get("/"))
+    return response, json.loads(response.rendered_content if hasattr(response, "render") else response.content)
+
+
+@pytest.fixture
+def problems(settings: Any) -> None:
+    settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "EXCEPTION_HANDLER": "django_throttle.problems.answer"}
+    assert api_settings.EXCEPTION_HANDLER is problem_documents.answer
+
+
+@pytest.mark.usefixtures("problems")
+class TestProblemDocuments:
+    def test_of_several_throttles_all_that_refuse_and_the_longest_wait(self, enforce: Enforce) -> None:
+        enforce()
+        both = [type(name, (UserRateThrottle,), {"scope": name, "rate": f"1/{name}"}) for name in ("s", "min")]
+        asked(*both)
+        refused, document = asked(*both)
+        assert document["violated-policies"] == ["drf-s", "drf-min"]
+        assert refused["Retry-After"] == "60" and "1 minute" in document["detail"]
+
+    def test_what_can_never_pass_has_no_retry_after(self, enforce: Enforce) -> None:
+        enforce(api={"rate": "1/min", "algorithm": "gcra"})
+        refused, document = asked(throttle_cost=9)
+        assert "Retry-After" not in refused
+        assert document["detail"].endswith("This costs more than the limit ever allows: at most 1 at once.")
+
+    def test_a_failed_store(self, enforce: Enforce, redis_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        enforce(api={"rate": "1/min", "on_store_failure": "deny"})
+        count_in(RedisStore("redis://127.0.0.1:1/0"), monkeypatch)
+        refused, document = asked()
+        assert (refused.status_code, document["status"], refused["Retry-After"]) == (503, 503, "1")
+        assert document["type"].endswith("#temporary-reduced-capacity")
+
+    def test_other_errors_and_other_throttles_are_answered_as_ever(self, enforce: Enforce) -> None:
+        enforce(api={"rate": "9/min"})
+        for (response, document), status in ((asked(), 404), (asked(RuleThrottle, Never), 429)):
+            assert (response.status_code, list(document)) == (status, ["detail"])
