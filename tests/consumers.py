@@ -6,12 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from channels.generic.websocket import (
-    AsyncJsonWebsocketConsumer,
-    AsyncWebsocketConsumer,
-    JsonWebsocketConsumer,
-    WebsocketConsumer,
-)
+from channels.generic.websocket import AsyncWebsocketConsumer, WebsocketConsumer
 from channels.testing import WebsocketCommunicator
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
@@ -37,16 +32,6 @@ class SyncEcho(ThrottledConsumerMixin, WebsocketConsumer):
         self.send(text_data, bytes_data)
 
 
-class AsyncJsonEcho(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
-    throttle_scope = "chat"
-    receive_json = AsyncJsonWebsocketConsumer.send_json
-
-
-class SyncJsonEcho(ThrottledConsumerMixin, JsonWebsocketConsumer):
-    throttle_scope = "chat"
-    receive_json = JsonWebsocketConsumer.send_json
-
-
 class PlainEcho(AsyncWebsocketConsumer):
     receive = AsyncEcho.receive
 
@@ -54,8 +39,6 @@ class PlainEcho(AsyncWebsocketConsumer):
 KINDS = {
     "async": AsyncEcho.as_asgi(),
     "sync": SyncEcho.as_asgi(),
-    "async json": AsyncJsonEcho.as_asgi(),
-    "sync json": SyncJsonEcho.as_asgi(),
     "middleware": ThrottleMiddleware(PlainEcho.as_asgi(), scope="chat"),
 }
 EVERY_KIND = pytest.mark.parametrize("app", KINDS.values(), ids=KINDS.keys())

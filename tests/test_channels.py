@@ -14,15 +14,7 @@ from django.urls import path
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.core import Decision
 from django_throttle.exceptions import InvalidSetting
-from tests.consumers import (
-    KINDS,
-    TWO_SOCKETS,
-    AsyncEcho,
-    PlainEcho,
-    handshake,
-    opened,
-    socket,
-)
+from tests.consumers import KINDS, TWO_SOCKETS, AsyncEcho, PlainEcho, handshake, opened, socket
 from tests.doors import Enforce, enforcer
 
 enforce = pytest.fixture(enforcer)

@@ -214,10 +214,7 @@ def test_a_row_and_its_key_are_what_its_calls_count_under(text: str, row: Group)
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [
-        ("auth.group:6", "auth.group has no row '6'"),
-        ("auth.grup:5", "no model 'auth.grup'; did you mean auth.group?"),
-    ],
+    [("auth.group:6", "auth.group has no row '6'"), ("auth.grup:5", "no model 'auth.grup'; did you mean auth.group?")],
 )
 def test_what_names_nothing_is_refused(text: str, said: str, row: Group) -> None:
     for ask in (typed, lambda value: read_ident(f"api_key:{value}")):

@@ -49,10 +49,7 @@ def test_callers_rules_descriptions_the_admin_and_overrides_have_it() -> None:
     assert not ACME.is_("organisation:other") and not NONE.is_("organisation:")
     named = IdentWho("organisation:acme")
     assert [key for key in KEY_KINDS if named.ident(key) == named.name] == ["organisation"]
-    for key, words in (
-        ("organisation", "each organisation: 5"),
-        ("ip+organisation", "each combination of address"),
-    ):
+    for key, words in (("organisation", "each organisation: 5"), ("ip+organisation", "each combination of address")):
         rule = Rule("api", "5/min", key=key)
         assert check_allowed(rule) is rule and describe(rule).startswith(words)
         with pytest.raises(InvalidRule, match="did you mean 'organisation'"):

@@ -11,9 +11,7 @@ DJANGO_THROTTLE: dict[str, Any] = {
     "REDIS": "default",
     "DATABASE_RULES": False,
     "DEADLINE": 5.0,
-    "RULES": {
-        "deferred": {"rate": "1/h", "algorithm": "leaky_bucket", "action": "defer", "max_queue": 100_000},
-    },
+    "RULES": {"deferred": {"rate": "1/h", "algorithm": "leaky_bucket", "action": "defer", "max_queue": 100_000}},
 }
 RATELIMIT_USE_CACHE = "default"  # django-ratelimit
 RATELIMIT_BACKEND = "redis"  # django-smart-ratelimit

@@ -98,10 +98,7 @@ def draw(setting: Setting, track: Track, title: str, path: Path) -> None:
         figure = Figure(figsize=(5.2, 4.6), layout="constrained")
         figure.suptitle(title)
         rates, factor = figure.subplots(2, sharex=True, height_ratios=(3, 1))
-        for costs, color, label in (
-            (track.attempted, ATTEMPTED, "attempted"),
-            (track.admitted, ACHIEVED, "achieved"),
-        ):
+        for costs, color, label in ((track.attempted, ATTEMPTED, "attempted"), (track.admitted, ACHIEVED, "achieved")):
             rates.plot(range(len(costs) // PER_SECOND), _rates(costs, 1, setting.limit), color=color, label=label)
         rates.axhline(1.0, color=LIMIT, linewidth=0.8, linestyle="--", label="limit")
         rates.set_ylabel("× the limit")
