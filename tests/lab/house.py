@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Return every module of the package but migrations, by its dotted name."""
     trees = {}
     for path in sorted((ROOT / PACKAGE).rglob("*.py")):
         if "migrations" not in path.parts:
@@ -28,7 +26,6 @@ def modules() -> dict[str, ast.Module]:
 
 
 def measure() -> dict[str, int]:
-    """Return the figures of the layout by name."""
     trees = modules()
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (ROOT / PACKAGE).rglob("*.py"))
     with_types = {name: set(_imports(tree)) - {name} for name, tree in trees.items()}
@@ -63,20 +60,16 @@ def _imports(node: ast.AST, *, types: bool = True) -> Iterator[str]:
 
 def in_circles(graph: dict[str, set[str]]) -> set[str]:
     """Return the nodes that can be reached from themselves."""
-    left = dict(graph)
-    circles: set[str] = set()
-    while True:
-        try:
-            TopologicalSorter(left).prepare()
-        except CycleError as error:
-            circle = set(error.args[1])
-            circles |= circle
-            name = "+".join(sorted(circle))  # a single node from here on, so that the next circle is found
-            joined = set().union(*(left.pop(each) for each in circle)) - circle
-            left = {each: {name if to in circle else to for to in others} - {each} for each, others in left.items()}
-            left[name] = joined
-        else:
-            return {part for each in circles for part in each.split("+")}
+
+    def reached(node: str) -> set[str]:
+        found, left = set[str](), [*graph[node]]
+        while left:
+            if (each := left.pop()) not in found:
+                found.add(each)
+                left += graph.get(each, ())
+        return found
+
+    return {node for node in graph if node in reached(node)}
 
 
 def twins(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
@@ -109,7 +102,6 @@ def _length(function: Any) -> int:
 
 
 def main() -> None:
-    """Print the twins and each figure."""
     for module, tree in modules().items():
         for lines, sync, awaited in twins(tree):
             print(f"{lines:4} lines  {module}: {sync}, {awaited}")

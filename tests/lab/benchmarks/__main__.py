@@ -106,7 +106,6 @@ def prepare(server: RedisServer) -> None:
 
 
 def runs(only: str | None) -> Iterator[tuple[str, Place]]:
-    """The groups to measure, each with a place."""
     names, place = TOGETHER.get(only or "", ((only,) if only else tuple(GROUPS), None))
     for name in names:
         for each in (place,) if place else GROUPS[name].places:
@@ -117,7 +116,6 @@ def runs(only: str | None) -> Iterator[tuple[str, Place]]:
 
 
 def measure(server: RedisServer, chosen: list[tuple[str, Place]], scale: Scale) -> list[Row]:
-    """All rows; each table is printed when it is known. The figures asked are those of one core."""
     found: list[Row] = []
     for name, place in chosen:
         with placed(place, server.pid):

@@ -65,7 +65,6 @@ def player(tree: Path, subject: str, url: str) -> Iterator[Callable[[], float]]:
 
 
 def compare(old: Path, url: str, rounds: int, only: str) -> None:
-    """Print each subject's time in both trees, and their ratio."""
     print(f"{'':<44} {'before':>9} {'now':>9} {'ratio':>6} {'quiet':>6}   (µs; all on one core)")
     for subject in filter(lambda name: only in name, SUBJECTS):
         with player(old, subject, url) as theirs, player(ROOT, subject, url) as mine:
@@ -81,7 +80,6 @@ def compare(old: Path, url: str, rounds: int, only: str) -> None:
 
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """A work tree of the commit, for a while."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["git", "worktree", "add", "-q", "--detach", f"{folder}/tree", commit], cwd=ROOT, check=True)
         try:

@@ -36,7 +36,6 @@ CALLS, ROUNDS = 2_000, 20
 
 
 def redis_rows(url: str, rounds: int) -> Iterator[Row]:
-    """Processor time of Redis around a pipelined run."""
     subjects = [Subject(name, "ours", make, tuple(given), 200) for name, (make, *given) in PIPED.items()]
     results = compare(subjects, url, rounds)
     for name, result in results.items():

@@ -25,7 +25,6 @@ AT_ONCE = 20_000  # new idents, so that nobody loses patience
 BOOKS = (3, 100, 1_000)  # rules
 OVERRIDES = 10_000
 WIDE = 400  # calls in flight at once, so that a flood waits for nothing but processors
-BUILT = 20  # times
 MIB = 1 << 20
 
 
@@ -35,7 +34,6 @@ def new(url: str, database: int) -> Play:
 
 
 def known(url: str, database: int, idents: int) -> Play:
-    """Calls of those that ``new`` has counted, in no order."""
     numbers, acquire = random.Random(1), _limiter(url, database).acquire
     return one_by_one(lambda _: acquire(f"fresh:{numbers.randrange(idents)}"))
 
@@ -58,7 +56,6 @@ def overridden(url: str, overrides: int) -> Play:
 
 
 def identity_rows(url: str, rounds: int, share: int) -> Iterator[Row]:
-    """The few are in a database of their own, the many in another."""
     section, counts = "identities, each under five rules", {1: FEW, 0: MANY // share}
     with Redis.from_url(url) as server:
         for database, count in counts.items():
@@ -91,39 +88,9 @@ def rulebook_rows(url: str, rounds: int) -> Iterator[Row]:
             more = results[name].took - bare
             asked = 1.1 if name == names[-1] else None
             yield Row(section, f"{name}: RuleThrottle adds", more, "µs", more / first, names[0], asked)
-    with SPAWN.Pool(1) as pool:
-        whole, snapshot = pool.apply(built, (BOOKS[-1],))
-    yield Row(section, f"{BOOKS[-1]:,} rules: a snapshot is built", snapshot, "ms", asked=50.0)
-    yield Row(section, f"{BOOKS[-1]:,} rules: read from settings, and in force", whole, "ms")
-
-
-def built(rules: int) -> tuple[float, float]:
-    """Milliseconds until the rules of new settings are in force, and those of the snapshot alone; the best."""
-    import django
-
-    django.setup()
-    from django.conf import settings
-    from django.test import override_settings
-
-    from django_throttle import rulebook
-    from tests.lab.benchmarks.views import under
-
-    under(3, rules - 3)
-    found = []
-    for _ in range(BUILT):
-        with override_settings(DJANGO_THROTTLE={**settings.DJANGO_THROTTLE}):  # equal, yet others
-            start = perf_counter()
-            read = rulebook.current().rules
-            whole = perf_counter() - start
-            start = perf_counter()
-            rulebook.Snapshot(read)
-            found.append((whole * 1e3, (perf_counter() - start) * 1e3))
-    assert len(read) == rules
-    return min(whole for whole, _ in found), min(snapshot for _, snapshot in found)
 
 
 def flood_rows(url: str, idents: int) -> Iterator[Row]:
-    """Idents that are new with each call, in one process."""
     section = f"memory of a process, flooded with {idents:,} identities"
     with SPAWN.Pool(1) as pool:
         found = pool.apply(flooded, (url, idents))

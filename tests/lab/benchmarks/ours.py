@@ -1,22 +1,20 @@
-"""Our own subjects, by public names alone, and what they are compared with: a PING and scripts that do nothing."""
+"""Our own subjects, and what they are compared with: a PING and scripts that do nothing."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.conf import settings
 from redis import Redis
 from redis import asyncio as aioredis
 
 from django_throttle.core import Rule
+from django_throttle.core.commands import Decide, rule_set
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.lab.benchmarks.play import IDENTS, IN_FLIGHT, in_flight, one_by_one, piped
 from tests.lab.benchmarks.player import Play
-from tests.servers import RedisServer
 
 EMPTY = "return 1"
 # The first of them is what most sites have: the default algorithm, one rate.
@@ -84,7 +82,6 @@ def ping_piped(url: str) -> Play:
 
 
 def empty(url: str) -> Play:
-    """A script that does nothing, without arguments."""
     script = Redis.from_url(url).register_script(EMPTY)
     return one_by_one(lambda _: script())
 
@@ -109,26 +106,9 @@ def _store(url: str, rules: Sequence[Rule] = ()) -> RedisStore:
     return RedisStore(url, deadline=5, max_connections=IN_FLIGHT, prefix=prefix)
 
 
-def _calls(url: str, rules: tuple[Rule, ...], idents: int = len(IDENTS)) -> list[list[bytes]]:
-    """The script's call for each ident, as a Redis that nobody else asks is sent it."""
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "AGENT": False}  # it has scripts of its own
-    Limiter(rules, _store(url, rules)).acquire(IDENTS[0])  # from here on the other one knows the script
-    with RedisServer() as server:
-        acquire = Limiter(rules, _store(server.url, rules)).acquire
-        acquire(IDENTS[0])
-        watch = Redis.from_url(server.url).connection_pool.get_connection()
-        watch.send_command("MONITOR")
-        watch.read_response()
-        found = []
-        for ident in IDENTS[:idents]:
-            acquire(ident)
-            while not (call := _told(watch.read_response(disable_decoding=True)))[0].startswith(b"EVAL"):
-                pass
-            found.append(call)
-        return found
-
-
-def _told(line: bytes) -> list[bytes]:
-    """The command of a line of MONITOR."""
-    quoted = re.findall(rb'"((?:[^"\\]|\\.)*)"', line)
-    return [one.decode("unicode_escape").encode("latin-1") for one in quoted]
+def _calls(url: str, rules: tuple[Rule, ...], idents: int = len(IDENTS)) -> list[tuple[Any, ...]]:
+    """The script's call for each ident; the server knows the script from here on."""
+    Limiter(rules, _store(url, rules)).acquire(IDENTS[0])
+    store, parts = _store(url, rules), tuple(part for rule in rules for part in rule.parts)
+    commands = (Decide(rule_set(parts).charges((ident,) * len(parts), 1)) for ident in IDENTS[:idents])
+    return [("EVALSHA", *store._redis_command(command).calls[0].by_sha()[1:]) for command in commands]

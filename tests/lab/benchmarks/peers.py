@@ -30,20 +30,13 @@ KEPT = tuple((10, 3600, *kinds) for _, _, *kinds in RULES)
 
 
 def of_limits(url: str, rules: int, *, fresh: bool = False) -> Play:
-    store = storage.storage_from_string(url)
-    asked = [
-        (getattr(strategies, f"{name}RateLimiter")(store), _limit(*rate, at))
-        for at, (*rate, name, _) in enumerate(_rules(rules, fresh))
-    ]
+    asked = _strategies(strategies, storage.storage_from_string(url), _rules(rules, fresh))
     return one_by_one(lambda ident: [limiter.hit(limit, ident) for limiter, limit in asked], fresh=fresh)
 
 
 def of_limits_async(url: str, rules: int) -> Play:
     store = storage.storage_from_string(f"async+{url}", implementation="redispy")
-    asked = [
-        (getattr(aio.strategies, f"{name}RateLimiter")(store), _limit(*rate, at))
-        for at, (*rate, name, _) in enumerate(RULES[:rules])
-    ]
+    asked = _strategies(aio.strategies, store, RULES[:rules])
 
     async def call(ident: str) -> None:
         for limiter, limit in asked:
@@ -52,19 +45,34 @@ def of_limits_async(url: str, rules: int) -> Play:
     return in_flight(call)
 
 
+def _strategies(kinds: Any, store: Any, rules: tuple[Any, ...]) -> list[tuple[Any, limits.RateLimitItem]]:
+    return [
+        (getattr(kinds, f"{name}RateLimiter")(store), limits.RateLimitItemPerSecond(*rate, namespace=f"bench{at}"))
+        for at, (*rate, name, _) in enumerate(rules)
+    ]
+
+
 def of_throttled(url: str, rules: int, *, fresh: bool = False) -> Play:
     asked = _throttles(Throttled, RedisStore(server=url), _rules(rules, fresh))
-    return one_by_one(lambda ident: [one.limit(ident) for one in asked], fresh=fresh)
+    return one_by_one(lambda ident: [throttle.limit(ident) for throttle in asked], fresh=fresh)
 
 
 def of_throttled_async(url: str, rules: int) -> Play:
     asked = _throttles(async_throttled.Throttled, async_throttled.RedisStore(server=url), RULES[:rules])
 
     async def call(ident: str) -> None:
-        for one in asked:
-            await one.limit(ident)
+        for throttle in asked:
+            await throttle.limit(ident)
 
     return in_flight(call)
+
+
+def _throttles(kind: Any, store: Any, rules: tuple[Any, ...]) -> list[Any]:
+    quotas = [rate_limiter.per_duration(timedelta(seconds=window), limit) for limit, window, *_ in rules]
+    return [
+        kind(using=name, quota=quota, store=store, key_prefix=f"bench{at}")
+        for at, (quota, (*_, name)) in enumerate(zip(quotas, rules, strict=True))
+    ]
 
 
 def of_django_ratelimit(url: str, rules: int, *, fresh: bool = False) -> Play:
@@ -73,7 +81,8 @@ def of_django_ratelimit(url: str, rules: int, *, fresh: bool = False) -> Play:
     def call(ident: str) -> None:
         request = SimpleNamespace(ident=ident)
         for at, (limit, window, *_) in enumerate(_rules(rules, fresh)):
-            is_ratelimited(request, f"bench{at}", key=_ident, rate=f"{limit}/{window}s", increment=True)
+            options = {"rate": f"{limit}/{window}s", "increment": True}
+            is_ratelimited(request, f"bench{at}", key=lambda _, asked: asked.ident, **options)
 
     return one_by_one(call, fresh=fresh)
 
@@ -94,30 +103,9 @@ def of_drf(url: str, rules: int, *, fresh: bool = False) -> Play:
 
 
 def kept_by(url: str, peer: str, rules: int) -> Play:
-    """Idents never seen before, for what each takes in memory."""
-    makers = {one.__name__: one for one in (of_limits, of_throttled, of_django_ratelimit, of_drf)}
-    return makers[peer](url, rules, fresh=True)
-
-
-def _limit(limit: int, window: int, at: int) -> limits.RateLimitItem:
-    return limits.RateLimitItemPerSecond(limit, window, namespace=f"bench{at}")
+    play: Play = globals()[peer](url, rules, fresh=True)
+    return play
 
 
 def _rules(number: int, fresh: bool) -> tuple[Any, ...]:
     return (KEPT if fresh else RULES)[:number]
-
-
-def _throttles(kind: Any, store: Any, rules: tuple[Any, ...]) -> list[Any]:
-    return [
-        kind(
-            using=name,
-            quota=rate_limiter.per_duration(timedelta(seconds=window), limit),
-            store=store,
-            key_prefix=f"bench{at}",
-        )
-        for at, (limit, window, _, name) in enumerate(rules)
-    ]
-
-
-def _ident(group: str, request: Any) -> str:
-    return str(request.ident)

@@ -42,7 +42,6 @@ def placed(place: Place, server: int) -> Iterator[None]:
 
 
 def join(pid: int) -> None:
-    """Have another process run as this one does."""
     if CAN_PIN:
         _put(pid, frozenset(os.sched_getaffinity(0)), first=is_first())
 
@@ -59,7 +58,6 @@ def at_large() -> Iterator[None]:
 
 
 def is_first() -> bool:
-    """Whether this process goes before all others on its core: so it may be disturbed by other work the least."""
     return CAN_PIN and os.sched_getscheduler(0) == os.SCHED_RR
 
 

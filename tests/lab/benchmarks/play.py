@@ -18,7 +18,6 @@ IDENTS = [f"user:{number}" for number in range(100)]
 
 
 def one_by_one(call: Callable[[str], object], *, fresh: bool = False) -> Play:
-    """Synchronous calls; under idents never seen before where ``fresh``."""
     numbers = count()
 
     def play(calls: int) -> None:
@@ -47,7 +46,6 @@ def in_flight(call: Callable[[str], Awaitable[Any]], *, fresh: bool = False, wid
 
 
 def in_turn(call: Callable[[str], Awaitable[Any]]) -> Play:
-    """One coroutine on a loop, call after call."""
     loop = asyncio.new_event_loop()
 
     async def play(calls: int) -> None:

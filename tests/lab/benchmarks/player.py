@@ -63,7 +63,6 @@ class Player:
         placement.join(self.pid)
 
     def play(self, server: Redis) -> None:
-        """One round, after a block that warms up."""
         self.tell(self.subject.calls)
         before = redis_seconds(server)
         took = self.tell(self.subject.calls, BLOCKS)
@@ -89,7 +88,6 @@ class Player:
 
 
 def compare(subjects: Sequence[Subject], url: str, rounds: int) -> dict[str, Result]:
-    """Let the subjects take turns; the best of each by name."""
     with company(subjects, url) as players, Redis.from_url(url) as server:
         for _ in range(rounds):
             for player in players:
@@ -99,7 +97,6 @@ def compare(subjects: Sequence[Subject], url: str, rounds: int) -> dict[str, Res
 
 @contextmanager
 def company(subjects: Sequence[Subject], url: str) -> Iterator[list[Player]]:
-    """A ready player for each subject."""
     players = [Player(subject, url) for subject in subjects]
     try:
         for player in players:
@@ -111,7 +108,6 @@ def company(subjects: Sequence[Subject], url: str) -> Iterator[list[Player]]:
 
 
 def redis_seconds(server: Redis) -> float:
-    """Processor time that the server's main thread has used."""
     used = server.info("cpu")
     return float(used["used_cpu_user_main_thread"] + used["used_cpu_sys_main_thread"])
 

@@ -40,7 +40,6 @@ def rows(url: str, rounds: int) -> Iterator[Row]:
 
 
 def _play(limiter: Limiter, calls: int) -> float:
-    """Seconds a call."""
     began = time.perf_counter()
     for _ in range(calls):
         limiter.acquire("everyone")

@@ -97,7 +97,6 @@ def fill(store: RedisStore, client: Redis, refusing: int) -> None:
 
 
 def redis_mib(url: str, refusing: int) -> float:
-    """What Redis uses for all of it where so many rules refuse."""
     with Redis.from_url(url) as client:
         client.flushall()
         before = client.info("memory")["used_memory"]

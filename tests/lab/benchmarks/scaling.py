@@ -142,6 +142,5 @@ def of_masters(masters: int, calls: int) -> Shared:
 
 
 def _processor_seconds(pid: int) -> float:
-    """What a process has used of processors."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / sysconf("SC_CLK_TCK")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
@@ -68,7 +68,6 @@ def under(kind: str) -> None:
 
 
 def consumer(kind: str) -> Any:
-    """The application of this kind."""
     return (Plain if kind == "plain" else Guarded).as_asgi()
 
 
@@ -86,13 +85,11 @@ class Visitor:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Be accepted."""
         self._inbox.put_nowait({"type": "websocket.connect"})
         self._task = asyncio.ensure_future(self._app(self._scope, self._inbox.get, self._outbox.put))
         assert (await self._outbox.get())["type"] == "websocket.accept"
 
     async def say(self, text: str) -> None:
-        """Send a message and wait for its answer."""
         self._inbox.put_nowait({"type": "websocket.receive", "text": text})
         assert (await self._outbox.get())["text"] == text
 
@@ -103,7 +100,6 @@ class Visitor:
 
 
 def resident_bytes() -> int:
-    """What this process has in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -123,7 +119,6 @@ def handshakes(url: str, kind: str) -> Play:
 
 
 def messages(url: str, kind: str) -> Play:
-    """Messages through one socket, each answered before the next."""
     under(kind)
     loop = asyncio.new_event_loop()
     visitor = Visitor(consumer(kind), 1)
@@ -197,15 +192,6 @@ class Holder:
         self._end.close()
 
 
-class Held(NamedTuple):
-    """Bytes a socket, here and in Redis; commands a second with those that scripts give, and scripts a second."""
-
-    here: float
-    redis: float
-    commands: float
-    scripts: float
-
-
 def rows(url: str, rounds: int) -> Iterator[Row]:
     yield from _handshakes(url, rounds)
     yield from _messages(url, rounds)
@@ -235,28 +221,23 @@ def _messages(url: str, rounds: int) -> Iterator[Row]:
 
 
 def silent_rows(url: str, seconds: int) -> Iterator[Row]:
-    plain, few, many = (held(url, *which, seconds) for which in (("plain", MANY), ("cap", FEW), ("cap", MANY)))
-    yield Row(SECTION, f"{MANY:,} silent sockets: Python, without the mixin", plain.here / 1000, "kB")
-    yield Row(SECTION, f"{MANY:,} silent sockets: Python, the mixin adds", (many.here - plain.here) / 1000, "kB")
-    yield Row(SECTION, f"{MANY:,} silent sockets: Redis, for each", many.redis, "B")
-    yield Row(SECTION, f"{FEW:,} silent sockets: Redis commands", few.commands, "/s")
-    ratio = many.commands / few.commands
-    yield Row(SECTION, f"{MANY:,} silent sockets: Redis commands", many.commands, "/s", ratio, f"{FEW:,}", 1.1)
-    ratio = many.scripts / few.scripts
-    yield Row(SECTION, f"{MANY:,} silent sockets: scripts sent", many.scripts, "/s", ratio, f"{FEW:,}", 1.1)
-
-
-def held(url: str, kind: str, count: int, seconds: int) -> Held:
-    """What so many silent sockets take; commands are counted for so many seconds."""
-    with Redis.from_url(url) as server:
-        server.flushdb()
-        before = server.info("memory")["used_memory"]
-        with Holder(kind, count) as holder:
-            here = holder.opened()
-            taken = (server.info("memory")["used_memory"] - before) / count
-            commands, scripts = commands_a_second(server, seconds)
-        server.flushdb()
-    return Held(here, taken, commands, scripts)
+    found = []
+    for kind, count in (("plain", MANY), ("cap", FEW), ("cap", MANY)):
+        with Redis.from_url(url) as server:
+            server.flushdb()
+            before = server.info("memory")["used_memory"]
+            with Holder(kind, count) as holder:
+                here, taken = holder.opened(), (server.info("memory")["used_memory"] - before) / count
+                found.append((here / 1000, taken, *commands_a_second(server, seconds)))
+            server.flushdb()
+    (plain, *_), (*_, few, few_scripts), (here, there, commands, scripts) = found
+    silent, beside = f"{MANY:,} silent sockets", f"{FEW:,}"
+    yield Row(SECTION, f"{silent}: Python, without the mixin", plain, "kB")
+    yield Row(SECTION, f"{silent}: Python, the mixin adds", here - plain, "kB")
+    yield Row(SECTION, f"{silent}: Redis, for each", there, "B")
+    yield Row(SECTION, f"{FEW:,} silent sockets: Redis commands", few, "/s")
+    yield Row(SECTION, f"{silent}: Redis commands", commands, "/s", commands / few, beside, 1.1)
+    yield Row(SECTION, f"{silent}: scripts sent", scripts, "/s", scripts / few_scripts, beside, 1.1)
 
 
 def commands_a_second(server: Redis, seconds: float) -> tuple[float, float]:

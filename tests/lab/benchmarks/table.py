@@ -40,7 +40,6 @@ class Row(NamedTuple):
 
 
 def show(rows: Sequence[Row]) -> str:
-    """The table, a section after the other."""
     lines: list[str] = []
     for at, row in enumerate(rows):
         if at == 0 or rows[at - 1].section != row.section:
@@ -59,12 +58,10 @@ def write(rows: Sequence[Row], circumstances: dict[str, Any], path: Path) -> Non
 
 
 def as_json(row: Row) -> dict[str, Any]:
-    """A row as JSON has it."""
     return {**row._asdict(), "verdict": row.verdict}
 
 
 def circumstances(server: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Where and how it was measured."""
     return {
         "redis": server["redis_version"],
         "python": platform.python_version(),

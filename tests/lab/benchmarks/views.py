@@ -121,8 +121,6 @@ def through_middleware(url: str, throttle: str, rules: int = 1) -> Play:
 
 
 def through_middleware_async(url: str, throttle: str, rules: int = 1) -> Play:
-    """The same on an event loop, with a view that is a coroutine."""
-
     async def nothing(request: HttpRequest) -> HttpResponse:
         return HttpResponse()
 
@@ -163,7 +161,6 @@ def _handled_by(throttle: str, rules: int, served: Callable[..., Any]) -> None:
 
 
 def _by(pristine: Any) -> Callable[[str], Any]:
-    """A request of the user of this name."""
     users = {}
 
     def request(ident: str) -> Any:

@@ -47,13 +47,7 @@ class Breach(NamedTuple):
 
 
 def check(history: History, limits: Mapping[str, Limit]) -> list[Breach]:
-    """All that does not hold."""
-    found = [
-        *late(history),
-        *unanswered(history),
-        *deaf(history),
-        *(Breach(f"without a TTL: {key}") for key in history.immortal),
-    ]
+    found = [*late(history), *unanswered(history), *(Breach(f"without a TTL: {key}") for key in history.immortal)]
     found += [Breach(text) for text in history.odd]
     for limit in limits.values():
         for each in CHECKS[limit.kind]:
@@ -87,21 +81,7 @@ def in_time(history: History, one: Operation, began: float, took: float) -> floa
     return slack(bound)
 
 
-def deaf(history: History) -> Iterator[Breach]:
-    """Processes in which an edit was not in force in time, with all faults over.
-
-    The last edit has a second. The one before it may find breakers open, of the process or of the operator.
-    """
-    for one in history.heard:
-        took = one.at - one.edit.end
-        allowed = IN_FORCE if one.edit == history.heard[-1].edit else QUIET
-        if took > allowed:
-            late = f"only after {took:.3f} s" if took < inf else f"{one.limit} is"
-            yield Breach(f"process {one.process}: {one.edit.limit} is not in force after {allowed:g} s, {late}")
-
-
 def unanswered(history: History) -> Iterator[Breach]:
-    """Calls of processes that lived to the end, and never returned."""
     if hung := [one for one in history.operations if one.returned == inf and one.process not in history.killed]:
         yield Breach(f"{len(hung)} calls have not been answered", hung)
 
@@ -167,7 +147,6 @@ def dampers(history: History, limit: Limit) -> Iterator[Breach]:
 
 
 def settled(history: History, limit: Limit) -> list[Operation]:
-    """What passed when everybody knew what all had attempted."""
     before = DAMPED + 2 * REPORTED
     admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
     return [one for one in admitted if is_undisturbed(history, one.invoked - before, one.returned)]
@@ -214,7 +193,6 @@ def tally(history: History, limit: Limit) -> Iterator[Breach]:
 
 
 def is_unknown(one: Operation) -> bool:
-    """Whether the server was asked, and may have counted the call though it did not answer."""
     return one.asked and (one.alone or one.outcome == "unknown")
 
 
@@ -323,7 +301,6 @@ def too_many(
 
 
 def by_process(history: History, limit: Limit) -> Iterator[list[Operation]]:
-    """What each process admitted."""
     admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
     for process in sorted({one.process for one in admitted}):
         yield [one for one in admitted if one.process == process]

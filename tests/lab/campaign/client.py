@@ -1,8 +1,8 @@
 """A client process: threads, and tasks of one event loop, that call and write down what they are told.
 
 Started as ``python -m tests.lab.campaign.client '{"url": …}'``. It says "ready"; of the lines that it is sent, "go"
-starts its lanes, "rest" ends them and is answered with the slots that it holds, "await 20 5.0" with the moment from
-which the edited limit is 20, "measure" with what has grown, "end" gives everything back.
+starts its lanes, "rest" ends them and is answered with the slots that it holds, "measure" with what has grown, "end"
+gives everything back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from django_throttle.stores import get_store  # noqa: E402
 
 NUMBERS = count()
 SAMPLE_SECONDS = 0.02
-LOOK_SECONDS = 0.01
 REST_SECONDS = 20.0  # until all calls have ended that were under way
 LINES = Path(GIVEN["folder"]) / f"lines-{GIVEN['process']}.txt"
 
@@ -55,8 +54,6 @@ def queued() -> float:
 
 
 class Client:
-    """All lanes of this process."""
-
     def __init__(self) -> None:
         written = Path(GIVEN["folder"]) / f"client-{GIVEN['process']}.log"
         self.recorder = Recorder(written if GIVEN["records"] else Path(os.devnull))
@@ -66,7 +63,6 @@ class Client:
         self.lanes = [Lane(self, number) for number in range(THREADS + TASKS)]
 
     def work(self) -> None:
-        """Until it is told to rest."""
         with ThreadPoolExecutor(THREADS + 1) as threads:
             runs = [threads.submit(lane.run) for lane in self.lanes[:THREADS]]
             runs.append(threads.submit(asyncio.run, self._tasks()))
@@ -102,17 +98,6 @@ def grown() -> dict[str, Any]:
         "lines": LINES.read_text().count("\n"),
         "rule": str(door.rate if door else None),
     }
-
-
-def in_force(limit: int, seconds: float) -> tuple[float | None, int | None]:
-    """When this limit of the door was in force, None if not within so many seconds; and the one that is."""
-    until = time.monotonic() + seconds
-    while True:
-        door, now = rulebook.current().by_name("door"), time.monotonic()
-        found = door.plan.limit if door else None
-        if found == limit or now > until:
-            return (now if found == limit else None), found
-        time.sleep(LOOK_SECONDS)
 
 
 class Lane:
@@ -205,8 +190,6 @@ def main() -> None:
                     client.recorder.write(ODD, f"calls that have not ended {REST_SECONDS:g} s after the last one began")
                 agent.ensure(get_store(), rules=True)  # it may have had no call of the door yet
                 print(json.dumps(client.held()), flush=True)
-            case ["await", limit, seconds]:
-                print(json.dumps(in_force(int(limit), float(seconds))), flush=True)
             case ["measure"]:
                 print(json.dumps(grown()), flush=True)
             case ["end"]:

@@ -13,7 +13,6 @@ from tests.lab.campaign.limits import LIMITS, SETTINGS
 
 
 def configure(given: Mapping[str, Any]) -> None:
-    """Configure Django for the servers and the database of a round; the door's rule of settings is the largest."""
     address = given["database"]
     file = {"ENGINE": "django.db.backends.sqlite3", "NAME": address}  # readers wait for whoever writes
     settings.configure(

@@ -18,7 +18,6 @@ class SQLiteFile:
         self.address = str(path)
 
     def lock(self) -> None:
-        """Whoever reads or writes has to wait, until ``free``."""
         self._other = sqlite3.connect(self.address, isolation_level=None)
         self._other.execute("BEGIN EXCLUSIVE")
 
@@ -26,11 +25,9 @@ class SQLiteFile:
         self._other.close()
 
     def lose(self) -> None:
-        """It is not there, until ``find``: whoever connects makes an empty one."""
         self._away = Path(self.address).rename(Path(self.address).with_name("away"))
 
     def find(self) -> None:
-        """It is the same as before."""
         self._away.rename(self.address)
 
 
@@ -42,18 +39,15 @@ class Server:
         self.address = self._server.url
 
     def lock(self) -> None:
-        """The server hangs, until ``free``."""
         self._server.pause()
 
     def free(self) -> None:
         self._server.resume()
 
     def lose(self) -> None:
-        """It is killed, until ``find``."""
         self._server.kill()
 
     def find(self) -> None:
-        """It has what was committed."""
         self._server.start()
 
 

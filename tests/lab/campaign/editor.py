@@ -28,7 +28,6 @@ from tests.lab.campaign.limits import LIMITS, rate_of  # noqa: E402
 
 
 def change(limit: int) -> None:
-    """Write the rule, once the database takes it."""
     given = {**LIMITS["door"].rule.as_options(), "rate": rate_of(limit)}
     while True:
         try:

@@ -66,7 +66,6 @@ class Fault(NamedTuple):
     process: int | None = None
 
     def later(self, seconds: float) -> Fault:
-        """The same by another clock."""
         return self._replace(begin=self.begin + seconds, end=self.end + seconds)
 
 
@@ -78,21 +77,7 @@ class Edit(NamedTuple):
     end: float
 
     def later(self, seconds: float) -> Edit:
-        """The same by another clock."""
         return self._replace(begin=self.begin + seconds, end=self.end + seconds)
-
-
-class Heard(NamedTuple):
-    """When an edit was in force in a process that was at rest, inf if never; and the limit that it then had."""
-
-    process: int
-    edit: Edit
-    at: float
-    limit: int | None
-
-    def later(self, seconds: float) -> Heard:
-        """The same by another clock."""
-        return self._replace(edit=self.edit.later(seconds), at=self.at + seconds)
 
 
 @dataclass
@@ -102,7 +87,7 @@ class History:
     ``processes`` is how many shared the limits by their settings, ``killed`` when each dead one was still alive.
     ``counted`` is what the server has counted of a limit, ``held`` the slots it counts and those truly held,
     ``immortal`` its keys without a TTL. ``odd`` is what clients did not expect. ``server`` is which it was, ``log``
-    what it says of failovers. ``edits`` are those of the door's rule, ``heard`` when the last ones were in force.
+    what it says of failovers. ``edits`` are those of the door's rule.
     """
 
     operations: list[Operation]
@@ -116,14 +101,12 @@ class History:
     server: str = ""
     log: Sequence[str] = ()
     edits: Sequence[Edit] = ()
-    heard: Sequence[Heard] = ()
 
     def of(self, limit: str) -> list[Operation]:
         return [one for one in self.operations if one.limit == limit]
 
     @cached_property
     def alone(self) -> list[Operation]:
-        """What processes decided without the server."""
         return [one for one in self.operations if one.alone]
 
     def losses(self, begin: float, end: float) -> int:
@@ -131,7 +114,6 @@ class History:
         return sum(fault.losses for fault in self.faults if fault.begin < end and fault.end > begin)
 
     def played(self, begin: float, end: float, *names: str) -> list[Fault]:
-        """The faults of these names, or all, in a span."""
         return [
             fault
             for fault in self.faults

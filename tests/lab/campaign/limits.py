@@ -21,7 +21,6 @@ SETTINGS = {
 
 
 def rate_of(limit: int) -> str:
-    """So many in the usual window."""
     return f"{limit}/{WINDOW}s"
 
 

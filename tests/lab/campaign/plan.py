@@ -28,38 +28,19 @@ FAVOURED = 0.3
 
 # What may happen to each kind of server: name, least and most seconds.
 PROXIED = (
-    ("delay", 0.3, 2.0),
-    ("swallow_reply", 0.1, 1.0),
-    ("swallow_and_close", 0.1, 1.0),
-    ("reset", 0.1, 1.0),
-    ("refuse", 0.1, 2.5),
-    ("trickle", 0.1, 1.0),
-    ("dead", 0.1, 2.5),
-    ("stop", 0.2, 2.5),
-    ("kill", 0.1, 1.5),
-    ("old copy", 0.1, 0.5),
-    ("clock", 0.0, 0.2),
-    ("full", 0.3, 2.0),
-    ("evict", 0.3, 2.0),
-)
+    ("delay", 0.3, 2.0), ("swallow_reply", 0.1, 1.0), ("swallow_and_close", 0.1, 1.0), ("reset", 0.1, 1.0),
+    ("refuse", 0.1, 2.5), ("trickle", 0.1, 1.0), ("dead", 0.1, 2.5), ("stop", 0.2, 2.5), ("kill", 0.1, 1.5),
+    ("old copy", 0.1, 0.5), ("clock", 0.0, 0.2), ("full", 0.3, 2.0), ("evict", 0.3, 2.0),
+)  # fmt: skip
 WATCHED = (
-    ("stop primary", 0.5, 4.0),
-    ("kill primary", 0.1, 1.0),
-    ("stop sentinel", 0.5, 3.0),
-    ("kill sentinel", 0.1, 1.0),
-)
+    ("stop primary", 0.5, 4.0), ("kill primary", 0.1, 1.0), ("stop sentinel", 0.5, 3.0), ("kill sentinel", 0.1, 1.0),
+)  # fmt: skip
 SHARDED = (("stop node", 0.5, 4.0), ("kill node", 0.1, 1.0), ("evict", 0.3, 2.0))
 CLIENTS = (
-    ("stop client", 0.1, 1.0),
-    ("silence client", 5.5, 7.0),
-    ("kill client", 0.1, 1.0),
-    ("starve", 0.5, 2.0),
-    ("client clock", 0.0, 0.1),
-    ("lock database", 0.5, 2.5),
-    ("lose database", 0.5, 2.5),
-    ("start without database", 0.5, 1.5),
-    ("start as database is lost", 0.5, 1.5),
-)
+    ("stop client", 0.1, 1.0), ("silence client", 5.5, 7.0), ("kill client", 0.1, 1.0), ("starve", 0.5, 2.0),
+    ("client clock", 0.0, 0.1), ("lock database", 0.5, 2.5), ("lose database", 0.5, 2.5),
+    ("start without database", 0.5, 1.5), ("start as database is lost", 0.5, 1.5),
+)  # fmt: skip
 OLDEST_COPY = 5.0  # seconds
 FAULTS = {"Redis": PROXIED, "Valkey": PROXIED, "Sentinel": WATCHED, "Cluster": SHARDED}
 DEALT = 2  # kinds of faults that a round plays for certain
@@ -91,8 +72,6 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Round:
-    """One round of a seed."""
-
     seed: int
     number: int
 
@@ -110,7 +89,6 @@ class Round:
 
     @property
     def seconds(self) -> float:
-        """How long clients call."""
         return CALM_FROM + CALM_SECONDS if self.is_calm else LOAD_SECONDS
 
     def faults(self) -> tuple[list[Step], list[Step]]:
@@ -158,7 +136,6 @@ class Round:
         return [shuffled[(turn * DEALT + place) % len(kinds)] for place in range(DEALT)]
 
     def calls(self, process: int, lane: int) -> Iterator[Call]:
-        """What a thread or task does, without end."""
         chance = self._chance(f"{process}/{lane}")
         names, weights = list(LIMITS), [limit.weight for limit in LIMITS.values()]
         done, favourite = 0, names[0]

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
-from math import inf
 from pathlib import Path
 from select import select
 from typing import Any
@@ -26,9 +25,9 @@ from tests.conftest import immortal_keys
 from tests.lab.campaign.checks import QUIET, surely_counted
 from tests.lab.campaign.configured import configure
 from tests.lab.campaign.database import database
-from tests.lab.campaign.history import RECOVERY, Edit, Fault, Heard, History, read
+from tests.lab.campaign.history import RECOVERY, Edit, Fault, History, read
 from tests.lab.campaign.limits import LIMITS, SETTINGS
-from tests.lab.campaign.plan import EDITED, PROCESSES, STEPS, Round, Step
+from tests.lab.campaign.plan import PROCESSES, STEPS, Round, Step
 from tests.lab.campaign.stage import SPLIT_SECONDS, Stage, stage
 from tests.servers import slack
 from tests.steps import Clock
@@ -84,7 +83,6 @@ class Editor:
         self.edits = [Edit(int(given["limit"]), 0.0, 0.0)]
 
     def write(self, limit: int) -> None:
-        """Returns once it is committed."""
         begin = time.monotonic()
         self._process.tell(str(limit))
         self._process.hear("written")
@@ -93,7 +91,6 @@ class Editor:
 
 @contextmanager
 def between(begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
-    """Inside the block it has begun; it ends in any case."""
     begin()
     try:
         yield
@@ -139,7 +136,6 @@ class Crowd:
         self._follow(place)
 
     def _follow(self, place: int) -> None:
-        """Another process takes the place of one that was killed."""
         self.alive[place] = self._start(self._next)
         self._next += 1
         self.alive[place].hear("ready")
@@ -150,7 +146,6 @@ class Crowd:
         self.alive[step.choice % PROCESSES].clock.step(STEPS[step.choice % len(STEPS)])
 
     def starve(self, step: Step) -> None:
-        """Others want the processor, twice as many as there are."""
         with ExitStack() as stack:
             for _ in range(2 * (os.cpu_count() or 1)):
                 busy = subprocess.Popen([sys.executable, "-c", BUSY, str(step.seconds)], start_new_session=True)
@@ -159,7 +154,6 @@ class Crowd:
             time.sleep(step.seconds)
 
     def lock_database(self, step: Step) -> None:
-        """Whoever reads the rules has to wait."""
         with between(self._database.lock, self._database.free):
             self._start_meanwhile(step)
 
@@ -177,7 +171,6 @@ class Crowd:
         time.sleep(step.seconds)
 
     def rest(self) -> dict[str, int]:
-        """All stop calling; the slots that they hold."""
         for one in self.alive:
             one.tell("rest")
         held = dict.fromkeys(LIMITS, 0)
@@ -186,25 +179,7 @@ class Crowd:
                 held[name] += number
         return held
 
-    def hear(self, limit: int, seconds: float) -> list[Heard]:
-        """Edit the door's limit; when it was in force in each process, if within so many seconds."""
-        for one in self.alive:
-            one.tell(f"await {limit} {seconds}")
-        self.editor.write(limit)
-        edit, found = self.editor.edits[-1], []
-        for one in self.alive:
-            at, said = json.loads(one.hear())
-            found.append(Heard(one.number, edit, inf if at is None else at, said))
-        return found
-
-    def hear_twice(self) -> list[Heard]:
-        """The same with two edits: the first shows that all are in touch again, the second how long one takes."""
-        last = self.editor.edits[-1].limit
-        first, second = (limit for limit in EDITED if limit != last)
-        return [*self.hear(first, QUIET), *self.hear(second, QUIET)]
-
     def grown(self) -> list[dict[str, Any]]:
-        """What each process says of its memory, threads and files."""
         for one in self.alive:
             one.tell("measure")
         return [json.loads(one.hear()) for one in self.alive]
@@ -222,7 +197,6 @@ class Crowd:
 
 
 def play(this: Round) -> History:
-    """Play it and gather what happened."""
     with stage(this.server) as servers, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="throttle-campaign-")))
         configured()
@@ -240,9 +214,7 @@ def play(this: Round) -> History:
         history = History(operations, faults, PROCESSES, killed, held=held, server=server)
         history.counted = _counted(servers, history)
         history.log = servers.log()
-        heard = crowd.hear_twice()
         history.edits = [edit.later(-begin) for edit in crowd.editor.edits]
-        history.heard = [one.later(-begin) for one in heard]
         crowd.end()
         freed = slots(servers, dict.fromkeys(held, 0))
         history.immortal = [key for server in servers.servers() for key in immortal_keys(server)]
@@ -340,5 +312,4 @@ def _counted(servers: Stage, history: History) -> dict[str, int]:
 
 @cache
 def configured() -> None:
-    """Django's settings, for this process' own questions."""
     configure({"url": None, "database": ":memory:", "agent": False})

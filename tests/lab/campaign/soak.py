@@ -30,8 +30,6 @@ LINES = 40  # of the log of a process in one turn: a line when an outage begins,
 
 
 class Turn(NamedTuple):
-    """What was found when all rested: of the server, and of each process."""
-
     server: dict[str, int]
     processes: list[dict[str, Any]]
 
@@ -76,12 +74,10 @@ def soak(servers: Stage, stack: ExitStack, seed: int, until: float) -> list[Turn
 
 
 def limit_of(turn: int) -> int:
-    """What the door's limit is edited to at the end of a turn."""
     return EDITED[turn % len(EDITED)]
 
 
 def rested(servers: Stage, crowd: Crowd) -> Turn:
-    """What is left when all rest and windows are over."""
     held = slots(servers, crowd.rest())
     time.sleep(2 * WINDOW)
     (server,) = servers.servers()
@@ -97,7 +93,6 @@ def rested(servers: Stage, crowd: Crowd) -> Turn:
 
 
 def steady(client: Any) -> bool:
-    """Whether no key has run out for a second."""
     before = client.dbsize()
     time.sleep(1.0)
     return bool(client.dbsize() == before)

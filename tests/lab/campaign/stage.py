@@ -39,7 +39,6 @@ class Stage:
         return version_of(self.servers()[0].binary)
 
     def play(self, step: Step) -> list[Fault]:
-        """Do it, until it is over; returns what it may have lost."""
         begin = time.monotonic()
         losses, slots_lost, more = getattr(self, "do_" + step.name.replace(" ", "_"))(step)
         return [Fault(begin, time.monotonic() + more, step.name, losses, slots_lost)]
@@ -52,7 +51,6 @@ class Stage:
         """Wait until all of them are there again."""
 
     def log(self) -> list[str]:
-        """What the servers say of who took over from whom."""
         return []
 
     def failovers(self) -> list[tuple[float, float]]:
@@ -68,8 +66,6 @@ class Stage:
 
 
 class Single(Stage):
-    """One server whose clock can be set, behind a proxy."""
-
     def __init__(self, stack: ExitStack) -> None:
         super().__init__(stack)
         self.server = stack.enter_context(SteppingServer())
@@ -116,7 +112,6 @@ class Single(Stage):
         return 1, int(seconds > EXPIRED), 0.0
 
     def do_full(self, step: Step) -> tuple[int, int, float]:
-        """There is no memory for anything new, and nothing may go."""
         with full(self.server, "noeviction"):
             time.sleep(step.seconds)
         return 0, 0, 0.0
@@ -245,20 +240,17 @@ def _spans(servers: Iterable[RedisServer], begins: str, ends: str) -> list[tuple
 
 
 def _said(server: RedisServer, *words: str) -> list[str]:
-    """The lines of a server's log that have one of these words."""
     lines = (server.folder / "log").read_text(errors="replace").splitlines()
     return [line for line in lines if any(word in line for word in words)]
 
 
 def _moment(line: str) -> float:
-    """The time of day of a line of a server's log."""
     _, day, month, year, clock, *_ = line.split()
     return datetime.strptime(f"{day} {month} {year} {clock}", "%d %b %Y %H:%M:%S.%f").astimezone().timestamp()
 
 
 @contextmanager
 def full(server: RedisServer, policy: str) -> Iterator[Redis]:
-    """No more memory than it uses now, and some."""
     with server.client() as client:
         used = int(client.info("memory")["used_memory"])
         client.config_set("maxmemory-policy", policy)

@@ -34,8 +34,6 @@ AWAY = 1.0  # seconds for which no worker runs
 
 
 class Run:
-    """One run: the calls, and what has become of them."""
-
     def __init__(self, folder: Path, redis: str, given: argparse.Namespace) -> None:
         self.folder, self.given = folder, given
         self.ran = folder / "ran"
@@ -81,7 +79,6 @@ class Run:
         return started
 
     def warm_up(self, worker: subprocess.Popen[bytes]) -> None:
-        """Wait until it runs what is enqueued."""
         from tests.lab.deferring import site
 
         site.celery_work.delay("-1") if self.given.queue == "celery" else site.work.enqueue("-1")

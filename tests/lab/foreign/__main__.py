@@ -45,7 +45,6 @@ def row(found: Comparison) -> tuple[str, ...]:
 
 
 def page(comparisons: list[Comparison]) -> str:
-    """The table of docs/reference/compatibility.rst about these suites."""
     lines = [
         f"   {' ' if number else '*'} - {cell}"
         for cells in (HEAD, *map(row, comparisons))

@@ -67,7 +67,6 @@ class Comparison:
         return Counter(self.throttled.outcomes.values())
 
     def differences(self) -> str:
-        """What has changed, and what the run with us printed about it."""
         lines = [f"{name}: {plain} -> {throttled}" for name, (plain, throttled) in sorted(self.changed.items())]
         return "\n".join([f"{len(lines)} results change:", *lines, "", self.again.printed])
 

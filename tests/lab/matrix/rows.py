@@ -31,8 +31,6 @@ LEFT_OUT = ("tests/test_house.py", "tests/test_wheel.py")  # these read files of
 
 
 class Row(NamedTuple):
-    """What a row of tox runs on; the suite starts both."""
-
     database: str
     server: str
 
@@ -73,7 +71,6 @@ def _bundled(package: str, pattern: str) -> str | None:
 
 
 def version_of(command: str | None) -> str:
-    """Name and version of a server, as it says itself."""
     said = subprocess.run([str(command), "--version"], capture_output=True, text=True, check=True).stdout
     name = next(name for name in ("Valkey", "Redis", "PostgreSQL", "MariaDB") if name.lower() in said.lower())
     return f"{name} {re.findall(r'[0-9]+[.][0-9.]*[0-9]', said)[0]}"
@@ -90,7 +87,6 @@ def database_of(name: str) -> str:
 
 
 def run(name: str) -> dict[str, Any]:
-    """Run one row and say what came of it."""
     database, server = ROWS[name]
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -150,7 +146,6 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def cells(name: str, found: dict[str, Any] | None) -> tuple[str, ...]:
-    """One line of the table."""
     if found is None:
         return (f"{name[2]}.{name[3:5]}", f"{name[8]}.{name[9]}", name[-1], *ROWS[name], "–", "–", "not run", "–")
     figures = [str(found.get(key, "–")) for key in ("python", "django", "redis-py", "database", "server")]

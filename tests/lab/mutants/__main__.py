@@ -57,7 +57,6 @@ def measure(tree: Path, folder: Path, chosen: str) -> None:
 
 
 def read(tree: Path, folder: Path) -> Suite:
-    """Return what ``measure`` wrote."""
     seconds = {}
     for case in ElementTree.parse(folder / "report.xml").iter("testcase"):
         if not {"failure", "error", "skipped"} & {child.tag for child in case}:
@@ -84,7 +83,6 @@ def _file_of(tree: Path, parts: list[str]) -> tuple[str, list[str]]:
 
 
 def outcomes(mutants: list[Mutant], suite: Suite, tree: Path, budget: float, jobs: int) -> Iterator[tuple[Mutant, str]]:
-    """Yield what became of each mutant: killed, survived, or not covered."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         trees: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):

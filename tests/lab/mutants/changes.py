@@ -40,7 +40,6 @@ class Mutant(NamedTuple):
 
 
 def draw(count: int, seed: int, root: Path = ROOT) -> list[Mutant]:
-    """Return ``count`` mutants; the same seed and code give the same ones."""
     mutants = [
         mutant
         for area in AREAS

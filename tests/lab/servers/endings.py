@@ -22,7 +22,6 @@ CHUNK = bytes(256 * 1024)
 
 
 async def opened(visitor: Visitor, path: str) -> ClientConnection:
-    """A socket that works, and is counted."""
     connection = await visitor.open(path)
     await echo(connection)
     assert visitor.held() == 1
@@ -65,7 +64,6 @@ async def denied(visitor: Visitor, path: str) -> str:
 
 
 async def early(visitor: Visitor, path: str) -> str:
-    """The client gives up before the consumer has accepted."""
     _, writer = await visitor.raw(path, "slow")
     await visitor.holds(1)
     reset(writer.transport)
@@ -119,7 +117,6 @@ async def exception(visitor: Visitor, path: str) -> str:
 
 
 async def gone(visitor: Visitor, path: str) -> str:
-    """The consumer is amid sending when its client goes."""
     connection = await opened(visitor, path)
     await connection.send("talk")
     await connection.recv()

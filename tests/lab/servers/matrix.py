@@ -96,8 +96,6 @@ Measure = Callable[[Server], Coroutine[Any, Any, Cell]]
 
 
 class Matrix:
-    """The cells of the table, by the ids of row and server."""
-
     def __init__(self, redis: RedisServer, folder: Path, names: Iterable[str] = SERVERS) -> None:
         self.redis, self.folder, self.names = redis, folder, tuple(names)
         self.cells: dict[tuple[str, str], Cell] = {}
@@ -117,7 +115,6 @@ class Matrix:
         await self._fill(KILLED, killed, servers)
 
     async def _fill(self, row: Row, measure: Measure, servers: list[Server]) -> None:
-        """Measure the cells of a row on all servers at the same time."""
         found = await asyncio.gather(*map(measure, servers), return_exceptions=True)
         for server, cell in zip(servers, found, strict=True):
             self.cells[row.id, server.name] = Cell(error=cell) if isinstance(cell, BaseException) else cell
@@ -133,11 +130,9 @@ class Matrix:
             yield [server.wait() for (server,) in servers]
 
     def within(self, row: Row, name: str) -> float:
-        """What is stated of a cell."""
         return LONGER.get((row.id, name), row.within)
 
     def table(self) -> str:
-        """All of it in reStructuredText."""
         lines = [("What happens", "At most", *(TITLES[name] for name in self.names))]
         for row in ROWS:
             cells = (f"{self.cells[row.id, name]}{NOTE * ((row.id, name) in LONGER)}" for name in self.names)
@@ -149,7 +144,6 @@ class Matrix:
 
 
 async def ended(row: Row, server: Server) -> Cell:
-    """A socket of every kind of consumer, each of a caller of its own."""
     assert row.ending is not None
     visitors = [Visitor(server) for _ in PATHS]
     seen = set(await asyncio.gather(*map(row.ending, visitors, PATHS)))
@@ -171,7 +165,6 @@ async def half_open(server: Server) -> Cell:
 
 
 async def terminated(server: Server) -> Cell:
-    """SIGTERM, while clients hold sockets."""
     visitors = [Visitor(server) for _ in PATHS]
     connections = await asyncio.gather(*map(endings.opened, visitors, PATHS))
     watching = [asyncio.create_task(ends(connection)) for connection in connections]
@@ -202,12 +195,10 @@ async def opening(visitor: Visitor) -> ClientConnection:
 
 
 async def all_back(visitors: list[Visitor]) -> float:
-    """The seconds until Redis counts nothing of these callers."""
     return max(await asyncio.gather(*(visitor.holds(0) for visitor in visitors)))
 
 
 def printed() -> str:
-    """The table as the page has it."""
     match = TABLE.search(PAGE.read_text(encoding="utf-8"))
     return match[0] if match else ""
 

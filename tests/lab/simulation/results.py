@@ -35,7 +35,6 @@ class Figures(NamedTuple):
 
 
 def figures(setting: Setting, track: Track) -> Figures:
-    """The figures of a run under excess."""
     rises = setting.shape.changes_at[:1] or (0.0,)
     start, end = round(rises[0] * PER_SECOND), _end(setting)
     excess = track.admitted[start:end]
@@ -55,7 +54,6 @@ def figures(setting: Setting, track: Track) -> Figures:
 
 
 def release(setting: Setting, track: Track) -> float:
-    """Seconds after the demand has fallen until nothing is refused any more."""
     fell = round(setting.shape.changes_at[-1] * PER_SECOND)
     refused = [a - b for a, b in zip(track.attempted[fell:], track.admitted[fell:], strict=True)]
     return max((place + 1 for place, number in enumerate(refused) if number), default=0) / PER_SECOND
@@ -143,7 +141,6 @@ def scene(name: str, **changes: Any) -> Setting:
 
 
 def over_time(setting: Setting, track: Track) -> str:
-    """A line for each six seconds."""
     lines = [f"{'seconds':<8}{'attempted/s':>12}{'achieved/s':>12}{'of the limit':>14}{'factor':>8}"]
     pairs = zip(_rates(track.attempted, 6, 1), _rates(track.admitted, 6, 1), strict=True)
     for at, (attempted, admitted) in enumerate(pairs):

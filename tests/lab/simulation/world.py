@@ -176,8 +176,6 @@ class Node:
 
 
 class World:
-    """Runs one setting to its end."""
-
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.now = EPOCH
@@ -193,7 +191,6 @@ class World:
         heapq.heappush(self._events, (moment, next(self._order), event))
 
     def run(self) -> Track:
-        """Play every tick: what the network brings, then what clients attempt."""
         for tick in range(round(self.setting.shape.seconds / TICK)):
             start = EPOCH + tick * TICK
             while self._events and self._events[0][0] <= start:

@@ -22,7 +22,6 @@ storage.storage_from_string = storage_elsewhere
 
 @pytest.fixture(autouse=True)
 def redis_basic() -> None:
-    """The Redis that they ask for, empty."""
     with redis.Redis.from_url(REDIS) as client:
         client.flushall()
 

@@ -32,7 +32,6 @@ THROTTLE: dict[str, Any] = {
 
 
 def count(report: Any) -> None:
-    """Write a line for each decision: what it was."""
     note(report.decision)
 
 

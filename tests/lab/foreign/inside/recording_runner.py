@@ -13,39 +13,24 @@ from django.test.runner import DiscoverRunner
 outcomes: dict[str, str] = {}
 
 
-class Result(unittest.TextTestResult):
-    def startTest(self, test: Any) -> None:  # noqa: N802
-        outcomes[test.id()] = "passed"
-        super().startTest(test)
+def recording(method: str, outcome: str) -> Any:
+    def record(self: Any, test: Any, *details: Any) -> None:
+        if method != "addSubTest" or details[1] is not None:
+            outcomes[test.id()] = outcome
+        getattr(unittest.TextTestResult, method)(self, test, *details)
 
-    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
-        outcomes[test.id()] = "error"
-        super().addError(test, err)
+    return record
 
-    def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
-        outcomes[test.id()] = "failed"
-        super().addFailure(test, err)
 
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
-        if err is not None:
-            outcomes[test.id()] = "failed"
-        super().addSubTest(test, subtest, err)
-
-    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
-        outcomes[test.id()] = "skipped"
-        super().addSkip(test, reason)
-
-    def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
-        outcomes[test.id()] = "xfailed"
-        super().addExpectedFailure(test, err)
-
-    def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
-        outcomes[test.id()] = "xpassed"
-        super().addUnexpectedSuccess(test)
+METHODS = {
+    "startTest": "passed", "addError": "error", "addFailure": "failed", "addSubTest": "failed", "addSkip": "skipped",
+    "addExpectedFailure": "xfailed", "addUnexpectedSuccess": "xpassed",
+}  # fmt: skip
+Result = type("Result", (unittest.TextTestResult,), {name: recording(name, METHODS[name]) for name in METHODS})
 
 
 class Runner(DiscoverRunner):
-    def get_resultclass(self) -> type[Result]:
+    def get_resultclass(self) -> type[unittest.TextTestResult]:
         return Result
 
     def run_suite(self, suite: Any, **kwargs: Any) -> Any:

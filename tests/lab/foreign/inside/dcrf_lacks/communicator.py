@@ -20,7 +20,6 @@ class Communicator(WebsocketCommunicator):
 
 @asynccontextmanager
 async def connected_communicator(consumer: Any, path: str = "/testws/") -> AsyncIterator[Communicator]:
-    """A client whose handshake the consumer has accepted."""
     communicator = Communicator(consumer, path)
     connected, _ = await communicator.connect()
     assert connected
