@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +16,7 @@ from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
+from tests.forks import holds_in_child
 from tests.servers import RedisServer, free_port, slack, wait_until
 
 HELD = Rule("held", limit=5, algorithm="concurrency")
@@ -31,41 +27,6 @@ def nothing_left() -> Iterator[None]:
     yield
     agent.stop()
     wait_until(lambda: not agent_threads())
-
-
-@pytest.mark.parametrize(
-    ("ends", "others", "stops"), [(True, 0, 1), (True, 1, 0), (False, 0, 0)], ids=["last", "not the last", "goes on"]
-)
-async def test_the_last_socket_of_a_process_that_ends_stops_the_agents(
-    monkeypatch: pytest.MonkeyPatch, ends: bool, others: int, stops: int
-) -> None:
-    """Under uvicorn, whose SIGTERM skips atexit."""
-    stopped: list[str] = []
-    monkeypatch.setattr(agent, "stop", lambda: stopped.append(threading.current_thread().name))
-    monkeypatch.setattr(agent.shutdown, "has_begun", ends)
-    monkeypatch.setattr(agent, "open_sockets", range(others))
-    await agent.socket_ended()
-    assert len(stopped) == stops
-    assert threading.current_thread().name not in stopped, "not on the event loop"
-
-
-ALONE = """
-import logging, sys
-logging.basicConfig(level=logging.INFO)
-from django_throttle.core import Rule
-from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
-limiter = Limiter([Rule("mail", "100/day"), Rule("slots", limit=2, algorithm="concurrency")], RedisStore(sys.argv[1]))
-print(limiter.acquire("user:42").allowed)
-"""
-
-
-@pytest.mark.usefixtures("servers")
-def test_the_engine_alone_takes_no_settings(redis_url: str) -> None:
-    env = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
-    command = [sys.executable, "-c", ALONE, redis_url]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
 @pytest.mark.agent
@@ -124,23 +85,15 @@ def test_a_forked_child_gets_its_own(settings: Any, redis_url: str) -> None:
     store = RedisStore(redis_url, deadline=5.0)
     agent.ensure(store)
     wait_until(lambda: store.leases.is_introduced, timeout=slack(2))
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
+    uid = store.leases.uid
+
+    def begins_anew() -> bool:
         before = len(agent_threads())
         agent.ensure(store)
-        until = time.monotonic() + 20
-        while not store.leases.is_introduced and time.monotonic() < until:
-            time.sleep(0.01)
-        answer = [before, len(agent_threads()), store.leases.uid, store.leases.is_introduced]
-        os.write(writing, json.dumps(answer).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        before, after, uid, introduced = json.load(pipe)
-    os.waitpid(child, 0)
-    assert (before, after, introduced) == (0, 1, True)
-    assert uid != store.leases.uid
+        wait_until(lambda: store.leases.is_introduced, timeout=slack(20))
+        return (before, len(agent_threads())) == (0, 1) and store.leases.uid != uid
+
+    assert holds_in_child(begins_anew)
     with store.transport.client as client:
         assert client.zcard("dt:{p}:live") == 2
 
@@ -174,29 +127,20 @@ def running() -> Iterator[AgentThread]:
     running.stop()
 
 
-def test_does_each_job_in_its_own_time(running: AgentThread) -> None:
-    often: list[float] = []
-    seldom: list[float] = []
-    running.every(0.02, lambda: often.append(time.monotonic()), "often")
-    running.every(60, lambda: seldom.append(time.monotonic()), "seldom", wait=60)
-    running.start()
-    wait_until(lambda: len(often) >= 5, timeout=slack(1))
-    assert seldom == []
-
-
 def test_a_failing_job_is_logged_once_a_minute_and_ends_nothing(
     running: AgentThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     done: list[int] = []
+    seldom: list[int] = []
 
     def fail() -> None:
         done.append(1)
         raise ValueError("on purpose")
 
     running.every(0.01, fail, "the failing job")
+    running.every(60, lambda: seldom.append(1), "another job", wait=60)
     with caplog.at_level(logging.WARNING, logger="django_throttle"):
         running.start()
         wait_until(lambda: len(done) >= 5, timeout=slack(1))
-    assert [record.message for record in caplog.records] == [
-        "the failing job failed, trying again: ValueError: on purpose"
-    ]
+    assert caplog.messages == ["the failing job failed, trying again: ValueError: on purpose"]
+    assert seldom == [], "each has an interval of its own"

@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
-from channels.layers import get_channel_layer
-from channels.routing import URLRouter
 from channels.testing import HttpCommunicator
-from django.urls import path
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.core import Decision
 from django_throttle.exceptions import InvalidSetting
-from tests.consumers import KINDS, TWO_SOCKETS, AsyncEcho, PlainEcho, handshake, opened, socket
+from tests.consumers import TWO_SOCKETS, AsyncEcho, PlainEcho, handshake, opened
 from tests.doors import Enforce, enforcer
 
 enforce = pytest.fixture(enforcer)
@@ -42,28 +39,6 @@ class TestHandshake:
         enforce()
         with pytest.raises(InvalidSetting, match="one of http, frame, not 'shout'"):
             await handshake(ThrottleMiddleware(PlainEcho.as_asgi(), refuse="shout"))
-
-    async def test_a_refused_consumer_is_never_started(self, enforce: Enforce) -> None:
-        class Grouped(AsyncEcho):
-            groups = ["unused"]  # by any other test of this process
-
-            async def connect(self) -> None:
-                raise AssertionError("it was started")
-
-        enforce(knocks={"rate": "1/min", "events": ["connect"], "key": "everyone"})
-        await (await opened()).disconnect()
-        assert (await socket(Grouped.as_asgi()).connect())[0] is False
-        assert "unused" not in get_channel_layer().groups
-
-    async def test_the_scope_is_the_consumers_else_its_class_name(self, enforce: Enforce) -> None:
-        class Ticker(ThrottledConsumerMixin, AsyncWebsocketConsumer):
-            pass
-
-        enforce(knocks={"rate": "1/min", "events": ["connect"], "key": "everyone", "scopes": ["Ticker"]})
-        routed = URLRouter([path("chat", Ticker.as_asgi())])
-        await (await opened(routed)).disconnect()
-        assert (await socket(routed).connect())[0] is False
-        await (await opened(KINDS["async"])).disconnect()
 
     async def test_what_is_no_socket_passes_the_middleware_untouched(self, enforce: Enforce) -> None:
         async def http(scope: Any, receive: Any, send: Any) -> None:

@@ -26,26 +26,25 @@ from tests.crew import SPAWN
 from tests.recording.conftest import recorded
 from tests.servers import slack, wait_until
 
-METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 RULES: dict[str, Any] = {
     "bought": {"rate": "1000/h", "algorithm": "fixed_window", "prepaid": True, "events": ["task"], "key": "user"},
     "runs": {"rate": "1000/h", "algorithm": "fixed_window", "events": ["task"], "key": "user"},
 }
-BOUGHT = Rule("bought", **{name: value for name, value in RULES["bought"].items() if name != "prepaid"}, prepaid=True)
+BOUGHT = Rule.from_options("bought", RULES["bought"])
 CALLS = 40
 
 
-def set_up(url: str) -> None:
-    django.setup()
-    settings.DJANGO_THROTTLE = {"REDIS": url, "RULES": RULES, "DATABASE_RULES": False, "DEADLINE": 10.0}
-    conf.cache_clear()
+def settings_of(url: str) -> dict[str, Any]:
+    return {"REDIS": url, "RULES": RULES, "DATABASE_RULES": False, "DEADLINE": 10.0}
 
 
 def work(url: str) -> int:
-    """A job: returns how many of its calls passed."""
-    set_up(url)
-    facts = [Facts("job", ("task",), SameByEveryKey()) for _ in range(CALLS)]  # type: ignore[arg-type]
-    return sum(decide(one).allowed for one in facts)
+    """Do a job, and return how many of its calls passed."""
+    django.setup()
+    settings.DJANGO_THROTTLE = settings_of(url)
+    conf.cache_clear()
+    facts = Facts("job", ("task",), SameByEveryKey())  # type: ignore[arg-type]
+    return sum(decide(facts).allowed for _ in range(CALLS))
 
 
 def work_and_end(url: str) -> int:
@@ -55,10 +54,10 @@ def work_and_end(url: str) -> int:
     return passed
 
 
-def run_children(method: str, target: Callable[[str], object], url: str) -> None:
+def run_children(method: str, url: str) -> None:
     """Run two, one after the other, from a process that has no other threads."""
     for _ in range(2):
-        child = multiprocessing.get_context(method).Process(target=target, args=(url,))
+        child = multiprocessing.get_context(method).Process(target=work, args=(url,))
         child.start()
         child.join()
         assert child.exitcode == 0
@@ -70,13 +69,6 @@ def run_pool(method: str, url: str) -> None:
         assert pool.map(work_and_end, [url] * 2) == [CALLS] * 2
 
 
-def run(target: Callable[..., None], *args: Any) -> None:
-    parent = SPAWN.Process(target=target, args=args)
-    parent.start()
-    parent.join(slack(60))
-    assert parent.exitcode == 0
-
-
 def check_nothing_is_lost(jobs: int = 2) -> None:
     store = get_store()
     assert Limiter([BOUGHT], store).peek("user:1", cost=0).remaining == 1000 - jobs * CALLS
@@ -86,26 +78,17 @@ def check_nothing_is_lost(jobs: int = 2) -> None:
 
 @pytest.fixture
 def url(servers: None, redis_url: str, settings: Any) -> str:
-    settings.DJANGO_THROTTLE = {
-        "REDIS": redis_url,
-        "RULES": RULES,
-        "DATABASE_RULES": False,
-        "AGENT": False,
-        "DEADLINE": 10.0,
-    }
+    settings.DJANGO_THROTTLE = {**settings_of(redis_url), "AGENT": False}
     return redis_url
 
 
-@METHODS
-def test_one_that_ends_by_itself(method: str, url: str) -> None:
-    run(run_children, method, work, url)
-    check_nothing_is_lost()
-
-
-@METHODS
-def test_one_that_is_terminated_between_its_jobs(method: str, url: str) -> None:
-    """As a pool's workers are at the end of its block."""
-    run(run_pool, method, url)
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("jobs", [run_children, run_pool])
+def test_by_itself_or_terminated(jobs: Callable[[str, str], None], method: str, url: str) -> None:
+    parent = SPAWN.Process(target=jobs, args=(method, url))
+    parent.start()
+    parent.join(slack(60))
+    assert parent.exitcode == 0
     check_nothing_is_lost()
 
 
@@ -127,7 +110,7 @@ def job():
 
 def test_children_of_celery_that_are_replaced(url: str, tmp_path: Path) -> None:
     """By ``--max-tasks-per-child``: they end by os._exit."""
-    (tmp_path / "jobs.py").write_text(CELERY, encoding="utf-8")
+    (tmp_path / "jobs.py").write_text(CELERY)
     ran = tmp_path / "ran"
     ran.touch()
     paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[1])])

@@ -35,33 +35,24 @@ async def not_to_be_waited_for() -> set[int]:
     return {threading.get_ident(), await sync_to_async(threading.get_ident)()}
 
 
-class TestInThread:
-    async def test_it_is_a_thread_of_its_own_and_what_comes_of_it_is_returned(self) -> None:
-        def work(one: int, *, two: int) -> tuple[int, int]:
-            return threading.get_ident(), one + two
+@pytest.mark.parametrize("fails", [False, True])
+async def test_it_is_a_thread_of_its_own_which_closes_its_connections(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    done: list[tuple[str, int]] = []
 
-        thread, total = await in_thread(work, 1, two=2)
-        assert total == 3
-        assert thread not in await not_to_be_waited_for()
+    def work(name: str, *, number: int) -> int:
+        done.append((name, threading.get_ident()))
+        return 1 // (0 if fails else number)
 
-    @pytest.mark.parametrize("fails", [False, True])
-    async def test_connections_that_it_opened_are_closed_there(
-        self, monkeypatch: pytest.MonkeyPatch, fails: bool
-    ) -> None:
-        done: list[tuple[str, int]] = []
-
-        def work() -> None:
-            done.append(("work", threading.get_ident()))
-            if fails:
-                raise LookupError
-
-        monkeypatch.setattr(event_loop, "close_old_connections", lambda: done.append(("close", threading.get_ident())))
-        try:
-            await in_thread(work)
-        except LookupError:
-            assert fails
-        assert [name for name, _ in done] == ["close", "work", "close"]
-        assert len({thread for _, thread in done}) == 1
+    monkeypatch.setattr(event_loop, "close_old_connections", lambda: done.append(("close", threading.get_ident())))
+    try:
+        assert await in_thread(work, "work", number=1) == 1
+    except ZeroDivisionError:
+        assert fails
+    assert [name for name, _ in done] == ["close", "work", "close"]
+    (thread,) = {thread for _, thread in done}
+    assert thread not in await not_to_be_waited_for()
 
 
 async def test_no_socket_asks_on_the_loop_or_on_the_thread_of_consumers(enforce: Live) -> None:

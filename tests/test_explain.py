@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.management import CommandError, call_command
+from django.test import RequestFactory
 from hypothesis import given
 from hypothesis import strategies as st
+from rest_framework.authentication import TokenAuthentication
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
+from django_throttle.decorators import throttle
 from django_throttle.explain import Explanation, explain
+from django_throttle.identity import HttpWho
 from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.limiter import Limiter
+from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import MemoryStore
@@ -23,6 +33,7 @@ from tests.doors import BOTH, Enforce, Store
 pytestmark = pytest.mark.django_db
 enforce = pytest.fixture(doors.enforcer)
 POST = Call("search", "POST")
+HERE = f"{__name__}."
 
 
 def told(store: Store, ident: str = "ip:192.0.2.1", call: Call = POST) -> Explanation:
@@ -84,8 +95,8 @@ def test_other_kinds_of_rules(enforce: Enforce) -> None:
     assert found["slots"].why == "1 of 1 open, free when one ends"
     assert found["quiet"].verdict == "shadowed"
     assert told(store).refusing == ("slots",)
-    store.leases.drop(*first.lease.holds[0], first.lease.id) if isinstance(store, MemoryStore) else None
     if isinstance(store, MemoryStore):
+        store.leases.drop(*first.lease.holds[0], first.lease.id)
         assert told(store).sentence.endswith("allowed: rule 'quiet' would refuse it, but only records.")
 
 
@@ -107,3 +118,99 @@ def test_the_rules_that_count_are_those_that_are_charged(rules: list[Rule]) -> N
     charged = [charge.rule.name for charge in snapshot.match(Facts("search", POST.events, who, method="POST"))]
     found = explain(MemoryStore(FrozenClock()), snapshot, POST, who)
     assert [one.outcome.rule for one in found.rules] == charged
+
+
+class KeyAuthentication(TokenAuthentication):
+    model = LogEntry  # a row that has a user
+
+
+def explained(ident: str, **options: str) -> Any:
+    out = io.StringIO()
+    call_command("throttle_explain", ident, "--json", **options, stdout=out)
+    return json.loads(out.getvalue())
+
+
+def plan_of_key(request: Any) -> str:
+    return str(request.auth.object_repr)
+
+
+def plan_of_user(request: Any) -> str:
+    return str(request.user.first_name)
+
+
+def plan_of_header(request: Any) -> str:
+    return str(getattr(request, "headers", {}).get("Plan", "free"))
+
+
+@pytest.mark.parametrize(
+    ("function", "would"), [("plan_of_key", "allowed"), ("plan_of_user", "allowed"), ("plan_of_header", None)]
+)
+def test_the_plan_of_an_api_key(
+    enforce: Enforce, settings: Any, django_user_model: Any, function: str, would: str | None
+) -> None:
+    settings.REST_FRAMEWORK = {"DEFAULT_AUTHENTICATION_CLASSES": [f"{HERE}KeyAuthentication"]}
+    plan = f"{HERE}{function}:pro"
+    enforce(api={"rate": "2/hour", "key": "api_key", "plans": {plan: "100/hour"}})
+    user = django_user_model.objects.create_user("anna", first_name="pro")
+    row = LogEntry.objects.create(user=user, object_repr="pro", action_flag=CHANGE)
+    request: Any = RequestFactory().get("/", headers={"plan": "pro"})
+    request.user, request.auth = user, row
+    who = HttpWho(request)
+    assert all(limiter.decide(Facts("search", ("request",), who, method="GET")).allowed for _ in range(5))
+    ident = str(who.ident("api_key"))
+    for typed in (f"api_key:admin.logentry:{row.pk}", ident, ident_for_logs(ident)):
+        told = explained(typed)
+        assert (told["would"], told["rules"][0]["used"]) == (would, 5 if would else 2)
+        if would is None:
+            assert "nobody can tell, because of rule 'api'" in told["sentence"]
+            assert told["sentence"].endswith(f"Only {HERE}{function} can tell, from a request.")
+        else:
+            assert told["rules"][0]["plan"] == plan
+
+
+def test_where_all_plans_agree_it_is_certain(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "5/hour", "key": "tenant", "plans": {f"{HERE}plan_of_header:pro": "10/hour"}})
+    limiter_of_both = Limiter([Rule("api", "10/hour", key="tenant")], store)
+    for calls, would in ((3, "allowed"), (3, None), (4, "refused")):
+        assert limiter_of_both.acquire("tenant:acme", calls).allowed
+        assert explained("tenant:acme")["would"] == would
+
+
+def test_an_audience_that_nobody_can_tell_refuses_nobody_for_certain(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "1/hour", "key": "tenant", "audience": ["staff"]})
+    assert explained("tenant:acme")["would"] == "allowed"
+    Limiter([Rule("api", "1/hour", key="tenant")], store).acquire("tenant:acme")
+    told = explained("tenant:acme")
+    assert told["would"] is None and "(if the caller is staff)" in told["sentence"]
+
+
+@pytest.mark.parametrize("ident", ["account:anna", "anna b.", "x" * 400])
+def test_idents_that_a_decorator_makes(enforce: Enforce, ident: str) -> None:
+    enforce(mails={"rate": "2/hour", "scopes": ["none"]}, all={"rate": "1/hour", "key": "everyone", "scopes": ["x"]})
+
+    @throttle("mails", ident=lambda: ident)
+    def send() -> bool:
+        return True
+
+    with pytest.raises(CommandError):
+        explained(ident)
+    for used, would in ((1, "allowed"), (2, "refused")):
+        send()
+        told = explained(ident)
+        assert [(rule["name"], rule["used"]) for rule in told["rules"]] == [("mails", used)]
+        assert told["would"] == would, told["sentence"]
+
+
+def test_an_ident_that_two_ways_count(enforce: Enforce, django_user_model: Any) -> None:
+    user = django_user_model.objects.create_user("anna")
+    enforce(mails={"rate": "1/hour", "key": "ip"}, api={"rate": "9/hour", "key": "user"})
+
+    @throttle("mails", ident=lambda: f"user:{user.pk}")
+    def send() -> bool:
+        return True
+
+    assert explained("anna")["would"] == "allowed"
+    send()
+    told = explained("anna")
+    assert told["would"] is None and [rule["name"] for rule in told["rules"]] == ["api", "mails"]
+    assert f"(where the code names user:{user.pk} itself)" in told["sentence"]

@@ -13,19 +13,6 @@ store = pytest.fixture(away)
 process = pytest.fixture(one_process)
 
 
-def test_what_all_processes_attempt_together_is_held_to_the_limit(clock: FrozenClock, store: Away) -> None:
-    others = [Process(clock, store, seed=seed) for seed in range(4)]
-    passed = [0] * 4
-    for tick in range(30_000):  # 400 a second for 75 s
-        clock.step(0.0025)
-        process = others[tick % 4]
-        if tick // 4 % 200 == 50 * (tick % 4):  # every two seconds, one after the other
-            process.flush()
-        passed[tick % 4] += process.attempt().allowed and tick >= 12_000
-    assert sum(passed) / 45 == pytest.approx(100, rel=0.03)
-    assert all(number / 45 == pytest.approx(25, rel=0.12) for number in passed)
-
-
 def test_who_is_idle_is_not_reported_and_then_forgotten(process: Process, store: Away, clock: FrozenClock) -> None:
     process.run(3, 10)
     for _ in range(3):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from celery import Celery
 from django_tasks_db.models import DBTaskResult
 
@@ -15,17 +15,10 @@ from django_throttle import turns
 from django_throttle.core import Decision, Rule
 from django_throttle.core.decision import Outcome
 from django_throttle.limiter import Limiter
-from django_throttle.site_queues import (
-    QUEUED,
-    CeleryTasks,
-    DjangoTasks,
-    Found,
-    SiteQueue,
-    queue_of,
-    tasks_module,
-)
+from django_throttle.site_queues import QUEUED, CeleryTasks, DjangoTasks, Found, SiteQueue, queue_of, tasks_module
 from django_throttle.stores import MemoryStore
 from django_throttle.turns import Turn, last_turn, position, turn_of
+from tests.workers import Worker
 
 TURN = Turn("queue", "user:1", 4_000_000_000.0)
 MOMENT = datetime.fromtimestamp(TURN.at, UTC)
@@ -44,7 +37,7 @@ def celery_task(*args: Any, **kwargs: Any) -> str:
 
 def enqueued(queue: SiteQueue, task: Any, awaited: bool) -> tuple[str, str]:
     enqueue, aenqueue = queue.enqueue(task, TURN, [1], {"b": 2}, is_own=False)
-    found = asyncio.run(aenqueue()) if awaited else enqueue()  # type: ignore[arg-type]
+    found = async_to_sync(aenqueue)() if awaited else enqueue()
     return queue.place(task, found), found.id
 
 
@@ -65,16 +58,10 @@ def test_django_tasks_run_after_the_moment(awaited: bool) -> None:
 
 @pytest.mark.parametrize("awaited", [False, True])
 def test_celery_gets_the_moment_as_eta(monkeypatch: pytest.MonkeyPatch, awaited: bool) -> None:
-    sent: list[Any] = []
-    original = celery_task.apply_async
-
-    def apply_async(*args: Any, **options: Any) -> Any:
-        sent.append((args, options))
-        return original(*args, **options)
-
-    monkeypatch.setattr(celery_task, "apply_async", apply_async)
+    worker = Worker(app, monkeypatch)
     place, task_id = enqueued(CeleryTasks(), celery_task, awaited)
-    assert sent == [(((1,), {"b": 2}), {"eta": MOMENT})]
+    (message,) = worker.due
+    assert (message.eta, message.body[:2]) == (TURN.at, ((1,), {"b": 2}))
     assert place == "shop.celery_task"
     monkeypatch.setattr("django_throttle.site_queues.deferred_to", [celery_task])
     assert CeleryTasks().find(place, task_id) == Found(QUEUED)
@@ -108,29 +95,26 @@ def decisions(number: int, now: float = NOW, **options: Any) -> list[Decision]:
 
 
 @pytest.mark.parametrize("action", [{"action": "defer"}, {"action": "delay", "max_delay": 600}])
-def test_each_call_has_a_turn_of_its_own(action: Any) -> None:
-    found = [last_turn(decision) for decision in decisions(3, **action)]
-    assert found[0] is None, "the first may run at once"
-    assert [round(turn.at - NOW) for turn in found[1:] if turn] == [60, 120]
-    assert [round(turn.wait) for turn in found[1:] if turn] == [60, 120]
-
-
-def test_nobody_waits_for_a_call_that_is_done_later() -> None:
-    assert [(decision.delay, round(decision.outcomes[0].put_off)) for decision in decisions(2)] == [(0, 0), (0, 60)]
+def test_each_call_has_a_turn_of_its_own(action: dict[str, Any]) -> None:
+    rule = Rule("queue", "1/min", algorithm="leaky_bucket", burst=9, **action)
+    limiter = Limiter([rule], MemoryStore(lambda: NOW))
+    decisions = [limiter.acquire("user:1") for _ in range(3)]
+    first, *turns_ = [last_turn(decision) for decision in decisions]
+    assert first is None, "the first may run at once"
+    assert [(round(turn.at - NOW), round(turn.wait)) for turn in turns_ if turn] == [(60, 60), (120, 120)]
+    if action["action"] == "defer":
+        assert [(decision.delay, round(decision.outcomes[0].put_off)) for decision in decisions[:2]] == [
+            (0, 0),
+            (0, 60),
+        ]
 
 
 def test_of_several_turns_the_latest_counts() -> None:
     outcomes = tuple(Outcome("queue", "user:1", True, 1, 0, 0.0, 9.0, put_off=wait) for wait in (1.0, 3.0, 2.0))
     turn = last_turn(Decision(outcomes=outcomes))
-    assert turn is not None
-    assert turn.at == NOW + 3
-
-
-@pytest.mark.parametrize("options", [{"allowed": False}, {"shadow": True}])
-def test_what_is_refused_or_only_recorded_has_none(options: Any) -> None:
-    outcome = Outcome("queue", "user:1", options.get("allowed", True), 1, 0, 0.0, 9.0, put_off=1.0)
-    decision = Decision(options.get("allowed", True), outcomes=(outcome,))
-    assert turn_of(decision, outcome._replace(shadow="shadow" in options)) is None
+    assert turn is not None and turn.at == NOW + 3
+    assert turn_of(Decision(False, outcomes=outcomes), outcomes[0]) is None, "it is refused"
+    assert turn_of(Decision(outcomes=outcomes), outcomes[0]._replace(shadow=True)) is None, "it is only recorded"
 
 
 def test_the_moment_is_as_django_has_them(settings: Any) -> None:
