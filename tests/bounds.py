@@ -12,7 +12,6 @@ from fractions import Fraction
 from typing import Any
 
 from django_throttle.core import Rule
-from django_throttle.core.algorithms import Plan
 from django_throttle.core.algorithms.gcra import Gcra, IntervalBucket
 from django_throttle.core.algorithms.sliding_window import SlidingWindow
 from django_throttle.core.rate import period_of
@@ -47,16 +46,6 @@ def measured_most(limit: int, in_flight: Iterable[tuple[int, int]]) -> int:
     grows only by what the calls then in flight, itself included, come to beyond their reserves.
     """
     return limit + sum(max(0, used - reserved) for reserved, used in in_flight)
-
-
-def fixed_window_most(plan: Plan, span: int) -> int:
-    """A span no longer than a window touches two, and each admits the limit."""
-    return 2 * plan.limit
-
-
-def sliding_log_most(plan: Plan, span: int) -> int:
-    """The log holds what was taken in the last window, and never more than the limit."""
-    return plan.limit
 
 
 def sliding_window_most(plan: SlidingWindow, span: int) -> int:
@@ -100,8 +89,9 @@ def interval_bucket_most(plan: IntervalBucket, span: int) -> int:
 
 
 MOST: dict[str, Callable[[Any, int], int]] = {
-    "fixed_window": fixed_window_most,
-    "sliding_log": sliding_log_most,
+    # A span no longer than a window touches two. A log holds what was taken in the last window.
+    "fixed_window": lambda plan, span: 2 * plan.limit,
+    "sliding_log": lambda plan, span: plan.limit,
     "sliding_window": sliding_window_most,
     "gcra": gcra_most,
     "gcra_queue": gcra_most,

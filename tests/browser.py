@@ -35,21 +35,14 @@ def browser(need_binary: Callable[[str], str]) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def demo_services(need_binary: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    """The processes of ``make demo``, with a Redis of their own."""
+def demo_site(need_binary: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the site of ``make demo``, which has two processes, and a Redis of its own."""
     need_binary("redis-server")
     with pytest.MonkeyPatch.context() as patch, Services(tmp_path_factory.mktemp("site")) as services:
         patch.delenv("REDIS_URL", raising=False)
         services.environment["DEADLINE"] = "1"  # where a machine stands still, no rule's failure policy is to decide
-        yield services
-
-
-@pytest.fixture(scope="module")
-def demo_site(demo_services: Services) -> str:
-    """The address of the demo site, which has two processes."""
-    port = free_port()
-    start_site(demo_services, port)
-    return f"127.0.0.1:{port}"
+        start_site(services, port := free_port())
+        yield f"127.0.0.1:{port}"
 
 
 @contextmanager
