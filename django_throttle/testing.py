@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from difflib import get_close_matches
 from functools import wraps
 from inspect import isawaitable, isfunction
 from typing import Any, Final, NamedTuple, TypeVar
@@ -19,6 +20,7 @@ from django_throttle import agent, rulebook, stores
 from django_throttle.call_facts import with_plan
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Rule
+from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import functions, is_dotted
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
 from django_throttle.http.request_state import decisions_of
@@ -164,9 +166,7 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
     if found is None or not found.all_rates:
         named = ", ".join(each.name for each in snapshot.rules if each.all_rates) or "none"
         raise InvalidRule(f"no rate named {rule!r} is in force, but: {named}")
-    if ":" not in ident and ident != found.key and not (functions(found.key) or conf().USER_IDENT):
-        kind = found.key.partition("_")[0]
-        raise InvalidIdent(f"{ident!r} has no kind: the rule {rule!r} counts by {found.key}, so write '{kind}:{ident}'")
+    _check_kind(ident, found)
     if ident.startswith("api_key:"):
         from django_throttle.find_caller import read_ident  # of models, which pytest's plugin must not import
 
@@ -178,6 +178,20 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
     left = limiter.peek(ident).remaining or 0
     if left > leaving:
         limiter.acquire(ident, left - leaving)
+
+
+def _check_kind(ident: str, rule: Rule) -> None:
+    """Raise InvalidIdent for an ident without a kind, or with one that is nearly a kind that the rule counts by."""
+    if ident == rule.key or functions(rule.key) or conf().USER_IDENT:
+        return
+    kinds = [name for name, kind in KEY_KINDS.items() if rule.key in (name, *kind.answers)]
+    said, colon, value = ident.partition(":")
+    near = [] if said in KEY_KINDS else get_close_matches(said.lower(), kinds, n=1)
+    if colon and not near:
+        return
+    fault = f"the rule {rule.name!r} counts by {rule.key}, so write"
+    written = " or ".join(repr(f"{kind}:{value if colon else ident}") for kind in near or kinds or [rule.key])
+    raise InvalidIdent(f"{ident!r} has no kind: {fault} {written}" if not colon else f"{ident!r}: {fault} {written}")
 
 
 def _as_it_holds(rule: Rule, ident: str, snapshot: Snapshot, leaving: int) -> Rule:

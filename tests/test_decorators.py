@@ -171,6 +171,8 @@ class TestQuestions:
             (User(pk=7), "user:7"),
             (AnonymousUser(), "no text"),
             (request_of(), "ip:192.0.2.7"),
+            ("ip:::ffff:192.0.2.9", "ip:192.0.2.9"),
+            ("ip:2001:DB8:0::7", "ip:2001:db8::/64"),
             ({"type": "websocket", "client": ["192.0.2.9", 1], "headers": []}, "ip:192.0.2.9"),
         ],
         ids=str,

@@ -175,6 +175,8 @@ def test_only_a_rate_in_force_can_be_used_up_by_an_ident_with_its_kind() -> None
             use_up(name, "user:1")
     with pytest.raises(InvalidIdent, match=r"'42' has no kind: .*'a' counts by user.*'user:42'"):
         use_up("a", "42")
+    with pytest.raises(InvalidIdent, match="'usr:42': the rule 'a' counts by user, so write 'user:42'"):
+        use_up("a", "usr:42")
     use_up("all", "everyone")
 
 

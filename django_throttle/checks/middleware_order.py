@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from django.conf import settings
 from django.core.checks import CheckMessage, Tags, register
 
 from django_throttle.checks.project import MIDDLEWARE
-from django_throttle.checks.settings import Given, rules_of_database, rules_of_settings, settings_check, warning
+from django_throttle.checks.settings import (
+    Given,
+    place_of,
+    rules_of_database,
+    rules_of_settings,
+    settings_check,
+    warning,
+)
 from django_throttle.core import Rule
 
 CONDITIONAL: Final = "django.middleware.http.ConditionalGetMiddleware"
@@ -44,17 +50,17 @@ def _unseen_statuses(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
     if _is_above(CONDITIONAL, MIDDLEWARE):
         for rule in rules:
             message = (
-                f"rule {rule.name!r} asks which answers are 304, but ConditionalGetMiddleware makes them above "
-                "ThrottleMiddleware, which sees 200"
+                f"rule {rule.name!r} counts 200 and 304 differently, but ConditionalGetMiddleware makes 304 of 200 "
+                "above ThrottleMiddleware, which sees 200"
             )
             yield warning("W091", message, f"List {MIDDLEWARE} before {CONDITIONAL}.")
 
 
 def _asks_for_304(rule: Rule) -> bool:
-    return rule.enabled and not {304, "304", "3xx"}.isdisjoint((*rule.refund_on, *rule.count_on))
+    return rule.enabled and rule.counts(200) != rule.counts(304)
 
 
 def _is_above(first: str, second: str) -> bool:
-    """Return whether both are listed, in this order."""
-    listed = list(settings.MIDDLEWARE)
-    return first in listed and second in listed and listed.index(first) < listed.index(second)
+    """Return whether both are listed, or classes of their kinds, in this order."""
+    places = place_of(first), place_of(second)
+    return places[0] is not None and places[1] is not None and places[0] < places[1]

@@ -21,6 +21,7 @@ from django_throttle.checks.settings import (
     importable,
     inherits,
     mistake,
+    place_of,
     rules_of_database,
     rules_of_settings,
     settings_check,
@@ -237,7 +238,8 @@ def check_middleware(given: Given) -> Iterator[CheckMessage]:
     listed = list(settings.MIDDLEWARE)
     if ASGI_MIDDLEWARE in listed:
         yield mistake("E070", f"{ASGI_MIDDLEWARE} wraps an ASGI application of sockets; in MIDDLEWARE use {MIDDLEWARE}")
-    if MIDDLEWARE in listed and AUTHENTICATION in listed[listed.index(MIDDLEWARE) :]:
+    ours, theirs = place_of(MIDDLEWARE), place_of(AUTHENTICATION)
+    if ours is not None and theirs is not None and ours < theirs:
         message = "ThrottleMiddleware comes before AuthenticationMiddleware, so rules by user apply to nobody"
         yield warning("W040", message, f"List {MIDDLEWARE} after {AUTHENTICATION}.")
     if listed.count(MIDDLEWARE) > 1:

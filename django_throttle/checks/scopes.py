@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
@@ -72,12 +73,29 @@ class Site(NamedTuple):
         is_whole = self.is_whole and (bool(self.sockets) or OF_SOCKETS.isdisjoint(rule.events))
         return f"nothing that was found has the scope {entry!r}" if is_whole and entry != rule.name else ""
 
-    def unlimited(self, rule: Rule) -> str:
-        """Return a scope of the rule whose views no entry point limits; empty where one of its places is limited."""
+    def unlimited(self, rule: Rule) -> str | None:
+        """Return a scope of the rule whose views no entry point limits; None where one of its places is limited."""
         if any(covers(rule.scopes, scope) for scope in self.sockets) and not OF_SOCKETS.isdisjoint(rule.events):
-            return ""
+            return None
         views = [(view, scope) for _, view, scope in self.views if covers(rule.scopes, scope)]
-        return views[0][1] if views and not any(_is_limited(view) for view, _ in views) else ""
+        return views[0][1] if views and not any(_is_limited(view) for view, _ in views) else None
+
+
+@settings_check()
+def check_costs(given: Given) -> Iterator[CheckMessage]:
+    """Functions at ``throttle_cost`` of REST framework's views that nothing calls."""
+    if not rules_of_settings(_is_of_site) or not getattr(settings, "ROOT_URLCONF", None):
+        return
+    if not inherits(settings.MIDDLEWARE, MIDDLEWARE):
+        return
+    for name, view, route in routes():
+        kind, cost = getattr(view, "cls", None), view_attribute(view, "throttle_cost")
+        is_function = callable(cost) or isinstance(cost, property)
+        if kind is not None and is_function and not inherits(throttle_classes(view), RULE_THROTTLE):
+            where = f"{kind.__name__}, at {name or route!r}"
+            message = f"{where}, has a function throttle_cost, and nothing calls it: each call counts 1"
+            hint = f"Add {RULE_THROTTLE} to its throttle_classes: the middleware knows no request of REST framework."
+            yield warning("W097", message, hint)
 
 
 def _is_limited(view: Any) -> bool:
@@ -120,11 +138,28 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
         ]
         for fault in faults:
             yield warning("W088", f"rule {rule.name!r}: {fault}", NAMES_NOTHING)
-        is_narrow = EVERYWHERE not in covered and not faults and not OF_REQUESTS.isdisjoint(rule.events)
-        if is_narrow and (scope := site.unlimited(rule)):
+        if faults or OF_REQUESTS.isdisjoint(rule.events) or (scope := site.unlimited(rule)) is None:
+            continue
+        hint = f"Add {MIDDLEWARE} to MIDDLEWARE, or {RULE_THROTTLE} to the throttle_classes of the view."
+        if EVERYWHERE not in covered:
             message = f"rule {rule.name!r} limits nothing: no entry point applies it to the views of scope {scope!r}"
-            hint = f"Add {MIDDLEWARE} to MIDDLEWARE, or {RULE_THROTTLE} to the throttle_classes of the view."
             yield warning("W089", message, hint)
+        elif not _is_asked_by_name():
+            yield warning("W089", f"rule {rule.name!r} limits nothing: no entry point applies it to any view", hint)
+
+
+# What asks for rules by their names.
+ASKING: Final = ("allows", "aallows", "throttled_task", "ThrottledTransport", "AsyncThrottledTransport")
+
+
+def _is_asked_by_name() -> bool:
+    """Return True where a module of the site has imported what asks for a rule by its name: nobody can tell which."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != "django_throttle" and module is not None:
+            names = vars(module)
+            if any(str(getattr(names.get(each), "__module__", "")).startswith("django_throttle.") for each in ASKING):
+                return True
+    return False
 
 
 def _beside_decorator(rule: Rule, covered: Sequence[str]) -> Iterator[CheckMessage]:

@@ -95,6 +95,11 @@ def inherits(found: Iterable[Any], *wanted: str) -> bool:
     return any(issubclass(kind, tuple(map(import_string, wanted))) for kind in classes)
 
 
+def place_of(path: str) -> int | None:
+    """Return where a class, or one of its kind, is listed in MIDDLEWARE; None where it is not."""
+    return next((place for place, listed in enumerate(settings.MIDDLEWARE) if inherits([listed], path)), None)
+
+
 def importable(path: Any) -> Any:
     """Return what a dotted path names, None where it cannot be imported; anything but a text as it is."""
     try:

@@ -317,6 +317,9 @@ def _event_faults(rule: Rule) -> Faults:
     for option in ("count_on", "refund_on"):
         if getattr(rule, option) and rule.events != ("request",):
             yield option, gettext_lazy("{option} belongs to rules of HTTP requests (event request) only", option=option)
+    if (rule.count_on or rule.refund_on) and not any(map(rule.counts, range(200, 600))):
+        option = "refund_on" if rule.refund_on else "count_on"
+        yield option, gettext_lazy("no answer would count: leave a status to count")
     if rule.unit == "bytes" and not WEIGHED.issuperset(rule.events):
         yield "unit", gettext_lazy("only requests and messages have bytes that can be counted")
     if rule.at_limit != "reject" and "connection" not in rule.events:

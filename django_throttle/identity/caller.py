@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from django_throttle.conf import conf
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.identity import keys
-from django_throttle.identity.address import MAX_TEXT, Address, client_address, notation, short_address
+from django_throttle.identity.address import MAX_TEXT, Address, client_address, network, notation, short_address
 from django_throttle.identity.keys import api_key, checked_value, combined, ident_of, session_key, shortened, text_of
 
 logger = logging.getLogger("django_throttle")
@@ -265,7 +265,15 @@ def _text(text: str) -> str | None:
     kind, colon, value = text.partition(":")
     if not colon or len(kind) > MAX_KIND:
         return shortened(text) or None
-    return f"{kind}:{shortened(value)}"
+    known = written_ident(text)
+    return known if known != text else f"{kind}:{shortened(value)}"
+
+
+def written_ident(text: str) -> str:
+    """Return an ident as the key of its kind has it: an address in one notation, IPv6 by its prefix."""
+    kind, colon, value = text.partition(":")
+    found = network(value, conf().IPV6_PREFIX) if colon and kind == "ip" else None
+    return text if found is None else f"ip:{found}"
 
 
 def _is_free(ident: str, caller: Caller) -> bool:

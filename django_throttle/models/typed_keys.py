@@ -63,7 +63,7 @@ def doubt_of_typed_key(typed: str) -> str:
     if match := _ROW.fullmatch(typed):
         fits = not models or _model(match[1]) in models
     else:
-        fits = any(not issubclass(kind, Model) for kind in key_types) or any(map(_has_text_pk, models))
+        fits = any(not issubclass(kind, Model) for kind in key_types)
         fits = fits or next(_rows_with(typed), None) is not None
     if fits:
         return ""
@@ -99,10 +99,6 @@ def _models_of_settings() -> Iterator[type[Model]]:
             kind = import_string(path) if isinstance(path, str) else path
             if issubclass(kind, TokenAuthentication):
                 yield kind().get_model()
-
-
-def _has_text_pk(model: type[Model]) -> bool:
-    return isinstance(model._meta.pk, (CharField, TextField))
 
 
 def _model(label: str) -> type[Model]:

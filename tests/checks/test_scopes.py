@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -122,3 +123,29 @@ def test_a_rule_of_a_decorator_that_limits_everything(settings: Any, everywhere:
     told = found(settings, {"sign-up": {}})
     assert [number for number, _ in told] == ([] if everywhere == "nowhere" else ["090"])
     assert found(settings, {"sign-up": {"scopes": ["sign-up"]}}) == []
+
+
+@pytest.mark.parametrize("rule", [{}, {"scopes": ["*"]}, {"scopes": ["!health"]}])
+@pytest.mark.parametrize("asked_by_name", [False, True])
+def test_a_rule_for_every_view_that_no_entry_point_applies(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any], asked_by_name: bool
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROUTES", [path("health", page, name="health"), path("", page)])
+    monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: asked_by_name)
+    settings.MIDDLEWARE = []
+    messages = [message for _, message in found(settings, {"api": rule})]
+    assert messages == ([] if asked_by_name else ["'api' limits nothing: no entry point applies it to any view"])
+
+
+class Priced(Search):
+    throttle_cost = staticmethod(lambda request: 2)
+
+
+@pytest.mark.parametrize(("classes", "middleware", "told"), [((), OURS, 1), ((RuleThrottle,), OURS, 0), ((), [], 0)])
+def test_a_function_of_a_view_that_nothing_calls(settings: Any, classes: Any, middleware: list[str], told: int) -> None:
+    settings.ROOT_URLCONF = (path("", Priced.as_view(throttle_classes=classes), name="priced"),)
+    settings.MIDDLEWARE, settings.DJANGO_THROTTLE = middleware, {"RULES": {"api": {"rate": "1/min"}}}
+    messages = [each.msg for each in run_checks(tags=["django_throttle"]) if each.id == "django_throttle.W097"]
+    assert len(messages) == told and all(
+        "Priced, at 'priced', has a function throttle_cost" in each for each in messages
+    )

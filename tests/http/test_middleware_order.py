@@ -8,6 +8,7 @@ import pytest
 from django.core.cache import cache
 from django.core.checks import run_checks
 from django.http import HttpRequest, HttpResponse
+from django.middleware.http import ConditionalGetMiddleware
 from django.test import Client, modify_settings
 from django.urls import path
 
@@ -57,7 +58,9 @@ def test_a_304_is_given_back_only_where_it_is_seen(enforce: Enforce, listed: Any
     answers = [client.get("/", headers={"If-None-Match": tag}) for _ in range(3)]
     assert [answer.status_code for answer in answers] == ([304, 429, 429] if above else [304] * 3)
     assert ("RateLimit" in answers[0]) == (not above), "Django leaves it out of a 304"
-    assert warnings(settings, rules) == ["W091"] * above
+    assert (
+        warnings(settings, rules) == warnings(settings, {"api": {"rate": "1/s", "count_on": [200]}}) == ["W091"] * above
+    )
     assert warnings(settings, {"api": {"rate": "1/s"}}) == []
 
 
@@ -95,3 +98,20 @@ def test_without_the_app_it_says_what_is_missing(caplog: pytest.LogCaptureFixtur
     """It goes on: suites of Django's own take apps away beneath a middleware."""
     ThrottleMiddleware(page)
     assert "'django_throttle' is not in INSTALLED_APPS" in caplog.text
+
+
+class OwnConditional(ConditionalGetMiddleware):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("middleware", "told"),
+    [
+        ([f"{__name__}.OwnConditional", OURS], ["W091"]),
+        ([OURS, f"{__name__}.OwnConditional"], []),
+        (["django.middleware.cache.CacheMiddleware", OURS], ["W093"]),
+    ],
+)
+def test_classes_of_their_kinds_count_too(listed: Any, settings: Any, middleware: list[str], told: list[str]) -> None:
+    listed(*middleware)
+    assert warnings(settings, {"api": {"rate": "1/s", "refund_on": [304]}}) == told
