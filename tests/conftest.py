@@ -22,7 +22,7 @@ from tests.clock import FrozenClock
 from tests.databases import new_database
 from tests.servers import RedisServer, Stopwatch
 
-pytest_plugins = ["tests.needs", "tests.browser"]
+pytest_plugins = ["tests.needs"]
 
 # A slow machine is no failure; where CI is set, every run draws the same examples.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

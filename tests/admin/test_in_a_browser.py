@@ -8,19 +8,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from websockets.sync.client import connect
 
 from django_throttle.core import Rule
 from django_throttle.core.options import ALGORITHMS, table
 from django_throttle.models.fields import stored
-from tests.browser import PATIENCE, log_in, new_context, new_page
+from testproject.prepare import LOGIN, PASSWORD
+from testproject.services import Services, start_site
 from tests.pages import DOCS
-from tests.servers import slack, wait_until
+from tests.servers import free_port, slack, wait_until
 
 ADMIN = "/admin/django_throttle"
 RULES = f"{ADMIN}/throttlerule/"
@@ -32,11 +34,58 @@ PAGES = (
 PHONE: Any = {"width": 390, "height": 800}
 CUSTOMER = "127.0.0.9"
 LONG = slack(30)
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+]
+#: Seconds for which a page may keep a test waiting.
+PATIENCE = slack(10)
+
+
+@pytest.fixture(scope="session")
+def browser(need_binary: Callable[[str], str]) -> Iterator[Browser]:
+    """Chromium; its tests run last, because Playwright leaves an event loop running in the thread."""
+    chromium = need_binary("chromium")
+    expect.set_options(timeout=PATIENCE * 1000)
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=chromium, args=FLAGS) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def demo_site(need_binary: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the site of ``make demo``, which has two processes, and a Redis of its own."""
+    need_binary("redis-server")
+    with pytest.MonkeyPatch.context() as patch, Services(tmp_path_factory.mktemp("site")) as services:
+        patch.delenv("REDIS_URL", raising=False)
+        services.environment["DEADLINE"] = "1"  # where a machine stands still, no rule's failure policy is to decide
+        start_site(services, port := free_port())
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def new_page(context: BrowserContext) -> Iterator[Page]:
+    """Open a page, on which no script may fail."""
+    page = context.new_page()
+    mistakes: list[str] = []
+    page.on("pageerror", lambda error: mistakes.append(str(error)))
+    yield page
+    page.close()
+    assert mistakes == []
+
+
+def log_in(page: Page, path: str = "/admin/") -> None:
+    """Log in to the admin of the demo site, and go to one of its pages."""
+    page.goto(f"/admin/login/?next={path}")
+    page.fill("[name=username]", LOGIN)
+    page.fill("[name=password]", PASSWORD)
+    page.click("[type=submit]")
+    page.wait_for_selector("#site-name")
 
 
 @pytest.fixture(scope="module")
 def operator(browser: Browser, demo_site: str) -> Iterator[BrowserContext]:
-    context = new_context(browser, demo_site, viewport={"width": 1000, "height": 700})
+    context = browser.new_context(base_url=f"http://{demo_site}", viewport={"width": 1000, "height": 700})
+    context.set_default_timeout(PATIENCE * 1000)
     with new_page(context) as page:
         log_in(page)
     yield context
