@@ -13,7 +13,6 @@ from django.utils import timezone
 from django_throttle import log_throttling, rulebook, shared_clock
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
-from django_throttle.core.algorithms.fixed_window import CalendarWindow
 from django_throttle.limiter import decide
 from django_throttle.local.store_time import STEP_US, Calendar, StoreTime, micros
 from django_throttle.log_throttling import LogThrottle
@@ -147,16 +146,6 @@ def test_bounds_are_unknown_until_the_time_is_and_hold_it_then() -> None:
     plan = calendar.plan(MONTHLY)
     assert plan.start <= now < plan.middle < plan.finish
     assert 28 * DAY <= plan.middle - plan.start <= 31 * DAY
-
-
-def test_a_store_that_knows_its_time_has_the_bounds_of_it() -> None:
-    calendar, now = Calendar(), 1_750_000_000 * SECOND
-    first = calendar.plan_at(MONTHLY, now)
-    assert isinstance(first, CalendarWindow)
-    assert calendar.plan_at(MONTHLY, first.middle) == first, "of two periods, so that nothing is asked at their turn"
-    later = calendar.plan_at(MONTHLY, first.finish)
-    assert isinstance(later, CalendarWindow)
-    assert later.start >= first.middle and later.start <= first.finish < later.finish
 
 
 def test_one_line_a_minute_about_each_subject() -> None:
