@@ -12,12 +12,11 @@ from redis import Redis
 
 from django_throttle import agent
 from django_throttle.agent_thread import AgentThread
-from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.forks import holds_in_child
-from tests.servers import RedisServer, free_port, slack, wait_until
+from tests.servers import free_port, slack, wait_until
 
 HELD = Rule("held", limit=5, algorithm="concurrency")
 
@@ -96,24 +95,6 @@ def test_a_forked_child_gets_its_own(settings: Any, redis_url: str) -> None:
     assert holds_in_child(begins_anew)
     with store.transport.client as client:
         assert client.zcard("dt:{p}:live") == 2
-
-
-@pytest.mark.agent
-def test_what_redis_does_not_take_back_is_closed(
-    settings: Any, redis_url: str, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was taken away from its socket, and the order to close that one was never heard."""
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
-    gone: list[str] = []
-    monkeypatch.setattr(SocketControl, "evict", lambda duties, leases: gone.extend(leases))
-    store = RedisStore(redis_url, deadline=5.0)
-    with redis_server.client() as client:
-        client.zadd(f"{store.key('rule', 'user:1')}:!", {"~lost": 0})
-        store.leases.hold("rule", "user:1", "~lost")
-        agent.ensure(store)
-        wait_until(lambda: gone)
-        assert gone == ["~lost"]
-        client.flushdb()
 
 
 def agent_threads() -> list[threading.Thread]:

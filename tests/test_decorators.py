@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,10 +35,6 @@ def send(to: str, copies: int = 1) -> int:
     return copies
 
 
-async def agenerator() -> AsyncIterator[int]:
-    yield 1
-
-
 async def acost(*_: Any) -> int:
     return 1
 
@@ -55,8 +51,6 @@ def test_a_callable_raises_refused_with_the_decision(enforce: Enforce) -> None:
 
 
 class TestWhatItGoesAround:
-    """Everything that is called once and returns; anything else says so when it is decorated."""
-
     def test_all_methods_of_a_class_of_views(self, enforce: Enforce) -> None:
         @throttle("api")
         class Page(View):
@@ -69,7 +63,6 @@ class TestWhatItGoesAround:
         factory, as_view = RequestFactory(), Page.as_view()
         asked = [factory.get("/"), factory.post("/"), factory.put("/"), factory.get("/")]
         assert [as_view(request).status_code for request in asked] == [200, 200, 429, 429]
-        assert Page.__name__ == "Page"
 
     @pytest.mark.parametrize("name", ["dispatch", "get", "options"])
     async def test_methods_of_an_asynchronous_class_do_not_block(
@@ -92,7 +85,6 @@ class TestWhatItGoesAround:
         ("target", "message"),
         [
             (lambda: (yield), "a generator"),
-            (agenerator, "a generator"),
             (classmethod(lambda cls: None), "below @classmethod"),
             (staticmethod(lambda: None), "below @staticmethod"),
             (property(lambda self: None), "below @property"),
@@ -213,8 +205,6 @@ class TestQuestions:
 
 
 class TestMethods:
-    """A rule with methods that code names applies by the method of the request."""
-
     @pytest.mark.parametrize(("method", "passes"), [("POST", 2), ("GET", 4)])
     def test_of_the_request_among_the_arguments(self, enforce: Enforce, method: str, passes: int) -> None:
         enforce(api=TWICE | {"methods": ["POST"]})
@@ -285,8 +275,7 @@ class TestDecoratorsThatAreNoQuestion:
         finally:
             unidentified.clear()
             unidentified.update(before)
-        assert {message.id for message in messages} == {"django_throttle.W049"}
-        hints = {message.msg.partition(" is around ")[2].partition(",")[0]: message.hint for message in messages}
-        form_valid, with_request = sorted(hints, key=lambda name: "of_a_request_too" in name)
-        assert "allows('asked', self.request)" in hints[form_valid]
-        assert "allows('asked', request)" in hints[with_request]
+        form_valid, with_request = sorted(messages, key=lambda message: "of_a_request_too" in message.msg)
+        assert form_valid.id == with_request.id == "django_throttle.W049"
+        assert "allows('asked', self.request)" in str(form_valid.hint)
+        assert "allows('asked', request)" in str(with_request.hint)

@@ -199,18 +199,3 @@ def test_idents_that_a_decorator_makes(enforce: Enforce, ident: str) -> None:
         told = explained(ident)
         assert [(rule["name"], rule["used"]) for rule in told["rules"]] == [("mails", used)]
         assert told["would"] == would, told["sentence"]
-
-
-def test_an_ident_that_two_ways_count(enforce: Enforce, django_user_model: Any) -> None:
-    user = django_user_model.objects.create_user("anna")
-    enforce(mails={"rate": "1/hour", "key": "ip"}, api={"rate": "9/hour", "key": "user"})
-
-    @throttle("mails", ident=lambda: f"user:{user.pk}")
-    def send() -> bool:
-        return True
-
-    assert explained("anna")["would"] == "allowed"
-    send()
-    told = explained("anna")
-    assert told["would"] is None and [rule["name"] for rule in told["rules"]] == ["api", "mails"]
-    assert f"(where the code names user:{user.pk} itself)" in told["sentence"]

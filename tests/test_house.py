@@ -26,7 +26,6 @@ IMPURE = {
 LOADERS = {"pickle", "marshal", "shelve", "yaml", "dill"}
 # Documentation may say /srv and /etc, and a first line which interpreter runs the file.
 MACHINE_PATH = re.compile(r"(?<![\w.])(?:/(?:home|root|work|Users|opt|tmp|mnt|usr)/[\w.-]|[A-Z]:\\\w)")
-#: The one import that goes up: the background thread calls the agent that starts it, by name.
 
 
 def faults_in(paths: Iterator[Path], find: Callable[[ast.AST], str]) -> list[str]:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -38,73 +37,59 @@ def redis(servers: None, redis_server: RedisServer) -> Any:
         yield client
 
 
-def members(redis: Redis) -> int:
+def members(redis: Redis, keys: list[str] | None = None) -> int:
     """Of all groups, as publishers are charged for them."""
-    told = [text for key in redis.scan_iter("dt:*", _type="hash") if "{p}" not in key for text in redis.hvals(key)]
+    told = [text for key in keys or hashes(redis) if "{p}" not in key for text in redis.hvals(key)]
     return sum(int(text.partition(":")[0]) for text in told if text.replace(":", "").isdigit())
 
 
+def hashes(redis: Redis) -> list[str]:
+    return list(redis.scan_iter("dt:*", _type="hash"))
+
+
 @pytest.mark.row("F44")
-@pytest.mark.parametrize(
-    ("name", "sockets"),
-    [
-        *[(name, sockets) for name in ("uvicorn-sansio", "hypercorn", "daphne") for sockets in (20, 0)],
-        # With open sockets a worker of granian aborts now and then (pyo3), or never ends.
-        ("granian", 0),
-    ],
-)
-async def test_nothing_is_left_of_who_was_told_to_end(
-    name: str, sockets: int, redis_server: RedisServer, redis: Redis, tmp_path: Path
+@pytest.mark.parametrize("name", ["granian", "daphne"])
+async def test_nothing_is_left_of_a_server_without_sockets(
+    name: str, redis_server: RedisServer, redis: Redis, tmp_path: Path
 ) -> None:
     redis.flushall()
     server = Server(name, redis_server, tmp_path, settings={**USUAL, "RULES": MANY})
     try:
-        await assert_leaves_nothing(server.wait(), sockets, redis)
+        visitor = Visitor(server.wait())
+        await (await visitor.open("group")).close()
+        assert redis.zcard("dt:{p}:live") == 1
+        await server.terminate()
+        assert (redis.zcard("dt:{p}:live"), members(redis), visitor.held()) == (0, 0, 0)
     finally:
         server.kill()
-
-
-async def assert_leaves_nothing(server: Server, sockets: int, redis: Redis) -> None:
-    visitor = Visitor(server)
-    connections = [await visitor.open("group") for _ in range(sockets or 1)]
-    if not sockets:
-        await connections.pop().close()
-    else:
-        async with asyncio.timeout(slack(10)):
-            while await asyncio.to_thread(members, redis) != sockets:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-    assert redis.zcard("dt:{p}:live") == 1
-    watching = [asyncio.create_task(ends(connection)) for connection in connections]
-    ending = asyncio.create_task(server.terminate())
-    await asyncio.sleep(0)
-    if server.name == "hypercorn":  # from Python 3.12.1 on it waits for its clients
-        await asyncio.gather(*(connection.close() for connection in connections))
-    await ending
-    ended = time.monotonic()
-    left = {"live": redis.zcard("dt:{p}:live"), "members": members(redis), "held": visitor.held()}
-    await asyncio.gather(*watching)
-    assert left == {"live": 0, "members": 0, "held": 0}, f"{time.monotonic() - ended:.2f} s after it has ended"
 
 
 @pytest.mark.row("F44")
 @pytest.mark.parametrize("name", ["uvicorn-sansio", "uvicorn-websockets", "hypercorn", "daphne"])
 @pytest.mark.usefixtures("servers")
-async def test_the_last_reports_of_dampers_arrive(name: str, redis_server: RedisServer, tmp_path: Path) -> None:
-    """Nothing is due before the end, and a socket is open then."""
-    settings = {**USUAL, "DAMPER_INTERVAL": NEVER, "RULES": {**RULES, "frames": DAMPED}}
+async def test_with_sockets_the_last_reports_arrive_and_nothing_is_left(
+    name: str, redis_server: RedisServer, redis: Redis, tmp_path: Path
+) -> None:
+    """Reports of dampers, which are not due before the end."""
+    redis.flushall()
+    settings = {**USUAL, "DAMPER_INTERVAL": NEVER, "RULES": {**MANY, "frames": DAMPED}}
     server = Server(name, redis_server, tmp_path, settings=settings)
     try:
         visitor = Visitor(server.wait())
-        connection = await visitor.open()
+        connections = [await visitor.open("group") for _ in range(5)]
+        connection = connections[0]
+        await asyncio.to_thread(wait_until, lambda: members(redis) == 5)
+        groups = hashes(redis)
         for number in range(30):
             await echo(connection, str(number))
         rule, ident = Rule.from_options("frames", DAMPED), f"tests.served.who:{visitor.name}"
         assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 0
         ending = asyncio.create_task(server.terminate())
         if name == "hypercorn":  # from Python 3.12.1 on it waits for its clients
-            await connection.close()
-        await asyncio.gather(ending, ends(connection))
+            await asyncio.gather(*(each.close() for each in connections))
+        await asyncio.gather(ending, *map(ends, connections))
         assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 30
+        assert (redis.zcard("dt:{p}:live"), members(redis, groups), visitor.held()) == (0, 0, 0)
     finally:
         server.kill()
 
