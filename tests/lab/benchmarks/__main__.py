@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 
-from tests.lab.benchmarks import costs, damper, growth, latency, others, prepaid, recording, scaling, sockets
+from tests.lab.benchmarks import damper, decisions, growth, recording, scaling, sockets
 from tests.lab.benchmarks.placement import CORES, FREE, ONE, TWO, Place, is_first, placed
 from tests.lab.benchmarks.table import Row, as_json, circumstances, show, write
 from tests.servers import RedisServer
@@ -36,16 +36,16 @@ class Group(NamedTuple):
 
 
 GROUPS: dict[str, Group] = {
-    "sync": Group(lambda server, scale: latency.sync_rows(server.url, scale.rounds), (ONE, TWO)),
-    "view": Group(lambda server, scale: latency.view_rows(server.url, scale.rounds), (ONE, TWO)),
-    "middleware": Group(lambda server, scale: latency.middleware_rows(server.url, scale.rounds), (ONE, TWO)),
-    "async": Group(lambda server, scale: latency.async_rows(server.url, scale.rounds), (ONE, TWO)),
-    "redis": Group(lambda server, scale: costs.redis_rows(server.url, scale.rounds)),
-    "memory": Group(lambda server, scale: costs.memory_rows(server.url, scale.share)),
-    "refusals": Group(lambda server, scale: costs.refusal_rows(server.url, scale.rounds)),
-    "prepaid": Group(lambda server, scale: prepaid.rows(server.url, scale.rounds)),
+    "sync": Group(lambda server, scale: decisions.sync_rows(server.url, scale.rounds), (ONE, TWO)),
+    "view": Group(lambda server, scale: decisions.view_rows(server.url, scale.rounds), (ONE, TWO)),
+    "middleware": Group(lambda server, scale: decisions.middleware_rows(server.url, scale.rounds), (ONE, TWO)),
+    "async": Group(lambda server, scale: decisions.async_rows(server.url, scale.rounds), (ONE, TWO)),
+    "redis": Group(lambda server, scale: decisions.redis_rows(server.url, scale.rounds)),
+    "memory": Group(lambda server, scale: decisions.memory_rows(server.url, scale.share)),
+    "refusals": Group(lambda server, scale: decisions.refusal_rows(server.url, scale.rounds)),
+    "prepaid": Group(lambda server, scale: decisions.prepaid_rows(server.url, scale.rounds)),
     "sockets": Group(lambda server, scale: sockets.rows(server.url, scale.rounds)),
-    "others": Group(lambda server, scale: others.rows(server.url, scale.rounds, scale.share)),
+    "others": Group(lambda server, scale: decisions.other_rows(server.url, scale.rounds, scale.share)),
     "recording": Group(lambda server, scale: recording.rows(server.url)),
     "damper": Group(lambda server, scale: damper.rows(server.url, 60 if scale.share == 1 else 18), (FREE,)),
     "silent": Group(lambda server, scale: sockets.silent_rows(server.url, 20 if scale.share == 1 else 6), (FREE,)),

@@ -13,10 +13,9 @@ from redis import Redis
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.lab.benchmarks.latency import VIEW_CALLS
+from tests.lab.benchmarks.decisions import VIEW_CALLS
 from tests.lab.benchmarks.ours import KEPT, rules_for_hours
-from tests.lab.benchmarks.play import IN_FLIGHT, in_flight, one_by_one
-from tests.lab.benchmarks.player import SPAWN, Play, Subject, company, compare
+from tests.lab.benchmarks.player import IN_FLIGHT, SPAWN, Play, Subject, company, compare, in_flight, one_by_one
 from tests.lab.benchmarks.table import Row
 from tests.servers import free_port
 

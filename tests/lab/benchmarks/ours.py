@@ -13,8 +13,7 @@ from django_throttle.core import Rule
 from django_throttle.core.commands import Decide, rule_set
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from tests.lab.benchmarks.play import IDENTS, IN_FLIGHT, in_flight, one_by_one, piped
-from tests.lab.benchmarks.player import Play
+from tests.lab.benchmarks.player import IDENTS, IN_FLIGHT, Play, in_flight, one_by_one, piped
 
 EMPTY = "return 1"
 # The first of them is what most sites have: the default algorithm, one rate.

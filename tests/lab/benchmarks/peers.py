@@ -13,8 +13,7 @@ from rest_framework.throttling import UserRateThrottle
 from throttled import RedisStore, Throttled, rate_limiter
 from throttled import asyncio as async_throttled
 
-from tests.lab.benchmarks.play import in_flight, one_by_one
-from tests.lab.benchmarks.player import Play
+from tests.lab.benchmarks.player import Play, in_flight, one_by_one
 from tests.lab.benchmarks.settings import RATES
 
 # Limit, window in seconds, and the algorithm's name in limits and in throttled-py.

@@ -16,8 +16,7 @@ from redis import Redis
 from tests.fleet import RedisCluster
 from tests.lab.benchmarks.ours import MIXED
 from tests.lab.benchmarks.placement import at_large, join
-from tests.lab.benchmarks.play import in_flight
-from tests.lab.benchmarks.player import Play, Subject, company, redis_commands, redis_seconds
+from tests.lab.benchmarks.player import Play, Subject, company, in_flight, redis_commands, redis_seconds
 from tests.lab.benchmarks.sockets import EXTENSIONS, Holder, commands_a_second
 from tests.lab.benchmarks.table import Row
 from tests.servers import RedisServer, wait_until

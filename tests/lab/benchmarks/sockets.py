@@ -21,7 +21,7 @@ from redis import Redis
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.stores import get_store
-from tests.lab.benchmarks.latency import PING
+from tests.lab.benchmarks.decisions import PING
 from tests.lab.benchmarks.player import SPAWN, Play, Subject, compare, redis_commands
 from tests.lab.benchmarks.table import Row
 from tests.servers import quickest

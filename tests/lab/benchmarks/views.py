@@ -23,8 +23,7 @@ from rest_framework.views import APIView
 
 from django_throttle.drf import RuleThrottle
 from tests.lab.benchmarks.ours import OF_A_SITE
-from tests.lab.benchmarks.play import another, in_turn, one_by_one
-from tests.lab.benchmarks.player import Play
+from tests.lab.benchmarks.player import Play, another, in_turn, one_by_one
 from tests.lab.benchmarks.settings import RATES
 
 

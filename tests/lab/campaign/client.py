@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from testproject.check.standstill import elapsed, watch
-from tests.lab.campaign.configured import configure
 from tests.lab.campaign.history import BEGUN, ENDED, FREED, ODD, QUEUED, RELEASED, Recorder
-from tests.lab.campaign.limits import LIMITS
+from tests.lab.campaign.limits import LIMITS, configure
 from tests.lab.campaign.plan import TASKS, THREADS, Call, Round
 
 GIVEN: dict[str, Any] = json.loads(sys.argv[1])

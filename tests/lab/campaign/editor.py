@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from tests.lab.campaign.configured import configure
+from tests.lab.campaign.limits import configure
 
 GIVEN: dict[str, Any] = json.loads(sys.argv[1])
 configure(GIVEN)

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from tests.fleet import RedisCluster, Sentinels
 from tests.lab.campaign.history import Fault
 from tests.lab.campaign.plan import STEPS, Step
-from tests.lab.matrix.rows import server_of, version_of
+from tests.lab.matrix.__main__ import server_of, version_of
 from tests.proxy import Proxy
 from tests.servers import RedisServer, wait_until
 from tests.steps import SteppingServer

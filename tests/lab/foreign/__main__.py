@@ -12,8 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.lab.foreign import sources
-from tests.lab.foreign.runs import Comparison, compare_all
+from tests.lab.foreign.runs import Comparison, compare_all, fetch
 from tests.lab.foreign.suites import EXTRAS, REQUIREMENTS, SUITES
 from tests.outside import environments
 
@@ -57,7 +56,7 @@ def page(comparisons: list[Comparison]) -> str:
 def main(*names: str, check: bool) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sources.fetch()
+        fetch()
         wheel = environments.build_wheel(folder)
         # Each suite is that of one version, so the gate's pair of versions is not for them.
         python = environments.make_environment(

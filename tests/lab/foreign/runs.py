@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.lab.foreign.sources import INSIDE, unpack
 from tests.lab.foreign.suites import SUITES, Suite
-from tests.outside.environments import environ
+from tests.outside.environments import PIP, ROOT, environ, run
 from tests.servers import RedisServer
 
 LONGEST = 900.0  # seconds; a machine that is busy with others takes many times as long as one that is not
@@ -126,3 +127,38 @@ def _run(suite: Suite, python: Path, folder: Path, options: tuple[str, ...], tes
     assert (folder / "outcomes").is_file(), printed
     lines = (folder / "decisions").read_text().split() if (folder / "decisions").is_file() else []
     return Run(json.loads((folder / "outcomes").read_text()), Counter(lines), scripts, printed)
+
+
+KEPT = ROOT / ".outside"
+INSIDE = Path(__file__).parent / "inside"
+
+
+def archive(name: str, version: str) -> Path:
+    """The file of a source distribution, which is got where it is not there yet."""
+    folder = KEPT / f"{name}-{version}"
+    if not folder.is_dir():
+        KEPT.mkdir(exist_ok=True)
+        made = folder.with_name(f"{folder.name}.part")
+        shutil.rmtree(made, ignore_errors=True)
+        options = ("--quiet", "--no-deps", "--no-binary", name, "-d", str(made))
+        run(*PIP, "download", *options, f"{name}=={version}", cwd=KEPT)
+        made.rename(folder)
+    (found,) = folder.glob("*.tar.gz")
+    return found
+
+
+def fetch() -> None:
+    for name, version in sorted({(suite.distribution, suite.version) for suite in SUITES.values()}):
+        archive(name, version)
+
+
+def unpack(suite: Suite, folder: Path) -> Path:
+    """A copy of the suite's own, with what its source distribution leaves out; returns where it is run."""
+    with tarfile.open(archive(suite.distribution, suite.version)) as packed:
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian's Python 3.11.2 has none
+        packed.extractall(folder)
+    (top,) = folder.iterdir()
+    if suite.lacks:
+        for path in (INSIDE / suite.lacks).iterdir():
+            shutil.copy(path, top / ("tests" if path.suffix == ".py" else "."))
+    return top / suite.folder
