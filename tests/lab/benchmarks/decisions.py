@@ -133,7 +133,6 @@ def memory_rows(url: str, share: int) -> Iterator[Row]:
 
 
 def kept(subject: Subject, url: str, idents: int) -> float:
-    """Bytes that Redis keeps for each of so many identities."""
     with company([subject], url) as (player,), Redis.from_url(url) as server:
         server.flushdb()
         before = server.info("memory")["used_memory"]

@@ -28,7 +28,6 @@ MIB = 1 << 20
 
 
 def new(url: str, database: int) -> Play:
-    """Idents never seen before, fifty in flight, each under five rules."""
     return in_flight(_limiter(url, database).aacquire, fresh=True)
 
 
@@ -38,7 +37,6 @@ def known(url: str, database: int, idents: int) -> Play:
 
 
 def overridden(url: str, overrides: int) -> Play:
-    """A view under three rules; the database has overrides of other users and addresses."""
     from django.conf import settings
     from django.core.management import call_command
 

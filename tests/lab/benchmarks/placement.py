@@ -31,7 +31,7 @@ if CAN_PIN:
 
 @contextmanager
 def placed(place: Place, server: int) -> Iterator[None]:
-    """Keep this process and Redis to their cores for a while; players ``join`` when they are ready."""
+    """Keep this process, what it starts, and Redis to their cores for a while."""
     try:
         _put(os.getpid(), place.client, first=place.is_first)
         _put(server, place.server, first=place.is_first)
@@ -39,22 +39,6 @@ def placed(place: Place, server: int) -> Iterator[None]:
     finally:
         for pid in (os.getpid(), server):
             _put(pid, CORES)
-
-
-def join(pid: int) -> None:
-    if CAN_PIN:
-        _put(pid, frozenset(os.sched_getaffinity(0)), first=is_first())
-
-
-@contextmanager
-def at_large() -> Iterator[None]:
-    """Have what is started meanwhile use every core, and wait its turn, until it joins."""
-    place = FREE._replace(client=frozenset(os.sched_getaffinity(0)), is_first=is_first()) if CAN_PIN else FREE
-    _put(os.getpid(), CORES)
-    try:
-        yield
-    finally:
-        _put(os.getpid(), place.client, first=place.is_first)
 
 
 def is_first() -> bool:

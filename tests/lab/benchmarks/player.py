@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 
-from tests.lab.benchmarks import placement
-
 SPAWN = multiprocessing.get_context("spawn")
 PATIENCE = 120
 # Of a round. A block takes a millisecond or few, so that on a busy machine too some are not interrupted.
@@ -52,8 +50,7 @@ class Player:
         self.rounds: list[Result] = []
         self._end, far = SPAWN.Pipe()
         self._process = SPAWN.Process(target=_work, args=(far, subject, url), daemon=True)
-        with placement.at_large():
-            self._process.start()
+        self._process.start()
 
     @property
     def pid(self) -> int:
@@ -62,7 +59,6 @@ class Player:
 
     def ready(self) -> None:
         self._hear()
-        placement.join(self.pid)
 
     def play(self, server: Redis) -> None:
         self.tell(self.subject.calls)

@@ -29,7 +29,6 @@ NAMES = [f"rule-{number}" for number in range(RULES)]
 
 
 def charges() -> list[Charges]:
-    """Of so many calls under 100 rules, one each, of 100,000 users."""
     draw, rules = random.Random(1), [Rule(name, "1000/s") for name in NAMES]
     return [charges_of(draw.choice(rules), f"user:{draw.randrange(100_000)}", 1) for _ in range(BLOCK)]
 

@@ -15,7 +15,6 @@ from redis import Redis
 
 from tests.fleet import RedisCluster
 from tests.lab.benchmarks.ours import MIXED
-from tests.lab.benchmarks.placement import at_large, join
 from tests.lab.benchmarks.player import Play, Subject, company, in_flight, redis_commands, redis_seconds
 from tests.lab.benchmarks.sockets import EXTENSIONS, Holder, commands_a_second
 from tests.lab.benchmarks.table import Row
@@ -33,7 +32,6 @@ SPARE = 200  # keys that are of no socket
 
 
 def socket_rows(url: str, share: int) -> Iterator[Row]:
-    """Silent sockets under a cap, in processes that are killed in the end, all but one."""
     count = SOCKETS // share // PROCESSES
     total = count * PROCESSES
     section = f"{total:,} open sockets in {PROCESSES} processes"
@@ -113,11 +111,8 @@ def cluster_rows(share: int) -> Iterator[Row]:
 
 def of_masters(masters: int, calls: int) -> Shared:
     with ExitStack() as stack:
-        with at_large():
-            started = stack.enter_context(RedisServer() if masters == 1 else RedisCluster(0, masters=masters))
+        started = stack.enter_context(RedisServer() if masters == 1 else RedisCluster(0, masters=masters))
         nodes = [started] if isinstance(started, RedisServer) else started.masters()
-        for node in nodes:
-            join(node.pid)
         subjects = [Subject(f"client {number}", "scaling", "scattered", (masters,)) for number in range(CLIENTS)]
         players = stack.enter_context(company(subjects, started.url))
         servers = [stack.enter_context(node.client()) for node in nodes]

@@ -52,8 +52,6 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 class Plain(AsyncWebsocketConsumer):
-    """Says what it is told."""
-
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         await self.send(text_data, bytes_data)
 
@@ -72,8 +70,6 @@ def consumer(kind: str) -> Any:
 
 
 class Visitor:
-    """One user's socket."""
-
     __slots__ = ("_app", "_inbox", "_outbox", "_scope", "_task")
 
     def __init__(self, app: Any, number: int) -> None:
@@ -105,7 +101,6 @@ def resident_bytes() -> int:
 
 
 def handshakes(url: str, kind: str) -> Play:
-    """Sockets one after another, each accepted and closed at once."""
     under(kind)
     app, loop = consumer(kind), asyncio.new_event_loop()
 
@@ -167,7 +162,6 @@ class Holder:
         self._process = SPAWN.Process(target=hold, args=(far, kind, count, first), daemon=True)
 
     def opened(self, patience: float = PATIENCE) -> float:
-        """Bytes of each socket there, once all are open."""
         self._end.send("open")
         assert self._end.poll(patience), f"{self._count} sockets were not opened"
         return float(self._end.recv())

@@ -69,7 +69,6 @@ MIDDLEWARE = {
 
 
 def guard(name: str) -> Any:
-    """The decorator of a limiter that has no throttle class; only the benchmark installs these."""
     from django_ratelimit.decorators import ratelimit  # type: ignore[import-not-found,import-untyped,unused-ignore]
     from django_smart_ratelimit.decorator import rate_limit  # type: ignore[import-not-found,import-untyped,unused-ignore]
 

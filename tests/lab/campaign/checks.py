@@ -107,14 +107,12 @@ def rates(history: History, limit: Limit) -> Iterator[Breach]:
 
 
 def windows(history: History, limit: Limit, admitted: Sequence[Operation]) -> Iterator[Breach]:
-    """The bound of a whole window, and of the span of its sub-windows without one."""
     rule = limit.rule
     for span in {rule.rate.window_us, rule.rate.window_us * max(1, rule.resolution - 1) // rule.resolution}:
         yield from too_many(history, limit, admitted, span / MICRO, most(rule, span))
 
 
 def queues(history: History, limit: Limit, admitted: Sequence[Operation]) -> Iterator[Breach]:
-    """Those whose turn has come: the limit, and what the last of them costs beyond its first unit."""
     gone = [_shifted(one) for one in admitted]
     longest = max((one.wait for one in admitted), default=0.0)
     bound = limit.rule.rate.limit + max((one.cost for one in admitted), default=1) - 1
@@ -153,7 +151,6 @@ def settled(history: History, limit: Limit) -> list[Operation]:
 
 
 def calm(history: History, limit: Limit) -> Iterator[Breach]:
-    """Nobody is suppressed who keeps to the limit."""
     refused = [one for one in history.of(limit.name) if one.outcome == "refused"]
     if refused:
         yield Breach(f"{limit.name}: suppressed within its limit", refused)

@@ -1,8 +1,8 @@
 """A client process: threads, and tasks of one event loop, that call and write down what they are told.
 
 Started as ``python -m tests.lab.campaign.client '{"url": …}'``. It says "ready"; of the lines that it is sent, "go"
-starts its lanes, "rest" ends them and is answered with the slots that it holds, "measure" with what has grown, "end"
-gives everything back.
+starts its lanes, "rest" ends them and is answered with the slots that it holds, "measure" with what has grown, "edit"
+writes the rule of the door, "end" gives everything back. One that starts with a limit makes the tables and the rule.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ from typing import Any
 
 from testproject.check.standstill import elapsed, watch
 from tests.lab.campaign.history import BEGUN, ENDED, FREED, ODD, QUEUED, RELEASED, Recorder
-from tests.lab.campaign.limits import LIMITS, configure
+from tests.lab.campaign.limits import LIMITS, configure, rate_of
 from tests.lab.campaign.plan import TASKS, THREADS, Call, Round
 
 GIVEN: dict[str, Any] = json.loads(sys.argv[1])
 configure(GIVEN)
 
-from django_throttle import agent, rulebook  # noqa: E402 - the settings come first
+from django.core.management import call_command  # noqa: E402 - the settings come first
+from django.db import InterfaceError, OperationalError, connection  # noqa: E402
+
+from django_throttle import agent, rulebook  # noqa: E402
 from django_throttle.call_facts import Facts  # noqa: E402
 from django_throttle.core import Decision, Lease  # noqa: E402
 from django_throttle.exceptions import Cause  # noqa: E402
 from django_throttle.identity import ScopeWho  # noqa: E402
 from django_throttle.limiter import Limiter, adecide, decide  # noqa: E402
+from django_throttle.models import ThrottleRule  # noqa: E402
 from django_throttle.stores import get_store  # noqa: E402
 
 NUMBERS = count()
@@ -99,6 +103,19 @@ def grown() -> dict[str, Any]:
     }
 
 
+def edit(limit: int) -> None:
+    """Write the rule of the door, once the database takes it."""
+    options = {**LIMITS["door"].rule.as_options(), "rate": rate_of(limit)}
+    while True:
+        try:
+            ThrottleRule.objects.update_or_create(name="door", defaults=options)
+        except (InterfaceError, OperationalError):  # locked; or lost, and what is open is another one
+            connection.close()
+            time.sleep(0.1)
+        else:
+            return
+
+
 class Lane:
     """A thread or a task: what it holds is (operation, limit, lease, until which call)."""
 
@@ -110,7 +127,6 @@ class Lane:
         self.done = 0
 
     def run(self) -> None:
-        """Play in a thread, where nothing is awaited."""
         with suppress(StopIteration):
             self.play().send(None)
 
@@ -173,7 +189,10 @@ def main() -> None:
     logging.basicConfig(filename=str(LINES), level=logging.INFO)
     watch.start()
     client = Client()
-    agent.ensure(get_store())
+    if "limit" in GIVEN:
+        call_command("migrate", verbosity=0)
+        edit(GIVEN["limit"])
+    agent.ensure(get_store(), rules="limit" in GIVEN)  # tells what could not be told while Redis was away
     threading.Thread(target=client.sample, daemon=True).start()
     print("ready", flush=True)
     for line in sys.stdin:
@@ -189,6 +208,9 @@ def main() -> None:
                     client.recorder.write(ODD, f"calls that have not ended {REST_SECONDS:g} s after the last one began")
                 agent.ensure(get_store(), rules=True)  # it may have had no call of the door yet
                 print(json.dumps(client.held()), flush=True)
+            case ["edit", limit]:
+                edit(int(limit))
+                print("written", flush=True)
             case ["measure"]:
                 print(json.dumps(grown()), flush=True)
             case ["end"]:

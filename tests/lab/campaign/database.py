@@ -12,8 +12,6 @@ from tests.databases import PostgreSQL
 
 
 class SQLiteFile:
-    """A file of this round's own."""
-
     def __init__(self, path: Path) -> None:
         self.address = str(path)
 
@@ -32,8 +30,6 @@ class SQLiteFile:
 
 
 class Server:
-    """One PostgreSQL for all rounds of this process."""
-
     def __init__(self) -> None:
         self._server = postgresql()
         self.address = self._server.url

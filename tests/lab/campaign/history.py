@@ -110,7 +110,6 @@ class History:
         return [one for one in self.operations if one.alone]
 
     def losses(self, begin: float, end: float) -> int:
-        """How often rates may have been forgotten in a span."""
         return sum(fault.losses for fault in self.faults if fault.begin < end and fault.end > begin)
 
     def played(self, begin: float, end: float, *names: str) -> list[Fault]:
@@ -139,8 +138,6 @@ class History:
 
 
 class Recorder:
-    """Writes the file of one client process; safe to use from any thread."""
-
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -149,7 +146,6 @@ class Recorder:
 
 
 def read(folder: Path, since: float) -> tuple[list[Operation], list[str]]:
-    """The operations of all clients, their times from a moment on, and what they did not expect."""
     operations: list[Operation] = []
     odd: list[str] = []
     for path in sorted(folder.glob("client-*.log")):

@@ -92,7 +92,6 @@ class Round:
         return CALM_FROM + CALM_SECONDS if self.is_calm else LOAD_SECONDS
 
     def faults(self) -> tuple[list[Step], list[Step]]:
-        """Of the servers, and of clients and the machine: both lists are played at the same time."""
         gap = 1.0 if self.server in ("Redis", "Valkey") else 2.5
         return list(self._lane(self.server, FAULTS[self.server], gap)), list(self._lane("clients", CLIENTS, 2.5))
 
@@ -130,7 +129,6 @@ class Round:
             at += seconds + chance.uniform(LEAST_GAP, 2 * gap)
 
     def _dealt(self, lane: str, kinds: Sequence[Kind]) -> list[Kind]:
-        """The kinds that this round has to play, of all in an order of the seed: rounds take turns with them."""
         turn = self.number if lane == "clients" else self.number // len(SERVERS)
         shuffled = Random(f"{self.seed}/{lane}").sample(kinds, len(kinds))
         return [shuffled[(turn * DEALT + place) % len(kinds)] for place in range(DEALT)]

@@ -36,17 +36,15 @@ BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile tim
 HEAR_SECONDS = slack(60.0)  # until a process has started, or has come to rest
 STARTS = ("kill client", "start without database", "start as database is lost")
 OF_ONE = ("stop client", "silence client", "client clock", *STARTS)  # what is done to one process
+OPERATOR = -1  # the process that edits rules
 MANY_SLOTS = 1_000  # by a rule of fewer one could not tell how many too many are held
 
 
 class Process:
-    """One process of ours: it is told a line at a time, and answers so."""
-
-    def __init__(self, module: str, given: Mapping[str, Any]) -> None:
-        self.name = f"{module} {given.get('process', '')}".rstrip()
-        self.number = int(given.get("process", 0))
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.number = int(given["process"])
         self.clock = Clock()
-        command = [sys.executable, "-m", module, json.dumps(given)]
+        command = [sys.executable, "-m", "tests.lab.campaign.client", json.dumps(given)]
         options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
         environment = {**os.environ, **self.clock.environment}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **options)
@@ -55,9 +53,9 @@ class Process:
         """The answer to one word; fails when none comes, or another one than is expected."""
         assert self.process.stdout
         heard, _, _ = select([self.process.stdout], [], [], HEAR_SECONDS)
-        assert heard, f"{self.name} has said nothing for {HEAR_SECONDS:g} s"
+        assert heard, f"process {self.number} has said nothing for {HEAR_SECONDS:g} s"
         said = self.process.stdout.readline().strip()
-        assert not expected or said == expected, f"{self.name} has said {said!r}, not {expected!r}"
+        assert not expected or said == expected, f"process {self.number} has said {said!r}, not {expected!r}"
         return said
 
     def tell(self, word: str) -> None:
@@ -76,14 +74,14 @@ class Editor:
     """The operator of a round; ``edits`` are those that were made, by the monotonic clock."""
 
     def __init__(self, stack: ExitStack, given: Mapping[str, Any]) -> None:
-        self._process = Process("tests.lab.campaign.editor", given)
+        self._process = Process({**given, "process": OPERATOR, "records": False})
         stack.callback(self._process.close)
         self._process.hear("ready")
         self.edits = [Edit(int(given["limit"]), 0.0, 0.0)]
 
     def write(self, limit: int) -> None:
         begin = time.monotonic()
-        self._process.tell(str(limit))
+        self._process.tell(f"edit {limit}")
         self._process.hear("written")
         self.edits.append(Edit(limit, begin, time.monotonic()))
 
@@ -103,10 +101,11 @@ class Crowd:
     def __init__(self, stack: ExitStack, this: Round, url: str, folder: Path, *, records: bool = True) -> None:
         self._stack = stack
         self._database = database(this.database, folder)
-        given = {"url": url, "database": self._database.address}
-        self.editor = Editor(stack, {**given, "limit": this.edits()[0][1]})
-        self._given = {**given, "folder": str(folder), "records": records}
-        self._given |= {"processes": PROCESSES, "seed": this.seed, "round": this.number}
+        self._given = {
+            "url": url, "database": self._database.address, "folder": str(folder), "records": records,
+            "processes": PROCESSES, "seed": this.seed, "round": this.number,
+        }  # fmt: skip
+        self.editor = Editor(stack, {**self._given, "limit": this.edits()[0][1]})
         self.killed: dict[int, float] = {}
         self.alive = [self._start(number) for number in range(PROCESSES)]
         for one in self.alive:
@@ -141,7 +140,6 @@ class Crowd:
         self.alive[place].tell("go")
 
     def client_clock(self, step: Step) -> None:
-        """The clock of its host is set: nobody counts by it but the process alone."""
         self.alive[step.choice % PROCESSES].clock.step(STEPS[step.choice % len(STEPS)])
 
     def starve(self, step: Step) -> None:
@@ -157,7 +155,6 @@ class Crowd:
             self._start_meanwhile(step)
 
     def lose_database(self, step: Step) -> None:
-        """There is none, or an empty one that a process itself has made."""
         with between(self._database.lose, self._database.find):
             self._start_meanwhile(step)
 
@@ -190,7 +187,7 @@ class Crowd:
             one.hear("ended")
 
     def _start(self, number: int) -> Process:
-        one = Process("tests.lab.campaign.client", {**self._given, "process": number})
+        one = Process({**self._given, "process": number})
         self._stack.callback(one.close)
         return one
 
@@ -223,7 +220,6 @@ def play(this: Round) -> History:
 
 
 def load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> list[Fault]:
-    """Clients call, both lists of faults are played and rules edited, until the time is over."""
     found: list[Fault] = []
 
     def follow(steps: Iterable[Step], act: Callable[[Step], object]) -> None:
@@ -295,7 +291,6 @@ def slots(servers: Stage, truly: Mapping[str, int]) -> dict[str, tuple[int, int]
 
 
 def _counted(servers: Stage, history: History) -> dict[str, int]:
-    """What tallies have come to, once all is in them that must be, or after a while."""
     found: dict[str, int] = {}
     until = time.monotonic() + QUIET
     for name, limit in LIMITS.items():

@@ -58,7 +58,6 @@ def main() -> int:
 
 
 def soak(servers: Stage, stack: ExitStack, seed: int, until: float) -> list[Turn]:
-    """Load and rest, until the time is over; at least one turn more than it takes to be warm."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="throttle-soak-")))
     configured()
     crowd = Crowd(stack, Shift(seed, 0), servers.url, folder, records=False)
@@ -68,7 +67,7 @@ def soak(servers: Stage, stack: ExitStack, seed: int, until: float) -> list[Turn
         load(this, servers, crowd, time.monotonic())
         crowd.editor.write(limit_of(this.number))
         turns.append(rested(servers, crowd))
-        print(f"turn {this.number}: {in_words(turns[-1])}", flush=True)
+        print(f"turn {this.number}: {turns[-1]}", flush=True)
     crowd.end()
     return turns
 
@@ -98,16 +97,7 @@ def steady(client: Any) -> bool:
     return bool(client.dbsize() == before)
 
 
-def in_words(turn: Turn) -> str:
-    processes = "; ".join(
-        f"{one['memory']} kB, {one['threads']} threads, {one['files']} files, {one['lines']} lines, {one['rule']}"
-        for one in turn.processes
-    )
-    return ", ".join(f"{name} {number}" for name, number in turn.server.items()) + " | " + processes
-
-
 def verdict(turns: list[Turn]) -> int:
-    """Print what was there before and after, and what it may be; 1 where there is more."""
     before, after = turns[WARM - 1], turns[-1]
     rows = [(name, before.server[name], after.server[name], ALLOWED[name]) for name in after.server]
     for place in range(PROCESSES - 1):

@@ -44,7 +44,6 @@ class Stage:
         return [Fault(begin, time.monotonic() + more, step.name, losses, slots_lost)]
 
     def servers(self) -> list[RedisServer]:
-        """All that hold keys now."""
         raise NotImplementedError
 
     def settle(self) -> None:
@@ -58,7 +57,6 @@ class Stage:
         return []
 
     def do_evict(self, step: Step) -> tuple[int, int, float]:
-        """Somebody else writes more than there is memory for; what was seldom asked for goes."""
         node = self.servers()[step.choice % len(self.servers())]
         with full(node, "allkeys-lfu") as client:
             fill(client, step.seconds)
@@ -118,8 +116,6 @@ class Single(Stage):
 
 
 class Watched(Stage):
-    """A primary, its replica and three Sentinels."""
-
     def __init__(self, stack: ExitStack) -> None:
         super().__init__(stack)
         self.fleet = stack.enter_context(Sentinels())
@@ -172,8 +168,6 @@ class Watched(Stage):
 
 
 class Sharded(Stage):
-    """Three masters with a replica each."""
-
     def __init__(self, stack: ExitStack) -> None:
         super().__init__(stack)
         self.cluster = stack.enter_context(RedisCluster())
@@ -226,7 +220,6 @@ def kill(server: RedisServer, seconds: float) -> None:
 
 
 def _spans(servers: Iterable[RedisServer], begins: str, ends: str) -> list[tuple[float, float]]:
-    """From when until when each server took over, by its log."""
     found = []
     for server in servers:
         begun = None
@@ -262,7 +255,6 @@ def full(server: RedisServer, policy: str) -> Iterator[Redis]:
 
 
 def fill(client: Redis, seconds: float) -> None:
-    """Half a megabyte a second of what others keep there."""
     until, number = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         number += 1

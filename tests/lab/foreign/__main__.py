@@ -37,7 +37,6 @@ def faults(comparison: Comparison) -> Iterator[str]:
 
 
 def row(found: Comparison) -> tuple[str, ...]:
-    """The suite, its tests, our decisions, the scripts that Redis ran for them, and what changed."""
     suite, decisions = found.suite, sum(found.throttled.decisions.values())
     numbers = (len(found.throttled.outcomes), decisions, found.throttled.scripts, len(found.changed))
     return (suite.title, suite.version, suite.way, *(f"{number:,}" for number in numbers))

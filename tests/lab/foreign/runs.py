@@ -24,8 +24,6 @@ UNLOADED = "_FailedTest"  # what unittest makes of a module that it cannot impor
 
 
 class Sentinel(RedisServer):
-    """The one that channels_redis' tests ask: which master, by which name and password."""
-
     def __init__(self, master: int) -> None:
         self.master = master
         super().__init__()
@@ -73,7 +71,6 @@ class Comparison:
 
 
 def differing(plain: Run, throttled: Run) -> dict[str, tuple[str, str]]:
-    """What became of the tests that do not pass with us, and end in another way without."""
     first, second = plain.outcomes, throttled.outcomes
     pairs = {name: (first.get(name, "missing"), second.get(name, "missing")) for name in {**first, **second}}
     return {name: pair for name, pair in pairs.items() if pair[1] not in ("passed", pair[0])}
@@ -134,7 +131,6 @@ INSIDE = Path(__file__).parent / "inside"
 
 
 def archive(name: str, version: str) -> Path:
-    """The file of a source distribution, which is got where it is not there yet."""
     folder = KEPT / f"{name}-{version}"
     if not folder.is_dir():
         KEPT.mkdir(exist_ok=True)

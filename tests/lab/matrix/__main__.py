@@ -77,7 +77,6 @@ def version_of(command: str | None) -> str:
 
 
 def database_of(name: str) -> str:
-    """Name and version of a database; raises Missing."""
     if name == "sqlite":
         return "SQLite"
     try:
@@ -136,7 +135,6 @@ def _suite(name: str, environment: dict[str, str]) -> dict[str, Any]:
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """The results in reStructuredText, and below them what has failed."""
     lines = [HEAD, *(cells(name, results.get(name)) for name in ROWS)]
     notes = [f"- ``{name}``: ``{test}`` failed" for name in ROWS for test in results.get(name, {}).get("failed", ())]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -49,7 +49,6 @@ class Suite(NamedTuple):
 
 
 def measure(tree: Path, folder: Path, chosen: str) -> None:
-    """Run the suite of a tree with coverage of each test, into ``folder``."""
     command = [sys.executable, "-m", "pytest", "-q", "--numprocesses=2", "--dist=loadfile", "-m", chosen]
     command += ["--cov=django_throttle", "--cov-branch", "--cov-context=test", "--cov-report="]
     command += [f"--junitxml={folder / 'report.xml'}", "-p", "no:cacheprovider"]
@@ -74,7 +73,6 @@ def read(tree: Path, folder: Path) -> Suite:
 
 
 def _file_of(tree: Path, parts: list[str]) -> tuple[str, list[str]]:
-    """Return the file and the classes of a test by the dotted name that a report has."""
     for at in range(len(parts), 0, -1):
         file = "/".join(parts[:at]) + ".py"
         if (tree / file).exists():
@@ -162,8 +160,6 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 
 
 class Mutant(NamedTuple):
-    """One change: the text of ``path`` between two offsets becomes ``text``."""
-
     name: str
     path: str  # below the root
     lines: range

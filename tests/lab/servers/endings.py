@@ -29,7 +29,6 @@ async def opened(visitor: Visitor, path: str) -> ClientConnection:
 
 
 async def refused(visitor: Visitor, path: str) -> str:
-    """The cap is reached; those inside notice nothing."""
     inside = [await visitor.open(path) for _ in range(CAP)]
     with pytest.raises(InvalidStatus) as error:
         await visitor.open(path)
@@ -71,7 +70,6 @@ async def early(visitor: Visitor, path: str) -> str:
 
 
 async def flooded(visitor: Visitor, path: str) -> str:
-    """More messages than the rate: told once, then closed by us."""
     connection = await opened(visitor, path)
     for _ in range(FRAMES - 1):
         await echo(connection)
@@ -125,7 +123,6 @@ async def gone(visitor: Visitor, path: str) -> str:
 
 
 async def giant(visitor: Visitor, path: str) -> str:
-    """A frame of 100 MB, which the server's own limit ends before all of it has come."""
     reader, writer = await visitor.raw(path)
     await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
     answer, sent = asyncio.create_task(reader.read(1)), 0

@@ -44,8 +44,6 @@ NOTE = r" \*"
 
 
 class Row(NamedTuple):
-    """A way to end, in words, and the seconds within which every slot is to be back."""
-
     id: str
     words: str
     within: float
@@ -79,8 +77,6 @@ LONGER = {
 
 
 class Cell(NamedTuple):
-    """What a client saw, after how many seconds the last slot was back, and what went wrong."""
-
     seen: str = ""
     seconds: float = 0.0
     error: BaseException | None = None
@@ -204,7 +200,6 @@ def printed() -> str:
 
 
 def shape(table: str) -> list[list[str]]:
-    """The cells of a table, without the times that were measured."""
     rows = [re.split(" {2,}", line) for line in table.splitlines() if line.strip("= ")]
     return [[*row[:2], *(SECONDS.sub("… s", measured) for measured in row[2:])] for row in rows]
 

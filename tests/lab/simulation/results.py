@@ -150,7 +150,6 @@ def over_time(setting: Setting, track: Track) -> str:
 
 
 def summary(found: Figures) -> str:
-    """The figures of a run under excess; rates as multiples of the limit, overshoot in seconds of it."""
     share = found.refused / found.attempted if found.attempted else 0.0
     return (
         f"achieved {found.achieved:.3f}, deviation {found.deviation:.1%}, reaction {found.reaction:.1f} s, "

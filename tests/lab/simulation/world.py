@@ -59,7 +59,6 @@ def parse_demand(text: str) -> Shape:
 
 
 def poisson(random: Random, mean: float) -> int:
-    """Draw how many independent attempts come when ``mean`` are to be expected."""
     if mean <= 0:
         return 0
     if mean > LONG:
@@ -72,8 +71,6 @@ def poisson(random: Random, mean: float) -> int:
 
 
 class Even:
-    """Evenly spaced attempts: the fraction that did not come in one tick comes in the next."""
-
     def __init__(self, phase: float) -> None:
         self._rest = phase
 

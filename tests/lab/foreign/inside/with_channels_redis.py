@@ -26,7 +26,6 @@ COUNTED = ("new_channel", "group_add", "group_discard")
 
 
 def stand_in_the_way(kind: type[Any]) -> None:
-    """A layer's own methods go through what a consumer with our mixin has in its place."""
     theirs = {name: getattr(kind, name) for name in (*COUNTED, "group_send")}
 
     def ours(layer: Any) -> CountingLayer:

@@ -11,7 +11,6 @@ from channels.testing import WebsocketCommunicator
 
 class Communicator(WebsocketCommunicator):
     async def receive_many_json_from(self, seconds: float = 0.3) -> list[Any]:
-        """Everything that comes until nothing has come for so long."""
         received = []
         while not await self.receive_nothing(timeout=seconds):
             received.append(await self.receive_json_from())
