@@ -194,14 +194,6 @@ def test_what_is_over_the_rate_is_answered_202_and_done_later(enforce: Enforce, 
     assert made == ["0", "1", "2"]
 
 
-def test_an_operation_of_ninja_gives_the_payload_what_it_gets(enforce: Enforce) -> None:
-    enforce(reports=QUEUE)
-    answers = [Client().post("/ninja/said", {"name": "x"}, content_type="application/json") for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [200, 202]
-    work()
-    assert made == ["x"]
-
-
 def test_the_page_tells_how_far_it_is(enforce: Enforce) -> None:
     enforce(reports=QUEUE)
     _, first, second = (Client().get(f"/view?name={name}") for name in ("now", "a", "broken"))
@@ -329,12 +321,6 @@ def test_without_the_address_of_the_page_nothing_is_enqueued(enforce: Enforce, m
     clear_url_caches()
 
 
-def test_behind_the_middleware_it_is_deferred_all_the_same(enforce: Enforce, settings: Any) -> None:
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django_throttle.middleware.ThrottleMiddleware"]
-    enforce(reports=QUEUE | {"scopes": ["view"]})
-    assert [Client().get("/view").status_code for _ in range(5)] == [200, 202, 202, 202, 429]
-
-
 @pytest.mark.parametrize(
     ("policy", "statuses", "positions"),
     [("allow", [200] * 5, []), ("deny", [503] * 5, []), ("local", [200, 202, 202, 429, 429], [3, 4])],
@@ -383,13 +369,3 @@ def test_a_new_secret_key_ends_no_page_while_the_old_one_is_a_fallback(enforce: 
     assert status(answer).status_code == 404
     settings.SECRET_KEY_FALLBACKS = [old]
     assert status(answer).status_code == 200
-
-
-@pytest.mark.parametrize("rates", [["30/min", "10/s"], ["10/s", "30/min"]])
-def test_a_call_under_several_rates_waits_for_the_last_of_its_turns(enforce: Enforce, rates: list[str]) -> None:
-    queue = {name: value for name, value in QUEUE.items() if name not in ("rate", "max_queue")}
-    enforce(reports=queue | {"rates": rates})
-    answers = [Client().get("/view") for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 202, 202]
-    waits = [(row.run_after - row.enqueued_at).total_seconds() for row in DBTaskResult.objects.order_by("run_after")]
-    assert [round(wait) for wait in waits] == [2, 4]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import wraps
 from typing import Any
 
@@ -210,18 +209,3 @@ def test_a_request_that_asks_about_the_work_does_not_order_it(method: str) -> No
     assert [Client().get("/page").status_code for _ in range(2)] == [200, 202]
     assert [getattr(Client(), method)("/page").status_code for _ in range(3)] == [429] * 3
     assert Client().get("/page").json()["position"] == 2, "their turns were given back"
-
-
-def test_a_class_answers_other_methods_as_ever() -> None:
-    client = Client()
-    assert [client.post("/open").status_code for _ in range(2)] == [200, 202]
-    assert [client.get("/open").status_code for _ in range(2)] == [405, 405]
-    assert [client.options("/open").status_code for _ in range(2)] == [200, 200]
-    assert client.post("/open").json()["position"] == 2
-
-
-def test_a_task_is_named_once_however_often_a_method_is_called() -> None:
-    asyncio.run(AsyncClient().get("/guarded/dispatch"))
-    before = [len(one.guards) for one in project.deferrals]
-    _ = [Client().post("/guarded/dispatch") for _ in range(3)]
-    assert [len(one.guards) for one in project.deferrals] == before

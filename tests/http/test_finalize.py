@@ -66,13 +66,6 @@ class TestFinish:
         assert b"".join(content) == b"".join(site.PARTS[1:])
         assert len(get_store().leases) == 0
 
-    async def test_nor_on_an_event_loop(self, enforce: Enforce) -> None:
-        enforce(slots=SLOTS)
-        request = await asyncio.to_thread(visit)
-        response = finish(request, StreamingHttpResponse(site.aparts()))
-        assert [part async for part in response] == list(site.PARTS)
-        assert len(get_store().leases) == 0
-
     def test_a_client_that_has_gone_is_charged(self, enforce: Enforce) -> None:
         enforce(api={**RATE, "count_on": [401]}, slots=SLOTS)
         finish_failed(visit(), status_of_error(asyncio.CancelledError()))

@@ -138,18 +138,6 @@ class TestSettings:
     def test_each_format(self, settings: Any, given: dict[str, Any], expected: dict[str, str]) -> None:
         assert self.said(settings, **given) == expected
 
-    def test_by_the_calendar(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        class Timezone:
-            @staticmethod
-            def now() -> Any:
-                from datetime import UTC, datetime
-
-                return datetime(2026, 1, 1, 0, 0, 0, 250_000, tzinfo=UTC)
-
-        monkeypatch.setattr("django_throttle.http.finalize.timezone", Timezone)
-        found = self.said(settings, X_RATELIMIT_HEADERS="epoch")
-        assert found["X-RateLimit-Reset"] == str(1_767_225_600 + 61) and "RateLimit" in found
-
 
 class TestRetry:
     def test_is_spread_upward_by_chance(self, settings: Any) -> None:

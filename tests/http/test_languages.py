@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import json
 import re
 from gettext import GNUTranslations
 from pathlib import Path
@@ -22,7 +21,6 @@ from django_throttle.core.decision import conclude
 from django_throttle.core.key import AUDIENCE_KINDS, KEY_KINDS
 from django_throttle.core.options import GROUPS, table
 from django_throttle.http.refusal import refusal
-from django_throttle.sockets.error_frames import close_reason, error_payload
 from tests.lab.languages import LANGUAGES, PACKAGE, PLACE, messages, po_file, read_catalog
 
 
@@ -75,34 +73,6 @@ msgstr "ar"
 msgid "Too many requests"
 msgstr "طلبات كثيرة جدا"
 """
-DECISIONS = {
-    "rate": refused(),
-    "slots": refused(window=None),
-    "block": refused(reason=Reason.BLOCKED),
-    "store": refused(reason=Reason.STORE_FAILED),
-    "size": conclude((refused().outcomes[0]._replace(retry_after=None, largest=9),)),
-}
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("decision", DECISIONS.values(), ids=DECISIONS)
-def test_only_what_people_read_differs(decision: Decision, language: str) -> None:
-    """Header fields, status, types, names of policies, codes and close reasons do not."""
-    answers = {}
-    for one in ("en", language):
-        with translation.override(one), override_settings(DJANGO_THROTTLE={"RETRY_JITTER": 0}):
-            problem = refusal(RequestFactory().get("/"), decision)
-            page = refusal(RequestFactory().get("/", headers={"Accept": "text/html"}), decision)
-            answers[one] = dict(problem.headers), json.loads(problem.content), page, error_payload(decision)
-            reason = close_reason(decision)
-            assert reason.isascii()
-    (headers, body, page, frame), (theirs, their_body, their_page, their_frame) = answers.values()
-    assert headers == theirs
-    differing = {name for name in body if body[name] != their_body[name]}
-    assert differing == {"detail"} if body["type"] == "about:blank" else differing == {"title", "detail"}
-    assert {name for name in frame if frame[name] != their_frame[name]} == {"detail"}
-    assert f'<html lang="{language}">'.encode() in their_page.content
-    assert re.findall(rb"<h1>(.*)</h1>", page.content) != re.findall(rb"<h1>(.*)</h1>", their_page.content)
 
 
 @pytest.mark.row("R05")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-import typing
 from typing import Annotated, Any
 
 import pytest
 from django.core.checks import run_checks
 from django.http import HttpRequest
-from django.test import AsyncClient, Client
+from django.test import Client
 from django.urls import path
 from ninja import Header, NinjaAPI, Path, Query, Schema
 
@@ -67,22 +65,6 @@ def test_quoted_types_are_what_they_name(enforce: Enforce) -> None:
     answer = ask(**{"X-Shop": "corner"})
     assert (answer.status_code, answer.json()) == (200, {"name": "7 cake a b corner", "pieces": [{"number": 3}]})
     assert ask(**{"X-Shop": "corner"}).status_code == 429
-
-
-async def test_in_an_asynchronous_operation_under_two_rules(enforce: Enforce) -> None:
-    enforce(api={"rate": "1/min"}, slow={"rate": "3/min"})
-    client = AsyncClient()
-    assert (await client.get("/find/a?page=2")).json() == {"word": "a", "page": 2}
-    assert [(await client.get(f"/find/{word}")).status_code for word in ("a", "b", "c", "d")] == [429, 200, 200, 429]
-
-
-@pytest.mark.parametrize("function", [order, find], ids=["plain", "awaited"])
-def test_whatever_looks_up_names_finds_those_of_the_function(function: Any) -> None:
-    assert function.__globals__ is globals()
-    assert function.__module__ == __name__
-    assert inspect.iscoroutinefunction(function) == (function is find)
-    assert typing.get_type_hints(function)["request"] is HttpRequest
-    assert inspect.signature(function, eval_str=True).parameters["request"].annotation is HttpRequest
 
 
 def test_a_function_may_be_taken_twice_and_a_check_names_a_decorator_that_stands_above(settings: Any) -> None:

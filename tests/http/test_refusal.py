@@ -19,7 +19,7 @@ from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.decision import conclude, error_code
 from django_throttle.http import refusal as module
 from django_throttle.http.problem_details import detail, problem
-from django_throttle.http.refusal import prefers_html, refusal
+from django_throttle.http.refusal import refusal
 from django_throttle.observe.reports import ident_for_logs
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
@@ -198,12 +198,6 @@ def test_a_site_has_a_page_of_its_own(settings: Any, tmp_path: Path) -> None:
 def test_a_site_without_templates_answers_everybody_with_the_problem(settings: Any, templates: Any) -> None:
     settings.TEMPLATES = templates
     assert answered(refused())["Content-Type"] == PROBLEM
-
-
-def test_a_header_longer_than_any_browser_s_is_a_program_s() -> None:
-    assert prefers_html("text/html")
-    assert prefers_html("text/html," + "a/b," * 100)
-    assert not prefers_html("text/html," + "a/b," * 200)
 
 
 def outcome(rule: str = "api", wait: float | None = 5.0, **options: Any) -> Outcome:

@@ -195,49 +195,11 @@ async def test_the_same_as_a_server_of_asgi_calls_the_site(name: str, settings: 
     assert [(cost.scope, cost.calls) for cost in dearest(site.look())] == [(name, 1)]
 
 
-def test_what_a_stream_computes_is_its_time_on_the_processor(settings: Any, site: RouteCosts) -> None:
-    settings.MIDDLEWARE = [MIDDLEWARE]
-    body = b"".join(Client().get("/computed"))  # type: ignore[arg-type]
-    assert body == b"done"
-    assert meters[0].cpu_ms >= 50
-
-
 def test_a_stream_that_fails_is_recorded_with_what_it_has_used(settings: Any, site: RouteCosts) -> None:
     settings.MIDDLEWARE = [MIDDLEWARE]
     with pytest.raises(RuntimeError, match="the site's"):
         b"".join(Client().get("/broken"))  # type: ignore[arg-type]
     assert [(cost.scope, cost.spreads["queries"].mean) for cost in dearest(site.look())] == [("broken", 3)]
-
-
-def test_what_outer_middleware_uses_counts_too(settings: Any, site: RouteCosts) -> None:
-    settings.MIDDLEWARE = [f"{__name__}.outer", MIDDLEWARE]
-    Client().get("/plain")
-    assert meters[0].queries == 4
-
-
-def outer(get_response: Any) -> Any:
-    def answered(request: HttpRequest) -> HttpResponse:
-        response: HttpResponse = get_response(request)
-        Group.objects.count()
-        return response
-
-    return answered
-
-
-@pytest.mark.parametrize("middleware", ["dropped", "raising"])
-def test_a_response_that_outer_middleware_replaces(middleware: str, settings: Any, site: RouteCosts) -> None:
-    """Django closes the request then, and not what the view returned."""
-    settings.MIDDLEWARE = [f"tests.http.test_slots.{middleware}", MIDDLEWARE]
-    Client(raise_request_exception=False).get("/plain")
-    assert [(cost.scope, cost.spreads["queries"].mean) for cost in dearest(site.look())] == [("plain", 3)]
-    assert in_use.get() is None
-
-
-def test_a_page_that_is_rendered_late(settings: Any, site: RouteCosts) -> None:
-    settings.MIDDLEWARE = [MIDDLEWARE]
-    response = Client().get("/page")
-    (cost,) = dearest(site.look())
-    assert cost.spreads["response_bytes"].mean == len(response.content) > 0
 
 
 @pytest.mark.parametrize("name", ["plain", "decorated", "search"])

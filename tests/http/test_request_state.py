@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
-from django.test import Client, RequestFactory
+from django.test import Client
 from django.urls import path
 from django.utils.decorators import method_decorator
 from rest_framework.authentication import BaseAuthentication
@@ -17,31 +17,20 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle.core import Override, Rule
-from django_throttle.core.commands import Decide, Refund
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.http import request_state
-from django_throttle.http.request_state import RequestState, decisions_of, state_of
+from django_throttle.http.request_state import RequestState
 from django_throttle.limiter import Limiter
-from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.rulebook import Snapshot, pin
 from django_throttle.stores import get_store
 from tests.clock import FrozenClock
-from tests.doors import BOTH, REDIS, Enforce
+from tests.doors import BOTH, Enforce
 from tests.entry_points import site
 from tests.forks import holds_in_child
 from tests.http.conftest import Ask
 
 THREE: dict[str, Any] = {"rate": "3/min", "algorithm": "fixed_window", "scopes": ["api"]}
-KINDS: dict[str, dict[str, Any]] = {
-    "fixed_window": {},
-    "calendar": {"rate": "3/hour", "timezone": "Europe/Berlin"},
-    "sliding_log": {"algorithm": "sliding_log"},
-    "sliding_window": {"algorithm": "sliding_window", "resolution": 6},
-    "gcra": {"algorithm": "gcra"},
-    "token_bucket": {"algorithm": "token_bucket", "refill": "interval"},
-    "several": {"rate": None, "rates": ["3/min", "100/hour"]},
-}
 HERE, THERE = "203.0.113.1", "203.0.113.2"
 
 
@@ -110,36 +99,11 @@ def statuses(ask: Ask, times: int, token: Any = None, address: str = HERE, where
 
 @BOTH
 class TestTokens:
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_each_user_of_one_address_has_a_budget(self, enforce: Enforce, kind: str) -> None:
-        enforce(api={**THREE, **KINDS[kind]}, TRUSTED_PROXIES=1)
-        ask = Client().get
-        for token in (1, 2):
-            assert statuses(ask, 4, token) == [200] * 3 + [429]
-        assert statuses(ask, 4) == [200] * 3 + [429], "and so has whoever is nobody"
-
-    def test_one_token_has_one_budget_from_everywhere(self, enforce: Enforce, client: Ask) -> None:
-        enforce(api=THREE, TRUSTED_PROXIES=1)
-        found = [statuses(client, 1, 1, f"203.0.113.{number}")[0] for number in range(6)]
-        assert found == [200] * 3 + [429] * 3
-
     @pytest.mark.row("A29")
     def test_a29_bad_tokens_stay_charged_to_the_address(self, enforce: Enforce, client: Ask) -> None:
         enforce(api=THREE, TRUSTED_PROXIES=1)
         assert statuses(client, 6, "bad") == [401] * 3 + [429] * 3
         assert statuses(client, 1, 1, THERE) == [200]
-
-    def test_a_decorator_outside_authentication(self, enforce: Enforce, client: Ask, settings: Any) -> None:
-        settings.MIDDLEWARE = []
-        enforce(api=THREE, TRUSTED_PROXIES=1)
-        assert statuses(client, 4, 1, where="/decorated") == [200] * 3 + [429]
-        assert statuses(client, 4, 2, where="/decorated") == [200] * 3 + [429]
-
-    def test_a_decorator_that_says_who_it_is(self, enforce: Enforce, client: Ask) -> None:
-        enforce(api=THREE, TRUSTED_PROXIES=1)
-        assert statuses(client, 4, where="/account?account=a") == [200] * 3 + [429]
-        assert statuses(client, 3, where="/account?account=b") == [200] * 3
-        assert statuses(client, 3) == [200] * 3
 
     def test_answers_that_do_not_count_go_back_once(self, enforce: Enforce, client: Ask) -> None:
         enforce(api={**THREE, "count_on": [401]}, TRUSTED_PROXIES=1)
@@ -166,37 +130,6 @@ class TestSlots:
         assert len(get_store().leases) == 0
         for ident in ("user:1", f"ip:{HERE}"):
             assert Limiter([Rule("slots", **self.RULES)], get_store()).peek(ident).remaining == 1
-
-
-def test_a_session_counts_for_nothing_where_a_view_authenticates_nobody(enforce: Enforce) -> None:
-    """As without the middleware: the view's own word is the last."""
-    enforce(api=THREE, TRUSTED_PROXIES=1)
-    request = RequestFactory().get("/anonymous", headers={"X-Forwarded-For": HERE})
-
-    def view(given: HttpRequest) -> HttpResponse:
-        return Anonymous.as_view()(given)
-
-    request.user = User(pk=5)
-    assert ThrottleMiddleware(view)(request).status_code == 200
-    assert [outcome.ident for decision in decisions_of(request) for outcome in decision.outcomes] == [
-        "user:5",
-        f"ip:{HERE}",
-    ]
-    assert state_of(request).earlier.costs == {("api", f"ip:{HERE}"): 1}
-    assert Limiter([Rule("api", "3/min", algorithm="fixed_window")], get_store()).peek("user:5").remaining == 3
-
-
-@REDIS
-def test_who_is_known_from_the_start_costs_no_more(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = enforce(api=THREE, TRUSTED_PROXIES=1)
-    asked: list[Any] = []
-    execute = store.execute
-    monkeypatch.setattr(store, "execute", lambda command: asked.append(type(command)) or execute(command))
-    assert statuses(Client().get, 1) == [200]
-    assert asked == [Decide]
-    asked.clear()
-    assert statuses(Client().get, 1, 1) == [200]
-    assert asked == [Decide, Decide, Refund]
 
 
 def test_what_an_override_blocks_is_not_charged_to_the_address(enforce: Enforce, clock: FrozenClock) -> None:

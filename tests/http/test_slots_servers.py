@@ -142,30 +142,6 @@ def asgi(redis_server: RedisServer, servers: None) -> Iterator[Server]:
         yield running
 
 
-def test_clients_that_leave_while_waiting_for_their_turn(asgi: Server, caller: Caller) -> None:
-    """The queue is of one place an hour; whoever waits in it holds a slot, and gives it back by leaving."""
-    first, second = (Visit(asgi, f"/middleware/wait/{caller.name}") for _ in range(2))
-    caller.holds(2)
-    second.leave()
-    caller.holds(1)
-    first.leave()
-    caller.holds(0)
-
-
-def test_a_synchronous_view_is_in_flight_until_it_is_through(asgi: Server, caller: Caller) -> None:
-    """Its thread goes on when its client has gone: leaving is no way to have more than the limit at work."""
-    visit = Visit(asgi, f"/middleware/blocked/{caller.name}")
-    caller.has_begun()  # who leaves before its view has begun never has it run
-    visit.leave()
-    for _ in range(10):
-        with Visit(asgi, "/free/quick/somebody") as other:
-            assert other.statuses() == [200]
-    assert caller.held() == 1
-    with caller.redis.client() as redis:
-        redis.set(f"goes-on:{caller.name}", 1, ex=60)
-    caller.holds(0)
-
-
 def test_those_of_a_killed_server_are_swept_by_another(redis_server: RedisServer, asgi: Server, caller: Caller) -> None:
     with Server("uvicorn-h11", redis_server, RULES) as dying:
         visits = [Visit(dying, f"/decorator/wait/{caller.name}") for _ in range(CAP)]

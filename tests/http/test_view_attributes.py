@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import pytest
 from asgiref.sync import sync_to_async
-from channels.generic.websocket import AsyncWebsocketConsumer
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import include, path
@@ -19,10 +18,8 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.checks.project import site_scopes
 from django_throttle.drf import RuleThrottle
-from tests.consumers import opened
 from tests.doors import Enforce, enforcer
 
 enforce = pytest.fixture(enforcer)
@@ -195,30 +192,6 @@ def test_a_cost(
     enforce(mine={"rate": "9/min", "algorithm": "fixed_window"})
     assert left(Client().get(f"/cost/{where}/{name}?three=abc")) == {"mine": 6}
     assert not [record for record in caplog.records if record.name == "django_throttle"]
-
-
-async def test_a_cost_on_an_event_loop(enforce: Enforce, settings: Any) -> None:
-    settings.MIDDLEWARE = MIDDLEWARE
-    enforce(mine={"rate": "9/min", "algorithm": "fixed_window"})
-    assert left(await AsyncClient().get("/cost/page/lambda?three=abc")) == {"mine": 6}
-
-
-class Lines(ThrottledConsumerMixin, AsyncWebsocketConsumer):
-    throttle_cost = lambda message: len(message["text"])  # type: ignore[assignment,misc] # noqa: E731
-    throttle_error_payload = lambda decision: {"refused": decision.rule}  # type: ignore[assignment,misc] # noqa: E731
-
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        await self.send(f"got {text_data}")
-
-
-async def test_a_consumer_s_hooks(enforce: Enforce) -> None:
-    enforce(mine={"rate": "5/min", "events": ["message"], "algorithm": "fixed_window", "key": "connection"})
-    socket = await opened(Lines.as_asgi())
-    await socket.send_to(text_data="abc")
-    assert await socket.receive_from() == "got abc"
-    await socket.send_to(text_data="abc")
-    assert await socket.receive_json_from() == {"refused": "mine"}
-    await socket.disconnect()
 
 
 def by_match(request: HttpRequest) -> str:
