@@ -92,15 +92,3 @@ def test_an_alias_that_sentinels_serve(secure: bool, settings: Any) -> None:
     assert found.sentinel["password"] == "watch"
     assert found.settings["connection_class"] is (SSLConnection if secure else Connection)
     RedisStore("default")
-
-
-def test_an_alias_of_several_servers_is_an_invalid_setting(settings: Any) -> None:
-    settings.CACHES = {
-        "default": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": ["redis://one/1", "redis://two/1"],
-            "OPTIONS": {"CLIENT_CLASS": "django_redis.client.ShardClient"},
-        }
-    }
-    with pytest.raises(InvalidSetting, match="default"):
-        RedisStore("default")

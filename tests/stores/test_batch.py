@@ -92,20 +92,6 @@ def test_more_charges_than_a_byte_counts(kind: str, request: pytest.FixtureReque
     assert [outcome.remaining for outcome in decisions[1].outcomes] == [*range(10)] * 26
 
 
-async def test_what_was_cancelled_in_the_same_turn_is_not_sent(store: RedisStore) -> None:
-    limiter = Limiter([Rule("rule", "10/hour")], store)
-    await asyncio.gather(*map(limiter.aacquire, ("user:1", "user:2")))
-    tasks = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(4)]
-
-    async def cancel() -> None:
-        for task in tasks[:3]:
-            task.cancel()
-
-    await asyncio.gather(*tasks, asyncio.create_task(cancel()), return_exceptions=True)
-    assert [task.cancelled() for task in tasks] == [True, True, True, False]
-    assert (await limiter.apeek("user:1")).remaining == 8
-
-
 async def test_of_a_storm_of_connections_exactly_the_limit_passes(store: RedisStore) -> None:
     limiter = Limiter([CAP], store)
     decisions = await asyncio.gather(*(limiter.aacquire("user:1") for _ in range(500)))

@@ -7,22 +7,15 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 from redis.crc import key_slot
 
-from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
-from django_throttle.core.commands import Charge
-from django_throttle.core.decide import decide_and_evict, decide_charges
-from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.local.limits import flush
 from django_throttle.stores import RedisStore
-from django_throttle.stores.base import BlockingIo, LoopIo
 from django_throttle.stores.cluster import SlotMap, slot_of
 from testproject.check.standstill import elapsed
 from tests.cases import CASES, Case
@@ -32,7 +25,7 @@ from tests.failover import DEADLINE, LOAD, calling, errors_since
 from tests.fleet import NODE_TIMEOUT, READY, RedisCluster
 from tests.play import aplay, play
 from tests.servers import RedisServer, slack, wait_until
-from tests.stores.conftest import decide, different_nodes, different_slots
+from tests.stores.conftest import different_nodes, different_slots
 
 LIMIT = 100
 EXACT = [
@@ -63,60 +56,6 @@ async def test_a_turn_of_a_loop_may_hold_calls_of_every_slot(cluster: RedisClust
     for allowed in (True, False):
         decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(200)))
         assert {(decision.allowed, decision.degraded) for decision in decisions} == {(allowed, False)}
-
-
-def test_a_socket_makes_room_for_another(cluster: RedisCluster) -> None:
-    """Its lease is in one slot, the control messages of its process in another."""
-    rule = Rule("tabs", limit=2, algorithm="concurrency", at_limit="evict_oldest")
-    stores = [RedisStore(cluster.url, deadline=5.0) for _ in range(2)]
-    for store in stores:
-        Reconciler(store).beat()
-    for number in range(10):
-        ident = f"user:{number}"
-        asked = [(stores[0], "~1"), (stores[0], "~2"), (stores[number % 2], "~3")]
-        for store, lease in asked:
-            io: Any = LoopIo(store) if number % 2 else BlockingIo(store)
-            charges = (Charge(rule, ident, 1),)
-            one = partial(decide_charges, io, charges, lease=f"{lease}{number}")
-            work = decide_and_evict(io, one, charges, f"{lease}{number}")
-            assert (asyncio.run(work) if number % 2 else run(work)).allowed
-        assert decide(stores[1], False, Charge(rule, ident, 1), commit=False).remaining == 0
-    assert [message.lease for message in stores[0].control.fetch()] == [f"~1{number}" for number in range(10)]
-    assert not stores[1].control.fetch()
-
-
-def test_what_dampers_count_and_sockets_hold_goes_to_every_node(cluster: RedisCluster, clock: FrozenClock) -> None:
-    damper, cap = Rule("account", "100/s", algorithm="damper"), Rule("sockets", limit=3, algorithm="concurrency")
-    stores = [RedisStore(cluster.url, clock=clock, deadline=5.0) for _ in range(2)]
-    idents = different_slots(stores[0], 20)
-    for store in stores:
-        for ident in idents:
-            Limiter([damper], store).acquire(ident, 50)
-            Limiter([cap], store).acquire(ident)
-        flush(store.local_limits, store.aggregator)
-        Reconciler(store).extend()
-    limiter = Limiter([damper, cap], stores[1])
-    left = [[outcome.remaining for outcome in limiter.peek(ident).outcomes] for ident in idents]
-    assert left == [[83, 1]] * 20, "of a damper's, a hundred of six seconds' six hundred are attempted"
-    Reconciler(stores[0]).release_all()
-    assert [Limiter([cap], stores[1]).peek(ident).remaining for ident in idents] == [2] * 20
-    assert [Limiter([damper], stores[0]).reset(ident) for ident in idents] == [1] * 20
-
-
-def test_a_pair_is_announced_before_a_lease_is_taken(cluster: RedisCluster) -> None:
-    """Else a crash in between would leave a lease that no sweeper finds."""
-    store = RedisStore(cluster.url, deadline=DEADLINE)
-    limiter = Limiter([Rule("sockets", limit=3, algorithm="concurrency", on_store_failure="deny")], store)
-    stopped, idents = cluster.owner(store.process_key("live")), different_nodes(store, cluster, 3)
-    ident = next(ident for ident in idents if cluster.owner(store.key("rule", ident)) is not stopped)
-    stopped.pause()
-    try:
-        assert limiter.acquire(ident).unavailable
-    finally:
-        stopped.resume()
-    key = store.counter_key(limiter.rules[0], ident)
-    with cluster.owner(key).client() as client:
-        assert client.exists(key) == 0
 
 
 @pytest.mark.row("F37")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from redis.credentials import CredentialProvider
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from django_throttle.core import Decision, Rule
@@ -25,35 +23,17 @@ from django_throttle.stores.clients import sync_client
 from django_throttle.stores.failures import Breaker
 from django_throttle.stores.sync_pool import Pool, pack
 from django_throttle.stores.timeouts import Deadline
-from testproject.check.standstill import elapsed
-from tests.proxy import Mode, Proxy
-from tests.servers import RedisServer, need_package, slack, wait_until
+from tests.proxy import Proxy
+from tests.servers import RedisServer, slack, wait_until
 
 DEADLINE = 0.1
 RATE = Rule("rate", "1000/hour")
 CAP = Rule("cap", limit=1000, algorithm="concurrency")
-TARDY: tuple[Mode, ...] = ("swallow_reply", "trickle")
 
 
 def ask(line: Pool, *parts: Any) -> Any:
     """The reply to a command, over a pool's connection."""
     return line.call(pack(parts), time.monotonic() + 5.0)
-
-
-@pytest.fixture
-def deaf() -> Iterator[int]:
-    """A port where nobody takes connections, and the system takes no more of them."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-        port, waiting = listener.getsockname()[1], []
-        try:
-            for _ in range(3):
-                waiting.append(socket.socket())
-                waiting[-1].setblocking(False)
-                waiting[-1].connect_ex(("127.0.0.1", port))
-            yield port
-        finally:
-            for one in waiting:
-                one.close()
 
 
 @pytest.fixture
@@ -114,17 +94,6 @@ async def test_a_lease_that_a_blocked_loop_has_missed_is_asked_for_again(proxy: 
     assert not store.breaker.is_failing
 
 
-@pytest.mark.usefixtures("servers", "stopwatch")
-def test_connecting_gets_what_is_left_of_the_deadline(deaf: int) -> None:
-    client = sync_client({"host": "127.0.0.1", "port": deaf}, 5.0, 1)
-    started = time.monotonic()
-    with Deadline(5 * DEADLINE):
-        time.sleep(4 * DEADLINE)
-        with pytest.raises((RedisError, OSError)):
-            client.ping()
-    assert elapsed(started) < slack(7.5 * DEADLINE)
-
-
 @pytest.mark.usefixtures("stopwatch")
 def test_a_reply_that_came_while_the_process_stood_still_is_read(proxy: Proxy) -> None:
     """One look past the deadline, and no second one."""
@@ -136,53 +105,12 @@ def test_a_reply_that_came_while_the_process_stood_still_is_read(proxy: Proxy) -
         assert line.collect(asked, 1) == [b"value"]
         with pytest.raises((RedisError, OSError)):
             ask(line, "GET", "key")
-    for mode in TARDY:
-        proxy.set("pass")
-        assert ask(line, "GET", "key") == b"value"
-        proxy.set(mode)
-        started = time.monotonic()
-        with Deadline(DEADLINE):
-            asked = line.post([pack(("GET", "key"))])
-            time.sleep(1.5 * DEADLINE)
-            with pytest.raises((RedisError, OSError)):
-                line.collect(asked, 1)
-        assert elapsed(started) < slack(2 * DEADLINE)
     line.close_idle()
 
 
 RULE = Rule("api", "1000/hour", on_store_failure="allow")
 BRIEF = 0.4  # for connecting
 PATIENCE = 20.0
-
-
-class Slow(CredentialProvider):
-    """Credentials that somebody else's service gives, once it is ``ready``."""
-
-    def __init__(self) -> None:
-        self.ready = threading.Event()
-        self.asked = 0
-        self.error: Exception | None = None
-
-    def get_credentials(self) -> tuple[str]:
-        self.asked += 1
-        assert self.ready.wait(slack(PATIENCE))
-        if self.error is not None:
-            raise self.error
-        return ("secret",)
-
-
-@pytest.fixture
-def provider(settings: Any, servers: None) -> Iterator[Slow]:
-    """The provider of the cache "provided"."""
-    need_package("django_redis")
-    slow = Slow()
-    with RedisServer() as server, server.client() as admin:
-        admin.config_set("requirepass", "secret")
-        options = {"CONNECTION_POOL_KWARGS": {"credential_provider": slow}}
-        cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url, "OPTIONS": options}
-        settings.CACHES = {**settings.CACHES, "provided": cache}
-        yield slow
-        slow.ready.set()
 
 
 async def until_redis_decides(limiter: Limiter) -> int:
@@ -207,58 +135,6 @@ async def test_a_server_several_round_trips_away_is_used(
         assert proxy.accepted <= 2, "one connection, that all have waited for"
     (line,) = [record.message for record in caplog.records if record.message.startswith("connecting to Redis took")]
     assert "longer than DEADLINE (400 ms)" in line
-
-
-async def test_a_slow_credential_provider_holds_neither_the_loop_nor_a_decision(provider: Slow) -> None:
-    """As it answers once the decisions are there, each of them has not waited for it."""
-    limiter = Limiter([RULE], RedisStore("provided", deadline=BRIEF))
-    calling, ticks = asyncio.ensure_future(limiter.aacquire("user:1")), 0
-    while not calling.done():
-        ticks += 1
-        await asyncio.sleep(0)
-    assert (await calling).degraded and ticks > 10
-    assert (await asyncio.to_thread(limiter.acquire, "user:1")).degraded
-    provider.ready.set()
-    await until_redis_decides(limiter)
-
-
-async def test_one_that_fails_is_a_store_that_is_away(provider: Slow) -> None:
-    provider.error = ValueError("no token")
-    provider.ready.set()
-    limiter = Limiter([RULE], RedisStore("provided", deadline=BRIEF))
-    assert limiter.acquire("user:1").degraded
-    assert (await limiter.aacquire("user:1")).degraded
-    provider.error = None
-    await until_redis_decides(limiter)
-
-
-def test_a_call_that_comes_as_the_loop_ends_leaves_no_connection_open(
-    redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thread makes it, for which the loop waits after it has closed its connections."""
-    limiter, ended = Limiter([RULE], RedisStore(redis_url, deadline=5.0)), threading.Event()
-
-    async def serve() -> Any:
-        loop = asyncio.get_running_loop()
-        close = loop.shutdown_asyncgens
-
-        async def closed() -> None:
-            await close()
-            ended.set()
-
-        def call() -> Any:
-            ended.wait(10)
-            return asyncio.run_coroutine_threadsafe(limiter.aacquire("user:1"), loop).result(10)
-
-        monkeypatch.setattr(loop, "shutdown_asyncgens", closed)
-        await limiter.aacquire("user:1")
-        calls.append(loop.run_in_executor(None, call))
-
-    calls: list[Any] = []
-    with redis_server.client() as client:
-        before = len(client.client_list())
-        asyncio.run(serve())
-        assert calls[0].result().degraded and len(client.client_list()) <= before
 
 
 FIXED = Rule("rule", "1000/hour", algorithm="fixed_window", timezone="UTC")
@@ -340,27 +216,6 @@ def test_nobody_overtakes_those_who_wait(pool: Callable[..., Pool]) -> None:
     assert order == ["waiter", "newcomer"]
 
 
-def test_nobody_waits_beside_a_free_connection(pool: Callable[..., Pool]) -> None:
-    line = pool(2)
-    held, done = [line.post([PING]) for _ in range(2)], threading.Event()
-
-    def take() -> None:
-        connection = line.post([PING])
-        done.wait(20)
-        line.collect(connection, 1)
-
-    waiter = threading.Thread(target=take)
-    waiter.start()
-    wait_until(lambda: line._waiting)
-    with line._freed:  # both come back, and a newcomer, before whoever is woken can run
-        for connection in held:
-            line.drop(connection)
-        newcomer = line.post([PING])  # else it would wait for the one who waits for it
-    done.set()
-    waiter.join()
-    line.drop(newcomer)
-
-
 def test_waiting_ends_with_the_error_of_a_pool(pool: Callable[..., Pool]) -> None:
     line = pool(1, 0.01)
     held = line.post([PING])
@@ -408,16 +263,3 @@ def test_who_drops_a_store_has_its_connections_closed(server: RedisServer) -> No
             assert not Limiter([FIXED], RedisStore(server.url, deadline=5.0)).acquire(f"user:{number}").degraded
         gc.collect()
         wait_until(lambda: len(admin.client_list()) == 1)
-
-
-async def test_a_lost_script_on_what_became_a_replica_keeps_nobody_waiting(server: RedisServer) -> None:
-    """What is sent again comes back as an error, too: of two calls, and of callers who share them."""
-    cap = Rule("cap", limit=10, algorithm="concurrency", on_store_failure="deny")
-    with RedisServer() as successor, server.client() as admin:
-        limiter = Limiter([cap], RedisStore(server.url, deadline=0.5))
-        assert (await limiter.aacquire("user:0")).allowed
-        admin.replicaof("127.0.0.1", successor.port)
-        admin.script_flush()
-        async with asyncio.timeout(5):
-            decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}") for number in range(1, 4)))
-    assert all(decision.unavailable for decision in decisions)

@@ -78,20 +78,6 @@ def test_a_failure_while_they_are_fetched_loses_none(
     assert leases(two) + leases(two) == wanted
 
 
-def test_nothing_is_lost_when_the_uid_is_replaced(pair: Pair) -> None:
-    """What came last under the old one, and what is the same under the new one."""
-    one, two = pair
-    message, last = ControlMessage(RESET, ident="user:1"), ControlMessage(RESET, ident="user:2")
-    one.control.give((message,))
-    assert len(two.control.fetch()) == 1
-    one.control.give((last,))
-    two.leases.renew()
-    Reconciler(two).beat()
-    one.control.give((message,))
-    assert [given.tag for given in two.control.fetch()] == [one.control.tag("user:2"), one.control.tag("user:1")]
-    assert not two.control.fetch()
-
-
 def test_when_it_was_given_is_known_whatever_the_clock_does(pair: Pair, client: Any) -> None:
     one, two = pair
     before = time.monotonic()

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Rule
@@ -24,12 +24,7 @@ from tests.cases import MEASURED_BUCKETS, MEASURED_WINDOWS, REFUNDABLE, said
 from tests.clock import FrozenClock
 from tests.servers import RedisServer
 from tests.stores.conftest import put_foreign
-from tests.strategies import rate_rules, rates
 
-COUNTED = {"count_on": (401, 403)}
-LIMITS = st.integers(1, 9) | st.integers(1, 3000)
-RULES = rate_rules("rule", rates(LIMITS), COUNTED, LIMITS)
-JUMPS = st.floats(0, 1) | st.sampled_from([0.0, 0.5, 1.0, 2.0]) | st.integers(0, 2)
 each_kind = pytest.mark.parametrize("rule", REFUNDABLE, ids=said)
 
 
@@ -43,36 +38,6 @@ def refund(store: Any, paid: Refund | None) -> bool:
 
 def left(store: Any, rule: Rule) -> int | None:
     return take(store, rule, commit=False).remaining
-
-
-def microseconds(jump: Any, rule: Rule) -> int:
-    assert rule.rate is not None
-    return jump if isinstance(jump, int) else round(jump * rule.rate.window_us)
-
-
-@given(RULES, st.lists(st.tuples(st.integers(0, 3), JUMPS), max_size=8), st.integers(1, 3))
-def test_never_more_than_if_it_had_not_been(rule: Rule, meanwhile: list[tuple[int, Any]], cost: int) -> None:
-    """Others may come in between; with what is given back they never get more than without the call at all.
-
-    A penalty has no more effect than an empty budget, so under a rule that has them only what was taken comes back.
-    """
-    clock = FrozenClock()
-    ours, without = MemoryStore(clock), MemoryStore(clock)
-    take(ours, rule), take(without, rule)
-    paid = take(ours, rule, cost).receipt
-    assume(paid is not None)
-    for other, jump in meanwhile:
-        decisions = [take(store, rule, other) for store in (ours, without)]
-        assume(decisions[0].allowed == decisions[1].allowed)  # else the two have lived through different things
-        clock.now_us += microseconds(jump, rule)
-    before = left(ours, rule) or 0
-    refund(ours, paid)
-    after, due = left(ours, rule), left(without, rule)
-    most = before + cost * rule.factor if rule.count_denied else due
-    # An interval begins when a full bucket is first used: one that was never full may be refilled before the other.
-    assert before <= (after or 0) <= max(before, most or 0)
-    if not meanwhile:
-        assert after == due
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -156,7 +121,6 @@ def test_what_redis_decided_stays_charged_while_it_is_away(
 
 
 KINDS = [*MEASURED_WINDOWS, *MEASURED_BUCKETS]
-each_measured = pytest.mark.parametrize("rule", KINDS, ids=said)
 
 
 def reserve(store: Any, rule: Rule, cost: int = 10) -> Decision:
@@ -168,14 +132,6 @@ def correct(store: Any, decision: Decision, used: int) -> Settle | None:
     settle = settlement([decision.receipt], lambda _: used, "search", secrets.token_hex(4))
     run(settle_charges(BlockingIo(store), settle))
     return settle
-
-
-@each_measured
-def test_several_charges_of_one_call_are_corrected_as_one(rule: Rule, store: Any) -> None:
-    first, second = reserve(store, rule, 10), reserve(store, rule, 20)
-    receipts = [one.receipt for one in (first, second) if one.receipt]
-    run(settle_charges(BlockingIo(store), settlement(receipts, lambda _: 7, "search", "both")))
-    assert left(store, rule) == 93
 
 
 def test_the_mean_follows_what_calls_come_to(store: Any) -> None:
@@ -219,33 +175,6 @@ def test_what_is_due_while_redis_is_away_is_owed_to_it(redis_server: RedisServer
     run(settle_charges(BlockingIo(store), settlement([here], lambda _: 60, "search", "here")))
     store.fallback.flush()
     assert left(store, rule) == 1_000_000 - 60
-
-
-@each_measured
-def test_what_redis_lost_before_it_was_settled(rule: Rule, redis_url: str, redis_server: RedisServer) -> None:
-    """Of what is gone nothing goes back, and what is due is charged."""
-    store = RedisStore(redis_url, deadline=5.0)
-    for used, wanted in ((3, 100), (30, 80)):
-        decision = reserve(store, rule)
-        with redis_server.client() as client:
-            client.flushall()
-            client.script_flush()
-        correct(store, decision, used)
-        assert left(store, rule) == wanted
-
-
-@pytest.mark.parametrize("used", [30, 95])
-def test_where_redis_is_away_a_call_reserves_no_more_than_the_share_of_its_process(used: int, servers: None) -> None:
-    rule = Rule("rows", "100/day", unit="rows", algorithm="fixed_window", reserve=40)
-    with RedisServer() as server:
-        store = RedisStore(server.url, prefix="small shares", deadline=5.0)
-        correct(store, reserve(store, rule, 40), used)
-        assert left(store, rule) == 100 - used
-    store.fallback.processes.seen = 10
-    away = [reserve(store, rule, 40) for _ in range(2)]
-    assert all(decision.degraded for decision in away)
-    assert [decision.allowed for decision in away] == [used == 30, False]
-    assert away[0].retry_after is not None
 
 
 CALLS = st.tuples(st.integers(1, 60), st.integers(0, 250))

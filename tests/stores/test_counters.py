@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
@@ -14,28 +13,6 @@ from tests.clock import FrozenClock
 
 NUMBERS = st.integers(-(2**53), 2**53)
 COUNTERS = st.tuples(st.lists(NUMBERS, max_size=20).map(tuple), st.integers(0, 2**53))
-
-
-@given(st.dictionaries(st.tuples(st.sampled_from("ab"), st.text(max_size=3)), COUNTERS))
-def test_what_is_written_is_read(found: dict[tuple[str, str], tuple[tuple[int, ...], int]]) -> None:
-    counters = Counters()
-    for key, (state, expires) in found.items():
-        counters.write(key, state, expires, is_spent=False)
-    assert dict(counters) == found and len(counters) == len(found)
-    for key, counter in found.items():
-        counters[key] = counter
-        assert counters.pop(key) == counter
-    assert counters == {} and len(counters) == 0
-
-
-@given(st.lists(st.integers(0, 2**53), max_size=20), st.integers(0, 2**53))
-def test_what_is_over_is_dropped(ends: list[int], now: int) -> None:
-    counters = Counters()
-    for number, expires in enumerate(ends):
-        counters.write(("rule", str(number)), (1,), expires, is_spent=False)
-    counters.drop_expired(now)
-    kept = [str(number) for number, expires in enumerate(ends) if expires > now]
-    assert [ident for _, ident in counters] == kept and len(counters) == len(kept)
 
 
 def test_what_is_spent_is_forgotten_last_and_only_where_room_is_needed() -> None:

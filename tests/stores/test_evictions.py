@@ -17,12 +17,11 @@ from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore, RedisStore, control_messages
 from django_throttle.stores.base import BlockingIo
-from tests.connections.evictions import Door, is_eviction, lease_of, lose, redis_store
+from tests.connections.evictions import Door, lease_of, lose, redis_store
 from tests.servers import RedisServer
 
 OLDEST = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_oldest")
 IDLE = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_idle")
-BROAD = Rule("broad", limit=3, algorithm="concurrency", at_limit="evict_oldest")
 MakeDoor = Callable[..., Door]
 
 
@@ -108,17 +107,6 @@ def test_its_process_does_not_bring_it_back(site: MakeDoor) -> None:
         work()
         assert one.count() == 3
     assert set(one.gone) == {leases[0]}
-
-
-def test_a_dead_process_is_taken_from_and_does_not_bring_it_back_under_a_new_uid(site: MakeDoor) -> None:
-    one, two = site(), site()
-    leases = full(one)
-    two.open()
-    records = two.reconciler().records
-    (dead,) = records.beat((), [one.store.leases.uid]).claimed
-    assert (sum(records.sweep(dead)), two.count()) == (2, 1)
-    one.reconciler().beat()
-    assert (two.count(), one.gone) == (3, [leases[0]])
 
 
 def test_once_it_has_closed_nothing_is_left_of_it(site: MakeDoor, client: Any) -> None:
@@ -215,37 +203,6 @@ def test_an_eviction_of_which_the_reply_is_lost_is_asked_about_until_redis_answe
     two.reconciler().resend()  # nothing is asked after one that was heard of
 
 
-async def test_a_newcomer_is_cancelled_while_the_reply_is_lost(site: MakeDoor, monkeypatch: Any) -> None:
-    one, two = site(), site()
-    leases = full(one)
-    with monkeypatch.context() as broken:
-        lose(two, broken, asyncio.CancelledError)
-        with pytest.raises(asyncio.CancelledError):
-            await two.aopen()
-    await asyncio.to_thread(two.reconciler().resend)
-    assert (one.closed(), one.count(), len(redis(two).leases)) == (leases[:1], 2, 0)
-
-
-def test_an_eviction_that_arrives_late_evicts_nobody(site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = site(), site()
-    full(one)
-    link, late = redis(two).transport, []
-    send = link.send_all
-
-    def withhold(calls: Any, *rest: Any) -> Any:
-        if is_eviction(calls):
-            late.extend(calls)
-            raise TimeoutError
-        return send(calls, *rest)
-
-    with monkeypatch.context() as broken:
-        broken.setattr(link, "send_all", withhold)
-        assert not two.open().allowed
-    two.reconciler().resend()
-    assert link.send_all(late) == [[0]]
-    assert (one.count(), one.closed()) == (3, [])
-
-
 @pytest.mark.parametrize("seconds", [60.0, 0.0], ids=["kept", "no longer kept"])
 def test_a_message_that_was_not_sent_is_sent_later(
     seconds: float, site: MakeDoor, monkeypatch: pytest.MonkeyPatch
@@ -264,48 +221,3 @@ def test_a_message_that_was_not_sent_is_sent_later(
     two.reconciler().resend()
     assert seconds or one.closed() == leases[:1]
     assert (one.count(), len(redis(two).leases)) == (3, 1), "the newcomer stays"
-
-
-def test_whoever_sweeps_a_killed_newcomer_sends_its_messages(site: MakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two, three = site(), site(), site()
-    leases = full(one)
-    with monkeypatch.context() as broken:
-        broken.setattr("django_throttle.stores.evictions.EvictCommand._tell", lambda command: 1 / 0)
-        assert two.open().allowed
-    records = three.reconciler().records
-    (claimed,) = records.beat((), [redis(two).leases.uid]).claimed
-    assert sum(records.sweep(claimed)) == 1
-    assert (one.closed(), one.count()) == (leases[:1], 2)
-
-
-@pytest.mark.parametrize("when", ["not sent", "reply lost"])
-@pytest.mark.parametrize("drive", ["run", "arun"])
-async def test_cancelled_between_two_full_rules(
-    make_door: MakeDoor, drive: str, when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the newcomer has of the first goes back."""
-    door = make_door(OLDEST, BROAD)
-    before = set(full(door))
-    execute, seen = door.store.execute, []
-
-    def interrupted(command: Any) -> Any:
-        seen.extend([command] if isinstance(command, Evict) else [])
-        if len(seen) == 2 and when == "not sent":
-            raise SystemExit
-        reply = execute(command)
-        if len(seen) == 2:
-            raise SystemExit
-        return reply
-
-    async def ainterrupted(command: Any) -> Any:
-        return interrupted(command)
-
-    with monkeypatch.context() as broken:
-        broken.setattr(door.store, "execute", interrupted)
-        broken.setattr(door.store, "aexecute", ainterrupted)
-        with pytest.raises(SystemExit):
-            door.open() if drive == "run" else await door.aopen()
-    if isinstance(door.store, RedisStore):
-        door.reconciler().resend()
-    assert door.count() == 2
-    assert {lease for leases in door.store.leases.holdings().values() for lease in leases} <= before

@@ -5,10 +5,8 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import redis.asyncio
@@ -17,12 +15,7 @@ from redis.connection import DefaultParser
 
 from django_throttle.core import Rule
 from django_throttle.exceptions import Cause
-from django_throttle.limiter import Limiter
-from django_throttle.stores import MemoryStore
-from django_throttle.stores.denials import Denials
 from django_throttle.stores.failures import Breaker, cause_of
-from tests.forks import holds_in_child
-from tests.inside import lock_of
 
 RULE = Rule("rule", "1000/hour")
 
@@ -253,50 +246,3 @@ def test_an_abandoned_probe_lets_the_next_call_probe_at_once(breaker: Breaker, s
         breaker.inconclusive()
         assert breaker.is_open
     assert breaker.admit() == 0.0 and breaker.admit() > 0
-
-
-@pytest.mark.parametrize("error", [errors.ConnectionError("Too many connections"), RAISED[-1][0]], ids=repr)
-def test_after_a_probe_that_fails_for_another_reason_the_next_call_is_one(
-    error: Exception, breaker: Breaker, seconds: Seconds, store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(breaker, 5)
-    store.breaker = breaker
-    limiter = Limiter([RULE], store)
-    seconds.now += 1.0
-    with monkeypatch.context() as broken:
-        broken.setattr(store.transport, "send", Mock(side_effect=error))
-        assert limiter.acquire("user:1").degraded
-    assert breaker.is_open
-    assert not limiter.acquire("user:1").degraded
-    assert not breaker.is_open
-
-
-@pytest.mark.parametrize(
-    ("make", "use"),
-    [
-        (MemoryStore, lambda store: Limiter([RULE], store).acquire("user:1").allowed),
-        (Denials, lambda denials: denials.clear() is None),
-        (Breaker, lambda breaker: not breaker.failed()),
-    ],
-    ids=["memory", "denials", "breaker"],
-)
-def test_a_child_that_is_forked_while_a_lock_is_held_does_not_hang(
-    make: Callable[[], Any], use: Callable[[Any], bool], servers: None
-) -> None:
-    owner = make()
-    with lock_of(owner):  # a thread of the parent's has it, which the child does not
-        assert holds_in_child(lambda: use(owner))
-
-
-def test_a_probe_of_the_parent_s_does_not_keep_the_child_s_breaker_open(
-    breaker: Breaker, seconds: Seconds, servers: None
-) -> None:
-    fail(breaker, 5)
-    seconds.now += 1.0
-    assert breaker.admit() == 0.0
-
-    def probes() -> bool:
-        seconds.now += 1.0
-        return breaker.admit() == 0.0
-
-    assert holds_in_child(probes)

@@ -147,35 +147,3 @@ def test_eventlet_is_refused_by_a_check_and_when_the_store_is_made(server: Redis
     need_package("eventlet")
     number, error = run(REFUSES, server)[0].splitlines()
     assert number == "django_throttle.E035" and "eventlet" in error and "gevent" in error
-
-
-BUSY = """
-from gevent import monkey; monkey.patch_all()
-import sys, time, gevent
-from django.conf import settings
-settings.configure(SECRET_KEY="secret", DJANGO_THROTTLE={"AGENT": False})
-from django_throttle.core import Rule
-from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
-
-limiter = Limiter([Rule("api", "100000/h")], RedisStore(sys.argv[1]))
-calls = [gevent.spawn(limiter.acquire, f"user:{number}") for number in range(20)]  # each connects
-
-def hold_up():
-    while not all(call.ready() for call in calls):
-        until = time.monotonic() + 0.3
-        while time.monotonic() < until:
-            pass
-        gevent.sleep(0)
-
-gevent.spawn(hold_up)
-gevent.joinall(calls)
-assert any(call.value.degraded for call in calls)
-"""
-
-
-def test_a_loop_that_other_greenlets_hold_up_is_not_taken_for_a_redis_that_does_not_answer(server: RedisServer) -> None:
-    need_package("gevent")
-    _, log = run(BUSY, server)
-    assert "blocks the event loop for longer than DEADLINE" in log
-    assert "Redis does not answer" not in log

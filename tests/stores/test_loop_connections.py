@@ -18,7 +18,6 @@ from django_throttle.stores.clients import loop_client
 from django_throttle.stores.loop_connections import Incomplete, LoopClient, read_reply
 from django_throttle.stores.sync_pool import pack
 from tests.forks import holds_in_child
-from tests.inside import lock_of
 from tests.proxy import Proxy
 from tests.servers import RedisServer, need_package
 
@@ -108,12 +107,6 @@ def test_a_child_forgets_its_parent_s_clients(redis_url: str, servers: None) -> 
         return is_forgotten, (await limiter.aacquire("user:1")).degraded
 
     assert asyncio.run(use_and_fork()) == (True, False)
-
-
-def test_a_child_of_one_that_was_just_connecting_can_connect(redis_url: str, servers: None) -> None:
-    limiter = Limiter([RATE], RedisStore(redis_url, deadline=5.0))
-    with lock_of(clients):
-        assert holds_in_child(lambda: not asyncio.run(limiter.aacquire("user:1")).degraded)
 
 
 def test_credentials_that_are_provided_are_asked_for_on_both_drivers(settings: Any, servers: None) -> None:

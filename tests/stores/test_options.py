@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django_redis.pool import ConnectionFactory
-from redis import BlockingConnectionPool, connection
 from redis.credentials import UsernamePasswordCredentialProvider
 
 from django_throttle.checks.settings import check_settings
 from django_throttle.core import Decision, Rule
-from django_throttle.exceptions import Cause, InvalidSetting
+from django_throttle.exceptions import InvalidSetting
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.servers import RedisServer
 
 RULE = Rule("rule", "100000/min")
-HELD = ("client_name", "lib_name", "lib_version", "protocol", "socket_read_size", "db")
-CLASSES = (
-    connection.AbstractConnection,
-    connection.Connection,
-    connection.SSLConnection,
-    connection.UnixDomainSocketConnection,
-    connection.ConnectionPool,
-    BlockingConnectionPool,
-)
-PARAMETERS = {name for one in CLASSES for name in inspect.signature(one.__init__).parameters}
-NAMES = sorted(PARAMETERS.union(connection.URL_QUERY_ARGUMENT_PARSERS) - {"self", "kwargs", "connection_kwargs"})
-# Another server or another user is not a matter of options.
-OPTIONS = [name for name in NAMES if name not in ("host", "port", "path", "username", "password")]
 
 
 @pytest.fixture(scope="module")
 def server(servers: None) -> Iterator[RedisServer]:
-    with RedisServer("--unixsocket", "socket") as server:
+    with RedisServer() as server:
         yield server
 
 
@@ -58,21 +42,6 @@ def decide(address: str) -> list[Decision]:
 def numbers(settings: Any, address: str) -> list[str]:
     settings.DJANGO_THROTTLE = {"REDIS": address}
     return [str(message.id).removeprefix("django_throttle.") for message in check_settings(None)]
-
-
-@pytest.mark.filterwarnings("ignore:.*lib_:DeprecationWarning")
-@pytest.mark.parametrize("value", ["3", "none", ""])
-def test_each_option_of_a_url_holds_or_is_named(value: str, server: RedisServer, settings: Any) -> None:
-    for name in [*OPTIONS, "foo"]:
-        for where in (server.url, f"unix://{server.folder}/socket", "rediss://127.0.0.1:1/0"):
-            url = f"{where}?{name}={value}"
-            named = numbers(settings, url)
-            if "E030" in named:
-                assert name == "db" and value != "3"
-                continue
-            causes = {decision.cause for decision in decide(url)}
-            assert causes == {Cause.UNAVAILABLE if where.startswith("rediss") else None}, url
-            assert named or name.startswith("ssl_") or name in HELD, url
 
 
 @pytest.mark.parametrize(
@@ -192,8 +161,3 @@ def test_each_option_of_a_cache_holds_or_is_named(
                     assert not any(decision.degraded for decision in decide("default"))
         finally:
             admin.config_set("requirepass", "")
-
-
-def test_a_file_that_is_there_is_not_named(tmp_path: Path, settings: Any) -> None:
-    (tmp_path / "ca.pem").touch()
-    assert numbers(settings, f"rediss://one?ssl_ca_certs={tmp_path}/ca.pem&ssl_ca_path={tmp_path}") == []

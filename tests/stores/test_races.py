@@ -44,21 +44,6 @@ def test_exactly_the_limit_passes(rule: Rule, crew: Crew, redis_url: str, figure
     assert sum(allowed for allowed, _ in told) == LIMIT
 
 
-def test_all_rules_together_pass_what_the_narrowest_does(crew: Crew, redis_url: str) -> None:
-    """And none of the others is charged for what it refused."""
-    narrow = Rule("narrow", "40/366d", algorithm="gcra")
-    rules = [*EXACT[:-1], narrow]
-    told = crew.run(hammer_all, redis_url, rules, "user:1", 100)
-    assert sum(told) == 40
-    peeked = Limiter(rules, RedisStore(redis_url, deadline=10.0)).peek("user:1")
-    assert [outcome.remaining for outcome in peeked.outcomes] == [60] * (len(EXACT) - 1) + [0]
-
-
-def hammer_all(number: int, url: str, rules: list[Rule], ident: str, calls: int) -> int:
-    limiter = Limiter(rules, RedisStore(url, deadline=10.0))
-    return sum(limiter.acquire(ident).allowed for _ in range(calls))
-
-
 def test_every_turn_of_a_queue_is_one_call_s(crew: Crew, redis_url: str) -> None:
     found = crew.run(line_up, redis_url, 20)
     assert all(turns == sorted(turns) for turns in found), "who comes later goes later"

@@ -221,38 +221,3 @@ async def test_one_that_nobody_waits_for_is_lost_by_no_failure(proxy: Proxy, red
     proxy.cut()
     await asyncio.to_thread(Reconciler(store).resend)
     assert (await Limiter([SOCKETS], RedisStore(redis_url, deadline=5.0)).apeek("user:1")).remaining == LIMIT
-
-
-async def test_one_that_is_cancelled_keeps_none_of_the_others(redis_url: str) -> None:
-    store = RedisStore(redis_url, deadline=5.0)
-    limiter = Limiter([SOCKETS], store)
-    tasks = [asyncio.create_task(limiter.arelease(lease)) for lease in await crowd(limiter, 10)]
-    await asyncio.sleep(0)
-    tasks[5].cancel()
-    done = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(error) for error in done if error] == [asyncio.CancelledError]
-    await asyncio.to_thread(Reconciler(store).resend)
-    assert (await limiter.apeek("user:1")).remaining == LIMIT
-
-
-async def test_one_that_comes_while_others_are_on_their_way_is_not_overtaken_either(servers: None) -> None:
-    with RedisServer() as server:
-        store = RedisStore(server.url, deadline=5.0)
-        limiter = Limiter([Rule("one", limit=1, algorithm="concurrency", events=("connection",))], store)
-        others = Limiter([API], store)
-        mine, first, second = [(await limiter.aacquire(f"user:{at}")).lease for at in range(3)]
-        assert mine and first and second
-        await limiter.arelease(first)
-        await others.aacquire("user:9")  # the scripts are there now
-        server.pause()
-        store.release_soon(Release(second.id, second.holds))
-        before = asyncio.create_task(others.aacquire("user:9"))
-        for _ in range(5):  # turns of the loop: those two are on their way
-            await asyncio.sleep(0)
-        store.release_soon(Release(mine.id, mine.holds))
-        again = asyncio.create_task(limiter.aacquire("user:0"))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        server.resume()
-        assert (await before).allowed and (await again).allowed
-        await becomes(lambda: not store.leases.unconfirmed())

@@ -8,15 +8,13 @@ import time
 import pytest
 
 from django_throttle.core import Rule
-from django_throttle.core.commands import Charge, OnceKey, Reset, SetOnceKeys, settlement
-from django_throttle.core.decide import decide_charges, refund_charges, settle_charges
+from django_throttle.core.commands import Charge, Reset
+from django_throttle.core.decide import refund_charges
 from django_throttle.core.io import run
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import BlockingIo, LoopIo
-from django_throttle.stores.denials import NoDenials
 from testproject.check.standstill import elapsed
 from tests.clock import FrozenClock
-from tests.crew import Crew, store_of
 from tests.failover import DEADLINE
 from tests.fleet import RedisCluster
 from tests.servers import slack
@@ -37,20 +35,6 @@ EVERY_KIND = [
 
 
 NARROW = Rule("narrow", "1/366d", algorithm="fixed_window")
-
-
-@pytest.mark.parametrize("used", [3, 30])
-def test_what_was_reserved_in_several_slots_is_settled_in_each(cluster: RedisCluster, used: int) -> None:
-    store = RedisStore(cluster.url, deadline=5.0)
-    rules = [Rule(f"rows {name}", "100/h", unit="rows", reserve=10, algorithm=name) for name in ("gcra", "sliding_log")]
-    reserved = tuple(Charge(rule, ident, 10) for ident in different_slots(store, 3) for rule in rules)
-    receipt = run(decide_charges(BlockingIo(store), reserved)).receipt
-    assert receipt is not None
-    settle = settlement([receipt], lambda rule: used, "search", f"of {used}")
-    for _ in range(2):  # a second time changes nothing
-        run(settle_charges(BlockingIo(store), settle))
-        left = run(decide_charges(BlockingIo(store), tuple(one._replace(cost=1) for one in reserved), commit=False))
-        assert [outcome.remaining for outcome in left.outcomes] == [100 - used] * 6
 
 
 @pytest.mark.row("F38")
@@ -74,15 +58,6 @@ def test_what_another_slot_refuses_charges_nothing(
     assert stands[0] == stands[1]
 
 
-def test_under_many_processes_nothing_is_lost(crew: Crew, cluster: RedisCluster) -> None:
-    """Exactly what the narrowest passes is charged anywhere."""
-    idents = different_slots(store_of(cluster.url), 2)
-    wide = Rule("wide", "10000/h")
-    told = crew.run(hammer_both, cluster.url, wide, Rule("shared", "60/366d"), idents, 30)
-    stands = decide(store_of(cluster.url), False, Charge(wide, idents[0], 1), commit=False)
-    assert (sum(told), stands.remaining) == (60, 10_000 - 60)
-
-
 @pytest.mark.usefixtures("stopwatch")
 def test_a_failed_slot_gives_back_what_the_others_granted(cluster: RedisCluster) -> None:
     store, witness = RedisStore(cluster.url, deadline=5.0), RedisStore(cluster.url, deadline=5.0)
@@ -104,14 +79,6 @@ def test_a_failed_slot_gives_back_what_the_others_granted(cluster: RedisCluster)
     assert stands.remaining == 9
 
 
-def test_what_is_said_once_may_be_in_several_slots(cluster: RedisCluster) -> None:
-    """One round trip, whatever idents a call has brought to a share of their quotas."""
-    store = store_of(cluster.url)
-    marks = tuple(OnceKey("quota", f"user:{number}", "0.8", 60_000_000) for number in range(20))
-    assert store.execute(SetOnceKeys(marks[:10])) == (True,) * 10
-    assert asyncio.run(store_of(cluster.url).aexecute(SetOnceKeys(marks))) == (False,) * 10 + (True,) * 10
-
-
 @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
 def test_what_does_not_count_goes_back_to_each_and_a_reset_reaches_all(on_loop: bool, cluster: RedisCluster) -> None:
     store = RedisStore(cluster.url, deadline=5.0)
@@ -126,11 +93,3 @@ def test_what_does_not_count_goes_back_to_each_and_a_reset_reaches_all(on_loop: 
     assert [outcome.remaining for outcome in decide(store, on_loop, *charges).outcomes] == [9] * 5
     resets = [asyncio.run(store.aexecute(Reset(charges))) if on_loop else store.execute(Reset(charges)) for _ in "12"]
     assert resets == [5, 0]
-
-
-def hammer_both(number: int, url: str, wide: Rule, shared: Rule, idents: list[str], calls: int) -> int:
-    """How many of so many calls passed both rules."""
-    store = store_of(url)
-    store.denials = NoDenials()
-    charges = Charge(wide, idents[0], 1), Charge(shared, idents[1], 1)
-    return sum(decide(store, number % 2 == 1, *charges).allowed for _ in range(calls))
