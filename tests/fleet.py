@@ -148,10 +148,8 @@ class RedisCluster(ExitStack):
     def owner(self, key: str) -> RedisServer:
         """The master that serves a key."""
         slot = key_slot(key.encode())
-        for first, last, (_, port, *_), *_ in self._slots():
-            if first <= slot <= last:
-                return self._by_port(port)
-        raise AssertionError(f"nobody serves slot {slot}")
+        (port,) = (port for first, last, (_, port, *_), *_ in self._slots() if first <= slot <= last)
+        return self._by_port(port)
 
     def masters(self) -> list[RedisServer]:
         return [self._by_port(port) for port in sorted({row[2][1] for row in self._slots()})]

@@ -14,7 +14,7 @@ from drf_spectacular.validation import validate_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.throttling import AnonRateThrottle, BaseThrottle
+from rest_framework.throttling import AnonRateThrottle
 from rest_framework.views import APIView
 
 from django_throttle.checks import project
@@ -30,16 +30,10 @@ class Found(serializers.Serializer[Any]):
     name = serializers.CharField()
 
 
-class Theirs(AnonRateThrottle):
-    rate = "5/min"
-
-
-class Own(ThrottleSchema, PlainSchema):
-    pass
-
-
-def make_view() -> type[APIView]:
-    """A view whose decorators see the settings of the test, as they see a site's."""
+@pytest.fixture
+def view(settings: Any) -> Any:
+    """Makes a view of a site whose schema class is ours; its decorators see the settings of the test."""
+    settings.DJANGO_THROTTLE, settings.REST_FRAMEWORK = {}, OURS
     header = OpenApiParameter("RateLimit", location="header", response=[204])
 
     class View(APIView):
@@ -57,20 +51,7 @@ def make_view() -> type[APIView]:
         def delete(self, request: Request) -> Response:
             return Response()
 
-    return View
-
-
-@pytest.fixture
-def view(settings: Any) -> Any:
-    """Makes a view of a site whose schema class is ours."""
-    settings.DJANGO_THROTTLE = {}
-    settings.REST_FRAMEWORK = OURS
-    base = make_view()
-
-    def view(*throttles: type[BaseThrottle], **attributes: Any) -> type[APIView]:
-        return type("View", (base,), {"throttle_classes": throttles, **attributes})
-
-    return view
+    return lambda *throttles: type("View", (View,), {"throttle_classes": throttles})
 
 
 def schema(**views: type[APIView]) -> Any:
@@ -113,7 +94,7 @@ def test_what_a_view_says_itself_stays(view: Any) -> None:
 
 
 def test_what_cannot_be_refused_by_us_is_as_ever(view: Any) -> None:
-    found = schema(free=view(), others=view(Theirs))
+    found = schema(free=view(), others=view(AnonRateThrottle))
     for where in ("free", "others"):
         assert [*responses(found, where)] == ["200"] and names(responses(found, where)["200"]) == []
     assert "headers" not in found["components"]
@@ -157,7 +138,7 @@ THROTTLED: Any = {"DEFAULT_THROTTLE_CLASSES": ["django_throttle.drf.UserRateThro
         (THROTTLED, [], ["django_throttle.W020"]),
         ({"DEFAULT_SCHEMA_CLASS": "gone.Schema"}, MIDDLEWARE, ["django_throttle.W020"]),
         (OURS, MIDDLEWARE, []),
-        ({"DEFAULT_SCHEMA_CLASS": Own}, MIDDLEWARE, []),
+        ({"DEFAULT_SCHEMA_CLASS": type("Own", (ThrottleSchema, PlainSchema), {})}, MIDDLEWARE, []),
     ],
 )
 def test_a_schema_without_refusals_is_a_warning(

@@ -22,7 +22,6 @@ from django_throttle.stores import RedisStore
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.cluster import ClusterTransport
 
-RULE = Rule("api", "1/hour")
 THREADS = 16
 
 
@@ -47,14 +46,10 @@ def at_once(work: Callable[[int], object]) -> None:
         list(pool.map(run, range(THREADS)))
 
 
-@pytest.fixture
-def store(redis_url: str) -> RedisStore:
-    return RedisStore(redis_url, deadline=30.0)
-
-
-def test_a_refusal_that_was_just_remembered(store: RedisStore) -> None:
+def test_a_refusal_that_was_just_remembered(redis_url: str) -> None:
     """Each thread asks for it, takes off the time that has passed, and reads other parts of it."""
-    limiter = Limiter([RULE, Rule("hourly", "5/hour", algorithm="gcra")], store)
+    rules = [Rule("api", "1/hour"), Rule("hourly", "5/hour", algorithm="gcra")]
+    limiter = Limiter(rules, RedisStore(redis_url, deadline=30.0))
     names = ("retry_after", "outcomes", "rule", "is_ordinary", "limit", "unavailable")
     for turn in range(40):
         ident = f"user:{turn}"
@@ -78,9 +73,9 @@ def test_one_node_is_made_for_a_host() -> None:
         assert len(set(map(id, made))) == 1
 
 
-def test_what_is_owed_after_an_outage(store: RedisStore) -> None:
+def test_what_is_owed_after_an_outage(redis_url: str) -> None:
     """Each of those who call charges it first, and one of them confirms it."""
-    rule = Rule("api", "100/hour")
+    store, rule = RedisStore(redis_url, deadline=30.0), Rule("api", "100/hour")
     limiter = Limiter([rule], store)
     for turn in range(100):
         ident = f"user:{turn}"

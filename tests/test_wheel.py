@@ -16,7 +16,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.outside.environments import build_wheel
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[1]
@@ -49,9 +48,28 @@ print(django_throttle.__file__)
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built by the backend that pyproject.toml names."""
-    return build_wheel(tmp_path_factory.mktemp("dist"))
+def builds(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """What is released, built from two copies of this tree, whose files have other times and other rights."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=False, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a clone")
+    found = []
+    for name, rights in (("first", 0o644), ("second", 0o600)):
+        copy = tmp_path_factory.mktemp(name)
+        for each in filter(None, listed.stdout.split("\0")):
+            if (ROOT / each).is_file():
+                (copy / each).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / each, copy / each)
+                (copy / each).chmod(rights)
+        subprocess.run([sys.executable, "-m", "hatchling", "build"], cwd=copy, check=True, capture_output=True)
+        found.append(copy / "dist")
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(builds: list[Path]) -> Path:
+    (wheel,) = builds[0].glob("*.whl")
+    return wheel
 
 
 def metadata_of(wheel: Path) -> str:
@@ -105,25 +123,6 @@ def test_it_decides_in_an_empty_environment(python: Path, redis_server: RedisSer
     *decisions, origin = ran.stdout.splitlines()
     assert decisions == ["MemoryStore True 1 False", "RedisStore True 1 False"]
     assert not Path(origin).is_relative_to(ROOT)
-
-
-@pytest.fixture(scope="module")
-def builds(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """What is released, built from two copies of this tree, whose files have other times and other rights."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=False, capture_output=True, text=True)
-    if listed.returncode:
-        pytest.skip("not a clone")
-    found = []
-    for name, rights in (("first", 0o644), ("second", 0o600)):
-        copy = tmp_path_factory.mktemp(name)
-        for each in filter(None, listed.stdout.split("\0")):
-            if (ROOT / each).is_file():
-                (copy / each).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / each, copy / each)
-                (copy / each).chmod(rights)
-        subprocess.run([sys.executable, "-m", "hatchling", "build"], cwd=copy, check=True, capture_output=True)
-        found.append(copy / "dist")
-    return found
 
 
 def test_a_release_can_be_built_again_byte_for_byte(builds: list[Path]) -> None:
