@@ -83,9 +83,9 @@ def test_the_scope_of_a_path_is_that_of_its_view(settings: Any) -> None:
     settings.ROOT_URLCONF = __name__
     calls = [CALL, CALL._replace(path="/b/1"), CALL._replace(path="/b/2"), CALL._replace(path="/c")]
     all_of = {"rate": "1/min", "key": "ip"}
-    assert refused(
-        *calls, one=all_of, one_route={**all_of, "scopes": ["things"]}, nowhere={**all_of, "scopes": ["404"]}
-    ) == {"one": {IP: 3}, "one_route": {IP: 1}, "nowhere": {IP: 1}}
+    things, nowhere = {**all_of, "scopes": ["things"]}, {**all_of, "scopes": ["404"]}
+    counts = refused(*calls, one=all_of, things=things, nowhere=nowhere)
+    assert counts == {"one": {IP: 3}, "things": {IP: 1}, "nowhere": {IP: 1}}
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,8 @@ TRAEFIK_TEXT = COMBINED.format("-") + ' 17 "api@docker" "http://10.0.0.1:80" 5ms
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
+        (COMBINED.format("-").partition(' "-"')[0], LINE),  # common
+        ("example.org:443 " + COMBINED.format("-"), LINE),
         ('{"msec": "1431857103.000", "ip": "192.0.2.7", "method": "get", "uri": "/a", "status": 200}', LINE),
         ('{"ts": 1431857103000, "ip": "192.0.2.7", "method": "GET", "path": "/a", "status": 200}', LINE),
         ('{"@timestamp": "2015-05-17T12:05:03+02:00", "client_ip": "192.0.2.7", "user": 42, "scope": "search"}',

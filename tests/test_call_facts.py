@@ -1,7 +1,4 @@
-"""The facts of a call: what it costs, and what is left of that where another door has charged for it.
-
-Whatever a site's hook says of the cost of a frame, no budget fills and no socket ends by it.
-"""
+"""The facts of a call: what it costs, and what is left of that where another door has charged for it."""
 
 from __future__ import annotations
 
@@ -16,9 +13,7 @@ from django_throttle.core import Rule
 from django_throttle.core.decide import EarlierCharges
 from django_throttle.core.rate import MAX_LIMIT
 from tests.callers import ANNA
-from tests.doors import Enforce, enforcer
 from tests.inside import unsaid
-from tests.sockets.guarded import Line, texts
 
 API, SLOTS = Rule("api", "9/min"), Rule("api", limit=3, algorithm="concurrency")
 UPLOADS = Rule("api", "9/min", unit="bytes")
@@ -44,7 +39,6 @@ def test_only_what_no_door_has_charged_is_due(rule: Rule, charged: dict[Any, int
     assert (call and call.cost) == due
 
 
-enforce = pytest.fixture(enforcer)
 JUNK = [-1000, True, False, float("nan"), float("inf"), 0.5, 1.0, "1", None, [], Decimal(1)]
 FRAME = {"type": "websocket.receive", "text": "x"}
 
@@ -78,13 +72,3 @@ def test_anything_else_counts_1_and_is_said_once(function: Any, message: str, ca
     (record,) = caplog.records
     assert message in record.message
     assert (record.exc_info and record.exc_info[0]) == (ValueError if message == "raised this" else None)
-
-
-@pytest.mark.parametrize("junk", [-1000, float("nan"), None], ids=repr)
-async def test_a_socket_goes_on_and_its_budget_is_kept(enforce: Enforce, junk: Any) -> None:
-    enforce(chat={"rate": "5/h", "events": ["message"], "key": "everyone", "algorithm": "fixed_window"})
-    line = await Line(cost=lambda event: junk).open()
-    line.send(*"1234567")
-    await line.until(lambda: line.told("error"))
-    assert texts(line) == ["1", "2", "3", "4", "5"]
-    await line.close()

@@ -9,32 +9,14 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.testing import HttpCommunicator
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
-from django_throttle.core import Decision
 from django_throttle.exceptions import InvalidSetting
-from tests.consumers import TWO_SOCKETS, AsyncEcho, PlainEcho, handshake, opened
+from tests.consumers import PlainEcho, handshake
 from tests.doors import Enforce, enforcer
 
 enforce = pytest.fixture(enforcer)
 
 
 class TestHandshake:
-    async def test_what_a_consumer_says_holds_for_refused_handshakes_too(self, enforce: Enforce) -> None:
-        class Own(AsyncEcho):
-            refuse = "frame"
-            throttle_close_codes = {"connection_limit": 4001}
-
-            def throttle_error_payload(self, decision: Decision) -> object:
-                return f"no room by {decision.rule}"
-
-        enforce(sockets={**TWO_SOCKETS, "limit": 1})
-        communicator = await opened(Own.as_asgi())
-        _, frame, close = await handshake(Own.as_asgi())
-        assert (frame["text"], close["code"]) == ("no room by sockets", 4001)
-        Own.refuse = "http"
-        (close,) = await handshake(Own.as_asgi())
-        assert close["code"] == 4001
-        await communicator.disconnect()
-
     async def test_an_unknown_way_to_refuse_is_said_at_once(self, enforce: Enforce) -> None:
         enforce()
         with pytest.raises(InvalidSetting, match="one of http, frame, not 'shout'"):

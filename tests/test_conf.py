@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.conf import settings as site_settings
 from django.test import override_settings
 
-from django_throttle.conf import Conf, conf
+from django_throttle.conf import conf
 from django_throttle.exceptions import InvalidSetting
-
-
-def test_without_any_the_defaults_hold(settings: Any) -> None:
-    del settings.DJANGO_THROTTLE
-    assert conf() == Conf(KEY_SECRET=site_settings.SECRET_KEY)
-    assert conf().STORE == "memory"
 
 
 def test_who_names_a_redis_means_it(settings: Any) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.testing import WebsocketCommunicator
-from django.core.management import call_command
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import path
@@ -17,7 +16,6 @@ from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.core.scopes import covers
 from django_throttle.exceptions import InvalidRule
-from django_throttle.models import ThrottleRule
 from django_throttle.rulebook.coverage import stricter
 from django_throttle.rulebook.snapshot import Snapshot
 from tests.doors import Enforce, enforcer
@@ -91,21 +89,6 @@ def test_a_stricter_rule_is_one_that_leaves_out_no_more(ours: list[str], theirs:
     rule = Rule("zzz", "9/min", scopes=ours)
     snapshot = Snapshot([rule, Rule("strict", "1/min", scopes=theirs)])
     assert (stricter(snapshot, rule) is not None) == is_behind
-
-
-@pytest.mark.django_db
-def test_the_admin_and_files_keep_them(admin_client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    url = "/admin/django_throttle/throttlerule/add/"
-    form = {"name": "site", "rate": "100/min", "key": "ip", "scopes": "*, !health", "events": ["request"],
-            "algorithm": "sliding_window", "action": "reject", "unit": "calls", "cost": "1", "resolution": "1",
-            "refill": "continuous", "estimator": "fast", "on_store_failure": "local", "at_limit": "reject",
-            "enforce_at": "1", "enabled": "on"}  # fmt: skip
-    assert admin_client.post(url, form).status_code == 302
-    assert ThrottleRule.objects.get().as_rule().scopes == ("*", "!health")
-    answer = admin_client.post(url, {**form, "name": "other", "scopes": "*, -health"})
-    assert "“-health” leaves nothing out: write “!health”".replace("“", "&#x27;").replace("”", "&#x27;") in answer.text
-    call_command("throttle_rules", "export")
-    assert "!health" in capsys.readouterr().out
 
 
 async def test_sockets(enforce: Enforce) -> None:

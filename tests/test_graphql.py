@@ -80,13 +80,9 @@ def test_without_depth(query: Any, expected: int, empty: Any, monkeypatch: pytes
     assert cost(query, flat) == expected
 
 
-@pytest.mark.parametrize(("query", "expected"), [("{ a { b { c { d { e } } } } }", 14), ("{ a b c d e }", 5)])
-def test_depth_makes_dearer(query: str, expected: int) -> None:
+def test_depth_and_prices_of_fields() -> None:
     """Five fields one below the other cost 1 + 1.5 + 2.25 + 3.375 + 5.0625."""
-    assert cost(query) == expected
-
-
-def test_fields_have_prices() -> None:
+    assert (cost("{ a { b { c { d { e } } } } }"), cost("{ a b c d e }")) == (14, 5)
     tuned = graphql_cost(depth_factor=2, field_costs={"login": 10, "name": 0}, list_arguments=["size"], introspection=3)
     assert cost("mutation { a: login { name ok } b: login { ok } }", tuned) == 24
     assert cost("{ users(size: 4, first: 100) { age } __schema { types { name } } }", tuned) == 12

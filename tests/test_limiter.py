@@ -16,7 +16,6 @@ from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, R
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
-from tests.inside import counters
 
 RATE = Rule("rate", "3/min", algorithm="fixed_window")
 CAP = Rule("cap", limit=2, algorithm="concurrency")
@@ -108,20 +107,6 @@ def test_reset_leaves_what_is_held_open(limiter: Limiter) -> None:
     limiter.acquire("user:1")
     assert limiter.reset("user:1") == 1
     assert [outcome.remaining for outcome in limiter.peek("user:1").outcomes] == [3, 1]
-
-
-@pytest.mark.row("A20")
-def test_memory_forgets_what_was_written_longest_ago_and_what_is_over(clock: FrozenClock) -> None:
-    store = MemoryStore(clock=clock, max_entries=2000)
-    limiter = Limiter([RATE], store)
-    for number in range(10_000):
-        limiter.acquire(f"user:{number}")
-    assert len(counters(store)) <= 2000
-    assert limiter.peek("user:9999").remaining == 2 and limiter.peek("user:0").remaining == 3
-    clock.step(60)
-    for number in range(3000):
-        limiter.acquire(f"other:{number}")
-    assert not any(ident.startswith("user:") for _, ident in counters(store))
 
 
 @pytest.mark.parametrize(

@@ -308,17 +308,6 @@ class TestLate:
         assert 10 <= busiest(ran[1:]) <= most, "nor slower than the rate"
         assert turns <= 2 * LATE, "nobody asks again and again"
 
-    def test_a_run_on_time_is_not_put_off_again(self, enforce: Enforce, clock: FrozenClock, worker: Worker) -> None:
-        enforce(reports=FAST)
-        for _ in range(LATE):
-            hard.delay()
-        for _ in range(LATE):
-            worker.run()
-        for number in range(1, LATE):
-            clock.tick(max(0.0, worker.due[0].eta - clock()) + 0.01 * (number % 3))  # a little late, each its own way
-            assert worker.run() == "SUCCESS"
-        assert len(ran) == LATE
-
     @pytest.mark.django_db(transaction=True)
     def test_rows_of_django_tasks(self, enforce: Enforce, clock: FrozenClock) -> None:
         enforce(reports={**FAST, "rate": "2/s"})
