@@ -149,27 +149,20 @@ def execute(address: str, statement: str) -> None:
     """Run one statement, outside of any transaction; raises OSError while no server answers there."""
     given = database_settings(address)
     place = {"host": given["HOST"], "port": int(given["PORT"] or 0) or None}
-    who = {"user": given["USER"], "password": given["PASSWORD"]}
-    connect = _connect_postgresql if given["ENGINE"].endswith("postgresql") else _connect_mysql
-    with closing(connect(given["NAME"], **place, **who)) as connection, closing(connection.cursor()) as cursor:
-        cursor.execute(statement)
+    who = {"user": given["USER"], "password": given["PASSWORD"], "autocommit": True}
+    driver: Any  # imported here, so that a suite on SQLite does without
+    if given["ENGINE"].endswith("postgresql"):
+        import psycopg as driver
 
+        place["dbname"] = given["NAME"]
+    else:
+        import pymysql as driver
 
-def _connect_postgresql(name: str, **place: Any) -> Any:
-    import psycopg  # here, so that a suite on SQLite does without
-
+        place["database"] = given["NAME"]
     try:
-        return psycopg.connect(dbname=name, autocommit=True, **place)
-    except psycopg.OperationalError as error:
-        raise OSError(str(error)) from error
-
-
-def _connect_mysql(name: str, **place: Any) -> Any:
-    import pymysql
-
-    try:
-        return pymysql.connect(database=name, autocommit=True, **place)
-    except pymysql.OperationalError as error:
+        with closing(driver.connect(**place, **who)) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute(statement)
+    except driver.OperationalError as error:
         raise OSError(str(error)) from error
 
 

@@ -74,8 +74,6 @@ class Talk(AsyncWebsocketConsumer):
             for _ in range(TALK):
                 await self.send("on and on")
                 await asyncio.sleep(0.01)
-        if text_data and text_data.startswith("block"):
-            block(float(text_data.split()[1]))
         await self.send(text_data, bytes_data)
 
 
@@ -112,14 +110,6 @@ class SyncChat(ThrottledConsumerMixin, WebsocketConsumer):
                 self.send("on and on")
                 time.sleep(0.01)
         self.send(text_data, bytes_data)
-
-
-def block(seconds: float) -> None:
-    """Keep the event loop from everything: half of the time asleep, half of it computing."""
-    time.sleep(seconds / 2)
-    until = time.monotonic() + seconds / 2
-    while time.monotonic() < until:
-        pass
 
 
 SOCKETS = {
