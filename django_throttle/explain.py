@@ -12,6 +12,7 @@ from django_throttle.core.commands import Charge, charges_of
 from django_throttle.core.decide import decide_charges
 from django_throttle.core.decision import conclude
 from django_throttle.core.io import run
+from django_throttle.core.options import is_dotted
 from django_throttle.core.overrides import describe_effect
 from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed, sentences
 from django_throttle.damper.aggregate import Allowance, Report, attempted, factor
@@ -300,6 +301,8 @@ def _is_sure(state: RuleState, passes: set[bool]) -> bool:
         return True
     if state.verdict == "refused" and (state.counting.may_not_count or state.counting.is_doubtful):
         return False
+    if state.verdict == "allowed" and is_dotted(str(state.counting.rule.cost)):
+        return False  # it may cost more than is left
     return not state.counting.alternatives or len(passes) == 1
 
 

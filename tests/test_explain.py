@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.management import CommandError, call_command
+from django.http import HttpRequest
 from django.test import RequestFactory
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,12 +139,18 @@ def plan_of_user(request: Any) -> str:
     return str(request.user.first_name)
 
 
+def plan_of_either(subject: Any) -> str:
+    """A function gets a request, or the ASGI scope of a socket."""
+    return str(subject.auth.object_repr if isinstance(subject, HttpRequest) else subject["user"].first_name)
+
+
 def plan_of_header(request: Any) -> str:
     return str(getattr(request, "headers", {}).get("Plan", "free"))
 
 
 @pytest.mark.parametrize(
-    ("function", "would"), [("plan_of_key", "allowed"), ("plan_of_user", "allowed"), ("plan_of_header", None)]
+    ("function", "would"),
+    [("plan_of_key", "allowed"), ("plan_of_user", "allowed"), ("plan_of_either", "allowed"), ("plan_of_header", None)],
 )
 def test_the_plan_of_an_api_key(
     enforce: Enforce, settings: Any, django_user_model: Any, function: str, would: str | None
@@ -199,3 +206,14 @@ def test_idents_that_a_decorator_makes(enforce: Enforce, ident: str) -> None:
         told = explained(ident)
         assert [(rule["name"], rule["used"]) for rule in told["rules"]] == [("mails", used)]
         assert told["would"] == would, told["sentence"]
+
+
+def two(request: Any) -> int:
+    return 2
+
+
+def test_what_a_function_says_a_call_costs_is_not_known(enforce: Enforce) -> None:
+    store = enforce(api={"rate": "3/hour", "key": "ip", "cost": f"{HERE}two", "algorithm": "fixed_window"})
+    for spent, would in ((0, None), (2, None), (1, "refused")):
+        Limiter([Rule("api", "3/hour", key="ip", algorithm="fixed_window")], store).acquire("ip:192.0.2.1", spent)
+        assert explained("ip:192.0.2.1")["would"] == would

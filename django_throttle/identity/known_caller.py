@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.http import HttpRequest
 
 from django_throttle.conf import conf
 from django_throttle.core.descriptions import who as whose
@@ -110,6 +111,9 @@ class KnownCaller:
 
 class PartialRequest:
     """Attributes of a request that are known. ``lacks_any`` is True once a function has asked for another one."""
+
+    # What tells a request from an ASGI scope by its class takes it for one.
+    __class__ = property(lambda self: HttpRequest)
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self.lacks_any = False

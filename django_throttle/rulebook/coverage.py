@@ -56,7 +56,7 @@ class Counting(NamedTuple):
     that exempts the caller. ``assumed`` says what of the caller had to be assumed. ``is_doubtful`` if it may count by
     another ident, ``may_not_count`` if the caller may be of no audience of it, or no entry point may name the ident.
     ``alternatives`` are the rule as it holds under plans of which nobody can tell whether the caller has them, and
-    ``functions`` those that can tell.
+    ``functions`` those that can tell that, or what the call costs.
     """
 
     rule: Rule
@@ -116,7 +116,7 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
             is_doubtful=is_doubtful,
             may_not_count=_is_unknown(rule, who),
             alternatives=tuple([other for other in held_by_plan if other is not None]),
-            functions=tuple(filter(is_dotted, paths)),
+            functions=tuple(filter(is_dotted, [*paths, str(rule.cost)])),
         )
 
 
