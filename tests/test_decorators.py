@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from rest_framework.views import APIView
 
-from django_throttle import rulebook
 from django_throttle.checks import project
-from django_throttle.core import Override, Rule
 from django_throttle.decorators import throttle, unidentified
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
 from django_throttle.limiter import aallows, allows
@@ -124,12 +121,6 @@ def test_a_rule_that_does_not_exist_is_said_once(enforce: Enforce, caplog: pytes
     assert said == ["there is no rule 'serach', so calls that name it are not limited; did you mean 'search'?"]
 
 
-@pytest.fixture(autouse=True)
-def unpinned() -> Iterator[None]:
-    yield
-    rulebook.pin(None)
-
-
 TWICE = {"rate": "2/min", "algorithm": "fixed_window", "scopes": ["elsewhere"]}
 
 
@@ -184,19 +175,6 @@ class TestQuestions:
             question(name, "x")
         with pytest.raises(TypeError, match="caller is a consumer, its scope, a request or an ident"):
             question("search", 5)
-
-    @pytest.mark.parametrize(
-        ("caller", "passes"),
-        [(User(pk=7), 5), ("user:7", 2), (request_of("192.0.2.8"), 5), ("ip:192.0.2.8", 2)],
-        ids=str,
-    )
-    def test_exemptions_are_for_callers_who_prove_who_they_are(
-        self, enforce: Enforce, caller: Any, passes: int
-    ) -> None:
-        enforce()
-        exempt = [Override(subject=subject, effect="exempt") for subject in ("user:7", "ip:192.0.2.8")]
-        rulebook.pin(rulebook.Snapshot([Rule.from_options("api", TWICE)], overrides=exempt))
-        assert sum(bool(allows("api", caller)) for _ in range(5)) == passes
 
     async def test_on_an_event_loop_it_says_what_to_await(self, enforce: Enforce) -> None:
         enforce(api=TWICE)

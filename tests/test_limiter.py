@@ -52,18 +52,6 @@ def test_two_rules_of_one_name_are_refused() -> None:
         Limiter([RATE, Rule("rate", "5/h")], MemoryStore())
 
 
-@pytest.mark.parametrize("prefix", ["", "a"])
-def test_a_lease_is_taken_given_back_and_given_back_again(limiter: Limiter, prefix: str) -> None:
-    first, second, third = (call(limiter, f"{prefix}acquire", "user:1") for _ in range(3))
-    assert first.lease and second.lease and first.lease.id != second.lease.id
-    assert not third.allowed and third.lease is None and third.rule == "cap"
-    for _ in range(2):
-        assert call(limiter, f"{prefix}release", first.lease) is None
-    assert call(limiter, f"{prefix}acquire", "user:1").allowed
-    assert not call(limiter, f"{prefix}acquire", "user:1").allowed
-    assert call(limiter, f"{prefix}release", None) is None
-
-
 @asynccontextmanager
 async def awaited(limiter: Limiter, ident: str) -> AsyncIterator[Decision]:
     """``lease`` as if it were its twin, so that both are held to the same."""
@@ -107,19 +95,3 @@ def test_reset_leaves_what_is_held_open(limiter: Limiter) -> None:
     limiter.acquire("user:1")
     assert limiter.reset("user:1") == 1
     assert [outcome.remaining for outcome in limiter.peek("user:1").outcomes] == [3, 1]
-
-
-@pytest.mark.parametrize(
-    ("options", "costs", "delays"),
-    [
-        ({"max_delay": 5}, (1, 4, 2, 1, 1), (0, 1, None, 5, None)),
-        ({"max_delay": 10, "cost": 5}, (1, 2, 1), (0, 5, None)),
-        ({"max_queue": 5}, (1, 4, 2, 1, 1), (0, 1, None, 5, None)),
-        ({"max_queue": 10, "cost": 5}, (1, 1, 1), (0, 5, None)),
-    ],
-)
-def test_a_queue_counts_cost_and_the_last_turn_of_a_call(options: Any, costs: Any, delays: Any) -> None:
-    rule = Rule("queue", "60/min", algorithm="leaky_bucket", action="delay", **options)
-    limiter = Limiter([rule], MemoryStore(lambda: 1_000_000.0))
-    found = [limiter.acquire("user:1", cost) for cost in costs]
-    assert [round(one.delay) if one.allowed else None for one in found] == list(delays)

@@ -94,21 +94,6 @@ def decisions(number: int, now: float = NOW, **options: Any) -> list[Decision]:
     return [limiter.acquire("user:1") for _ in range(number)]
 
 
-@pytest.mark.parametrize("action", [{"action": "defer"}, {"action": "delay", "max_delay": 600}])
-def test_each_call_has_a_turn_of_its_own(action: dict[str, Any]) -> None:
-    rule = Rule("queue", "1/min", algorithm="leaky_bucket", burst=9, **action)
-    limiter = Limiter([rule], MemoryStore(lambda: NOW))
-    decisions = [limiter.acquire("user:1") for _ in range(3)]
-    first, *turns_ = [last_turn(decision) for decision in decisions]
-    assert first is None, "the first may run at once"
-    assert [(round(turn.at - NOW), round(turn.wait)) for turn in turns_ if turn] == [(60, 60), (120, 120)]
-    if action["action"] == "defer":
-        assert [(decision.delay, round(decision.outcomes[0].put_off)) for decision in decisions[:2]] == [
-            (0, 0),
-            (0, 60),
-        ]
-
-
 def test_of_several_turns_the_latest_counts() -> None:
     outcomes = tuple(Outcome("queue", "user:1", True, 1, 0, 0.0, 9.0, put_off=wait) for wait in (1.0, 3.0, 2.0))
     turn = last_turn(Decision(outcomes=outcomes))

@@ -14,12 +14,9 @@ from django.test import Client
 from django.urls import include, path
 from django_tasks_db.models import DBTaskResult
 
-from django_throttle.core import Rule
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidCost, PutOffTooOften, Refused
-from django_throttle.limiter import Limiter
 from django_throttle.site_queues import tasks_module
-from django_throttle.stores import get_store
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce, enforcer
@@ -37,20 +34,6 @@ ran: list[Any] = []
 @django_task()
 def make(name: str, cost: int = 1) -> str:
     ran.append(name)
-    return f"made {name}"
-
-
-@throttled_task("reports")
-@django_task()
-def count(queries: int) -> None:
-    for _ in range(queries):
-        DBTaskResult.objects.count()
-
-
-@throttled_task("reports")
-@django_task(takes_context=True)
-async def amake(context: Any, name: str) -> str:
-    ran.append((name, context.attempt))
     return f"made {name}"
 
 
@@ -161,30 +144,6 @@ class TestDjangoTasks:
         assert "was put off 2 times" in found.errors[0].traceback
         never.refresh()
         assert (never.status, never.attempts, ran) == ("FAILED", 1, ["a"]), "what never fits fails at once"
-
-    def test_an_asynchronous_task_with_its_context(self, enforce: Enforce, clock: FrozenClock) -> None:
-        enforce(reports=WINDOW)
-        found = [amake.enqueue("a"), amake.enqueue("b")]
-        work()
-        clock.tick(60)
-        work_late()
-        found[1].refresh()
-        assert (ran, found[1].return_value) == ([("a", 1), ("b", 2)], "made b")
-
-    def test_it_is_settled_by_the_queries_it_has_made(self, enforce: Enforce) -> None:
-        rule = {"rate": "100/h", "unit": "queries", "reserve": 10, "events": ["task"], "key": "everyone"}
-        enforce(reports=rule)
-        count.enqueue(3)
-        work()
-        assert Limiter([Rule("reports", **rule)], get_store()).peek("everyone").remaining == 97  # type: ignore[arg-type]
-
-    def test_a_direct_call_is_refused(self, enforce: Enforce) -> None:
-        enforce(reports=WINDOW)
-        assert make.call("a") == "made a"
-        with pytest.raises(Refused):
-            make.call("a")
-        with pytest.raises(Refused):
-            async_to_sync(make.acall)("a")
 
     def test_below_task_its_first_run_fails_clearly(self) -> None:
         found = turned_round.enqueue()
