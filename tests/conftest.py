@@ -20,8 +20,10 @@ from testproject.check.standstill import watch
 from tests import servers
 from tests.clock import FrozenClock
 from tests.databases import new_database
+from tests.doors import enforcer
 from tests.servers import RedisServer, Stopwatch
 
+enforce = pytest.fixture(enforcer)
 pytest_plugins = ["tests.needs"]
 
 # A slow machine is no failure; where CI is set, every run draws the same examples.

@@ -11,9 +11,7 @@ from channels.testing import HttpCommunicator
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.exceptions import InvalidSetting
 from tests.consumers import PlainEcho, handshake
-from tests.doors import Enforce, enforcer
-
-enforce = pytest.fixture(enforcer)
+from tests.doors import Enforce
 
 
 class TestHandshake:

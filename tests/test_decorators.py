@@ -18,9 +18,7 @@ from django_throttle.checks import project
 from django_throttle.decorators import throttle, unidentified
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
 from django_throttle.limiter import aallows, allows
-from tests.doors import BOTH, Enforce, enforcer
-
-enforce = pytest.fixture(enforcer)
+from tests.doors import BOTH, Enforce
 
 
 def view(request: HttpRequest) -> HttpResponse:

@@ -18,9 +18,7 @@ from django_throttle.core.scopes import covers
 from django_throttle.exceptions import InvalidRule
 from django_throttle.rulebook.coverage import stricter
 from django_throttle.rulebook.snapshot import Snapshot
-from tests.doors import Enforce, enforcer
-
-enforce = pytest.fixture(enforcer)
+from tests.doors import Enforce
 
 NAMES = ["health", "health:deep", "search", "shop:cart"]
 urlpatterns = [path(f"{number}", lambda request: HttpResponse(), name=name) for number, name in enumerate(NAMES)]

@@ -27,12 +27,10 @@ from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import MemoryStore
-from tests import doors
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce, Store
 
 pytestmark = pytest.mark.django_db
-enforce = pytest.fixture(doors.enforcer)
 POST = Call("search", "POST")
 HERE = f"{__name__}."
 

@@ -19,9 +19,8 @@ from strawberry.django.views import AsyncGraphQLView, GraphQLView
 
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.graphql import graphql_cost, operation_cost
-from tests.doors import BOTH, Enforce, enforcer
+from tests.doors import BOTH, Enforce
 
-enforce = pytest.fixture(enforcer)
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 

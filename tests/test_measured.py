@@ -27,11 +27,10 @@ from django_throttle.limiter import Limiter
 from django_throttle.measured import learned_means
 from django_throttle.signals import throttled
 from django_throttle.stores import get_store
-from tests.doors import BOTH, Enforce, enforcer
+from tests.doors import BOTH, Enforce
 from tests.inside import commands_to, unsaid
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
-enforce = pytest.fixture(enforcer)
 QUERIES: dict[str, Any] = {"rate": "100/h", "unit": "queries", "reserve": 10, "key": "everyone"}
 DOORS = ["plain", "decorated", "drf"]
 

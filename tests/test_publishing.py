@@ -42,13 +42,12 @@ from django_throttle.stores.commands import MEMBERS
 from django_throttle.stores.denials import Denials
 from tests.clock import FrozenClock
 from tests.docs import test_readme
-from tests.doors import REDIS, Enforce, enforcer
+from tests.doors import REDIS, Enforce
 from tests.inside import commands_to
 from tests.pages import block
 from tests.servers import need_package
 from tests.sockets.guarded import Line, Live, live_enforcer, used
 
-enforce = pytest.fixture(enforcer)
 MESSAGE = {"type": "news.item", "text": "hello"}
 CORE, PUBSUB = "channels_redis.core.RedisChannelLayer", "channels_redis.pubsub.RedisPubSubChannelLayer"
 renew = members.renew

@@ -20,10 +20,9 @@ from django_throttle.site_queues import tasks_module
 from django_throttle.stores import get_store
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
-from tests.doors import BOTH, Enforce, enforcer
+from tests.doors import BOTH, Enforce
 from tests.workers import Worker, work
 
-enforce = pytest.fixture(enforcer)
 app = Celery("slots", broker="memory://", backend="cache+memory://", set_as_current=False)
 app.conf.task_track_started = True
 TWO = {"limit": 2, "algorithm": "concurrency", "events": ["task"], "key": "tenant"}

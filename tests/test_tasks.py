@@ -19,10 +19,9 @@ from django_throttle.exceptions import InvalidCost, PutOffTooOften, Refused
 from django_throttle.site_queues import tasks_module
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
-from tests.doors import BOTH, Enforce, enforcer
+from tests.doors import BOTH, Enforce
 from tests.workers import Worker, work
 
-enforce = pytest.fixture(enforcer)
 django_task = import_module(tasks_module()).task
 app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
 QUEUE = {"rate": "1/min", "algorithm": "leaky_bucket", "action": "defer", "max_queue": 2, "events": ["task"]}

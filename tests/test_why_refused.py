@@ -31,12 +31,10 @@ from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.testing import override_rules, use_up
 from django_throttle.why_refused import Answer, answer
-from tests import doors
 from tests.connections.evictions import sockets
 from tests.doors import BOTH, Enforce, Store
 
 pytestmark = pytest.mark.django_db
-enforce = pytest.fixture(doors.enforcer)
 
 
 def test_overrides_with_their_reasons_the_one_that_precedes_first(enforce: Enforce) -> None:

@@ -13,10 +13,7 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
-from tests import doors
-
 NASTY = '<img src=x onerror="alert(1)">'
-enforce = pytest.fixture(doors.enforcer)
 
 
 def user(*permissions: str, staff: bool = True, superuser: bool = False) -> User:

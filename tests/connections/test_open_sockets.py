@@ -27,11 +27,10 @@ from django_throttle.stores import RedisStore
 from tests.clock import FrozenClock
 from tests.connections.evictions import redis_store, sockets
 from tests.consumers import TWO_SOCKETS, held
-from tests.doors import BOTH, Enforce, Store, enforcer
+from tests.doors import BOTH, Enforce, Store
 from tests.forks import holds_in_child
 from tests.sockets.guarded import IDENT, Line, only
 
-enforce = pytest.fixture(enforcer)
 FRAMES = {"rate": "2/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
 ASKED = "dt:{p}:asked:"
 

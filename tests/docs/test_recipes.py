@@ -19,12 +19,11 @@ from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.signals import quota_warning
 from tests.clock import FrozenClock
 from tests.consumers import opened, socket
-from tests.doors import Enforce, enforcer
+from tests.doors import Enforce
 from tests.outside.answers import assert_shown
 from tests.pages import run, seen, shown
 from tests.sockets.guarded import Line
 
-enforce = pytest.fixture(enforcer)
 (QUOTAS, TOLD), (OPERATIONS, GRAPHQL, *_VIEWS) = shown("quotas"), shown("graphql")
 _, PLAN_FUNCTION, BY_FUNCTION, _AUDIENCES = shown("plans")
 

@@ -22,10 +22,8 @@ from django_throttle.core import Override
 from django_throttle.http.request_state import decisions_of, state_of
 from django_throttle.observe import Report
 from tests.clock import FrozenClock
-from tests.doors import BOTH, Enforce, enforcer
+from tests.doors import BOTH, Enforce
 from tests.entry_points import site
-
-enforce = pytest.fixture(enforcer)
 
 
 class Two(drf.UserRateThrottle):

@@ -24,10 +24,9 @@ from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.limiter import allows
 from django_throttle.stores import RedisStore
-from tests.doors import Enforce, enforcer
+from tests.doors import Enforce
 from tests.inside import count_in
 
-enforce = pytest.fixture(enforcer)
 MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
 
 

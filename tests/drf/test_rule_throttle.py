@@ -25,7 +25,7 @@ from django_throttle.exceptions import Cause, InvalidRate, Refused, StoreError
 from django_throttle.http.request_state import decisions_of
 from django_throttle.limiter import Limiter, admitted
 from django_throttle.stores import MemoryStore, get_store
-from tests.doors import BOTH, Enforce, enforcer
+from tests.doors import BOTH, Enforce
 from tests.entry_points import site
 from tests.sockets.guarded import becomes
 
@@ -89,7 +89,6 @@ def urls(settings: Any) -> None:
     settings.MIDDLEWARE = []
 
 
-enforce = pytest.fixture(enforcer)
 ONE_AT_ONCE: dict[str, Any] = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 
 

@@ -23,8 +23,6 @@ from django_throttle import drf
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce, enforcer
 
-enforce = pytest.fixture(enforcer)
-
 
 class Memory(dict[str, list[float]]):
     """A cache in which nothing expires by itself: only the clock of the test says what is over."""

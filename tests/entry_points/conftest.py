@@ -12,11 +12,8 @@ from channels.layers import channel_layers
 from django_throttle import rulebook
 from django_throttle.core import Override
 from tests.clock import FrozenClock
-from tests.doors import enforcer
 from tests.entry_points import site
 from tests.entry_points.table import EntryPoint
-
-enforce = pytest.fixture(enforcer)
 
 
 @pytest.fixture

@@ -12,12 +12,10 @@ from django.db import close_old_connections
 from django.http.response import HttpResponseBase
 from django.test import AsyncClient, Client
 
-from tests.doors import Enforce, enforcer
+from tests.doors import Enforce
 from tests.entry_points import site
 
 Ask = Callable[..., Any]
-
-enforce = pytest.fixture(enforcer)
 
 
 @pytest.fixture(autouse=True)

@@ -29,10 +29,9 @@ from rest_framework.views import APIView
 from django_throttle.checks import project
 from django_throttle.decorators import throttle
 from django_throttle.log_throttling import LogThrottle
-from tests.doors import Enforce, enforcer
+from tests.doors import Enforce
 from tests.http.test_deferred import QUEUE, make
 
-enforce = pytest.fixture(enforcer)
 pytestmark = pytest.mark.django_db(transaction=True)
 
 

@@ -13,9 +13,7 @@ from django.test import Client, modify_settings
 from django.urls import path
 
 from django_throttle.middleware import ThrottleMiddleware
-from tests.doors import Enforce, enforcer
-
-enforce = pytest.fixture(enforcer)
+from tests.doors import Enforce
 
 OURS = "django_throttle.middleware.ThrottleMiddleware"
 CORS = "corsheaders.middleware.CorsMiddleware"

@@ -12,9 +12,7 @@ from django.urls import path
 from ninja import Header, NinjaAPI, Path, Query, Schema
 
 from django_throttle.decorators import throttle
-from tests.doors import Enforce, enforcer
-
-enforce = pytest.fixture(enforcer)
+from tests.doors import Enforce
 
 
 class Order(Schema):

@@ -27,11 +27,10 @@ from django_throttle.meter import Meter, in_use
 from django_throttle.observe import cost_log
 from django_throttle.observe.route_costs import RouteCosts, dearest
 from django_throttle.signals import costly
-from tests.doors import Enforce, enforcer
+from tests.doors import Enforce
 from tests.test_meter import logged
 
 pytestmark = pytest.mark.django_db(transaction=True)
-enforce = pytest.fixture(enforcer)
 MIDDLEWARE = "django_throttle.middleware.ThrottleMiddleware"
 ROWS = 30
 meters: list[Meter] = []

@@ -19,10 +19,9 @@ from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
 from django_throttle.http.request_state import size_of
 from django_throttle.middleware import ThrottleMiddleware
-from tests.doors import Enforce, enforcer
+from tests.doors import Enforce
 from tests.sockets.guarded import Line, texts
 
-enforce = pytest.fixture(enforcer)
 VOLUME = {"rate": "100/min", "unit": "bytes", "key": "everyone", "algorithm": "fixed_window"}
 
 

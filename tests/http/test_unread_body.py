@@ -17,9 +17,8 @@ from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.graphql import operation_cost
 from django_throttle.logins import login_name
-from tests.doors import Enforce, enforcer
+from tests.doors import Enforce
 
-enforce = pytest.fixture(enforcer)
 FORM, JSON, MULTIPART = "application/x-www-form-urlencoded", "application/json", "multipart/form-data; boundary=x"
 HERE = __name__
 MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]

@@ -20,9 +20,8 @@ from rest_framework.viewsets import ViewSet
 
 from django_throttle.checks.project import site_scopes
 from django_throttle.drf import RuleThrottle
-from tests.doors import Enforce, enforcer
+from tests.doors import Enforce
 
-enforce = pytest.fixture(enforcer)
 SCOPE = "limited"
 
 

@@ -23,7 +23,7 @@ from django_throttle.core.rule import Rule
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.doors import BOTH, REDIS, Enforce, enforcer
+from tests.doors import BOTH, REDIS, Enforce
 
 LIMIT = 10
 RULE: dict[str, Any] = {"rate": f"{LIMIT}/min", "algorithm": "fixed_window", "key": "ip"}
@@ -72,9 +72,6 @@ urlpatterns = [path("search", Search.as_view()), path("login", Login.as_view()),
 def typed(request: Any) -> Any:
     """What a login form names, as a site would write it without a thought."""
     return json.loads(request.body).get("username")
-
-
-enforce = pytest.fixture(enforcer)
 
 
 @pytest.fixture(autouse=True)

@@ -19,10 +19,8 @@ from django.utils.functional import SimpleLazyObject
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.identity import HttpWho, ScopeWho, keys
-from tests.doors import Enforce, enforcer
+from tests.doors import Enforce
 from tests.inside import unsaid
-
-enforce = pytest.fixture(enforcer)
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,6 @@ from django_throttle.observe.reports import ident_for_logs
 from django_throttle.observe.route_costs import CostFlusher, route_costs
 from django_throttle.recording import RecordFlusher, own_records
 from django_throttle.stores import MemoryStore, RedisStore
-from tests import doors
 from tests.connections.evictions import redis_store, sockets
 from tests.doors import BOTH, Enforce
 from tests.inside import count_in
@@ -34,7 +33,6 @@ from tests.observe.test_route_costs import used
 from tests.test_backtest import COMBINED, LOG
 
 pytestmark = pytest.mark.django_db
-enforce = pytest.fixture(doors.enforcer)
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,10 @@ from django_throttle import rulebook
 from django_throttle.core import Override, Rule
 from django_throttle.rulebook import Snapshot
 from tests.clock import LoopClock
-from tests.doors import enforcer
 from tests.servers import RedisServer
 from tests.sockets.guarded import live_enforcer
 from tests.sockets.servers import Server, serving
 
-enforce = pytest.fixture(enforcer)
 enforce_live = pytest.fixture(live_enforcer)
 CLOCKS = [
     *(f"django_throttle.sockets.{module}.monotonic" for module in ("connection", "messages", "error_frames", "limits")),

@@ -13,10 +13,9 @@ from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import Store
 from tests.cases import ANY, CASES, FRAMES, Case, Step
 from tests.clock import FrozenClock
-from tests.doors import Enforce, enforcer
+from tests.doors import Enforce
 from tests.play import HOOK, OwnCounters, Sockets, aplay, play, with_options
 
-enforce = pytest.fixture(enforcer)
 OWN: dict[str, Any] = {"key": "connection", "events": ["message"]}
 SHARED: dict[str, Any] = {"key": "ip", "events": ["message"]}
 OPEN: dict[str, Any] = {"key": "ip", "events": ["connection"]}
