@@ -1,7 +1,6 @@
 """Check that every text of the package is translated: ``make languages``, which ``make release`` asks for.
 
-``make test`` only checks that the catalogs compile and have nothing obsolete or fuzzy, so that a new text can wait
-for its translators. Needs gettext, whose ``xgettext`` collects the texts of the source.
+Needs gettext, whose ``xgettext`` collects the texts of the source.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """``make bench-commits AGAINST=<commit>``: this tree beside a commit, in turns, on one Redis, all pinned to one core.
 
-Each subject has a process of each tree, which plays its own tree's subject of that name; the ratio is the median of
-the rounds' ratios, so whatever disturbs the machine disturbs both. 1.00 is "as fast as before".
+The ratio is the median of the rounds' ratios, so whatever disturbs the machine disturbs both.
 """
 
 from __future__ import annotations

@@ -99,10 +99,7 @@ def flood_rows(url: str, idents: int) -> Iterator[Row]:
 
 
 def flooded(url: str, idents: int) -> list[tuple[str, int, int, float]]:
-    """What was asked, the bytes by which this process has grown, those after a tenth of it, and the seconds it took.
-
-    All of it is kept.
-    """
+    """What was asked, the bytes by which this process has grown, those after a tenth of it, and the seconds it took."""
     import django
 
     django.setup()

@@ -33,10 +33,7 @@ class Subject(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Microseconds a call of the best block, and of Redis' processor in the best round.
-
-    Whatever else the machine does only adds to either, so the best is what repeats.
-    """
+    """Microseconds a call of the best block, and of Redis' processor in the best round: the best is what repeats."""
 
     took: float
     redis: float

@@ -60,10 +60,7 @@ def _cell(calls: int, refused: int) -> Cell:
 
 
 def fill(store: RedisStore, client: Redis, refusing: int) -> None:
-    """A month under full load, and what has not run out after it; so many rules refuse.
-
-    Days and the hours of minutes run out whole, so at most there are those of 31 days and of 25 hours.
-    """
+    """A month under full load: there are at most 31 days, and 25 hours of minutes. So many rules refuse."""
     flusher, now = RecordFlusher(store), int(time.time()) // DAY * DAY
     each, draw = CALLS_PER_SECOND // RULES, random.Random(2)
     for hour in range(now - 31 * DAY, now, HOUR):

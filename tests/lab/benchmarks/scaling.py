@@ -83,10 +83,8 @@ def scattered(url: str, masters: int) -> Play:
 
 
 class Shared(NamedTuple):
-    """Decisions a second of all clients together; microseconds of one, of all masters and of clients' processors.
-
-    ``fullest`` is the largest share of the decisions that one master had, in shares of equal size; ``lines`` how many
-    connections a client has to each master.
+    """Decisions a second of all clients; microseconds of one, of masters and of clients; the largest share of a master,
+    in shares of equal size; and how many connections a client has to each.
     """
 
     rate: float

@@ -1,7 +1,4 @@
-"""What the mixin costs beside the same consumer without it: handshake, message, memory, and sockets that are silent.
-
-The sockets are held through the ASGI interface, without a server, whose share would hide ours.
-"""
+"""What the mixin costs beside the same consumer without it, through the ASGI interface: a server would hide it."""
 
 from __future__ import annotations
 
@@ -127,10 +124,7 @@ def messages(url: str, kind: str) -> Play:
 
 
 def hold(end: Connection, kind: str, count: int, first: int) -> None:
-    """In a process of its own: when told to, open so many, say how many bytes each takes here, and hold them.
-
-    Whatever it is told then has it beat and extend, and say how many seconds each takes.
-    """
+    """When told to, open so many and say how many bytes each takes; then beat and extend, and say the seconds."""
     import django
 
     django.setup()

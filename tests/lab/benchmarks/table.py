@@ -11,10 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 
 class Row(NamedTuple):
-    """A figure and what the design asks of it: at most, or at least, so much.
-
-    ``value`` is in ``unit``; ``ratio`` is to what ``beside`` names, and is what is judged where it is given.
-    """
+    """A figure in ``unit``, and what is asked of it or of its ``ratio`` to what ``beside`` names."""
 
     section: str
     what: str

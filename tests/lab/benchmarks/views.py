@@ -107,9 +107,7 @@ def view(url: str, throttle: str, rules: int = 1, others: int = 0) -> Play:
 
 def through_middleware(url: str, throttle: str, rules: int = 1) -> Play:
     """A request through Django's handler to a view that does nothing, past our middleware or past none."""
-    _handled_by(throttle, rules, lambda request: HttpResponse())
-    (handler := BaseHandler()).load_middleware()
-    call = _by(_wsgi("/bench"))
+    handler, call = _handler(throttle, rules, lambda request: HttpResponse()), _by(_wsgi("/bench"))
 
     def answered(ident: str) -> Any:
         return handler.get_response(call(ident))
@@ -122,8 +120,7 @@ def through_middleware_async(url: str, throttle: str, rules: int = 1) -> Play:
     async def nothing(request: HttpRequest) -> HttpResponse:
         return HttpResponse()
 
-    _handled_by("ping async" if throttle == "ping" else throttle, rules, nothing)
-    (handler := BaseHandler()).load_middleware(is_async=True)
+    handler = _handler("ping async" if throttle == "ping" else throttle, rules, nothing, is_async=True)
     call = _by(ASGIRequest(ASGI, BytesIO()))
 
     async def answered(ident: str) -> None:
@@ -152,10 +149,12 @@ def under(rules: int, others: int = 0) -> None:
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, **mine}
 
 
-def _handled_by(throttle: str, rules: int, served: Callable[..., Any]) -> None:
+def _handler(throttle: str, rules: int, served: Callable[..., Any], *, is_async: bool = False) -> BaseHandler:
     under(rules)
     settings.MIDDLEWARE = [MIDDLEWARE[throttle]] if throttle in MIDDLEWARE else []
     settings.ROOT_URLCONF = (path("bench", served, name="bench"),)
+    (handler := BaseHandler()).load_middleware(is_async=is_async)
+    return handler
 
 
 def _by(pristine: Any) -> Callable[[str], Any]:

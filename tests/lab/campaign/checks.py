@@ -1,7 +1,7 @@
 """What must hold of a history: the stated bounds, exact counts, slots that nobody shares, answers in time.
 
-Nothing here asks the package what it decided or when: a server acts on a call somewhere between its invocation and its
-return, so what was invoked and answered within a span was admitted within it.
+A server acts on a call somewhere between its invocation and its return, so what was invoked and answered within a span
+was admitted within it.
 """
 
 from __future__ import annotations
@@ -56,10 +56,7 @@ def check(history: History, limits: Mapping[str, Limit]) -> list[Breach]:
 
 
 def late(history: History) -> Iterator[Breach]:
-    """Answers, and releases, that took longer than the deadline and 50 ms.
-
-    Who had no processor may take somewhat longer.
-    """
+    """Answers, and releases, that took longer than the deadline and 50 ms, or somewhat more without a processor."""
     for what, began, took in (
         ("answers", lambda one: one.invoked, lambda one: one.took),
         ("releases", lambda one: one.end, lambda one: one.freed),
@@ -208,10 +205,7 @@ def local_tally(history: History, limit: Limit) -> Iterator[Breach]:
 
 
 def surely_counted(history: History, limit: Limit) -> int:
-    """What passed since the last loss; but for what a process had decided alone, and then was killed before it told.
-
-    No clock of a round is set as far as the end of these limits' windows.
-    """
+    """What passed since the last loss; but for what a process had decided alone, and then was killed before it told."""
     since = history.last_loss("clock")
     ok = [one for one in history.of(limit.name) if one.outcome == "ok" and one.invoked > since]
     return sum(one.cost for one in ok if not (one.alone and one.process in history.killed))

@@ -253,10 +253,7 @@ def load(this: Round, servers: Stage, crowd: Crowd, begin: float) -> list[Fault]
 
 
 def with_failovers(servers: Stage, faults: Iterable[Fault], epoch: float) -> list[Fault]:
-    """A fault that has caused a failover lasts until that is over.
-
-    One that no fault has caused, as where a primary gets no processor, may lose as much.
-    """
+    """A fault that has caused a failover lasts until that is over. One without a cause may lose as much."""
     found = list(faults)
     for begun, over in servers.failovers():
         begin, end = begun - epoch - RECOVERY, over - epoch + SPLIT_SECONDS

@@ -1,10 +1,7 @@
 """Defer calls, have a real worker run them, and say whether they ran in order, once, not early and at the rate.
 
-``python -m tests.lab.deferring --queue celery --calls 1000 --rate 10 --kill``. It starts a Redis, a database and a
-worker of its own. With ``--kill`` the worker is killed, and another takes over. The exit status is 1 if something is
-wrong.
-What a killed worker of Celery had fetched comes back together, after ``visibility_timeout``: late, and perhaps twice,
-but all of it. What runs twice is counted and printed.
+With ``--kill`` the worker is killed, and another takes over. What a killed worker of Celery had fetched comes back
+together, after ``visibility_timeout``: late, and perhaps twice. The exit status is 1 if something is wrong.
 """
 
 from __future__ import annotations

@@ -82,10 +82,7 @@ def compare_all(names: Iterable[str], python: Path, folder: Path) -> list[Compar
 
 
 def compare(suite: Suite, python: Path, folder: Path) -> Comparison:
-    """Run it with us, and what does not pass then both ways, by itself: some tests depend on how busy the machine is.
-
-    What passes with us has not changed for the worse: to run that without us too would take twice the time.
-    """
+    """Run it with us, and what does not pass then both ways: some tests depend on how busy the machine is."""
     throttled = again = _run(suite, python, folder / "all", suite.throttled, suite.tests)
     plain = Run({}, Counter(), 0, "")
     for number in range(AGAIN):

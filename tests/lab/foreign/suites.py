@@ -1,7 +1,4 @@
-"""The suites: where each comes from, how it is run, and how we stand in its way.
-
-What stands in the way runs in the suite's own process, from the folder ``inside``: no module here imports it.
-"""
+"""The suites: where each comes from, how it is run, and what of the folder ``inside`` runs in its own process."""
 
 from __future__ import annotations
 

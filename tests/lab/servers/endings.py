@@ -1,8 +1,4 @@
-"""The ways in which a socket ends. Each is done on a real server, and says what the client saw of it, as text.
-
-An ending opens what it needs and returns when all is over for the client; whoever calls it sees to it that the slots
-come back. ``path`` is a kind of consumer of ``tests.served``.
-"""
+"""The ways in which a socket ends. Each is done on a real server, and returns what the client saw of it, as text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The table of docs/reference/servers.rst: how long it takes on every server until slots of an ended socket are back.
 
-``python -m tests.lab.servers`` measures and writes it anew; ``tests/sockets/test_matrix.py`` holds every cell
-against what is stated, and fails when the page has another shape. Times differ from run to run, the rest does not.
+``python -m tests.lab.servers`` writes it anew; ``tests/sockets/test_matrix.py`` holds every cell to what is stated.
 """
 
 from __future__ import annotations

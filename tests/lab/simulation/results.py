@@ -20,9 +20,8 @@ OVER: Final = 1.1
 
 
 class Figures(NamedTuple):
-    """``achieved`` and ``deviation`` (of six-second rates) of the settled end; ``reaction`` is the seconds after the
-    last rise until no two seconds admit 1.1 × the limit any more; ``overshoot`` what was admitted above the
-    limit until then, in seconds of the limit; ``first`` the rate of the first two seconds after a rise.
+    """Settled: ``achieved`` and ``deviation`` of six-second rates. ``reaction``: seconds after the rise until no two seconds
+    admit 1.1 × the limit; ``overshoot``: what was above the limit until then; ``first``: the rate of the first two seconds.
     """
 
     achieved: float
@@ -57,15 +56,6 @@ def release(setting: Setting, track: Track) -> float:
     fell = round(setting.shape.changes_at[-1] * PER_SECOND)
     refused = [a - b for a, b in zip(track.attempted[fell:], track.admitted[fell:], strict=True)]
     return max((place + 1 for place, number in enumerate(refused) if number), default=0) / PER_SECOND
-
-
-def unfairness(setting: Setting, track: Track) -> float:
-    """How far a node's share of what is admitted is from its share of what is attempted, at worst, as a share of it."""
-    end = _end(setting) // PER_SECOND
-    nodes = zip(*track.nodes[end - round(SETTLED) : end], strict=True)
-    sums = [(sum(a for a, _ in seconds), sum(b for _, b in seconds)) for seconds in nodes]
-    attempted, admitted = sum(a for a, _ in sums), sum(b for _, b in sums)
-    return max(abs((b / admitted) / (a / attempted) - 1) for a, b in sums if a)
 
 
 def _end(setting: Setting) -> int:
@@ -110,10 +100,7 @@ def draw(setting: Setting, track: Track, title: str, path: Path) -> None:
 
 # Name: what it is, the demand, and what is special about it.
 SCENES: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
-    "step-1.2x": ("a step from idle to 1.2 times the limit", "step:1.2x", {}),
-    "step-2x": ("a step from idle to twice the limit", "step:2x", {}),
     "step-5x": ("a step from idle to 5 times the limit", "step:5x", {}),
-    "step-20x": ("a step from idle to 20 times the limit", "step:20x", {}),
     "ramp": ("a ramp from half the limit to 5 times, in a minute", "ramp:0.5x-5x", {}),
     "bursts": ("10 s at 5 times the limit, 20 s at a fifth, over and over", "bursts:5x-0.2x", {}),
     "release": ("5 times the limit, then 0.8 times", "fall:5x-0.8x", {}),

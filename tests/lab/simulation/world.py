@@ -30,10 +30,7 @@ _SHAPE: Final = re.compile(r"(step|steady|fall|ramp|bursts):(\d{1,3}(?:\.\d{1,9}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Demand in multiples of the limit, by seconds from the start.
-
-    ``changes_at`` are the moments after which something new is to be settled.
-    """
+    """Demand in multiples of the limit, by seconds; something new is to be settled after each of ``changes_at``."""
 
     demand: Callable[[float], float]
     changes_at: tuple[float, ...]
@@ -81,9 +78,8 @@ class Even:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One run. ``limit`` is so much a second; ``where`` the nodes that the demand is on, by number (none: all);
-    ``alive`` when a node is there, from and until; ``gap`` when Redis is away, from and until; ``loss`` the share of
-    flushes that is lost; ``cost`` that of one attempt.
+    """One run. ``where``: the nodes that the demand is on (none: all); ``alive``: when a node is there; ``gap``: when Redis
+    is away; ``loss``: the share of flushes that is lost; ``cost``: that of one attempt.
     """
 
     shape: Shape
@@ -102,14 +98,11 @@ class Setting:
 
 @dataclass(slots=True)
 class Track:
-    """Attempted and admitted cost in each tenth of a second; in each second the nodes' mean factor, and both costs of
-    each node.
-    """
+    """Attempted and admitted cost in each tenth of a second, and in each second the nodes' mean factor."""
 
     attempted: list[int] = field(default_factory=list)
     admitted: list[int] = field(default_factory=list)
     factors: list[float] = field(default_factory=list)
-    nodes: list[list[list[int]]] = field(default_factory=list)
     flushes: int = 0
 
 
@@ -199,7 +192,6 @@ class World:
             if tick % round(1 / TICK) == 0:
                 busy = [node.factor for node in self._nodes if node.is_busy(self.now - EPOCH)]
                 self.track.factors.append(sum(busy) / len(busy) if busy else 0.0)
-                self.track.nodes.append([[0, 0] for _ in self._nodes])
             self._attempts(start, tick * TICK)
         return self.track
 
@@ -214,8 +206,5 @@ class World:
             for place in range(comes):
                 self.now = start + TICK * place / comes
                 admitted += node.attempt()
-            mine = track.nodes[-1][node.number]
             track.attempted[-1] += comes * setting.cost
             track.admitted[-1] += admitted * setting.cost
-            mine[0] += comes * setting.cost
-            mine[1] += admitted * setting.cost
