@@ -29,6 +29,7 @@ from django_throttle.checks.settings import (
     warning,
 )
 from django_throttle.core import Rule
+from django_throttle.core.options import key_parts
 from django_throttle.core.scopes import matches, split_scopes
 from django_throttle.decorators import OPERATION, around_operations, unidentified
 from django_throttle.exceptions import InvalidRate
@@ -216,6 +217,7 @@ ASGI_MIDDLEWARE: Final = "django_throttle.channels.ThrottleMiddleware"
 AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 DECIDED_THROTTLE: Final = "django_throttle.drf.DecidedThrottle"
 DROP_IN: Final = "django_throttle.drf.StoreRateThrottle"
+RULE_THROTTLE: Final = "django_throttle.drf.RuleThrottle"
 
 
 @settings_check()
@@ -242,8 +244,24 @@ def check_middleware(given: Given) -> Iterator[CheckMessage]:
     if ours is not None and theirs is not None and ours < theirs:
         message = "ThrottleMiddleware comes before AuthenticationMiddleware, so rules by user apply to nobody"
         yield warning("W040", message, f"List {MIDDLEWARE} after {AUTHENTICATION}.")
+    yield from _unknown_callers(ours)
     if listed.count(MIDDLEWARE) > 1:
         yield warning("W041", "ThrottleMiddleware is in MIDDLEWARE more than once", "List it once.")
+
+
+# The middleware without which nobody is found by a key.
+FINDS: Final = {"user": AUTHENTICATION, "session": "django.contrib.sessions.middleware.SessionMiddleware"}
+
+
+def _unknown_callers(ours: int | None) -> Iterator[CheckMessage]:
+    """Warn of rules by user and by session where only our middleware applies them, and nothing before it knows who."""
+    if ours is None or is_for_all_views(RULE_THROTTLE) or _is_on_a_view(RULE_THROTTLE):
+        return
+    for rule in rules_of_settings(lambda rule: rule.enabled and not {"request", "inflight"}.isdisjoint(rule.events)):
+        for key in key_parts(rule.key):
+            if key in FINDS and place_of(FINDS[key]) is None:
+                message = f"rule {rule.name!r} counts by {key}, which nothing in MIDDLEWARE finds: it applies to nobody"
+                yield warning("W040", message, f"List {FINDS[key]} before {MIDDLEWARE}.")
 
 
 @settings_check()

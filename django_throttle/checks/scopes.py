@@ -12,6 +12,7 @@ from django.core.checks import CheckMessage, Tags, register
 
 from django_throttle.checks.project import (
     MIDDLEWARE,
+    RULE_THROTTLE,
     is_for_all_views,
     routes,
     site_scopes,
@@ -31,7 +32,6 @@ from django_throttle.core.scopes import EVERYWHERE, covers, matches, split_scope
 from django_throttle.decorators import decorated
 from django_throttle.http.request_state import view_attribute, view_scope
 
-RULE_THROTTLE: Final = "django_throttle.drf.RuleThrottle"
 OF_REQUESTS: Final = frozenset(("request", "inflight"))
 OF_SOCKETS: Final = frozenset(("connect", "connection", "message", "send"))
 NAMES_NOTHING: Final = (

@@ -247,6 +247,21 @@ def test_where_the_middleware_stands(settings: Any) -> None:
         assert ids == [f"django_throttle.{number}" for number in wanted]
 
 
+@pytest.mark.parametrize(
+    ("key", "listed", "told"),
+    [
+        ("user", [OURS], True), ("user+ip", [OURS], True), ("session", [LOGIN, OURS], True),
+        ("user", [LOGIN, OURS], False), ("user_or_ip", [OURS], False), ("user", [], False),
+    ],
+)  # fmt: skip
+def test_rules_by_whom_nothing_finds(settings: Any, key: str, listed: list[str], told: bool) -> None:
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = (), listed
+    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "5/min", "key": key}}}
+    found = [message.msg for message in project.check_middleware(None) if message.id == "django_throttle.W040"]
+    part = key.partition("+")[0]
+    assert found == [f"rule 'api' counts by {part}, which nothing in MIDDLEWARE finds: it applies to nobody"] * told
+
+
 def test_rates_of_rest_framework(settings: Any) -> None:
     rates = {"DEFAULT_THROTTLE_RATES": {"a": "ten/day", "b": "5/hrs", "c": None, "d": "1/year"}}
     ours, theirs = "django_throttle.drf.UserRateThrottle", "rest_framework.throttling.UserRateThrottle"
