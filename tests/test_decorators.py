@@ -9,8 +9,7 @@ from asgiref.sync import async_to_sync
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncRequestFactory, RequestFactory
-from django.utils.decorators import method_decorator
+from django.test import RequestFactory
 from django.views import View
 from rest_framework.views import APIView
 
@@ -58,23 +57,6 @@ class TestWhatItGoesAround:
         factory, as_view = RequestFactory(), Page.as_view()
         asked = [factory.get("/"), factory.post("/"), factory.put("/"), factory.get("/")]
         assert [as_view(request).status_code for request in asked] == [200, 200, 429, 429]
-
-    @pytest.mark.parametrize("name", ["dispatch", "get", "options"])
-    async def test_methods_of_an_asynchronous_class_do_not_block(
-        self, enforce: Enforce, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        @method_decorator(throttle("api"), name=name)
-        class Page(View):
-            async def get(self, request: HttpRequest) -> HttpResponse:
-                return HttpResponse()
-
-        def blocks(*_: object, **__: object) -> None:
-            raise AssertionError
-
-        enforce(api={"rate": "1/min"})
-        monkeypatch.setattr("django_throttle.limiter.decide", blocks)
-        ask = AsyncRequestFactory().options if name == "options" else AsyncRequestFactory().get
-        assert [(await Page.as_view()(ask("/"))).status_code for _ in range(2)] == [200, 429]
 
     @pytest.mark.parametrize(
         ("target", "message"),

@@ -133,10 +133,6 @@ def plan_of_key(request: Any) -> str:
     return str(request.auth.object_repr)
 
 
-def plan_of_user(request: Any) -> str:
-    return str(request.user.first_name)
-
-
 def plan_of_either(subject: Any) -> str:
     """A function gets a request, or the ASGI scope of a socket."""
     return str(subject.auth.object_repr if isinstance(subject, HttpRequest) else subject["user"].first_name)
@@ -148,7 +144,7 @@ def plan_of_header(request: Any) -> str:
 
 @pytest.mark.parametrize(
     ("function", "would"),
-    [("plan_of_key", "allowed"), ("plan_of_user", "allowed"), ("plan_of_either", "allowed"), ("plan_of_header", None)],
+    [("plan_of_key", "allowed"), ("plan_of_either", "allowed"), ("plan_of_header", None)],
 )
 def test_the_plan_of_an_api_key(
     enforce: Enforce, settings: Any, django_user_model: Any, function: str, would: str | None

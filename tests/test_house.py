@@ -97,11 +97,12 @@ def test_nothing_that_is_read_is_run() -> None:
 
 def test_no_file_names_a_path_of_a_machine() -> None:
     paths = [*ROOT.iterdir(), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))]
-    faults = []
-    for path in paths:
-        if not path.is_file() or path.suffix in BINARY or UNREAD & set(path.parts) or path.name.startswith(".coverage"):
-            continue
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="ignore").splitlines(), 1):
-            if MACHINE_PATH.search(line) and not line.startswith("#!"):
-                faults.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    faults = [
+        f"{path}: {line}"
+        for path in paths
+        if path.is_file() and path.suffix not in BINARY and not UNREAD & set(path.parts)
+        if ".coverage" not in path.name
+        for line in path.read_text(encoding="utf-8", errors="ignore").splitlines()
+        if MACHINE_PATH.search(line) and not line.startswith("#!")
+    ]
     assert faults == []

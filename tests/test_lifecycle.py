@@ -17,9 +17,9 @@ from redis import Redis
 
 from django_throttle.core import Rule
 from tests.damper.test_processes import counted
-from tests.servers import RedisServer, free_port, slack, wait_until
+from tests.servers import RedisServer, wait_until
 from tests.sockets.servers import RULES, Server, Visitor, echo, ends
-from tests.web_server import ROOT
+from tests.web_server import ROOT, WebServer
 
 USUAL: dict[str, Any] = {"BEAT_INTERVAL": 5.0, "PROCESS_TTL": 20.0}
 MANY: dict[str, Any] = {
@@ -97,23 +97,19 @@ async def test_with_sockets_the_last_reports_arrive_and_nothing_is_left(
 def test_a_site_of_synchronous_views_under_uvicorn(redis_server: RedisServer, redis: Redis, tmp_path: Path) -> None:
     """Its decisions are made in other threads than the one that gets the signal."""
     redis.flushall()
-    port, log = free_port(), tmp_path / "log"
+    server = WebServer("uvicorn", tmp_path, "Uvicorn running")
     environment = {**os.environ, "REDIS_URL": redis_server.url, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
     environment["DATABASE"] = str(tmp_path / "db.sqlite3")
-    subprocess.run(
-        [sys.executable, "-m", "testproject.manage", "migrate", "-v", "0"], cwd=ROOT, env=environment, check=True
-    )
-    command = [sys.executable, "-m", "uvicorn", "--port", str(port), "testproject.asgi:application"]
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+    migrate = [sys.executable, "-m", "testproject.manage", "migrate", "-v", "0"]
+    subprocess.run(migrate, cwd=ROOT, env=environment, check=True)
+    server.launch(["uvicorn", "--port", str(server.port), "testproject.asgi:application"], environment)
     try:
-        wait_until(lambda: "Uvicorn running" in log.read_text(), timeout=slack(60), every=0.05)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/search", timeout=30) as answer:
+        server.wait_until_it_serves()
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/api/search", timeout=30) as answer:
             assert answer.status == 200
         wait_until(lambda: redis.zcard("dt:{p}:live") == 1)
-        process.terminate()
-        assert process.wait(30) == -signal.SIGTERM, "as uvicorn ends"
+        server.signal()
+        assert server.process.wait(30) == -signal.SIGTERM, "as uvicorn ends"
         assert redis.zcard("dt:{p}:live") == 0
     finally:
-        process.kill()
-        process.wait()
+        server.kill()

@@ -14,10 +14,13 @@ from django_tasks_db.models import DBTaskResult
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
 from django_throttle.core.commands import CallNext, Claim, Enlist
+from django_throttle.core.decide import release_lease
+from django_throttle.core.io import run
 from django_throttle.identity.caller import IdentWho
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.site_queues import tasks_module
 from django_throttle.stores import get_store
+from django_throttle.stores.base import BlockingIo
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
@@ -177,8 +180,4 @@ def take_slot() -> Any:
 
 
 def limiter_release(lease: Any) -> None:
-    from django_throttle.core.decide import release_lease
-    from django_throttle.core.io import run
-    from django_throttle.stores.base import BlockingIo
-
     run(release_lease(BlockingIo(get_store()), lease))
