@@ -20,6 +20,7 @@ from django_throttle.stores.base import BlockingIo, LoopIo
 from tests.conftest import immortal_keys
 from tests.crew import Crew
 from tests.fleet import RedisCluster
+from tests.proxy import Proxy
 from tests.servers import RedisServer
 
 RATES = [
@@ -32,6 +33,12 @@ RATES = [
 
 
 CAP = Rule("cap", limit=10, algorithm="concurrency")
+
+
+@pytest.fixture
+def proxy(redis_url: str, redis_server: RedisServer) -> Iterator[Proxy]:
+    with Proxy(redis_server.port) as between:
+        yield between
 
 
 @pytest.fixture

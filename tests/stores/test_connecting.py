@@ -36,12 +36,6 @@ def ask(line: Pool, *parts: Any) -> Any:
     return line.call(pack(parts), time.monotonic() + 5.0)
 
 
-@pytest.fixture
-def proxy(redis_url: str, redis_server: RedisServer) -> Iterator[Proxy]:
-    with Proxy(redis_server.port) as between:
-        yield between
-
-
 async def connected(store: RedisStore, rule: Rule) -> Limiter:
     """A limiter whose store is connected and knows its script, however long that takes."""
     limiter = Limiter([rule], store)

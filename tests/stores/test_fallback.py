@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -27,12 +25,6 @@ LIMITS = st.integers(1, 9) | st.integers(1, 3000)
 RATES = rate_rules("rule", rates(LIMITS), {}, LIMITS)
 JUMPS = st.floats(0, 1) | st.sampled_from([0.0, 0.5, 1.0, 2.0])
 EVENTS = st.tuples(st.sampled_from(["acquire", "acquire", "late"]), st.integers(0, 5), JUMPS, st.floats(0, 2))
-
-
-@pytest.fixture
-def proxy(redis_url: str, redis_server: RedisServer) -> Iterator[Proxy]:
-    with Proxy(redis_server.port) as between:
-        yield between
 
 
 def passed(limiter: Limiter, ident: str, times: int) -> list[bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,12 +31,6 @@ REPLIES = {
     b"*0\r\n": [],
     b"*3\r\n*1\r\n:1\r\n$1\r\nx\r\n+y\r\n": [[1], b"x", b"y"],
 }
-
-
-@pytest.fixture
-def proxy(redis_server: RedisServer) -> Iterator[Proxy]:
-    with Proxy(redis_server.port) as between:
-        yield between
 
 
 def to(url: str) -> LoopClient:

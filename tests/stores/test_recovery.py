@@ -8,7 +8,7 @@ import socketserver
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,17 +24,11 @@ from django_throttle.stores import RedisStore
 from django_throttle.stores.failures import Breaker
 from testproject.check.standstill import elapsed
 from tests.proxy import Proxy
-from tests.servers import RedisServer, wait_until
+from tests.servers import wait_until
 from tests.sockets.guarded import becomes
 
 RULE = Rule("rule", "1/hour")
 CAP = Rule("cap", limit=1, algorithm="concurrency", on_store_failure="allow")
-
-
-@pytest.fixture
-def proxy(redis_url: str, redis_server: RedisServer) -> Iterator[Proxy]:
-    with Proxy(redis_server.port) as between:
-        yield between
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
