@@ -20,8 +20,8 @@ OVER: Final = 1.1
 
 
 class Figures(NamedTuple):
-    """Settled: ``achieved`` and ``deviation`` of six-second rates. ``reaction``: seconds after the rise until no two seconds
-    admit 1.1 × the limit; ``overshoot``: what was above the limit until then; ``first``: the rate of the first two seconds.
+    """Settled ``achieved`` and ``deviation`` of six-second rates. ``reaction``: seconds from the rise until no two
+    seconds admit 1.1 × the limit; ``overshoot``: what was above it until then; ``first``: the rate of two seconds.
     """
 
     achieved: float

@@ -78,8 +78,8 @@ class Even:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One run. ``where``: the nodes that the demand is on (none: all); ``alive``: when a node is there; ``gap``: when Redis
-    is away; ``loss``: the share of flushes that is lost; ``cost``: that of one attempt.
+    """One run. ``where``: the nodes that the demand is on (none: all); ``alive``: when a node is there; ``gap``: when
+    Redis is away; ``loss``: the share of flushes that is lost; ``cost``: that of one attempt.
     """
 
     shape: Shape
