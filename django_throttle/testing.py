@@ -167,14 +167,16 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
         named = ", ".join(each.name for each in snapshot.rules if each.all_rates) or "none"
         raise InvalidRule(f"no rate named {rule!r} is in force, but: {named}")
     _check_kind(ident, found)
+    who = KnownCaller(ident)
     if ident.startswith("api_key:"):
-        from django_throttle.find_caller import read_ident  # of models, which pytest's plugin must not import
+        from django_throttle.find_caller import known_caller, read_ident  # of models: not for pytest's plugin
 
         try:
-            ident = read_ident(ident)
+            who = known_caller(read_ident(ident), ident)
         except ValidationError as error:
             raise InvalidIdent(f"{ident!r}: {' '.join(error.messages)}") from error
-    limiter = Limiter([_as_it_holds(found, ident, snapshot, leaving)], stores.get_store())
+    ident, held = who.name, _as_it_holds(found, who, snapshot, leaving)
+    limiter = Limiter([held], stores.get_store())
     left = limiter.peek(ident).remaining or 0
     if left > leaving:
         limiter.acquire(ident, left - leaving)
@@ -194,15 +196,14 @@ def _check_kind(ident: str, rule: Rule) -> None:
     raise InvalidIdent(f"{ident!r} has no kind: {fault} {written}" if not colon else f"{ident!r}: {fault} {written}")
 
 
-def _as_it_holds(rule: Rule, ident: str, snapshot: Snapshot, leaving: int) -> Rule:
+def _as_it_holds(rule: Rule, who: KnownCaller, snapshot: Snapshot, leaving: int) -> Rule:
     """The rule as a caller's plan and overrides have it; of plans that nobody can tell, the largest."""
     if not rule.plans and not snapshot.overrides.all:
         return rule
-    who = KnownCaller(ident)
     if who.subject is None and any(is_dotted(plan.partition(":")[0]) for plan in rule.plans):
         if leaving:
             raise InvalidRule(
-                f"the plan of {ident!r} under rule {rule.name!r} depends on the request: use up all of it"
+                f"the plan of {who.name!r} under rule {rule.name!r} depends on the request: use up all of it"
             )
         rule = max([rule, *(planned for _, planned in rule.by_plan)], key=lambda each: each.all_rates[0].limit)
     else:
