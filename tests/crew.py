@@ -11,16 +11,11 @@ from typing import Any
 
 import django
 from django.conf import settings
-from django.test import override_settings
 
-from django_throttle import limiter
-from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Rule
-from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter
-from django_throttle.signals import quota_warning
-from django_throttle.stores import RedisStore, get_store
+from django_throttle.stores import RedisStore
 
 SPAWN = multiprocessing.get_context("spawn")
 IN_FLIGHT = 20
@@ -95,29 +90,3 @@ async def _acquire_all(limiter: Limiter, ident: str, calls: int) -> list[Any]:
         batch = min(IN_FLIGHT, calls - len(decisions))
         decisions += await asyncio.gather(*(limiter.aacquire(ident) for _ in range(batch)))
     return decisions
-
-
-def warned(number: int, url: str, rule: dict[str, Any], calls: int) -> list[float]:
-    """The shares that this process was told of in so many calls, while five of them give the budget back."""
-    heard: list[float] = []
-
-    def hear(share: float, **_: Any) -> None:
-        heard.append(share)
-
-    async def decide_all() -> None:
-        await asyncio.gather(*(limiter.adecide(facts) for _ in range(calls // 5)))
-
-    options = {"REDIS": url, "RULES": {"quota": rule}, "AGENT": False, "DATABASE_RULES": False, "DEADLINE": 10.0}
-    facts = Facts("search", ("request",), ScopeWho({}))
-    quota_warning.connect(hear)
-    with override_settings(DJANGO_THROTTLE=options):
-        for part in range(5):
-            if number % 2:
-                asyncio.run(decide_all())
-            else:
-                for _ in range(calls // 5):
-                    limiter.decide(facts)
-            if number == part:
-                Limiter([Rule.from_options("quota", rule)], get_store()).reset("everyone")
-    quota_warning.disconnect(hear)
-    return heard

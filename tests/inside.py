@@ -42,11 +42,6 @@ def unsaid(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_log_throttle", LogThrottle())
 
 
-def lock_of(owner: Any) -> Any:
-    """The lock that some thread may hold while another forks."""
-    return owner._lock
-
-
 def commands_to(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every command that the store is given from now on."""
     commands: list[Any] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from unittest.mock import Mock
 
 import pytest
 from redis import Redis
@@ -28,21 +27,6 @@ CAP = Rule("cap", limit=37, algorithm="concurrency")
 MANY = [Rule(f"r{i}", rates=tuple(f"{j + 2}/{j + 1}h" for j in range(10))) for i in range(26)]
 
 
-@pytest.mark.parametrize(("calls", "at_once"), [(1, 1), (2, 0)])
-async def test_only_calls_that_come_one_after_another_wait_for_no_others(
-    calls: int, at_once: int, store: RedisStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limiter, loop = Limiter([RULES[0]], store), asyncio.get_running_loop()
-    for _ in range(2):  # the first connects
-        await asyncio.gather(*(limiter.aacquire("user:0") for _ in range(calls)))
-    posts, seen = Mock(wraps=store.transport.post), []
-    monkeypatch.setattr(store.transport, "post", posts)
-    asked = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(calls)]
-    loop.call_soon(lambda: seen.append(posts.call_count))  # in the same iteration as they ask
-    assert all(decision.allowed for decision in await asyncio.gather(*asked))
-    assert (seen, posts.call_count) == ([at_once], 1)
-
-
 @pytest.mark.parametrize(
     ("rules", "cost", "calls", "batches"),
     [
@@ -61,15 +45,6 @@ async def test_a_batch_is_bounded(
     decisions = await asyncio.gather(*(limiter.aacquire(f"user:{number}", cost) for number in range(calls)))
     assert evaluations(client) - before == batches
     assert all(decision.allowed and not decision.degraded for decision in decisions)
-
-
-async def test_each_is_decided_by_itself_all_of_its_rules_or_none(store: RedisStore) -> None:
-    limiter = Limiter(RULES, store)
-    decisions = await asyncio.gather(*(limiter.aacquire("user:1") for _ in range(40)))
-    assert sum(decision.allowed for decision in decisions) == 30
-    assert {decision.rule for decision in decisions if not decision.allowed} == {"log"}
-    peek = await limiter.apeek("user:1")
-    assert [outcome.remaining for outcome in peek.outcomes] == [70, 20, 0, 970]
 
 
 async def test_a_batch_that_fails_is_one_failure(servers: None) -> None:

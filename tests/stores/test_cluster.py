@@ -13,27 +13,19 @@ import pytest
 from redis.crc import key_slot
 
 from django_throttle.core import Rule
+from django_throttle.core.commands import Charge
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
+from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.cluster import SlotMap, slot_of
 from testproject.check.standstill import elapsed
 from tests.cases import CASES, Case
 from tests.clock import FrozenClock
-from tests.crew import Crew, hammer
 from tests.failover import DEADLINE, LOAD, calling, errors_since
 from tests.fleet import NODE_TIMEOUT, READY, RedisCluster
 from tests.play import aplay, play
 from tests.servers import RedisServer, slack, wait_until
-from tests.stores.conftest import different_nodes, different_slots
-
-LIMIT = 100
-EXACT = [
-    Rule("sliding", f"{LIMIT}/366d"),
-    Rule("gcra", f"{LIMIT}/366d", algorithm="gcra"),
-    Rule("log", f"{LIMIT}/h", algorithm="sliding_log"),
-    Rule("sockets", limit=LIMIT, algorithm="concurrency"),
-]
+from tests.stores.conftest import decide, different_nodes, different_slots
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
@@ -41,14 +33,6 @@ EXACT = [
 def test_the_table_of_cases(case: Case, on_loop: bool, cluster: RedisCluster, clock: FrozenClock) -> None:
     limiter = Limiter(case.rules, RedisStore(cluster.url, clock=clock, deadline=5.0))
     asyncio.run(aplay(case, limiter, clock)) if on_loop else play(case, limiter, clock)
-
-
-@pytest.mark.row("F52", "R13")
-@pytest.mark.parametrize("rule", EXACT, ids=lambda rule: rule.name)
-def test_exactly_the_limit_passes(rule: Rule, crew: Crew, cluster: RedisCluster, figure: Callable[..., None]) -> None:
-    told = crew.run(hammer, cluster.url, rule, "user:1", 200)
-    figure("passed of 1,600 in a Cluster, limit 100,", sum(allowed for allowed, _ in told))
-    assert [sum(column) for column in zip(*told, strict=True)] == [LIMIT, 0]
 
 
 async def test_a_turn_of_a_loop_may_hold_calls_of_every_slot(cluster: RedisCluster) -> None:
@@ -212,3 +196,62 @@ def test_a_node_without_an_address_is_the_one_that_was_asked() -> None:
     for host in (b"", "", None):  # NULL: a node that does not know under which name it is reached
         slots.learn([[0, 16383, [host, *node("", 7000)[1:]]]], SEED)
         assert slots.owner(5) == SEED
+
+
+EVERY_KIND = [
+    Rule("fixed", "10/h", algorithm="fixed_window"),
+    Rule("calendar", "10/month", algorithm="fixed_window", timezone="UTC"),
+    Rule("sliding", "10/h"),
+    Rule("in 6", "10/h", resolution=6),
+    Rule("gcra", "10/h", algorithm="gcra"),
+    Rule("fine", "7/s", algorithm="gcra"),
+    Rule("leaky", "10/h", algorithm="leaky_bucket", action="delay"),
+    Rule("interval", "10/h", algorithm="token_bucket", refill="interval"),
+    Rule("log", "10/h", algorithm="sliding_log"),
+    Rule("sockets", limit=10, algorithm="concurrency"),
+]
+
+
+NARROW = Rule("narrow", "1/366d", algorithm="fixed_window")
+
+
+@pytest.mark.row("F38")
+@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("rule", EVERY_KIND, ids=lambda rule: rule.name)
+def test_what_another_slot_refuses_charges_nothing(
+    rule: Rule, on_loop: bool, cluster: RedisCluster, clock: FrozenClock
+) -> None:
+    """Told and left exactly as the memory store tells and leaves it."""
+    ours, oracle = RedisStore(cluster.url, clock=clock, deadline=5.0), MemoryStore(clock=clock)
+    idents = different_slots(ours, 3)
+    charges = tuple(Charge(rule, ident, 1) for ident in idents[:2])
+    for step in range(6):
+        lease = f"lease{step}" if rule.is_concurrency else None
+        narrow = (Charge(NARROW, idents[2], 1),) if step in (1, 3, 4) else ()
+        decisions = [decide(store, on_loop, *charges, *narrow, lease=lease) for store in (ours, oracle)]
+        assert decisions[0] == decisions[1], step
+        assert decisions[0].allowed is (step not in (3, 4))
+        clock.step(0.05)
+    stands = [decide(store, on_loop, *charges, commit=False) for store in (ours, oracle)]
+    assert stands[0] == stands[1]
+
+
+@pytest.mark.usefixtures("stopwatch")
+def test_a_failed_slot_gives_back_what_the_others_granted(cluster: RedisCluster) -> None:
+    store, witness = RedisStore(cluster.url, deadline=5.0), RedisStore(cluster.url, deadline=5.0)
+    first, second = different_nodes(store, cluster, 2)
+    charges = [Charge(Rule("hour", "10/h", on_store_failure="allow"), ident, 1) for ident in (first, second)]
+    assert not decide(store, False, *charges).degraded
+    assert not decide(witness, False, *charges, commit=False).degraded
+    stopped = cluster.owner(store.key(charges[1].rule.id, second))
+    stopped.pause()
+    store.transport.seconds = DEADLINE
+    try:
+        for on_loop in (False, True):
+            started = time.monotonic()
+            assert decide(store, on_loop, *charges).degraded
+            assert elapsed(started) < slack(DEADLINE + 0.05)
+        stands = decide(witness, False, charges[0], commit=False)
+    finally:
+        stopped.resume()
+    assert stands.remaining == 9

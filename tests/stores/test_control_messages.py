@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ from django_throttle.core.control_messages import CLOSE, CLOSED, RESET, ControlM
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.control_messages import TTL_MS
 from tests.connections.evictions import redis_store
-from tests.servers import RedisServer, free_port
 from tests.stores.conftest import evaluations
 
 Pair = tuple[RedisStore, RedisStore]
@@ -78,41 +75,6 @@ def test_a_failure_while_they_are_fetched_loses_none(
     assert leases(two) + leases(two) == wanted
 
 
-def test_when_it_was_given_is_known_whatever_the_clock_does(pair: Pair, client: Any) -> None:
-    one, two = pair
-    before = time.monotonic()
-    one.control.give((ControlMessage(RESET, ident="user:1"),))
-    given = asked = time.monotonic()
-    (at,) = two.control.fetch().values()
-    assert before - 0.01 <= at <= given + time.monotonic() - asked + 0.01
-    for stamp, earliest, latest in [
-        ("9999999999999999", before, 0.0),  # by a clock that has gone back since
-        ("1", before - TTL_MS / 1000, -1.0),  # by one that a server which has taken over is an hour ahead of
-        ("null", before, 0.0),  # by an older version
-    ]:
-        client.rpush(inbox(two), f'{{"kind":"reset","tag":"abc{stamp}","at":{stamp}}}'.replace(',"at":null', ""))
-        (at,) = two.control.fetch().values()
-        assert earliest <= at <= time.monotonic() + latest
-
-
-def test_what_redis_does_not_take_is_sent_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sends it hears of that, also where a Cluster tells it in place of the reply."""
-    one, two = pair
-    with monkeypatch.context() as broken:
-        broken.setattr(one.transport, "send_all", lambda calls, *_: [ConnectionError("away") for _ in calls])
-        with pytest.raises(StoreError, match="away"):
-            one.control.give((close(two, "~1"),))
-    away = redis_store(f"redis://127.0.0.1:{free_port()}/0", deadline=0.2)
-    with pytest.raises(StoreError):
-        away.control.give((close(two, "~2"),))
-    with pytest.raises(StoreError):
-        away.control.resend()
-    away.transport = one.transport
-    for store in (one, away, one, away):
-        store.control.resend()
-    assert leases(two) == ["~1", "~2"]
-
-
 def test_nobody_s_list_grows_without_end(pair: Pair, client: Any) -> None:
     one, two = pair
     client.rpush(inbox(two), *(json.dumps({"kind": "reset", "tag": str(number)}) for number in range(10_000)))
@@ -131,15 +93,6 @@ def test_nonsense_is_passed_over(pair: Pair, nonsense: str, client: Any) -> None
     for _ in range(2):
         SocketControl(one)()
     assert not one.control.fetch()
-
-
-def test_a_foreign_value_in_the_way_is_replaced(pair: Pair, redis_server: RedisServer, client: Any) -> None:
-    one, two = pair
-    client.set(inbox(two), "foreign")
-    assert not two.control.fetch()
-    client.set(inbox(two), "foreign")
-    one.control.give((close(two), ControlMessage(RESET, ident="user:1")))
-    assert len(two.control.fetch()) == 2
 
 
 def test_only_where_a_socket_is_open_redis_is_asked(pair: Pair, client: Any) -> None:

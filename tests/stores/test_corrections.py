@@ -6,7 +6,6 @@ import asyncio
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import Refund, Settle, charge, joined, refund_for_status, settlement
+from django_throttle.core.commands import Refund, Settle, charge, settlement
 from django_throttle.core.decide import decide_charges, refund_charges, settle_charges
 from django_throttle.core.io import run
 from django_throttle.stores import MemoryStore, RedisStore
@@ -47,21 +46,6 @@ def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Any:
     return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
 
 
-@pytest.mark.parametrize("rate", ["5/m", "999999/day"])
-def test_of_several_turns_the_last_go_back_and_no_two_share_a_moment(store: Any, rate: str) -> None:
-    """As where a view's tasks could not be enqueued, while others' were."""
-    rule = Rule("queue", rate, max_queue=8, algorithm="leaky_bucket", action="defer")
-    turns = [take(store, rule) for _ in range(7)]
-    (together,) = joined([turn.paid.turns for turn in turns[4:]])
-    assert store.execute(together) == 3
-    assert [store.execute(turn.paid.turns) for turn in turns[1:3]] == [0, 0]
-    kept = [turns[0], turns[3], *(take(store, rule) for _ in range(3))]
-    moments = [decision.outcomes[0].put_off for decision in kept]
-    unit = rule.rate.window / rule.rate.limit  # type: ignore[union-attr]
-    apart = [later - sooner for sooner, later in pairwise(moments)]
-    assert apart == pytest.approx([3 * unit, unit, unit, unit], abs=3e-6)
-
-
 @each_kind
 def test_a_refund_lengthens_no_key_and_fails_on_no_foreign_value(
     rule: Rule, redis_server: RedisServer, redis_url: str
@@ -79,20 +63,6 @@ def test_a_refund_lengthens_no_key_and_fails_on_no_foreign_value(
         client.flushall()
         refund(store, paid)
         assert client.exists(key) == 0
-
-
-def test_a_receipt_has_what_was_charged_under_rules_that_count_some_answers(store: Any) -> None:
-    counted, plain = REFUNDABLE[0], Rule("plain", "5/m")
-    receipt = run(decide_charges(BlockingIo(store), (charge(counted, "user:1", 1), charge(plain, "user:1", 1)))).receipt
-    assert receipt is not None
-    assert [paid.charge.rule.name for paid in receipt.paid] == [counted.name]
-    assert refund_for_status(receipt, 401) is None
-    assert refund_for_status(receipt, 200) == receipt
-    for rule, cost, commit in ((plain, 1, True), (counted, 0, True), (counted, 1, False)):
-        assert take(store, rule, cost, commit=commit).receipt is None
-    take(store, counted, 4)
-    refused = take(store, replace(counted, count_denied=True))
-    assert (refused.allowed, refused.receipt) == (False, None)
 
 
 @pytest.fixture
@@ -132,24 +102,6 @@ def correct(store: Any, decision: Decision, used: int) -> Settle | None:
     settle = settlement([decision.receipt], lambda _: used, "search", secrets.token_hex(4))
     run(settle_charges(BlockingIo(store), settle))
     return settle
-
-
-def test_the_mean_follows_what_calls_come_to(store: Any) -> None:
-    rule = Rule("rows", "1000000/min", unit="rows", reserve="mean")
-
-    def mean(used: int) -> int:
-        receipt = reserve(store, rule, 1).receipt
-        assert receipt is not None
-        (found,) = run(
-            settle_charges(BlockingIo(store), settlement([receipt], lambda _: used, "search", secrets.token_hex(4)))
-        )
-        return found
-
-    assert [mean(80), mean(80)] == [80, 80]
-    assert mean(160) == 90
-    for _ in range(60):
-        last = mean(10)
-    assert last == 11  # rounded up
 
 
 @pytest.mark.row("R07", "B09")

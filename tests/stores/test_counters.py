@@ -1,18 +1,14 @@
-"""Counters in memory: what is written is read, and what a flood makes forgotten."""
+"""Counters in memory: what a flood of idents makes forgotten."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import strategies as st
 
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.counters import Counters
 from tests.clock import FrozenClock
-
-NUMBERS = st.integers(-(2**53), 2**53)
-COUNTERS = st.tuples(st.lists(NUMBERS, max_size=20).map(tuple), st.integers(0, 2**53))
 
 
 def test_what_is_spent_is_forgotten_last_and_only_where_room_is_needed() -> None:

@@ -14,7 +14,7 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.denials import LONGEST, MANY_REFUSALS, MOST, SLOT_SECONDS, Denials, NoDenials
+from django_throttle.stores.denials import LONGEST, MANY_REFUSALS, MOST, SLOT_SECONDS, Denials
 from tests.stores.conftest import evaluations
 
 RULE = Rule("api", "2/hour")
@@ -41,14 +41,6 @@ def test_a_flood_of_refused_calls_asks_redis_once(acquire: Callable[..., Any], c
     before, began = evaluations(client), time.monotonic()
     assert not any(acquire(RULE).allowed for _ in range(200))
     assert evaluations(client) - before <= 1 + (time.monotonic() - began) // LONGEST
-
-
-def test_what_a_cap_on_what_is_open_refuses_is_asked_for_again(store: RedisStore) -> None:
-    limiter = Limiter([Rule("api", "100/hour"), Rule("open", limit=1, algorithm="concurrency")], store)
-    held = limiter.acquire("user:1")
-    assert not limiter.acquire("user:1").allowed
-    limiter.release(held.lease)
-    assert limiter.acquire("user:1").allowed
 
 
 def test_a_peek_asks_redis(store: RedisStore, redis_url: str) -> None:
@@ -131,8 +123,3 @@ def test_it_is_bounded() -> None:
     assert denials.find(charges_of(RULE, "user:0", 1)) is None
     assert denials.find(charges_of(RULE, f"user:{MOST + 4}", 1)) is not None
     assert len(denials.known) == MOST
-
-
-def test_a_clock_that_is_set_has_none(redis_url: str) -> None:
-    store = RedisStore(redis_url, clock=lambda: 0.0)
-    assert isinstance(store.denials, NoDenials) and not store.is_costly

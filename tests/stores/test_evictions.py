@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.core import Lease, Rule
+from django_throttle.core import Rule
 from django_throttle.core.commands import Evict
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
@@ -18,7 +18,6 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore, RedisStore, control_messages
 from django_throttle.stores.base import BlockingIo
 from tests.connections.evictions import Door, lease_of, lose, redis_store
-from tests.servers import RedisServer
 
 OLDEST = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_oldest")
 IDLE = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_idle")
@@ -68,14 +67,6 @@ def test_the_one_silent_for_longest_goes(make_door: MakeDoor) -> None:
         assert door.closed() == [gone]
 
 
-def test_many_go_where_the_limit_was_lowered(make_door: MakeDoor) -> None:
-    door = make_door(OLDEST)
-    leases = full(door)
-    door.rules = (Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_oldest"),)
-    assert lease_of(door.open())
-    assert (door.count(), door.closed()) == (1, leases)
-
-
 @pytest.mark.parametrize(("rule", "order"), [(OLDEST, [0, 1, 2]), (IDLE, [2, 0, 1])], ids=["oldest", "idle"])
 def test_of_several_processes_the_holder_hears_of_it_and_nobody_else(
     rule: Rule, order: list[int], site: MakeDoor
@@ -107,25 +98,6 @@ def test_its_process_does_not_bring_it_back(site: MakeDoor) -> None:
         work()
         assert one.count() == 3
     assert set(one.gone) == {leases[0]}
-
-
-def test_once_it_has_closed_nothing_is_left_of_it(site: MakeDoor, client: Any) -> None:
-    one, two = site(), site()
-    held = [(door, door.open().lease) for door in (one, one, one, two)]
-    key = f"{redis(one).key(OLDEST.id, 'user:1')}:!"
-    assert client.zcard(key) == 1
-    for door, lease in [*held, (one, Lease("~nobody", ((OLDEST.id, "user:1"),)))]:
-        run(release_lease(BlockingIo(door.store), lease))
-    assert (client.exists(key), one.count()) == (0, 0)
-
-
-def test_without_the_store_nobody_is_evicted(servers: None) -> None:
-    with RedisServer() as server:
-        door = Door(redis_store(server.url, deadline=0.5), OLDEST)
-        full(door)
-        server.kill()
-        decision = door.open()
-        assert (decision.allowed, decision.degraded, len(door.store.leases)) == (False, True, 3)
 
 
 def test_what_another_rule_refuses_after_all_is_given_back(make_door: MakeDoor, monkeypatch: Any) -> None:

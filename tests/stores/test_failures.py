@@ -13,11 +13,8 @@ import redis.asyncio
 from redis import exceptions as errors
 from redis.connection import DefaultParser
 
-from django_throttle.core import Rule
 from django_throttle.exceptions import Cause
 from django_throttle.stores.failures import Breaker, cause_of
-
-RULE = Rule("rule", "1000/hour")
 
 RAISED: list[tuple[BaseException, Cause]] = [
     (errors.ConnectionError("Connection refused"), Cause.UNAVAILABLE),
@@ -233,16 +230,3 @@ def test_a_probe_that_is_never_reported_is_followed_by_another_a_pause_later(
     assert breaker.admit() == 0.25
     breaker.failed()
     assert breaker.admit() == 2.0, "the pause is doubled once, for the one that was reported"
-
-
-def test_an_abandoned_probe_lets_the_next_call_probe_at_once(breaker: Breaker, seconds: Seconds) -> None:
-    """A cancelled task or a full pool says nothing about the store."""
-    fail(breaker, 5)
-    breaker.inconclusive()
-    assert breaker.admit() == 1.0, "nothing was abandoned"
-    seconds.now += 1.0
-    for _ in range(5):
-        assert breaker.admit() == 0.0
-        breaker.inconclusive()
-        assert breaker.is_open
-    assert breaker.admit() == 0.0 and breaker.admit() > 0

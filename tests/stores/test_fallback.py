@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import LateCost
-from django_throttle.core.commands import Answers, Charge, Decide, charges_of, rule_set
+from django_throttle.core.commands import Charge, Decide, charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.fallback import MAX_KNOWN, LateCharge, LateCharges, ProcessCount, Remaining, share_of
+from django_throttle.stores.fallback import LateCharge, LateCharges, ProcessCount, share_of
 from tests.clock import FrozenClock
 from tests.inside import counters
 from tests.proxy import Proxy
@@ -132,22 +132,6 @@ def test_reference_and_script_charge_late_alike(
         assert redis_store.execute(command) == memory.execute(command)
 
 
-@given(RATES, st.lists(st.tuples(st.integers(0, 5), JUMPS), min_size=1, max_size=20))
-def test_what_was_counted_here_counts_there_at_least_as_much(rule: Rule, history: list[tuple[int, float]]) -> None:
-    """Moved from one store to another, a state leaves no more than it left before."""
-    clock = FrozenClock()
-    here, there = MemoryStore(clock=clock), MemoryStore(clock=clock)
-    for cost, jump in history:
-        clock.step(jump * (rule.window or 1))
-        here.execute(Decide((Charge(rule, "user:1", cost),)))
-    peek = Decide((Charge(rule, "user:1", 0),), commit=False)
-    now = round(clock() * 1_000_000)
-    state, expires = counters(here).get((rule.id, "user:1"), ((), 0))
-    for cost, at in here.calendar.plan_at(rule, now).late_charges(state, now) if expires > now else ():
-        charge_late(there, rule, cost, at)
-    assert there.execute(peek)[0].remaining <= here.execute(peek)[0].remaining
-
-
 # At a tenth of the rate one call takes longer than any may wait.
 QUEUE = Rule("queue", "100/s", algorithm="leaky_bucket", action="delay", max_delay=0.04, cost=5)
 
@@ -161,12 +145,6 @@ def test_no_rule_is_without_a_share(rule: Rule, processes: int) -> None:
         share = share_of(part, processes)
         assert share.id == part.id
         assert part.cost <= share.plan.limit <= max(part.plan.limit, part.cost)
-
-
-@pytest.mark.parametrize(("processes", "waiting"), [(1, 100), (3, 33), (200, 1)])
-def test_all_shares_of_a_queue_let_no_more_wait(processes: int, waiting: int) -> None:
-    rule = Rule("reports", "10/min", algorithm="leaky_bucket", action="defer", max_queue=100)
-    assert share_of(rule, processes).plan.limit == 1 + waiting, "at least one, and the one that runs"
 
 
 @pytest.mark.parametrize(
@@ -188,28 +166,3 @@ def test_so_many_processes_share(expected: int, beats: list[tuple[int, str]], sh
         count.note(alive, lost=state == "lost")
         seen.append(count.sharing)
     assert seen == sharing
-
-
-PAIR = Rule("a", "100/h", algorithm="gcra"), Rule("b", "100/h", algorithm="gcra")
-
-
-@pytest.mark.parametrize("others", [PAIR, PAIR[::-1]], ids=["the same rules", "other rules too"])
-@pytest.mark.parametrize("left", [(10, 20, 30, 40, 49, 0), (10, 90, 90, 40, 50, 0), (90, 90, 90, 90, 90, 50)])
-def test_of_several_calls_the_budgets_with_little_left_are_known(
-    left: tuple[int, ...], others: tuple[Rule, ...]
-) -> None:
-    remaining, sets = Remaining(ProcessCount(2, lambda: False)), (PAIR, PAIR, others)
-    each = [rule_set(rules).charges((f"u{at}",) * 2, 1) for at, rules in enumerate(sets)]
-    numbers = [number for units in left for number in (0.0, float(units), 9e9)]
-    remaining.note_all(each, [Answers(tuple(numbers[at : at + 6]), 0.0) for at in (0, 6, 12)])
-    pairs = [(rule, f"u{at}") for at, rules in enumerate(sets) for rule in rules]
-    known = [remaining.of(Charge(rule, ident, 1)) for rule, ident in pairs]
-    assert [each and each.units for each in known] == [units if units < 50 else None for units in left]
-
-
-def test_of_very_many_the_latest_are_known() -> None:
-    remaining = Remaining(ProcessCount(1, lambda: False))
-    for at in range(2 * MAX_KNOWN):
-        remaining.note(rule_set(PAIR[:1]).charges((f"u{at}",), 1), Answers((0.0, 1.0, 9e9), 0.0))
-    known = [remaining.of(Charge(PAIR[0], f"u{at}", 1)) is not None for at in range(2 * MAX_KNOWN)]
-    assert 0.9 * MAX_KNOWN < sum(known) <= MAX_KNOWN and known[-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.clock import FrozenClock
-from tests.crew import Crew, hammer, warned
+from tests.crew import Crew, hammer
 from tests.forks import holds_in_child
 
 PROCESSES = 8
@@ -42,35 +40,6 @@ def test_exactly_the_limit_passes(rule: Rule, crew: Crew, redis_url: str, figure
     figure(f"passed of {PROCESSES * CALLS:,} on one server, limit {LIMIT},", sum(allowed for allowed, _ in told))
     assert sum(degraded for _, degraded in told) == 0
     assert sum(allowed for allowed, _ in told) == LIMIT
-
-
-def test_every_turn_of_a_queue_is_one_call_s(crew: Crew, redis_url: str) -> None:
-    found = crew.run(line_up, redis_url, 20)
-    assert all(turns == sorted(turns) for turns in found), "who comes later goes later"
-    assert sorted(chain(*found)) == [number / 100 for number in range(20 * PROCESSES)]
-
-
-def line_up(number: int, url: str, calls: int) -> list[float]:
-    """The delays of so many calls that come at the same moment."""
-    rule = Rule("queue", "100/s", burst=500, algorithm="leaky_bucket", action="delay")
-    limiter = Limiter([rule], RedisStore(url, clock=FrozenClock(), deadline=10.0))
-    return [limiter.acquire("everyone").delay for _ in range(calls)]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"algorithm": "fixed_window", "rate": "150/366d"},
-        # Refilled while it is used: use goes up and down around the shares.
-        {"algorithm": "gcra", "rate": "1000/h", "burst": 20},
-    ],
-    ids=str,
-)
-def test_a_share_of_a_quota_is_told_of_once(options: dict[str, Any], crew: Crew, redis_url: str) -> None:
-    """Although the budget is given back again and again while they call."""
-    rule = {**options, "warn_at": [0.5, 0.8, 1.0], "key": "everyone"}
-    heard = crew.run(warned, redis_url, rule, 150)
-    assert sorted(share for shares in heard for share in shares) == [0.5, 0.8, 1.0]
 
 
 @pytest.mark.row("F50")

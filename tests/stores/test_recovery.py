@@ -1,25 +1,19 @@
-"""What happens around an outage, a reset, or a crowd that leaves is neither lost nor remembered for too long."""
+"""Nothing is lost around an outage, or as a crowd leaves, and nothing remembered for too long."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import socketserver
-import threading
 import time
-import types
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from django_throttle.connections.reconcile import Reconciler
-from django_throttle.core import Decision, Lease, Rule
-from django_throttle.core.commands import Release, charges_of
-from django_throttle.exceptions import Cause
-from django_throttle.limiter import Limiter, decide_fully
+from django_throttle.core import Lease, Rule
+from django_throttle.core.commands import Release
+from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.failures import Breaker
 from testproject.check.standstill import elapsed
@@ -27,22 +21,7 @@ from tests.proxy import Proxy
 from tests.servers import wait_until
 from tests.sockets.guarded import becomes
 
-RULE = Rule("rule", "1/hour")
 CAP = Rule("cap", limit=1, algorithm="concurrency", on_store_failure="allow")
-
-
-@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
-def test_a_release_of_nothing_does_not_close_an_open_breaker(on_loop: bool, redis_url: str) -> None:
-    store: Any = RedisStore(redis_url, deadline=5.0)
-    now = 0.0
-    store.breaker = Breaker(clock=lambda: now)
-    for _ in range(5):
-        store.breaker.failed()
-    now = 3600.0
-    limiter, nothing = Limiter([CAP], store), Lease("never-taken", ((CAP.id, "user:1"),))
-    asyncio.run(limiter.arelease(nothing)) if on_loop else limiter.release(nothing)
-    assert store.breaker.is_open
-    assert store.breaker.admit() == 0.0, "it was not the probe either"
 
 
 def test_what_was_let_through_without_redis_is_counted_when_it_is_back(proxy: Proxy) -> None:
@@ -68,47 +47,6 @@ def test_what_was_let_through_without_redis_is_counted_when_it_is_back(proxy: Pr
     assert len(store.leases) == 0
 
 
-class Paused(NamedTuple):
-    """An ``io`` whose commands are executed by whoever drives the coroutine."""
-
-    store: RedisStore
-
-    @types.coroutine
-    def execute(self, command: Any) -> Any:
-        return (yield command)
-
-
-@pytest.mark.parametrize("comes", ["before the reset's reply", "after it"])
-def test_a_refusal_that_a_reset_met_on_its_way_is_forgotten(
-    comes: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store: Any = RedisStore(redis_url, deadline=5.0)
-    limiter = Limiter([RULE], store)
-    limiter.acquire("user:1")
-    work = decide_fully(Paused(store), charges_of(RULE, "user:1", 1))  # type: ignore[arg-type]
-    answers = store.execute(work.send(None))
-    send_all = store.transport.send_all
-
-    def hear() -> None:
-        with pytest.raises(StopIteration) as end:
-            work.send(answers)
-        assert not end.value.value.allowed
-
-    def send(calls: Any, *rest: Any) -> Any:
-        monkeypatch.setattr(store.transport, "send_all", send_all)
-        replies = send_all(calls, *rest)
-        hear()
-        return replies
-
-    if comes == "after it":
-        limiter.reset("user:1")
-        hear()
-    else:
-        monkeypatch.setattr(store.transport, "send_all", send)
-        limiter.reset("user:1")
-    assert limiter.acquire("user:1").allowed
-
-
 def test_each_outage_has_one_line_at_its_end(proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     store: Any = RedisStore(proxy.url, deadline=0.1)
     limiter = Limiter([Rule("rate", "1000/hour")], store)
@@ -121,52 +59,6 @@ def test_each_outage_has_one_line_at_its_end(proxy: Proxy, caplog: pytest.LogCap
         limiter.acquire("user:1")
         down, up = [record.getMessage() for record in caplog.records]
         assert down.startswith("Redis does not answer") and re.fullmatch(r"Redis answers again, after \d+\.\d s", up)
-
-
-def test_threads_of_one_stall_are_one_failure(proxy: Proxy) -> None:
-    """And five stalls open the breaker."""
-    store: Any = RedisStore(proxy.url, deadline=0.2)
-    limiter = Limiter([Rule("rate", "1000/hour")], store)
-    assert not limiter.acquire("user:1").degraded
-    proxy.set("dead")
-    with ThreadPoolExecutor(10) as threads:
-        assert all(decision.degraded for decision in threads.map(limiter.acquire, ["user:1"] * 10))
-    for _ in range(4):
-        assert store.breaker.is_failing and not store.breaker.is_open
-        limiter.acquire("user:1")
-    assert store.breaker.is_open
-
-
-@pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize("reply", [b"", b"\0" * 40, b"\0" * 5], ids=len)
-def test_a_reply_of_another_length_is_a_failure_like_any_other(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    rules = [Rule("one", "5/hour"), Rule("two", "5/hour", on_store_failure="deny")]
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), partial(Stranger, reply)) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True, args=(0.01,)).start()
-        limiter = Limiter(rules, RedisStore(f"redis://127.0.0.1:{server.server_address[1]}/0", deadline=5.0))
-        for decision in (limiter.acquire("user:1"), asyncio.run(both(limiter))):
-            assert (decision.degraded, decision.unavailable, decision.cause) == (True, True, Cause.BUG)
-        server.shutdown()
-    assert "Redis refuses a script" in caplog.text
-
-
-async def both(limiter: Limiter) -> Decision:
-    first, _ = await asyncio.gather(limiter.aacquire("user:1"), limiter.aacquire("user:2"))
-    return first
-
-
-class Stranger(socketserver.StreamRequestHandler):
-    """Speaks the protocol, but answers every script with the same text."""
-
-    def __init__(self, reply: bytes, *args: Any) -> None:
-        self.answer = b"$%d\r\n%b\r\n" % (len(reply), reply)
-        super().__init__(*args)
-
-    def handle(self) -> None:
-        while head := self.rfile.readline():
-            parts = [self.rfile.read(int(self.rfile.readline()[1:]) + 2) for _ in range(int(head[1:]))]
-            self.wfile.write(self.answer if parts[0].startswith(b"EVAL") else b"+OK\r\n")
 
 
 CROWD = 1000

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from redis import Redis
 
-from django_throttle.core import Decision, Rule
+from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.commands import Pause, rule_set
 from django_throttle.limiter import Limiter
@@ -125,22 +123,6 @@ def test_a_hundred_event_loops_leave_one_client_and_no_connection(
     wait_until(lambda: len(client.client_list()) <= base)  # fewer when an earlier test's are collected
 
 
-@pytest.mark.row("F49", "F51")
-def test_threads_and_their_event_loops_share_one_store(redis_url: str, figure: Callable[..., None]) -> None:
-    limiter = Limiter([Rule("many", "1000/h", algorithm="gcra")], RedisStore(redis_url, deadline=10.0))
-
-    def call(number: int) -> list[Decision]:
-        if number % 8:
-            return [limiter.acquire("user:1") for _ in range(25)]
-        return [asyncio.run(limiter.aacquire("user:1")) for _ in range(25)]
-
-    with ThreadPoolExecutor(64) as threads:
-        decisions = list(chain(*threads.map(call, range(64))))
-    figure("passed of 1,600 calls in 64 threads, limit 1,000,", sum(decision.allowed for decision in decisions))
-    assert (len(decisions), sum(decision.allowed for decision in decisions)) == (1600, 1000)
-    assert not any(decision.degraded for decision in decisions)
-
-
 def test_the_servers_clock_counts_unless_another_is_given(redis_url: str, client: Redis, clock: FrozenClock) -> None:
     seconds, microseconds = client.time()
     reset = Limiter([RATES[0]], RedisStore(redis_url, deadline=5.0)).acquire("user:1").reset_after
@@ -226,21 +208,6 @@ def test_records_are_dropped_as_they_run_out(stores: Any, raw: Redis, clock: Fro
         clock.step(10 if gone == 0 else 1)
 
 
-@pytest.mark.parametrize("cut", [1, 14, 16, 40])
-def test_what_follows_a_sound_record_may_be_anything(
-    cut: int, store: RedisStore, raw: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    rules = RATES[0], RATES[3]
-    limiter, key = Limiter(rules, store), store.key("", "user:1")
-    limiter.acquire("user:1", 3)
-    value: Any = raw.get(key)
-    raw.set(key, value[: Form.of(rules[0].plan).bytes] + b"\xff" * cut, keepttl=True)
-    decision = limiter.acquire("user:1")
-    assert [outcome.remaining for outcome in decision.outcomes] == [6, 9]
-    assert "1 invalid counts in Redis begin at 0" in caplog.text
-    assert list(inside(store, raw)) == ids(*rules)
-
-
 DAY, FIXED, GCRA = "10/day", {"algorithm": "fixed_window"}, {"algorithm": "gcra"}
 MANY = f"{10**10}/day"
 
@@ -264,16 +231,6 @@ def test_an_edit_that_changes_the_kind_of_a_record_keeps_what_it_counts(
         here, there = (Limiter([rule], store).acquire("user:1", min(cost, rule.plan.limit)) for store in stores)
         assert here._replace(paid=None) == there._replace(paid=None)
         clock.step(3600)
-
-
-def test_what_a_small_record_cannot_say_forgives_nothing(stores: Any, raw: Redis, clock: FrozenClock) -> None:
-    counted = Rule("counted", DAY, count_denied=True, **FIXED)
-    wide, narrow = (Rule("bucket", "1000000/365d", burst=burst, **GCRA) for burst in (5_000_000, 1_000_000))
-    for store in stores:
-        assert not any(Limiter([counted], store).acquire("user:1", 2**32 - 2).allowed for _ in range(3))
-        assert Limiter([wide], store).acquire("user:2", 4_800_000).allowed
-        assert not Limiter([narrow], store).acquire("user:2").allowed
-    assert inside(stores[1], raw)[kept_id(counted.id)].numbers == (2**32 - 1,)
 
 
 KINDS: Any = [

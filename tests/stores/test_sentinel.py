@@ -16,7 +16,6 @@ from django_throttle.conf import Conf
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.core.io import run
-from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.addresses import Host
@@ -86,25 +85,6 @@ def test_without_any_sentinel_open_connections_are_used_on(sentinels: Sentinels,
         finally:
             for sentinel in sentinels.sentinels:
                 sentinel.start()
-
-
-@pytest.mark.parametrize(
-    ("url", "cause"),
-    [
-        (lambda sentinels: f"redis+sentinel://{sentinels.hosts}/another", Cause.UNAVAILABLE),
-        (lambda sentinels: f"redis+sentinel://127.0.0.1:{sentinels.master().port}/dt", Cause.CONFIG),
-        (lambda sentinels: "redis+sentinel://127.0.0.1:1/dt", Cause.UNAVAILABLE),
-    ],
-    ids=["no such master", "no Sentinel", "nobody there"],
-)
-def test_without_a_master_the_policy_decides(url: Any, cause: Cause, sentinels: Sentinels) -> None:
-    store = RedisStore(url(sentinels), deadline=5.0)
-    with pytest.raises(StoreError) as raised:
-        store.call("census", ["dt:{p}:live", "dt:{p}:meta"], ())
-    assert raised.value.cause is cause
-    limiter = Limiter([LOAD], store)
-    for decision in (limiter.acquire("user:1"), asyncio.run(limiter.aacquire("user:1"))):
-        assert decision.degraded and decision.unavailable
 
 
 @pytest.mark.usefixtures("stopwatch")
