@@ -9,17 +9,10 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.testing import HttpCommunicator
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
-from django_throttle.exceptions import InvalidSetting
-from tests.consumers import PlainEcho, handshake
 from tests.doors import Enforce
 
 
 class TestHandshake:
-    async def test_an_unknown_way_to_refuse_is_said_at_once(self, enforce: Enforce) -> None:
-        enforce()
-        with pytest.raises(InvalidSetting, match="one of http, frame, not 'shout'"):
-            await handshake(ThrottleMiddleware(PlainEcho.as_asgi(), refuse="shout"))
-
     async def test_what_is_no_socket_passes_the_middleware_untouched(self, enforce: Enforce) -> None:
         async def http(scope: Any, receive: Any, send: Any) -> None:
             assert (await receive())["type"] == "http.request"

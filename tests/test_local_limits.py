@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.clock import FrozenClock
-from tests.damper.conftest import Away, Process, away, one_process
-from tests.forks import holds_in_child
+from tests.damper.conftest import Away, Process, away
 
 store = pytest.fixture(away)
-process = pytest.fixture(one_process)
 
 
 @pytest.mark.row("A20")
@@ -36,18 +34,3 @@ def test_many_others_end_no_suppression_and_empty_no_full_bucket(clock: FrozenCl
         clock.step(0.000_1)
     assert process.factor == factor > 0.7
     assert sum(process.attempt("full").allowed for _ in range(100)) <= 11, "what has drained in a tenth of a second"
-
-
-@pytest.mark.usefixtures("servers")
-def test_a_child_begins_with_nothing(process: Process, store: Away) -> None:
-    process.run(1, 10)
-    name = process.limits.cache.name
-
-    def claim() -> bool:
-        process.flush()
-        cache = process.limits.cache
-        return len(cache.meters) == 0 and store.asked == [] and cache.name != name
-
-    assert holds_in_child(claim)
-    process.flush()
-    assert len(store.asked) == 1, "and its parent tells its own"
