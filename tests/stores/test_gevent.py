@@ -105,6 +105,17 @@ def test_where_redis_fails_every_decision_of_a_crowd_ends_in_time(
     site.warm_up()
 
 
+def test_slots_are_held_and_the_agent_says_that_the_process_lives(server: RedisServer, site: Site) -> None:
+    with server.client() as redis, ThreadPoolExecutor(5) as crowd:
+        asked = [crowd.submit(site.get, "/held/3") for _ in range(5)]
+        wait_until(lambda: sum(each.done() for each in asked) == 2, timeout=slack(2))
+        (uid,) = redis.zrange("dt:{p}:live", 0, -1)
+        beat = redis.zscore("dt:{p}:live", uid)
+        wait_until(lambda: redis.zscore("dt:{p}:live", uid) > beat, timeout=slack(5))
+        assert sorted(each.result()[0] for each in asked) == [200, 200, 200, 429, 429]
+        wait_until(lambda: site.get("/held/0")[0] == 200, timeout=slack(2))
+
+
 def run(program: str, server: RedisServer) -> tuple[str, str]:
     """What a program prints, and what it logs."""
     line = [sys.executable, "-W", "ignore", "-c", program, server.url]
