@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
 import pytest
 
-from django_throttle.core import Decision, Rule
+from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, Refused
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
@@ -52,18 +50,6 @@ def test_two_rules_of_one_name_are_refused() -> None:
         Limiter([RATE, Rule("rate", "5/h")], MemoryStore())
 
 
-@asynccontextmanager
-async def awaited(limiter: Limiter, ident: str) -> AsyncIterator[Decision]:
-    """``lease`` as if it were its twin, so that both are held to the same."""
-    with limiter.lease(ident) as decision:
-        yield decision
-
-
-@pytest.fixture(params=["lease", "alease"])
-def lease(request: pytest.FixtureRequest, limiter: Limiter) -> Callable[[str], AbstractAsyncContextManager[Decision]]:
-    return partial(awaited, limiter) if request.param == "lease" else limiter.alease
-
-
 def open_slots(limiter: Limiter) -> int:
     return 2 - limiter.peek("user:1").outcomes[1].remaining
 
@@ -79,14 +65,15 @@ async def test_a_slot_comes_back_from_a_block_that_is_cancelled(limiter: Limiter
     assert open_slots(limiter) == 0
 
 
-async def test_a_slot_is_held_inside_the_block_and_a_refused_block_never_entered(limiter: Limiter, lease: Any) -> None:
-    async with lease("user:1") as decision, lease("user:1"):
-        assert decision.allowed and decision.lease is not None
-        with pytest.raises(Refused) as caught:
-            async with lease("user:1"):
-                pytest.fail("there is no slot")
-        assert caught.value.decision.rule == "cap" and caught.value.decision.lease is None
-        assert open_slots(limiter) == 2
+@pytest.mark.parametrize("name", ["lease", "alease"])
+async def test_a_slot_is_held_inside_the_block_and_a_refused_block_never_entered(limiter: Limiter, name: str) -> None:
+    async with AsyncExitStack() as stack:
+        for number in range(1, 4):
+            block = getattr(limiter, name)("user:1")
+            with pytest.raises(Refused) if number == 3 else nullcontext() as caught:
+                await stack.enter_async_context(block) if name == "alease" else stack.enter_context(block)
+            assert open_slots(limiter) == min(number, 2)
+        assert caught is not None and caught.value.decision.rule == "cap" and caught.value.decision.lease is None
     assert open_slots(limiter) == 0
     assert limiter.peek("user:1").outcomes[0].remaining == 1, "a refused call is charged nothing"
 
