@@ -17,9 +17,11 @@ from redis import Redis
 
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.connections.reconcile import Reconciler
-from django_throttle.stores import get_store
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore, get_store
 from tests.lab.benchmarks.decisions import PING
-from tests.lab.benchmarks.player import SPAWN, Play, Subject, compare, redis_commands
+from tests.lab.benchmarks.player import IN_FLIGHT, SPAWN, Play, Subject, compare, in_flight, redis_commands
 from tests.lab.benchmarks.table import Row
 from tests.servers import quickest
 
@@ -123,6 +125,29 @@ def messages(url: str, kind: str) -> Play:
     return lambda calls: loop.run_until_complete(talk(calls))
 
 
+def busy(url: str, kind: str) -> Play:
+    """Messages through fifty sockets at once, each answered before the next of its socket."""
+    under(kind)
+    loop, visitors = asyncio.new_event_loop(), [Visitor(consumer(kind), number) for number in range(IN_FLIGHT)]
+
+    async def talk(visitor: Visitor, calls: int) -> None:
+        for _ in range(calls):
+            await visitor.say("hello")
+
+    async def together(calls: int) -> None:
+        await asyncio.gather(*(talk(visitor, -(-calls // IN_FLIGHT)) for visitor in visitors))
+
+    for visitor in visitors:
+        loop.run_until_complete(visitor.open())
+    return lambda calls: loop.run_until_complete(together(calls))
+
+
+def asked(url: str) -> Play:
+    """``aacquire`` of the rule that sockets share, fifty at once."""
+    rule = Rule.from_options("shared", RULES["shared"]["shared"])
+    return in_flight(Limiter([rule], RedisStore(url, deadline=5)).aacquire)
+
+
 def hold(end: Connection, kind: str, count: int, first: int) -> None:
     """When told to, open so many and say how many bytes each takes; then beat and extend, and say the seconds."""
     import django
@@ -183,6 +208,7 @@ class Holder:
 def rows(url: str, rounds: int) -> Iterator[Row]:
     yield from _handshakes(url, rounds)
     yield from _messages(url, rounds)
+    yield from _busy(url, rounds)
 
 
 def _handshakes(url: str, rounds: int) -> Iterator[Row]:
@@ -203,9 +229,17 @@ def _messages(url: str, rounds: int) -> Iterator[Row]:
     plain = results["plain"].took
     yield Row(SECTION, "a message and its answer, without the mixin", plain, "µs")
     for kind, what in {"none": "no rule", **MESSAGES}.items():
-        result, asked = results[kind], 12.0 if kind == "shared" else None
+        result = results[kind]
         note = f"Redis {result.redis:.2f} µs"
-        yield Row(SECTION, f"the mixin adds, {what}", result.took - plain, "µs", asked=asked, note=note)
+        yield Row(SECTION, f"the mixin adds, {what}", result.took - plain, "µs", note=note)
+
+
+def _busy(url: str, rounds: int) -> Iterator[Row]:
+    subjects = [Subject(kind, "sockets", "busy", (kind,), 100) for kind in ("none", "shared")]
+    results = compare([*subjects, Subject("aacquire", "sockets", "asked", (), 100)], url, rounds)
+    none, shared, call = (results[name].took for name in ("none", "shared", "aacquire"))
+    more = shared - none
+    yield Row(SECTION, "a message, 50 sockets at once: a shared rule adds", more, "µs", more / call, "aacquire", 1.5)
 
 
 def silent_rows(url: str, seconds: int) -> Iterator[Row]:
