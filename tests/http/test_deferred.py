@@ -21,7 +21,7 @@ from django.test import AsyncClient, Client, RequestFactory
 from django.urls import clear_url_caches, include, path
 from django.views import View
 from django_tasks_db.models import DBTaskResult
-from ninja import NinjaAPI, Schema
+from ninja import NinjaAPI
 from rest_framework.authentication import BasicAuthentication
 from rest_framework.decorators import api_view
 from rest_framework.response import Response
@@ -92,22 +92,12 @@ def rest_function(request: Any) -> Response:
     return Response("now")
 
 
-class Said(Schema):
-    name: str
-
-
 api = NinjaAPI(urls_namespace="deferred")
 
 
 @api.get("sync")
 @deferred(payload=arguments)
 def operation(request: HttpRequest) -> Any:
-    return "now"
-
-
-@api.post("said")
-@deferred(payload=lambda request, said: {"name": said.name})
-def said(request: HttpRequest, said: Said) -> Any:
     return "now"
 
 

@@ -6,10 +6,8 @@ from typing import Any, ClassVar
 
 import pytest
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
-from django.utils.decorators import method_decorator
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
@@ -17,7 +15,6 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle.core import Override, Rule
-from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.http import request_state
 from django_throttle.http.request_state import RequestState
@@ -62,27 +59,7 @@ class Api(APIView):
         return Response({"user": request.user.pk}, status=int(request.query_params.get("status", 200)))
 
 
-class Anonymous(Api):
-    authentication_classes: ClassVar[Any] = []
-
-
-@method_decorator(throttle("api"), name="dispatch")
-class Decorated(Api):
-    """Its decorator sees the request before anybody is authenticated."""
-
-
-@throttle("api", ident=lambda request: f"account:{request.GET['account']}")
-def account(request: HttpRequest) -> HttpResponse:
-    return HttpResponse()
-
-
-account.throttle_scope = "api"  # type: ignore[attr-defined]
-urlpatterns = [
-    path("api", Api.as_view()),
-    path("anonymous", Anonymous.as_view()),
-    path("decorated", Decorated.as_view()),
-    path("account", account),
-]
+urlpatterns = [path("api", Api.as_view())]
 
 
 @pytest.fixture(autouse=True)
