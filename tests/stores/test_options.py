@@ -145,7 +145,7 @@ PROVIDER = UsernamePasswordCredentialProvider(None, "secret")
         ("django_redis", {"PARSER_CLASS": "nowhere.Parser"}, "E032"),
         ("django_redis", {"SOCKET_TIMEOUT": "soon"}, "E032"),
     ],
-    ids=str,
+    ids=lambda value: str(value).partition(" object at")[0],  # no address, which each process has of its own
 )
 def test_each_option_of_a_cache_holds_or_is_named(
     backend: str, options: dict[str, Any], named: str, server: RedisServer, settings: Any
