@@ -97,6 +97,8 @@ def inherits(found: Iterable[Any], *wanted: str) -> bool:
 
 def place_of(path: str) -> int | None:
     """Return where a class, or one of its kind, is listed in MIDDLEWARE; None where it is not."""
+    if importable(path) is None:  # of a package that the site has not
+        return None
     return next((place for place, listed in enumerate(settings.MIDDLEWARE) if inherits([listed], path)), None)
 
 
