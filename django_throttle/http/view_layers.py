@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
+from asgiref.sync import AsyncToSync, SyncToAsync
+
 DISPATCH: Final = "dispatch"
-# Modules whose decorators only mark a view or change its response, and ``contextlib``, as of transaction.atomic.
+# Modules whose decorators only mark a view or change its response.
 HARMLESS: Final = frozenset((
-    "contextlib", "django.views.decorators.cache", "django.views.decorators.clickjacking",
+    "django.views.decorators.cache", "django.views.decorators.clickjacking",
     "django.views.decorators.common", "django.views.decorators.csp", "django.views.decorators.csrf",
     "django.views.decorators.debug", "django.views.decorators.vary",
 ))  # fmt: skip
@@ -20,7 +23,8 @@ def view_layers(view: Any) -> Iterator[Any]:
     """Yield the decorators around a view, from the outermost to the innermost, and last the view itself."""
     while view is not None:
         yield view
-        view = getattr(view, "__wrapped__", view.func if isinstance(view, partial) else None)
+        inner = view.func if isinstance(view, partial | SyncToAsync) else getattr(view, "awaitable", None)
+        view = getattr(view, "__wrapped__", inner)
 
 
 def guard_in(view: Any) -> str | None:
@@ -37,9 +41,39 @@ def guard_in(view: Any) -> str | None:
         if (decorators := method_decorators(layer)) is not None:
             if guard := next((_name(one) for one in reversed(decorators) if _module(one) not in HARMLESS), None):
                 return guard
-        elif hasattr(layer, "__wrapped__") and not isinstance(layer, partial) and _module(layer) not in HARMLESS:
+        elif _may_refuse(layer):
             return _name(layer)
     return None
+
+
+def _may_refuse(layer: Any) -> bool:
+    """Return True for a decorator that is not known to be harmless, also one that hides what it is around."""
+    if isinstance(layer, partial):
+        return any(map(callable, layer.args))  # which its function calls, or not
+    if isinstance(layer, SyncToAsync | AsyncToSync) or _module(layer) in HARMLESS:
+        return False
+    cells = _cells(layer)
+    if _module(layer) == "contextlib":
+        block = cells.get("self")
+        return not type(block).__module__.startswith("django.")  # as transaction.atomic is
+    if hasattr(layer, "__wrapped__") or not inspect.isroutine(layer):
+        return True
+    return "<locals>" in layer.__qualname__ and any(map(inspect.isroutine, cells.values()))
+
+
+def _cells(layer: Any) -> dict[str, Any]:
+    """Return what the function of a layer has taken along from where it was made."""
+    code, closure = getattr(layer, "__code__", None), getattr(layer, "__closure__", None)
+    return (
+        {name: _content(cell) for name, cell in zip(code.co_freevars, closure, strict=True)} if code and closure else {}
+    )
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty still
+        return None
 
 
 def method_decorators(layer: Any) -> Sequence[Any] | None:
@@ -47,8 +81,7 @@ def method_decorators(layer: Any) -> Sequence[Any] | None:
     code = getattr(layer, "__code__", None)
     if code is None or code.co_qualname != _METHOD_DECORATOR:
         return None
-    cells = dict(zip(code.co_freevars, layer.__closure__, strict=True))
-    decorators: Sequence[Any] = cells["decorators"].cell_contents
+    decorators: Sequence[Any] = _cells(layer)["decorators"]
     return decorators
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from functools import wraps
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial, wraps
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.decorators import login_required, permission_required
 from django.contrib.auth.mixins import PermissionRequiredMixin
 from django.contrib.auth.models import User
@@ -62,6 +64,33 @@ def only_staff(view: Any) -> Any:
         return response
 
     return checked
+
+
+def hiding(view: Any) -> Any:
+    """A decorator without functools.wraps."""
+
+    def checked(request: HttpRequest) -> HttpResponse:
+        return check_first(view, request)
+
+    return checked
+
+
+def check_first(view: Any, request: HttpRequest) -> HttpResponse:
+    return only_staff(view)(request)  # type: ignore[no-any-return]
+
+
+class Calling:
+    def __init__(self, view: Any) -> None:
+        self.view = view
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return check_first(self.view, request)
+
+
+@contextmanager
+def staff_block() -> Iterator[None]:
+    """A block of a site's own around a view may refuse a call."""
+    yield
 
 
 class Open(View):
@@ -122,6 +151,11 @@ GUARDED: dict[str, tuple[Any, str]] = {
         decorated(Posting, "post", login_required, defer("two layers")),
         "django.contrib.auth.decorators.login_required",
     ),
+    "without wraps": (defer("without wraps")(hiding(page)), "tests.http.test_deferred_order.hiding"),
+    "an object": (defer("an object")(Calling(page)), "tests.http.test_deferred_order.Calling"),
+    "partial": (defer("partial")(partial(check_first, page)), "functools.partial"),
+    "a block": (defer("a block")(staff_block()(page)), "contextlib.ContextDecorator"),
+    "in a thread": (defer("in a thread")(async_to_sync(sync_to_async(login_required(page)))), USER_PASSES_TEST),
     "other rule": (defer("other rule")(throttle("other")(page)), "tests.http.test_deferred_order.throttled"),
 }
 # The same decorator where it can do no harm.
