@@ -97,9 +97,11 @@ def inherits(found: Iterable[Any], *wanted: str) -> bool:
 
 def place_of(path: str) -> int | None:
     """Return where a class, or one of its kind, is listed in MIDDLEWARE; None where it is not."""
-    if importable(path) is None:  # of a package that the site has not
-        return None
-    return next((place for place, listed in enumerate(settings.MIDDLEWARE) if inherits([listed], path)), None)
+    for place, listed in enumerate(settings.MIDDLEWARE):
+        # By name, as importing a class whose application is not installed may raise anything.
+        if path in {f"{kind.__module__}.{kind.__qualname__}" for kind in getattr(importable(listed), "__mro__", ())}:
+            return place
+    return None
 
 
 def importable(path: Any) -> Any:
