@@ -179,8 +179,9 @@ def _question(snapshot: rulebook.Snapshot, name: str, caller: Any, cost: int) ->
     rule = snapshot.by_name(name)
     if rule is None:
         raise InvalidRule(f"there is no rule {name!r}{did_you_mean(name, [known.name for known in snapshot.rules])}")
-    if rule.is_concurrency or rule.unit != "calls":
+    if rule.is_concurrency or rule.unit != "calls" or rule.key == "connection":
         counts = "what is held at once" if rule.is_concurrency else rule.unit
+        counts = "each WebSocket by itself" if rule.key == "connection" else counts
         raise InvalidRule(
             f"rule {name!r} counts {counts}, which only the call itself can tell: use @throttle({name!r})"
         )

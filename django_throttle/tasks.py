@@ -172,8 +172,8 @@ def _put_offs(request: Any) -> PutOffs:
     """Read the header of a message; a retry is a run of its own."""
     try:
         times, retries, has_turn, message = (request.headers or {})[HEADER]
-        return PutOffs(int(times), bool(has_turn), str(message)) if retries == request.retries else PutOffs()
-    except (KeyError, TypeError, ValueError):  # there is none, or not one of ours
+        return PutOffs(max(0, int(times)), bool(has_turn), str(message)) if retries == request.retries else PutOffs()
+    except (KeyError, TypeError, ValueError, OverflowError):  # there is none, or not one of ours
         return PutOffs()
 
 

@@ -146,11 +146,17 @@ class TestQuestions:
 
     @pytest.mark.parametrize(
         ("name", "said"),
-        [("serach", "no rule 'serach'; did you mean 'search'"), ("slots", "held at once"), ("uploads", "counts bytes")],
+        [
+            ("serach", "no rule 'serach'; did you mean 'search'"),
+            ("slots", "held at once"),
+            ("uploads", "counts bytes"),
+            ("sockets", "each WebSocket by itself"),
+        ],
     )
     def test_a_rule_that_cannot_answer_is_an_error(self, enforce: Enforce, question: Any, name: str, said: str) -> None:
         slots, uploads = {"limit": 1, "algorithm": "concurrency"}, {"rate": "9/min", "unit": "bytes"}
-        enforce(search=TWICE, slots=slots, uploads=uploads)
+        sockets = TWICE | {"key": "connection", "events": ["message"]}
+        enforce(search=TWICE, slots=slots, uploads=uploads, sockets=sockets)
         with pytest.raises(InvalidRule, match=said):
             question(name, "x")
         with pytest.raises(TypeError, match="caller is a consumer, its scope, a request or an ident"):

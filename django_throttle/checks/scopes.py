@@ -70,7 +70,7 @@ class Site(NamedTuple):
         if near:
             return f"nothing has the scope {entry!r}; did you mean {near[0]!r}?"
         # Where no application for WebSockets was found, nobody can tell the scopes of its consumers.
-        is_whole = self.is_whole and (bool(self.sockets) or OF_SOCKETS.isdisjoint(rule.events))
+        is_whole = self.is_whole and (bool(self.sockets) or OF_SOCKETS.isdisjoint(rule.events)) and _is_of_places(rule)
         return f"nothing that was found has the scope {entry!r}" if is_whole and entry != rule.name else ""
 
     def unlimited(self, rule: Rule) -> str | None:
@@ -121,7 +121,12 @@ def check_scope_rows(
 
 
 def _is_of_site(rule: Rule) -> bool:
-    return rule.enabled and (OF_REQUESTS | OF_SOCKETS).issuperset(rule.events)
+    return rule.enabled and not (OF_REQUESTS | OF_SOCKETS).isdisjoint(rule.events)
+
+
+def _is_of_places(rule: Rule) -> bool:
+    """Return False where a task or a group, which no check can find, may have the scope."""
+    return (OF_REQUESTS | OF_SOCKETS).issuperset(rule.events)
 
 
 def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
@@ -138,7 +143,9 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
         ]
         for fault in faults:
             yield warning("W088", f"rule {rule.name!r}: {fault}", NAMES_NOTHING)
-        if faults or OF_REQUESTS.isdisjoint(rule.events) or (scope := site.unlimited(rule)) is None:
+        if faults or OF_REQUESTS.isdisjoint(rule.events) or not _is_of_places(rule):
+            continue
+        if (scope := site.unlimited(rule)) is None:
             continue
         hint = f"Add {MIDDLEWARE} to MIDDLEWARE, or {RULE_THROTTLE} to the throttle_classes of the view."
         if EVERYWHERE not in covered:

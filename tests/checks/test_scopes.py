@@ -76,6 +76,7 @@ def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
     [
         ({"scopes": ["serach"]}, "088", "'api': nothing has the scope 'serach'; did you mean 'search'?"),
         ({"scopes": ["chta"], "events": ["message"]}, "088", "did you mean 'chat'?"),
+        ({"scopes": ["serach"], "events": ["request", "task"]}, "088", "did you mean 'search'?"),
         ({"scopes": ["*", "!fornt"]}, "088", "'api': nothing has the scope 'fornt'; did you mean 'front'?"),
         ({"scopes": ["shop:x*"]}, "088", "nothing that was found has the scope 'shop:x*'"),
         ({"scopes": ["search-list"]}, "088", "route 'search-list' has the scope 'search', the throttle_scope of its"),
@@ -103,6 +104,7 @@ def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number:
         ({"scopes": ["api"]}, OURS),  # asked by its name
         ({"scopes": ["serach"], "enabled": False}, OURS),
         ({"scopes": ["a-group"], "events": ["publish"]}, OURS),
+        ({"scopes": ["a-task"], "events": ["request", "task"]}, []),
         ({"scopes": ["lobby"], "events": ["message"]}, OURS),  # of a consumer that no check can find
     ],
 )
