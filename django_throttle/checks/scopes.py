@@ -25,12 +25,15 @@ from django_throttle.checks.settings import (
     rules_of_database,
     rules_of_settings,
     settings_check,
+    value_of,
     warning,
 )
 from django_throttle.core import Rule
+from django_throttle.core.options import did_you_mean
 from django_throttle.core.scopes import EVERYWHERE, covers, matches, split_scopes
 from django_throttle.decorators import decorated
 from django_throttle.http.request_state import view_attribute, view_scope
+from django_throttle.rulebook.sources import NO_RULES
 
 OF_REQUESTS: Final = frozenset(("request", "inflight"))
 OF_SOCKETS: Final = frozenset(("connect", "connection", "message", "send"))
@@ -117,7 +120,28 @@ def check_scope_rows(
     app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
     """The same of rules in the database, only where it may be asked."""
-    return list(_scope_warnings(list(filter(_is_of_site, rules_of_database(databases).rules.values()))))
+    found = rules_of_database(databases)
+    told = list(_scope_warnings(list(filter(_is_of_site, found.rules.values()))))
+    if found is not NO_RULES:
+        told += _misspelt_names([*found.rules, *(rule.name for rule in rules_of_settings(lambda rule: True))])
+    return told
+
+
+@settings_check()
+def check_names(given: Given) -> Iterator[CheckMessage]:
+    """Names of rules that ``@throttle`` is given and no rule has, where the settings have all rules."""
+    if not value_of(given, "DATABASE_RULES"):
+        yield from _misspelt_names([rule.name for rule in rules_of_settings(lambda rule: True)])
+
+
+def _misspelt_names(known: Sequence[str]) -> Iterator[CheckMessage]:
+    """Warn of names that are nearly a rule's; the rule of any other name may be still to come."""
+    _ = list(routes()) if getattr(settings, "ROOT_URLCONF", None) else []  # which imports the views
+    for name in sorted(decorated.keys() - set(known)):
+        if near := did_you_mean(name, known):
+            where = ", ".join(sorted(decorated[name]))
+            message = f"@throttle({name!r}) around {where} limits nothing: there is no rule {name!r}{near}"
+            yield warning("W098", message, "Write the name of a rule, or add a rule of this name.")
 
 
 def _is_of_site(rule: Rule) -> bool:

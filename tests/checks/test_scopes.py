@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.checks import scopes
 from django_throttle.decorators import decorated, throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
+from django_throttle.models import ThrottleRule
 
 HELD = {"algorithm": "concurrency", "rate": None, "limit": 2, "events": ["inflight"]}
 OURS = ["django_throttle.middleware.ThrottleMiddleware"]
@@ -151,3 +153,32 @@ def test_a_function_of_a_view_that_nothing_calls(settings: Any, classes: Any, mi
     assert len(messages) == told and all(
         "Priced, at 'priced', has a function throttle_cost" in each for each in messages
     )
+
+
+class TestNamesOfDecorators:
+    @pytest.fixture
+    def names(self, settings: Any) -> Callable[..., list[str]]:
+        def told(rules: list[str], *, has_rows: bool, asked: list[str] | None = None) -> list[str]:
+            settings.ROOT_URLCONF = tuple(ROUTES)
+            settings.DJANGO_THROTTLE = {
+                "DATABASE_RULES": has_rows,
+                "RULES": {name: {"rate": "1/min", "scopes": [name]} for name in rules},
+            }
+            messages = run_checks(databases=asked)
+            return [message.msg for message in messages if message.id == "django_throttle.W098"]
+
+        return told
+
+    @pytest.mark.parametrize(("rules", "said"), [(["sign-ups"], 1), (["sign-up"], 0), (["orders"], 0), ([], 0)])
+    def test_of_rules_in_settings(self, names: Any, rules: list[str], said: int) -> None:
+        message = (
+            "@throttle('sign-up') around sign_up limits nothing: there is no rule 'sign-up'; did you mean 'sign-ups'?"
+        )
+        assert names(rules, has_rows=False) == [message] * said
+
+    @pytest.mark.django_db
+    def test_of_rules_in_the_database(self, names: Any) -> None:
+        assert names(["sign-ups"], has_rows=True) == []  # as one in the database may have the name
+        assert len(names(["sign-ups"], has_rows=True, asked=["default"])) == 1
+        ThrottleRule.objects.create(name="sign-up", rate="1/min")
+        assert names(["sign-ups"], has_rows=True, asked=["default"]) == []
