@@ -24,7 +24,7 @@ from tests.doors import enforcer
 from tests.servers import RedisServer, Stopwatch
 
 enforce = pytest.fixture(enforcer)
-pytest_plugins = ["tests.needs"]
+pytest_plugins = ["tests.needs", "tests.browser"]
 
 # A slow machine is no failure; where CI is set, every run draws the same examples.
 CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from websockets.sync.client import connect
 
 from django_throttle.core import Rule
@@ -21,6 +21,7 @@ from django_throttle.core.options import ALGORITHMS, table
 from django_throttle.models.fields import stored
 from testproject.prepare import LOGIN, PASSWORD
 from testproject.services import Services, start_site
+from tests.browser import PATIENCE
 from tests.pages import DOCS
 from tests.servers import free_port, slack, wait_until
 
@@ -34,21 +35,6 @@ PAGES = (
 PHONE: Any = {"width": 390, "height": 800}
 CUSTOMER = "127.0.0.9"
 LONG = slack(30)
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update"),
-]
-#: Seconds for which a page may keep a test waiting.
-PATIENCE = slack(10)
-
-
-@pytest.fixture(scope="session")
-def browser(need_binary: Callable[[str], str]) -> Iterator[Browser]:
-    """Chromium; its tests run last, because Playwright leaves an event loop running in the thread."""
-    chromium = need_binary("chromium")
-    expect.set_options(timeout=PATIENCE * 1000)
-    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=chromium, args=FLAGS) as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
