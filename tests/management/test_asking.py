@@ -52,6 +52,17 @@ def refuse(ident: str, scope: str = "search", store: Any = None) -> None:
         RecordFlusher(store)()
 
 
+@pytest.mark.parametrize(("scope", "near"), [("serach", "; did you mean 'search'?"), ("search", ""), ("unlike", "")])
+def test_a_scope_that_nothing_has_is_told_beside_the_answer(
+    enforce: Enforce, capsys: pytest.CaptureFixture[str], scope: str, near: str
+) -> None:
+    enforce(api={"rate": "2/min", "scopes": ["search"]})
+    call_command("throttle_explain", "ip:192.0.2.1", scope=scope, json=True)
+    told = capsys.readouterr()
+    assert json.loads(told.out)["ident"] == "ip:192.0.2.1"
+    assert told.err == (f"nothing has the scope {scope!r}{near}\n" if near else "")
+
+
 @BOTH
 def test_in_words_and_in_the_json_that_is_promised(enforce: Enforce, django_user_model: Any) -> None:
     sockets = {"limit": 5, "algorithm": "concurrency", "scopes": ["search"]}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
+from django_throttle.checks.project import site_scopes
 from django_throttle.core.option_words import COUNTED
+from django_throttle.core.options import did_you_mean
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import REASONS, VERDICTS, Explanation, in_short, with_assumption
 from django_throttle.management import ShellCommand, printable, rules_in_force
@@ -47,11 +50,20 @@ class Command(ShellCommand):
             raise CommandError(gettext("users cannot be looked up: {error}", error=error)) from error
         except StoreError as error:
             raise CommandError(gettext("Redis does not answer, so nobody knows: {error}", error=error)) from error
+        if scope and (near := _nearest(scope)):
+            self.stderr.write(gettext("nothing has the scope {scope!r}{near}", scope=scope, near=near))
         if options["json"]:
             self.stdout.write(json.dumps(found.as_json(), indent=2))
             return
         for line in _lines(found):
             self.stdout.write(printable(line))
+
+
+def _nearest(scope: str) -> str:
+    """The scope that was meant, as the end of a message; empty where the site or a rule has this one."""
+    named = chain.from_iterable((rule.name, *rule.scopes) for rule in rules_in_force().rules)
+    known = {*site_scopes(), *named}
+    return "" if scope in known else did_you_mean(scope, known)
 
 
 def _lines(found: Answer) -> Iterator[str]:
