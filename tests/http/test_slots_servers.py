@@ -143,7 +143,7 @@ def asgi(redis_server: RedisServer, servers: None) -> Iterator[Server]:
 
 
 def test_those_of_a_killed_server_are_swept_by_another(redis_server: RedisServer, asgi: Server, caller: Caller) -> None:
-    with Visit(asgi, f"/decorator/quick/{caller.name}") as served:  # a process watches others from its first decision on
+    with Visit(asgi, f"/decorator/quick/{caller.name}") as served:  # from its first decision on it watches others
         assert served.statuses() == [200]
     with Server("uvicorn-h11", redis_server, RULES) as dying:
         visits = [Visit(dying, f"/decorator/wait/{caller.name}") for _ in range(CAP)]
