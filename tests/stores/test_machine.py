@@ -92,7 +92,7 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.client = client
         client.flushall()
-        self.loop = asyncio.new_event_loop()
+        self.runner = asyncio.Runner()
         self.clock = FrozenClock()
         self.memory = MemoryStore(clock=self.clock)
         self.redis = RedisStore(server.url, clock=self.clock, deadline=5.0)
@@ -186,8 +186,7 @@ class Histories(RuleBasedStateMachine):
             self.client.expire(key, 86_400)
 
     def teardown(self) -> None:
-        self.wait_for(self.loop.shutdown_asyncgens())
-        self.loop.close()
+        self.runner.close()  # which ends what still runs beside
 
     # How.
 
@@ -257,7 +256,7 @@ class Histories(RuleBasedStateMachine):
         return rate.window_us if rate else 60_000_000
 
     def wait_for(self, asked: Any) -> Any:
-        return self.loop.run_until_complete(asked)
+        return self.runner.get_loop().run_until_complete(asked)
 
 
 def tag_of(key: bytes) -> bytes:
