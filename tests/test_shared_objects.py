@@ -27,9 +27,9 @@ THREADS = 16
 
 @pytest.fixture(autouse=True)
 def often_switching() -> Iterator[None]:
-    """Switch between threads after each few instructions."""
+    """Switch between threads after each few instructions; less often under coverage, which would take minutes."""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
+    sys.setswitchinterval(1e-6 if sys.gettrace() is None else 1e-3)
     yield
     sys.setswitchinterval(before)
 
@@ -43,7 +43,11 @@ def at_once(work: Callable[[int], object]) -> None:
         work(number)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(run, range(THREADS)))
+        try:
+            list(pool.map(run, range(THREADS)))
+        except BaseException:
+            barrier.abort()  # else the process of an interrupted test waits for these threads and never ends
+            raise
 
 
 def test_a_refusal_that_was_just_remembered(redis_url: str) -> None:
