@@ -31,6 +31,7 @@ def enforcer(
         own = {name: value for name, value in given.items() if name.isupper()}
         calm = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
         settings.DJANGO_THROTTLE = {"RULES": rules, **calm, **own}
+        monkeypatch.setattr("django_throttle.stores.context.MAINTENANCE_SECONDS", 5.0)  # on a machine that stands still
         store = build(request, clock)
         count_in(store, monkeypatch)
         return store
