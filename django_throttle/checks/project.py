@@ -249,8 +249,8 @@ def check_middleware(given: Given) -> Iterator[CheckMessage]:
         yield warning("W041", "ThrottleMiddleware is in MIDDLEWARE more than once", "List it once.")
 
 
-# The middleware without which nobody is found by a key.
-FINDS: Final = {"user": AUTHENTICATION, "session": "django.contrib.sessions.middleware.SessionMiddleware"}
+#: The middleware that sets what a key reads.
+KEY_MIDDLEWARE: Final = {"user": AUTHENTICATION, "session": "django.contrib.sessions.middleware.SessionMiddleware"}
 
 
 def _unknown_callers(ours: int | None) -> Iterator[CheckMessage]:
@@ -259,9 +259,10 @@ def _unknown_callers(ours: int | None) -> Iterator[CheckMessage]:
         return
     for rule in rules_of_settings(lambda rule: rule.enabled and not {"request", "inflight"}.isdisjoint(rule.events)):
         for key in key_parts(rule.key):
-            if key in FINDS and place_of(FINDS[key]) is None:
+            if key in KEY_MIDDLEWARE and place_of(KEY_MIDDLEWARE[key]) is None:
                 message = f"rule {rule.name!r} counts by {key}, which nothing in MIDDLEWARE finds: it applies to nobody"
-                yield warning("W040", message, f"List {FINDS[key]} before {MIDDLEWARE}.")
+                hint = f"List {KEY_MIDDLEWARE[key]} before {MIDDLEWARE}. Ignore this if other middleware does its work."
+                yield warning("W040", message, hint)
 
 
 @settings_check()

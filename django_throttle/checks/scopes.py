@@ -85,8 +85,8 @@ class Site(NamedTuple):
 
 
 @settings_check()
-def check_costs(given: Given) -> Iterator[CheckMessage]:
-    """Functions at ``throttle_cost`` of REST framework's views that nothing calls."""
+def check_cost_functions(given: Given) -> Iterator[CheckMessage]:
+    """Warn of functions at ``throttle_cost`` of REST framework views that nothing calls."""
     if not rules_of_settings(_is_of_site) or not getattr(settings, "ROOT_URLCONF", None):
         return
     if not inherits(settings.MIDDLEWARE, MIDDLEWARE):
@@ -120,25 +120,29 @@ def check_scope_rows(
     app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
 ) -> list[CheckMessage]:
     """The same of rules in the database, only where it may be asked."""
-    found = rules_of_database(databases)
-    told = list(_scope_warnings(list(filter(_is_of_site, found.rules.values()))))
-    if found is not NO_RULES:
-        told += _misspelt_names([*found.rules, *(rule.name for rule in rules_of_settings(lambda rule: True))])
-    return told
+    database = rules_of_database(databases)
+    warnings = list(_scope_warnings(list(filter(_is_of_site, database.rules.values()))))
+    if database is not NO_RULES:
+        warnings += _decorator_warnings([*database.rules, *_names_in_settings()])
+    return warnings
 
 
 @settings_check()
-def check_names(given: Given) -> Iterator[CheckMessage]:
-    """Names of rules that ``@throttle`` is given and no rule has, where the settings have all rules."""
+def check_decorator_names(given: Given) -> Iterator[CheckMessage]:
+    """Warn of misspelt rule names at ``@throttle``, if all rules are in settings."""
     if not value_of(given, "DATABASE_RULES"):
-        yield from _misspelt_names([rule.name for rule in rules_of_settings(lambda rule: True)])
+        yield from _decorator_warnings(_names_in_settings())
 
 
-def _misspelt_names(known: Sequence[str]) -> Iterator[CheckMessage]:
-    """Warn of names that are nearly a rule's; the rule of any other name may be still to come."""
+def _names_in_settings() -> list[str]:
+    return [rule.name for rule in rules_of_settings(lambda rule: True)]
+
+
+def _decorator_warnings(rule_names: Sequence[str]) -> Iterator[CheckMessage]:
+    """Warn of names that are close to a rule's name. A rule of any other name may be added later."""
     _ = list(routes()) if getattr(settings, "ROOT_URLCONF", None) else []  # which imports the views
-    for name in sorted(decorated.keys() - set(known)):
-        if near := did_you_mean(name, known):
+    for name in sorted(decorated.keys() - set(rule_names)):
+        if near := did_you_mean(name, rule_names):
             where = ", ".join(sorted(decorated[name]))
             message = f"@throttle({name!r}) around {where} limits nothing: there is no rule {name!r}{near}"
             yield warning("W098", message, "Write the name of a rule, or add a rule of this name.")
@@ -179,17 +183,25 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
             yield warning("W089", f"rule {rule.name!r} limits nothing: no entry point applies it to any view", hint)
 
 
-# What asks for rules by their names.
-ASKING: Final = ("allows", "aallows", "throttled_task", "ThrottledTransport", "AsyncThrottledTransport")
+#: Functions and classes, and their modules, by which code asks for a rule by its name.
+ASKING: Final = {
+    "django_throttle.limiter": ("allows", "aallows"),
+    "django_throttle.tasks": ("throttled_task",),
+    "django_throttle.httpx": ("ThrottledTransport", "AsyncThrottledTransport"),
+}
 
 
 def _is_asked_by_name() -> bool:
-    """Return True where a module of the site has imported what asks for a rule by its name: nobody can tell which."""
+    """Return True if a module of the site has imported anything in ``ASKING``."""
+    asking: set[int] = set()
+    for path, names in ASKING.items():
+        if module := sys.modules.get(path):
+            asking |= {id(module), *(id(getattr(module, name, None)) for name in names)}
+    asking.discard(id(None))
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] != "django_throttle" and module is not None:
-            names = vars(module)
-            if any(str(getattr(names.get(each), "__module__", "")).startswith("django_throttle.") for each in ASKING):
-                return True
+        is_ours = name.partition(".")[0] == "django_throttle"
+        if module is not None and not is_ours and not asking.isdisjoint(map(id, list(vars(module).values()))):
+            return True
     return False
 
 

@@ -96,7 +96,7 @@ def inherits(found: Iterable[Any], *wanted: str) -> bool:
 
 
 def place_of(path: str) -> int | None:
-    """Return where a class, or one of its kind, is listed in MIDDLEWARE; None where it is not."""
+    """Return the index in MIDDLEWARE of a class or of its first subclass. Return None if neither is listed."""
     for place, listed in enumerate(settings.MIDDLEWARE):
         # By name, as importing a class whose application is not installed may raise anything.
         if path in {f"{kind.__module__}.{kind.__qualname__}" for kind in getattr(importable(listed), "__mro__", ())}:

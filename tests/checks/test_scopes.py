@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from rest_framework.views import APIView
 
+from django_throttle import limiter
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.checks import scopes
 from django_throttle.decorators import decorated, throttle
@@ -139,6 +142,15 @@ def test_a_rule_for_every_view_that_no_entry_point_applies(
     settings.MIDDLEWARE = []
     messages = [message for _, message in found(settings, {"api": rule})]
     assert messages == ([] if asked_by_name else ["'api' limits nothing: no entry point applies it to any view"])
+
+
+@pytest.mark.parametrize("names", [{"limiter": limiter}, {"may_enter": limiter.allows}, {"other": json}, {}])
+def test_rules_are_asked_by_name_where_a_module_of_the_site_has_imported_the_question(
+    monkeypatch: pytest.MonkeyPatch, names: dict[str, Any]
+) -> None:
+    modules = {"django_throttle.limiter": limiter, "shop.views": SimpleNamespace(**names)}
+    monkeypatch.setattr(scopes, "sys", SimpleNamespace(modules=modules))
+    assert scopes._is_asked_by_name() is (limiter in names.values() or limiter.allows in names.values())
 
 
 class Priced(Search):
