@@ -30,7 +30,7 @@ from django_throttle.http.deferred import DEFERRAL, Deferral, Payload, deferral
 from django_throttle.http.request_state import RequestFacts, RequestState, django_request, method_of, state_of
 from django_throttle.http.serve import serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
-from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user, written_ident
+from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user, normalize_ident
 from django_throttle.identity.keys import shortened
 from django_throttle.measured import measured
 from django_throttle.stores import get_store
@@ -246,7 +246,7 @@ class _Call:
         if self.ident is None and self.subject is None:
             where = _place_of_request(self._function, self._args, self._kwargs)
             raise InvalidIdent(_without_ident(self.rule, self._function, where))
-        return (BY_KEY if self.ident is None else shortened(written_ident(self.ident))), False, None
+        return (BY_KEY if self.ident is None else shortened(normalize_ident(self.ident))), False, None
 
     def _caller_in_arguments(self) -> Caller | None:
         """The caller of a function that is no view: of a request, or a consumer, among its arguments."""

@@ -1,4 +1,4 @@
-"""``Limiter``, and the decisions of doors."""
+"""``Limiter``, and the decisions of entry points."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class Limiter:
         if (known := self._locally(ident, cost)) is not None:
             return known
         charges, io = self._charges(ident, cost), self._io
-        return ask(io, straight(charges, io.store) or decide_fully(io, charges))
+        return execute_decision(io, fast_path_command(charges, io.store) or decide_fully(io, charges))
 
     async def aacquire(self, ident: str, cost: int = 1) -> Decision:
         if self._local is not None and (known := self._locally(ident, cost)) is not None:
             return known
         charges, io = self._charges(ident, cost), self._aio
-        return await aask(io, straight(charges, io.store) or decide_fully(io, charges))
+        return await aexecute_decision(io, fast_path_command(charges, io.store) or decide_fully(io, charges))
 
     def peek(self, ident: str, cost: int = 1) -> Decision:
         """What acquire would answer now; charges nothing, and ``remaining`` is what is there."""
@@ -212,7 +212,7 @@ def admitted(decision: Decision) -> Decision:
     return decision
 
 
-def straight(charges: Charges, store: Store, whole: bool = False) -> Decide | Decision | None:
+def fast_path_command(charges: Charges, store: Store, whole: bool = False) -> Decide | Decision | None:
     """Return the one command that decides these charges, or the refusal that is remembered; None for any other call."""
     if not charges.rules.is_straight or rulebook.carry_over.edits:
         return None
@@ -223,8 +223,8 @@ def straight(charges: Charges, store: Store, whole: bool = False) -> Decide | De
 Deciding = Coroutine[Any, Any, Decision]
 
 
-def ask(io: StoreIo, call: Decide | Decision | Deciding, facts: Facts | None = None) -> Decision:
-    """Decide by one command, or by a coroutine; a decision is known already. Doors have ``facts``."""
+def execute_decision(io: StoreIo, call: Decide | Decision | Deciding, facts: Facts | None = None) -> Decision:
+    """Execute what ``prepare_decision`` returned, and return the decision. Entry points pass ``facts``."""
     if type(call) is not Decide:
         return call if isinstance(call, Decision) else run(call)  # type: ignore[arg-type]
     store = io.store
@@ -233,11 +233,11 @@ def ask(io: StoreIo, call: Decide | Decision | Deciding, facts: Facts | None = N
         answers = store.execute(call)
     except StoreError as error:
         answers = error
-    found = end(io, call, answers, since, facts)
-    return found if isinstance(found, Decision) else run(found)
+    finished = finish_decision(io, call, answers, since, facts)
+    return finished if isinstance(finished, Decision) else run(finished)
 
 
-async def aask(io: StoreIo, call: Decide | Decision | Deciding, facts: Facts | None = None) -> Decision:
+async def aexecute_decision(io: StoreIo, call: Decide | Decision | Deciding, facts: Facts | None = None) -> Decision:
     if type(call) is not Decide:
         return call if isinstance(call, Decision) else await call  # type: ignore[misc]
     store = io.store
@@ -246,10 +246,10 @@ async def aask(io: StoreIo, call: Decide | Decision | Deciding, facts: Facts | N
         answers = await io.execute(call)
     except StoreError as error:
         answers = error
-    found = end(io, call, answers, since, facts)
-    if isinstance(found, Decision):
-        return found
-    return await found  # type: ignore[union-attr]
+    finished = finish_decision(io, call, answers, since, facts)
+    if isinstance(finished, Decision):
+        return finished
+    return await finished  # type: ignore[union-attr]
 
 
 async def decide_fully(
@@ -300,7 +300,7 @@ async def decide_fully(
         raise
 
 
-def begin(io: StoreIo, snapshot: rulebook.Snapshot, facts: Facts, commit: bool) -> Decide | Deciding:
+def prepare_decision(io: StoreIo, snapshot: rulebook.Snapshot, facts: Facts, commit: bool) -> Decide | Deciding:
     """Return the one command that decides a door's call, as of most of them; else what decides it.
 
     Matching its rules may ask a database. Raises InvalidCost.
@@ -309,7 +309,7 @@ def begin(io: StoreIo, snapshot: rulebook.Snapshot, facts: Facts, commit: bool) 
         check_cost(facts.cost)
     charges = snapshot.match(facts)
     is_plain = commit and not (facts.charged.costs or snapshot.overrides.all) and conf().NO_ADDRESS != "refuse"
-    if is_plain and (found := straight(charges, io.store, facts.early)) is not None:
+    if is_plain and (found := fast_path_command(charges, io.store, facts.early)) is not None:
         return found if isinstance(found, Decide) else decide_reported(io, found, facts, commit, charges)
     blocks, is_socket = snapshot.blocks(facts), "connection" in facts.events
     decide: Callable[[], Deciding]
@@ -321,12 +321,13 @@ def begin(io: StoreIo, snapshot: rulebook.Snapshot, facts: Facts, commit: bool) 
     return decide_reported(io, decide, facts, commit, charges)
 
 
-def end(
+def finish_decision(
     io: StoreIo, command: Decide, answers: Any, since: tuple[float, int], facts: Facts | None
 ) -> Decision | Deciding:
-    """Return the decision that the store's answers to ``straight``'s command make, or what makes it of its error.
+    """Return the decision from the store's answers to a fast-path command, or a coroutine that makes it of an error.
 
-    ``since`` is the time and the epoch of the memory of refusals, both before asking. A door's call is reported.
+    ``since`` is the time, and the epoch of the remembered refusals, before the store was asked. Calls with ``facts``
+    are reported.
     """
     charges: Any = command.charges
     found: Any = passed(command, answers)
@@ -391,7 +392,7 @@ async def decide_reported(
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
     io = BlockingIo(_watched_store())
-    return ask(io, begin(io, rulebook.present() or rulebook.current(), facts, commit), facts)
+    return execute_decision(io, prepare_decision(io, rulebook.present() or rulebook.current(), facts, commit), facts)
 
 
 Aside = Callable[..., Awaitable[Any]]  # calls a function with these arguments in a thread
@@ -406,10 +407,10 @@ async def adecide(facts: Facts, *, commit: bool = True, aside: Aside = as_view) 
     """Decide, and wait, without blocking the event loop; ``aside`` where a database has to be asked who is calling."""
     io, snapshot = LoopIo(_watched_store()), rulebook.present() or await rulebook.acurrent()
     try:
-        call = begin(io, snapshot, facts, commit)
+        call = prepare_decision(io, snapshot, facts, commit)
     except SynchronousOnlyOperation:
-        call = await aside(begin, io, snapshot, facts, commit)
-    return await aask(io, call, facts)
+        call = await aside(prepare_decision, io, snapshot, facts, commit)
+    return await aexecute_decision(io, call, facts)
 
 
 def _watched_store() -> Store:

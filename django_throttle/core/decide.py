@@ -364,8 +364,8 @@ async def _give_back(
     receipts = [paid.receipt for paid in charged.paid]
     for refund in joined([refund_for_idents(receipt, wrong) for receipt in receipts if receipt is not None]):
         await refund_charges(io, refund)
-    found = [(rule_named(name), ident) for name, ident in wrong]
-    held = {(rule.id, ident) for rule, ident in found if rule is not None and rule.is_concurrency}
+    rules = [(rule_named(name), ident) for name, ident in wrong]
+    held = {(rule.id, ident) for rule, ident in rules if rule is not None and rule.is_concurrency}
     for lease in charged.leases:
         await release_lease(io, Lease(lease.id, tuple(hold for hold in lease.holds if hold in held)))
 

@@ -1,7 +1,7 @@
-"""How logic of several steps reaches the outside: coroutines with an ``io``, written once for sync and async.
+"""Input and output for logic that is written once, as coroutines, for synchronous and asynchronous code.
 
-A coroutine awaits nothing but its ``io`` and other such coroutines. With an ``io`` that blocks it never suspends, and
-``run`` returns its result; with one of an event loop it is awaited like any other.
+Such a coroutine awaits only the methods of its ``io`` and other coroutines that do the same. A blocking ``io`` never
+suspends the coroutine, and ``run`` returns its result. With the ``io`` of an event loop, the coroutine is awaited.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 class Io(Protocol):
-    """What a step can do besides compute."""
+    """Store commands, pauses and calls of other functions, for coroutines to await."""
 
     def execute(self, command: Command) -> Awaitable[Any]:
         """Have the store execute a command, and return its reply. Raises StoreError."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Wait for so many seconds."""
+        """Wait ``seconds``."""
 
     def call(self, function: Callable[[], T], async_twin: Callable[[], Awaitable[T]]) -> Awaitable[T]:
-        """Return what a function returns, or its asynchronous twin where an event loop runs."""
+        """Call ``function``, or await ``async_twin()`` on an event loop, and return the result."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -34,7 +34,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
     except RuntimeError as error:
-        if isinstance(error.__cause__, StopIteration):  # of a called function: Python made a RuntimeError of it
+        if isinstance(error.__cause__, StopIteration):  # PEP 479 replaces a StopIteration from a called function
             raise error.__cause__ from None
         raise
     work.close()

@@ -126,7 +126,7 @@ class PrepaidBudget:
         return sum([one.left for one in self._purchases if now < one.until])
 
     def answer(self, now: float) -> Answer:
-        """How the budget stands, as far as this process knows: with what it holds."""
+        """Return the state of the budget as this process knows it, with the units that the process holds."""
         return Answer(0, self.known_left + self.held(now), max(0, round((self._resets_at - now) * 1_000_000)))
 
     def refusal(self, cost: int, now: float) -> Answer | None:
@@ -297,7 +297,7 @@ class Buying:
 
     def __init__(self, claim: Claim, wanted: list[Wanted], now: float) -> None:
         self.claim, self.wanted = claim, wanted
-        self.sizes = [one.budget.size(one.cost, now) for one in wanted]
+        self.sizes = [charge.budget.size(charge.cost, now) for charge in wanted]
 
     def command(self, now: float) -> Decide:
         for one in self.wanted:

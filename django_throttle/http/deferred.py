@@ -115,9 +115,9 @@ class Deferral:
         request = django_request(who.subject)
         if self._may_defer(request):
             line_up = partial(self._line_up, who, args, kwargs)
-            found = await io.call(line_up, lambda: sync_to_async(line_up)())  # noqa: PLW0108
-            if found is not None:
-                pages, enqueued, place = found
+            queued = await io.call(line_up, lambda: sync_to_async(line_up)())  # noqa: PLW0108
+            if queued is not None:
+                pages, enqueued, place = queued
                 queue, now = queue_of(self.task), wall_clock()
                 later = Later(
                     queue.name, queue.place(self.task, enqueued), enqueued.id, self.rule, now, now, self.show_result

@@ -62,11 +62,11 @@ def _may_refuse(layer: Any) -> bool:
 
 
 def _cells(layer: Any) -> dict[str, Any]:
-    """Return what the function of a layer has taken along from where it was made."""
+    """Return the variables in the closure of a layer, by name."""
     code, closure = getattr(layer, "__code__", None), getattr(layer, "__closure__", None)
-    return (
-        {name: _content(cell) for name, cell in zip(code.co_freevars, closure, strict=True)} if code and closure else {}
-    )
+    if code is None or closure is None:
+        return {}
+    return {name: _content(cell) for name, cell in zip(code.co_freevars, closure, strict=True)}
 
 
 def _content(cell: Any) -> Any:

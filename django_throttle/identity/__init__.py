@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django_throttle.call_facts import Who
 from django_throttle.core.key import check_ident
 from django_throttle.identity.address import network
-from django_throttle.identity.caller import HttpWho, IdentWho, ScopeWho, written_ident
+from django_throttle.identity.caller import HttpWho, IdentWho, ScopeWho, normalize_ident
 from django_throttle.identity.keys import combined, is_async
 
 __all__ = ["HttpWho", "ScopeWho", "client_address", "combined", "is_async", "network", "who_of"]
@@ -33,7 +33,7 @@ def who_of(caller: Any, what: str = "publisher") -> Who:
     Raises InvalidIdent or TypeError for anything else.
     """
     if isinstance(caller, str):
-        return IdentWho(written_ident(check_ident(caller)))
+        return IdentWho(normalize_ident(check_ident(caller)))
     if isinstance(caller, Mapping) and "type" in caller:
         return ScopeWho(caller)  # type: ignore[arg-type]
     if isinstance(getattr(caller, "_request", caller), HttpRequest):  # Django's, or REST framework's

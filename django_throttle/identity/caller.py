@@ -265,15 +265,15 @@ def _text(text: str) -> str | None:
     kind, colon, value = text.partition(":")
     if not colon or len(kind) > MAX_KIND:
         return shortened(text) or None
-    known = written_ident(text)
-    return known if known != text else f"{kind}:{shortened(value)}"
+    normalized = normalize_ident(text)
+    return normalized if normalized != text else f"{kind}:{shortened(value)}"
 
 
-def written_ident(text: str) -> str:
-    """Return an ident as the key of its kind has it: an address in one notation, IPv6 by its prefix."""
+def normalize_ident(text: str) -> str:
+    """Return the ident with its IP address in one notation, and an IPv6 address cut to ``IPV6_PREFIX``."""
     kind, colon, value = text.partition(":")
-    found = network(value, conf().IPV6_PREFIX) if colon and kind == "ip" else None
-    return text if found is None else f"ip:{found}"
+    address = network(value, conf().IPV6_PREFIX) if colon and kind == "ip" else None
+    return text if address is None else f"ip:{address}"
 
 
 def _is_free(ident: str, caller: Caller) -> bool:

@@ -112,7 +112,7 @@ class KnownCaller:
 class PartialRequest:
     """Attributes of a request that are known. ``lacks_any`` is True once a function has asked for another one."""
 
-    # What tells a request from an ASGI scope by its class takes it for one.
+    # Key functions may tell a request from an ASGI scope by isinstance().
     __class__ = property(lambda self: HttpRequest)
 
     def __init__(self, attributes: dict[str, Any]) -> None:

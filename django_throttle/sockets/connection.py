@@ -193,7 +193,7 @@ _DETAILS: Final = {
 
 
 class Connection:
-    """One socket, as its application, its limits and other threads see it (``connections.open_sockets``).
+    """One socket, as its application, its limits and other threads see it (``local.open_sockets``).
 
     ``settings`` are those of its door. ``send_own`` sends our own frames, in the shape of ``subprotocol``. ``outer`` is
     a connection of another scope around this one and ``inner`` are those within. ``take_dropped`` ends the wait of

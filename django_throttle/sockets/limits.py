@@ -16,7 +16,7 @@ from django_throttle.core.decide import drop_reported, refund_charges
 from django_throttle.core.decision import PASSED, Decision, Outcome, conclude
 from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.identity import ScopeWho
-from django_throttle.limiter import aask, decide_fully, straight
+from django_throttle.limiter import aexecute_decision, decide_fully, fast_path_command
 from django_throttle.observe import reports
 from django_throttle.sockets import counters
 from django_throttle.sockets.frame_throttle import reserve
@@ -145,7 +145,7 @@ class FrameLimits:
             return False
         if matched.is_empty:
             return True
-        if not matched.is_quick or not self._is_prepaid(matched.shared_charges):
+        if not matched.is_quick or not self._try_spend_prepaid(matched.shared_charges):
             return False
         reports.record.passed(matched.all, self._scope, "", self._events, began)
         return True
@@ -262,7 +262,7 @@ class FrameLimits:
         decision = await self._by_shared(frame, matched, cost, size)
         return decision._replace(outcomes=judged + decision.outcomes)
 
-    def _is_prepaid(self, charges: CallCharges) -> bool:
+    def _try_spend_prepaid(self, charges: CallCharges) -> bool:
         """Whether this process held what a frame is charged, which it has now taken; and nobody is told more of it."""
         if self._has_ended or reports.installed_hooks():
             return False
@@ -273,7 +273,7 @@ class FrameLimits:
         charges = matched.shared_charges if as_it_is else CallCharges.of(matched.priced(matched.shared, cost, size))
         if self._has_ended or not any(charges.costs):
             return PASSED
-        if not matched.measures and self._is_prepaid(charges):
+        if not matched.measures and self._try_spend_prepaid(charges):
             return PASSED
         decision = await self._decided(frame, charges)
         if not (self._has_ended or decision.delay):
@@ -296,7 +296,9 @@ class FrameLimits:
             if known[0] is frame:
                 return known[1]
         io = LastingIo(get_store())
-        decision = await aask(io, straight(charges, io.store, whole=True) or decide_fully(io, charges, whole=True))
+        decision = await aexecute_decision(
+            io, fast_path_command(charges, io.store, whole=True) or decide_fully(io, charges, whole=True)
+        )
         if decision.crossed:
             decision = await drop_reported(io, decision)
         if io.cancelled is None:

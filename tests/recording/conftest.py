@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
-from django_throttle.limiter import ask, begin
+from django_throttle.limiter import execute_decision, prepare_decision
 from django_throttle.recording import own_records
 from django_throttle.recording.cells import Minute, total
 from django_throttle.recording.read import hours, minutes
@@ -32,7 +32,7 @@ class By(SameByEveryKey):
 def call(store: AnyStore, rules: Iterable[Rule], ident: str, times: int = 1, **facts: Any) -> int:
     io, snapshot, given = BlockingIo(store), Snapshot(rules), {"scope": "search", "method": "GET", **facts}
     calls = [Facts(events=("request",), who=By(ident), ident=ident, **given) for _ in range(times)]  # type: ignore[misc]
-    return sum(ask(io, begin(io, snapshot, facts, True), facts).allowed for facts in calls)
+    return sum(execute_decision(io, prepare_decision(io, snapshot, facts, True), facts).allowed for facts in calls)
 
 
 def recorded(store: AnyStore, rule: str, *, by_hour: bool = False) -> Minute:

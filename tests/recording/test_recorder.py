@@ -19,7 +19,7 @@ from django_throttle.core.commands import charges_of
 from django_throttle.core.decision import Outcome, Reason
 from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
-from django_throttle.limiter import ask, begin
+from django_throttle.limiter import execute_decision, prepare_decision
 from django_throttle.recording.cells import CODES, minute_of
 from django_throttle.recording.heavy_hitters import KEPT, SLACK, HeavyHitters
 from django_throttle.recording.places import MOST_RECENT
@@ -102,7 +102,7 @@ def test_a_rule_and_its_candidate_are_compared_on_the_same_calls() -> None:
         made = Facts("search", ("request",), By(ident), ident=ident)
         within += is_in_share(ident, share, secret_bytes(conf().KEY_SECRET))
         for _ in range(7):
-            ask(io, begin(io, snapshot, made, True), made)
+            execute_decision(io, prepare_decision(io, snapshot, made, True), made)
     now = timezone.now()
     found = compared(store, "api", now - timedelta(minutes=5), now + timedelta(minutes=5))
     without = 20 - within
