@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpRequest
 from django.urls import path
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,18 +19,13 @@ from rest_framework.views import APIView
 
 from django_throttle import drf, rulebook
 from django_throttle.core import Override
-from django_throttle.http.request_state import decisions_of, state_of
-from django_throttle.observe import Report
+from django_throttle.http.request_state import state_of
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
 
 
 class Two(drf.UserRateThrottle):
-    rate = "2/min"
-
-
-class Anonymous(drf.AnonRateThrottle):
     rate = "2/min"
 
 
@@ -48,10 +43,6 @@ def get(*throttles: type[Any], user: User | None = None, **extra: Any) -> Any:
     if user is not None:
         force_authenticate(request, user)
     return View.as_view(throttle_classes=throttles or [Two])(request)
-
-
-def statuses(times: int, *throttles: type[Any], **extra: Any) -> list[int]:
-    return [get(*throttles, **extra).status_code for _ in range(times)]
 
 
 class TestWhatTheyDoNotHave:
@@ -126,12 +117,6 @@ class TestWhatTheyHaveInstead:
         own = type("Own", (Two,), {"get_cache_key": lambda *given: "whatever a client says"})
         assert "RateLimit" not in get(own)
 
-    def test_nobody_s_bucket_is_everybody_s(self, enforce: Enforce) -> None:
-        """Where DRF counts all whose address is unknown as one."""
-        enforce()
-        assert Anonymous().get_cache_key(Request(HttpRequest()), View()) is None
-        assert statuses(5, REMOTE_ADDR="") == [200] * 5
-
     def test_they_do_not_get_in_the_way_of_rules(self, enforce: Enforce) -> None:
         """Not even of one that has the name under which they count."""
         enforce(**{"drf-user": {"rate": "3/min", "scopes": ["search"]}})
@@ -143,62 +128,31 @@ class TestWhatTheyHaveInstead:
         assert not state_of(request).earlier
 
 
-heard: list[Any] = []
-
-
-def hear(report: Report) -> None:
-    heard.append(report)
-
-
-class TestWhoIsTold:
-    @pytest.fixture(autouse=True)
-    def silence(self) -> Iterator[None]:
-        heard.clear()
-        yield
-        heard.clear()
-
-    def test_hooks(self, enforce: Enforce) -> None:
-        enforce(HOOKS=[f"{__name__}.hear"])
-        statuses(3)
-        assert [report.decision.allowed for report in heard] == [True, True, False]
-        assert {(report.facts.scope, report.facts.method, report.facts.events) for report in heard} == {
-            ("search", "GET", ("request",))
-        }
-
-    def test_the_request_keeps_all_decisions(self, enforce: Enforce) -> None:
-        enforce()
-        request = APIRequestFactory().get("/")
-        View.as_view(throttle_classes=[Two, drf.ScopedRateThrottle, Anonymous], throttle_scope=None)(request)
-        assert [decision.rule for decision in decisions_of(request)] == ["drf-user", "drf-anon"]
+DOUBLE = Override(subject="ip:127.0.0.0/8", effect="multiply", factor=2)
+EXEMPT = Override(subject="user:1", effect="exempt")
 
 
 @BOTH
-class TestOverrides:
-    @pytest.fixture(autouse=True)
-    def relieve(self, enforce: Enforce, clock: FrozenClock) -> Iterator[None]:
-        enforce()
-        yield
-        rulebook.pin(None)
-
-    def put(self, clock: FrozenClock, effect: str, subject: str = "ip:127.0.0.0/8", **options: Any) -> None:
-        override = Override(subject=subject, effect=effect, **options)
-        rulebook.pin(rulebook.Snapshot((), overrides=[override], now=clock))
-
-    @pytest.mark.parametrize("rules", ["*", "drf-*", "drf-user"])
-    def test_multiply(self, clock: FrozenClock, rules: str) -> None:
-        self.put(clock, "multiply", factor=2, rules=(rules,))
-        assert statuses(5) == [200] * 4 + [429]
-
-    def test_of_a_user_whatever_the_throttle_counts_by(self, clock: FrozenClock) -> None:
-        self.put(clock, "exempt", "user:1")
-        own = type("Own", (Two,), {"get_cache_key": lambda *given: "all"})
-        assert statuses(4, own, user=User(pk=1)) == [200] * 4
-        assert statuses(3, own, user=User(pk=2)) == [200, 200, 429]
-
-    def test_a_key_that_reads_like_somebody_is_nobody(self, clock: FrozenClock) -> None:
-        self.put(clock, "exempt", "user:1")
-        own = type("Own", (Two,), {"get_cache_key": lambda *given: "user:1"})
-        assert statuses(3, own) == [200, 200, 429]
+@pytest.mark.parametrize(
+    ("override", "key", "user", "passed"),
+    [
+        (DOUBLE, None, None, 4),
+        (replace(DOUBLE, rules=("drf-*",)), None, None, 4),
+        (EXEMPT, "all", 1, 5),
+        (EXEMPT, "all", 2, 2),
+        (EXEMPT, "user:1", None, 2),  # a key that reads like somebody is nobody
+    ],
+    ids=["every rule", "a pattern", "the user", "another user", "a key"],
+)
+def test_an_override_is_of_the_caller_whatever_the_throttle_counts_by(
+    enforce: Enforce, clock: FrozenClock, override: Override, key: str | None, user: int | None, passed: int
+) -> None:
+    enforce()
+    throttle = type("Own", (Two,), {"get_cache_key": lambda *given: key}) if key else Two
+    rulebook.pin(rulebook.Snapshot((), overrides=[override], now=clock))
+    answers = [get(throttle, user=user and User(pk=user)).status_code for _ in range(5)]
+    rulebook.pin(None)
+    assert answers == [200] * passed + [429] * (5 - passed)
 
 
 @pytest.fixture(params=[drf.AnonRateThrottle, drf.UserRateThrottle, drf.ScopedRateThrottle])

@@ -8,14 +8,13 @@ from typing import Any, ClassVar
 
 import pytest
 from adrf.views import APIView as AsyncAPIView
-from django.contrib.auth.models import User
 from django.test import AsyncClient
 from django.urls import ResolverMatch, path
 from django.utils import translation
 from rest_framework.exceptions import APIException, Throttled
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.test import APIClient, APIRequestFactory
+from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
 from django_throttle import drf
@@ -52,11 +51,6 @@ class ServiceUnavailable(APIException):
     status_code = 503
 
 
-class SustainedUser(drf.UserRateThrottle):
-    scope = "sustained"
-    rate = "4/min"
-
-
 class Waiting(site.AsyncApi):
     began: ClassVar[list[int]] = []
 
@@ -77,9 +71,6 @@ urlpatterns = [
     path("waiting", Waiting.as_view()),
     path("ok/<doing>", site.AsyncApi.as_view()),
     path("decorated", Decorated.as_view()),
-    path("search", SearchView.as_view()),
-    path("user", View.as_view(throttle_classes=[drf.UserRateThrottle])),
-    path("scoped/y", View.as_view(throttle_classes=[drf.ScopedRateThrottle], throttle_scope="y")),
 ]
 
 
@@ -92,74 +83,31 @@ def urls(settings: Any) -> None:
 ONE_AT_ONCE: dict[str, Any] = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 
 
-@pytest.fixture
-def client() -> APIClient:
-    return APIClient()
-
-
-def statuses(client: APIClient, address: str, times: int) -> list[int]:
-    return [client.get(address).status_code for _ in range(times)]
-
-
-class TestRuleThrottle:
-    def test_a_view_called_without_a_url_has_its_class_name_as_scope(self, enforce: Enforce) -> None:
-        enforce(api={"rate": "1/min", "scopes": ["View"]})
-        requests = [APIRequestFactory().get("/") for _ in range(2)]
-        assert [View.as_view()(request).status_code for request in requests] == [200, 429]
-
-    @pytest.mark.parametrize(
-        "match",
-        [ResolverMatch(View.as_view(), (), {}), SimpleNamespace(namespace="v1")],
-        ids=["without-a-route", "of-another-kind"],
-    )
-    def test_a_match_made_by_hand_without_a_route_is_like_none(self, enforce: Enforce, match: Any) -> None:
-        enforce(api={"rate": "1/min", "scopes": ["View"]})
-        requests = [APIRequestFactory().get("/") for _ in range(2)]
-        for request in requests:
-            request.resolver_match = match
-        assert [View.as_view()(request).status_code for request in requests] == [200, 429]
+@pytest.mark.parametrize(
+    "match",
+    [None, ResolverMatch(View.as_view(), (), {}), SimpleNamespace(namespace="v1")],
+    ids=["none", "without-a-route", "of-another-kind"],
+)
+def test_a_view_called_without_a_route_has_its_class_name_as_scope(enforce: Enforce, match: Any) -> None:
+    enforce(api={"rate": "1/min", "scopes": ["View"]})
+    requests = [APIRequestFactory().get("/") for _ in range(2)]
+    for request in requests:
+        request.resolver_match = match
+    assert [View.as_view()(request).status_code for request in requests] == [200, 429]
 
 
 class TestDropIns:
-    @pytest.fixture(autouse=True)
-    def rates(self, settings: Any) -> None:
-        settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"user": "2/m", "y": "1/min"}}
-
-    def test_an_address_is_never_taken_for_a_user(self, enforce: Enforce, client: APIClient, settings: Any) -> None:
-        enforce()
-        settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": 1}
-        assert [client.get("/user", headers={"X-Forwarded-For": "5"}).status_code for _ in range(3)] == [200, 200, 429]
-        client.force_authenticate(User(pk=5))
-        assert client.get("/user").status_code == 200
-
-    def test_rates_are_read_late(self, enforce: Enforce, client: APIClient, settings: Any) -> None:
-        enforce()
-        assert statuses(client, "/scoped/y", 2) == [200, 429]
-        settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"y": "2/min"}}
-        assert statuses(client, "/scoped/y", 2) == [200, 429]  # what was counted still counts
-
     @pytest.mark.parametrize(
         ("rate", "parsed"),
-        [
-            ("100/m", (100, 60)),
-            ("3/sec", (3, 1)),
-            ("1/second", (1, 1)),
-            ("7/h", (7, 3600)),
-            ("9/day", (9, 86400)),
-            ("5/10m", (5, 600)),
-            (None, (None, None)),
-        ],
+        [("100/m", (100, 60)), ("1/second", (1, 1)), ("9/day", (9, 86400)), ("5/10m", (5, 600)), (None, (None, None))],
     )
     def test_parse_rate_reads_drfs_rates_and_ours(self, rate: str | None, parsed: object) -> None:
-        assert SustainedUser().parse_rate(rate) == parsed
+        assert type("Own", (drf.UserRateThrottle,), {"rate": "4/min"})().parse_rate(rate) == parsed
 
-    @pytest.mark.parametrize(
-        "rate",
-        ["10/fortnight", "1/2-sec", "10/Hour", "10/month", "10/months", "10/mo", "10", "m/10", "", "1.5/m", "10/m/m"],
-    )
+    @pytest.mark.parametrize("rate", ["10/fortnight", "1/2-sec", "10/Hour", "10/mo", "10", "", "1.5/m", "10/m/m"])
     def test_parse_rate_refuses_what_drf_misreads(self, rate: str) -> None:
         with pytest.raises(InvalidRate):
-            SustainedUser().parse_rate(rate)
+            type("Own", (drf.UserRateThrottle,), {"rate": "4/min"})().parse_rate(rate)
 
     @BOTH
     def test_a_rate_too_large_for_a_log(self, enforce: Enforce) -> None:

@@ -116,20 +116,12 @@ class TestOneRate:
         throttle = type("Throttle", (Computed,), kind.own)
         assert told(view_of(throttle), len(expected)) == expected
 
-    @pytest.mark.parametrize("way", ["dict", "class", "DRF's class", "subscript"])
-    def test_rates_that_a_test_changes(self, kind: Kind, way: str) -> None:
-        throttle = kind("UserRateThrottle")
-        rates = {"user": "2/min"}
-        if way == "subscript":
-            throttle.THROTTLE_RATES["user"]  # a KeyError would say that it is no mapping of the rates
-        changes = {
-            "dict": lambda: mock.patch.dict(throttle.THROTTLE_RATES, rates),
-            "subscript": lambda: mock.patch.dict(throttle.THROTTLE_RATES, rates, clear=True),
-            "class": lambda: mock.patch.object(throttle, "THROTTLE_RATES", rates),
-            "DRF's class": lambda: mock.patch("rest_framework.throttling.SimpleRateThrottle.THROTTLE_RATES", rates),
-        }
-        with changes[way]():
+    def test_rates_that_a_test_changes(self, kind: Kind) -> None:
+        throttle, rates = kind("UserRateThrottle"), {"user": "2/min"}
+        with mock.patch.dict(throttle.THROTTLE_RATES, rates, clear=True):
             assert told(view_of(throttle), 3) == ["ok", "ok", "60"]
+        with mock.patch("rest_framework.throttling.SimpleRateThrottle.THROTTLE_RATES", {"user": "3/min"}):
+            assert told(view_of(throttle), 2) == ["ok", "60"]
 
     @pytest.mark.parametrize(
         ("own", "expected"),
@@ -147,26 +139,23 @@ class TestOneRate:
         assert told(view_of(kind("UserRateThrottle", **own)), len(expected)) == expected
 
 
-class TestWho:
-    def test_each_user_for_itself_from_wherever(self, kind: Kind) -> None:
-        view = view_of(kind("UserRateThrottle", rate="3/min"))
-        assert [told(view, 1, by(1, f"192.0.2.{number}")) for number in range(4)] == [["ok"], ["ok"], ["ok"], ["60"]]
-        assert told(view, 3, by(2)) == ["ok"] * 3
+def test_each_user_for_itself_from_wherever(kind: Kind) -> None:
+    view = view_of(kind("UserRateThrottle", rate="3/min"))
+    assert [told(view, 1, by(1, f"192.0.2.{number}")) for number in range(4)] == [["ok"], ["ok"], ["ok"], ["60"]]
+    assert told(view, 3, by(2)) == ["ok"] * 3
 
-    def test_the_anonymous_one_leaves_users_alone(self, kind: Kind) -> None:
-        view = view_of(kind("AnonRateThrottle", rate="1/min"))
-        assert told(view, 2) == ["ok", "60"]
-        assert told(view, 5, by(1)) == ["ok"] * 5
-        throttle = kind("AnonRateThrottle", rate="1/min")()
-        request = Request(by())
-        request.user = User(pk=1)
-        assert throttle.get_cache_key(request, view=None) is None
 
-    def test_classes_of_one_scope_share_what_they_count(self, kind: Kind) -> None:
-        wide, narrow = (view_of(kind("UserRateThrottle", rate=rate)) for rate in ("5/min", "2/min"))
-        assert told(wide, 2) == ["ok", "ok"]
-        assert told(narrow, 1) == ["60"]
-        assert told(view_of(kind("UserRateThrottle", rate="2/min", scope="other")), 2) == ["ok", "ok"]
+def test_the_anonymous_one_leaves_users_alone(kind: Kind) -> None:
+    view = view_of(kind("AnonRateThrottle", rate="1/min"))
+    assert told(view, 2) == ["ok", "60"]
+    assert told(view, 5, by(1)) == ["ok"] * 5
+
+
+def test_classes_of_one_scope_share_what_they_count(kind: Kind) -> None:
+    wide, narrow = (view_of(kind("UserRateThrottle", rate=rate)) for rate in ("5/min", "2/min"))
+    assert told(wide, 2) == ["ok", "ok"]
+    assert told(narrow, 1) == ["60"]
+    assert told(view_of(kind("UserRateThrottle", rate="2/min", scope="other")), 2) == ["ok", "ok"]
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -183,42 +172,31 @@ def test_beside_a_throttle_of_the_sites_own_that_knows_no_time(kind: Kind, first
     assert told(view, 4) == ["ok", "never", "60", "60"]
 
 
-class TestScopes:
-    RATES: ClassVar[Any] = {"x": "3/min", "y": "1/min"}
-
-    def test_a_view_without_a_scope_is_free(self, kind: Kind) -> None:
-        assert told(view_of(kind("ScopedRateThrottle", THROTTLE_RATES=self.RATES)), 10) == ["ok"] * 10
-
-    def test_by_another_attribute_of_the_view(self, kind: Kind) -> None:
-        scoped = kind("ScopedRateThrottle", THROTTLE_RATES=self.RATES, scope_attr="upload_scope")
-        assert told(view_of(scoped, throttle_scope="x", upload_scope="y"), 2) == ["ok", "60"]
-
-    def test_an_unknown_scope_is_said(self, kind: Kind) -> None:
-        view = view_of(kind("ScopedRateThrottle", THROTTLE_RATES=self.RATES), throttle_scope="z")
-        with pytest.raises(ImproperlyConfigured, match="No default throttle rate set for 'z' scope"):
-            view(by())
+def test_a_view_names_its_scope(kind: Kind) -> None:
+    rates = {"x": "3/min", "y": "1/min"}
+    assert told(view_of(kind("ScopedRateThrottle", THROTTLE_RATES=rates)), 4) == ["ok"] * 4, "without one it is free"
+    scoped = kind("ScopedRateThrottle", THROTTLE_RATES=rates, scope_attr="upload_scope")
+    assert told(view_of(scoped, throttle_scope="x", upload_scope="y"), 2) == ["ok", "60"]
+    with pytest.raises(ImproperlyConfigured, match="No default throttle rate set for 'z' scope"):
+        view_of(kind("ScopedRateThrottle", THROTTLE_RATES=rates), throttle_scope="z")(by())
 
 
-class TestProxies:
-    """X-Forwarded-For behind so many proxies: its last entries are theirs, whatever a client has written before."""
-
-    @pytest.mark.parametrize(
-        ("proxies", "forwarded", "expected"),
-        [
-            (0, ["192.0.2.10, 192.0.2.11, 192.0.2.12", "192.0.2.55", None], ["ok", "86400", "86400"]),
-            (1, ["192.0.2.10, 192.0.2.12", "192.0.2.13, 192.0.2.12", "192.0.2.10, 192.0.2.17"], ["ok", "86400", "ok"]),
-            (2, ["192.0.2.10, 192.0.2.11, 192.0.2.12", "192.0.2.13, 192.0.2.11, 192.0.2.12"], ["ok", "86400"]),
-            (2, ["192.0.2.10, 192.0.2.11, 192.0.2.12", "192.0.2.10, 192.0.2.17, 192.0.2.12"], ["ok", "ok"]),
-            (1, ["192.0.2.10", "192.0.2.10", None, None], ["ok", "86400", "ok", "86400"]),
-            (2, ["192.0.2.10", "192.0.2.10", None, None], ["ok", "86400", "ok", "86400"]),
-        ],
-    )
-    def test_each_machine_has_a_budget(
-        self, kind: Kind, settings: Any, proxies: int, forwarded: list[str | None], expected: list[str]
-    ) -> None:
-        settings.REST_FRAMEWORK = {"NUM_PROXIES": proxies}
-        view = view_of(kind("ScopedRateThrottle", THROTTLE_RATES={"x": "1/day"}), throttle_scope="x")
-        assert [told(view, 1, by(address="192.0.2.99", forwarded=said))[0] for said in forwarded] == expected
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "expected"),
+    [
+        (0, ["192.0.2.10, 192.0.2.11, 192.0.2.12", "192.0.2.55", None], ["ok", "86400", "86400"]),
+        (1, ["192.0.2.10, 192.0.2.12", "192.0.2.13, 192.0.2.12", "192.0.2.10, 192.0.2.17"], ["ok", "86400", "ok"]),
+        (2, ["192.0.2.10, 192.0.2.11, 192.0.2.12", "192.0.2.13, 192.0.2.11, 192.0.2.12"], ["ok", "86400"]),
+        (2, ["192.0.2.10, 192.0.2.11, 192.0.2.12", "192.0.2.10, 192.0.2.17, 192.0.2.12"], ["ok", "ok"]),
+        (2, ["192.0.2.10", "192.0.2.10", None, None], ["ok", "86400", "ok", "86400"]),
+    ],
+)
+def test_behind_proxies_each_machine_has_a_budget_whatever_a_client_writes(
+    kind: Kind, settings: Any, proxies: int, forwarded: list[str | None], expected: list[str]
+) -> None:
+    settings.REST_FRAMEWORK = {"NUM_PROXIES": proxies}
+    view = view_of(kind("ScopedRateThrottle", THROTTLE_RATES={"x": "1/day"}), throttle_scope="x")
+    assert [told(view, 1, by(address="192.0.2.99", forwarded=said))[0] for said in forwarded] == expected
 
 
 class TestClasses:
@@ -227,23 +205,15 @@ class TestClasses:
     def base(self, kind: Kind) -> str:
         return "SimpleRateThrottle" if kind.module is throttling else "StoreRateThrottle"
 
-    def test_the_base_decides_nothing(self, kind: Kind) -> None:
-        base = throttling.BaseThrottle if kind.module is throttling else drf.DecidedThrottle
-        with pytest.raises(NotImplementedError):
-            base().allow_request({}, {})  # type: ignore[arg-type]
-        assert base().wait() is None
-
-    def test_it_needs_a_scope_or_a_rate(self, kind: Kind) -> None:
+    def test_it_needs_a_scope_or_a_rate_and_a_key(self, kind: Kind) -> None:
         with pytest.raises(ImproperlyConfigured, match=r"either `.scope` or `.rate`"):
             kind(self.base(kind))()
         with pytest.raises(ImproperlyConfigured, match="No default throttle rate set for 'no such' scope"):
             kind(self.base(kind), scope="no such")()
-
-    def test_it_needs_a_key(self, kind: Kind) -> None:
         with pytest.raises(NotImplementedError):
             kind(self.base(kind), rate="1/min")().get_cache_key({}, {})
 
-    @pytest.mark.parametrize("key", ["a", "user:1", 7, "", "x" * 200, "{x} %s\n"])
+    @pytest.mark.parametrize("key", ["user:1", 7, "", "x" * 200, "{x} %s\n"])
     def test_a_key_of_its_own(self, kind: Kind, key: Any) -> None:
         """By whatever the site says; a user of that name has a budget of its own all the same."""
         throttle = kind(self.base(kind), scope="x", rate="1/min", get_cache_key=lambda *given: key)
@@ -277,13 +247,13 @@ def histories(kind: Kind, clock: FrozenClock, times: Sequence[float], *rates: st
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @BOTH
 def test_whatever_the_history(enforce: Enforce, seed: int, clock: FrozenClock) -> None:
     """Calls at odd moments, under one, two or three rates: call for call the same answer."""
     chance = random.Random(seed)
-    rates = chance.sample(["3/sec", "7/sec", "20/min", "5/min", "60/hour"], 1 + seed % 3)
-    gaps = [chance.choice([0, 0.015625, 0.25, 0.5, 1, 4, 12.5]) for _ in range(200)]
+    rates = chance.sample(["3/sec", "7/sec", "20/min", "5/min", "60/hour"], 1 + seed)
+    gaps = [chance.choice([0, 0.015625, 0.25, 0.5, 1, 4, 12.5]) for _ in range(60)]
     times = list(itertools.accumulate(gaps))
     wanted = histories(theirs(clock), clock, times, *rates)
     enforce()
