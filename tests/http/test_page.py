@@ -17,7 +17,7 @@ from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
 from django.contrib.auth.views import PasswordResetView
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client
+from django.test import Client
 from django.urls import path
 from rest_framework.authtoken.serializers import AuthTokenSerializer
 from rest_framework.request import Request
@@ -31,7 +31,6 @@ from tests.doors import Enforce
 from tests.entry_points import site
 from tests.pages import block
 
-NINJA = block("doors", "NinjaAPI()")
 SLOTS = block("doors", '"reports": {')
 LOGINS = block("doors", '"logins": {')
 BACKEND = block("doors", "class LimitedBackend")
@@ -97,27 +96,6 @@ def socket() -> WebsocketCommunicator:
     communicator = WebsocketCommunicator(Chat.as_asgi(), "/")
     communicator.scope |= {"client": (ADDRESS, 1)}
     return communicator
-
-
-class TestNinja:
-    @pytest.fixture
-    def api(self, settings: Any) -> Any:
-        """The operations of the page, served at the root."""
-        found = run(NINJA)["api"]
-        served = ModuleType("tests.http.ninja_shown")
-        served.urlpatterns = [path("", found.urls)]  # type: ignore[attr-defined]
-        sys.modules[served.__name__] = served
-        settings.ROOT_URLCONF = served.__name__
-        return found
-
-    async def test_an_asynchronous_operation(self, enforce: Enforce, api: Any) -> None:
-        enforce(search={"rate": "2/min", "key": "everyone"})
-        client = AsyncClient()
-        answers = [await client.get("/search?q=x") for _ in range(3)]
-        assert [answer.status_code for answer in answers] == [200, 200, 429]
-        assert answers[0].json() == {"found": "x"}
-        assert int(answers[2]["Retry-After"]) >= 1
-        assert answers[2]["Content-Type"] == "application/problem+json"
 
 
 @pytest.mark.django_db

@@ -12,15 +12,11 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from django.urls import include, path, re_path, set_urlconf
 from django.views import View
-from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.routers import SimpleRouter
 from rest_framework.urlpatterns import format_suffix_patterns
 from rest_framework.views import APIView
-from rest_framework.viewsets import ViewSet
 
-from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.http.request_state import NO_ROUTE, place_of
 from tests.doors import BOTH, Enforce
@@ -45,42 +41,12 @@ class Api(APIView):
         return Response("shop")
 
 
-class Said(View):
-    throttle_scope = "said"
-
-    def get(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-
-class SaidApi(Api):
-    throttle_scope = "said"
-
-
 class Computed(View):
     @property
     def throttle_scope(self) -> str:
         return "known only to an instance"
 
 
-class Shelf(ViewSet):
-    authentication_classes: ClassVar[Any] = []
-    throttle_scope = "shelf"
-
-    def list(self, request: Request) -> Response:
-        return Response()
-
-    @action(detail=False, throttle_scope="top")
-    def top(self, request: Request) -> Response:
-        return Response()
-
-
-def labelled(request: HttpRequest) -> HttpResponse:
-    return HttpResponse()
-
-
-labelled.throttle_scope = "label"  # type: ignore[attr-defined]
-router = SimpleRouter()
-router.register("shelf", Shelf, basename="shelf")
 # As forgiving as a route can be.
 LOOSE = r"(?i)^/*{}/+(?P<name>[^/]+?)(?:\.(?P<format>json|xml))?(?:;[^/]*)?/*$"
 
@@ -89,14 +55,8 @@ urlpatterns = [
     re_path(LOOSE.format("shop"), shop, name="shop"),
     re_path(LOOSE.format("desk"), Api.as_view(), name="desk"),
     path("strict/", shop, name="strict"),
-    path("said", Said.as_view(), name="another"),
-    path("said/api", SaidApi.as_view(), name="another-api"),
-    path("said/here", Said.as_view(throttle_scope="here")),
-    path("said/wrapped", throttle("no such rule")(Said.as_view())),
     path("computed", Computed.as_view(), name="computed"),
-    path("labelled", labelled, name="labelled"),
     path("in/", include(([path("x", shop, name="x"), path("y", shop)], "space"))),
-    *router.urls,
     *format_suffix_patterns([path("suffix", Api.as_view(), name="suffix")], allowed=["json"]),
 ]
 
@@ -109,16 +69,7 @@ shop/.  shop/1;x=1  shop/1;x=1;y=2  shop/1.json;x  shop/1%00  shop/1%0a  shop/ü
 shop/1?format=json  shop/1#part  shop/1\u200b  shop/e\u0301  shop/é  shop/١
 """,
 )
-NOWHERE = [
-    "shop",
-    "shop/",
-    "shop/a%2Fb".replace("%2F", "/"),
-    "./shop/1",
-    "shop/../shop/1",
-    "shop\\1",
-    "ѕhop/1",
-    "strict",
-]
+NOWHERE = ["shop", "shop/", "shop/a/b", "./shop/1", "shop/../shop/1", "shop\\1", "ѕhop/1", "strict"]
 
 
 @pytest.fixture(autouse=True)
@@ -199,35 +150,23 @@ def test_a_host_is_no_part_of_it(enforce: Enforce, client: Ask) -> None:
     assert [client("/shop/1", headers={"host": host}).status_code for host in hosts] == [200] * 3 + [429] * 2
 
 
-class TestScopes:
-    @pytest.mark.parametrize(
-        ("where", "scope"),
-        [
-            ("/shop/1", "shop"),
-            ("/in/x", "space:x"),
-            ("/in/y", "in/y"),
-            ("/said", "said"),
-            ("/said/api", "said"),
-            ("/said/here", "here"),
-            ("/said/wrapped", "said"),
-            ("/computed", "computed"),
-            ("/labelled", "label"),
-            ("/shelf/", "shelf"),
-            ("/shelf/top/", "top"),
-            ("/suffix.json", "suffix"),
-            ("/none", NO_ROUTE),
-        ],
-    )
-    def test_a_view_says_it_else_its_route_does(self, where: str, scope: str) -> None:
-        assert place_of(RequestFactory().get(where)).scope == scope
+@pytest.mark.parametrize(
+    ("where", "scope"),
+    [
+        *(("/shop/1", "shop"), ("/in/x", "space:x"), ("/in/y", "in/y"), ("/computed", "computed")),
+        *(("/suffix.json", "suffix"), ("/none", NO_ROUTE)),
+    ],
+)
+def test_the_scope_is_the_name_of_the_route_else_the_route(where: str, scope: str) -> None:
+    assert place_of(RequestFactory().get(where)).scope == scope
 
-    def test_a_urlconf_that_only_links_are_made_by(self, settings: Any) -> None:
-        settings.ROOT_URLCONF = __name__
-        set_urlconf("tests.entry_points.site")  # Django's handler goes by that of the request, or the setting
-        try:
-            assert place_of(RequestFactory().get("/middleware/ok")) == (NO_ROUTE, None)
-        finally:
-            set_urlconf(None)
+
+def test_a_urlconf_that_only_links_are_made_by(settings: Any) -> None:
+    set_urlconf("tests.entry_points.site")  # Django's handler goes by that of the request, or the setting
+    try:
+        assert place_of(RequestFactory().get("/middleware/ok")) == (NO_ROUTE, None)
+    finally:
+        set_urlconf(None)
 
 
 def statuses(wanted: list[int], method: str = "GET") -> list[int]:
@@ -235,7 +174,7 @@ def statuses(wanted: list[int], method: str = "GET") -> list[int]:
 
 
 @BOTH
-@pytest.mark.parametrize("method", ["QUERY", "query", "PROPFIND", "MKCOL", "VERSION-CONTROL"])
+@pytest.mark.parametrize("method", ["query", "VERSION-CONTROL"])
 def test_a_rule_names_any_method(enforce: Enforce, method: str) -> None:
     enforce(api={"rate": "1/min", "key": "ip", "methods": [method]})
     assert statuses([200] * 3, method.upper()) == [200, 429, 429]
