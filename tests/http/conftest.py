@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.core.signals import request_finished, request_started
+from django.core.signals import request_finished
 from django.db import close_old_connections
 from django.http.response import HttpResponseBase
 from django.test import AsyncClient, Client
@@ -23,14 +23,6 @@ def at_the_site(settings: Any) -> None:
     settings.ROOT_URLCONF = "tests.entry_points.site"
     settings.MIDDLEWARE = []
     site.seen.clear()
-
-
-@pytest.fixture
-def no_databases() -> Iterator[None]:
-    """Django looks after its connections as a request begins, and these tests have no database."""
-    request_started.disconnect(close_old_connections)
-    yield
-    request_started.connect(close_old_connections)
 
 
 def close(response: HttpResponseBase) -> None:

@@ -44,15 +44,6 @@ def begin(name: str) -> None:
         redis.set(f"begun:{name}", 1, ex=60)
 
 
-def blocked(request: HttpRequest, name: str) -> HttpResponse:
-    """Goes on when the test says so."""
-    begin(name)
-    with Redis.from_url(os.environ["REDIS_URL"]) as redis:
-        while not redis.exists(f"goes-on:{name}"):
-            time.sleep(0.01)
-    return HttpResponse("done")
-
-
 async def wait(request: HttpRequest, name: str) -> HttpResponse:
     await asyncio.sleep(LONG)
     return HttpResponse("done")
@@ -161,8 +152,8 @@ def routes() -> list[Any]:
         def post(self, request: Request, name: str) -> Any:
             return self.does(request, name)
 
-    found: list[Any] = [path("free/quick/<name>", quick, name="free")]  # of no rule whose scope is another name
-    views = {"quick": quick, "login": login, "blocked": blocked, "wait": wait, "stream": stream}
+    found: list[Any] = []
+    views = {"quick": quick, "login": login, "wait": wait, "stream": stream}
     views |= {"size": size, "broken": broken}
     for doing, view in views.items():
         found.append(path(f"middleware/{doing}/<name>", view, name="middleware"))

@@ -39,7 +39,6 @@ SERVERS: Final[dict[str, Command]] = {
     "gunicorn": _gunicorn("--threads", "8"),
     "gunicorn-sync": _gunicorn(),
     "gunicorn-gevent": _gunicorn("-k", "gevent"),
-    "gunicorn-4": _gunicorn("-w", "4"),
     "uvicorn-4": _uvicorn("--workers", "4"),
     "hypercorn-wsgi": lambda port: ["hypercorn", "-b", f"127.0.0.1:{port}", f"wsgi:{SITE}:wsgi"],
     "wsgiref": lambda port: [SITE, f"{port}"],
@@ -96,10 +95,6 @@ class Visit:
         """All of them in one packet, as a client that pipelines does."""
         last = len(wheres) - 1
         self.socket.sendall("".join(_request(where, at == last) for at, where in enumerate(wheres)).encode())
-
-    def head(self) -> bytes:
-        """The first of what comes back."""
-        return self.socket.recv(200)
 
     def statuses(self) -> list[int]:
         """Of all answers, once the server has closed the connection."""

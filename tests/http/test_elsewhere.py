@@ -54,32 +54,20 @@ def test_the_rules_of_where_it_goes_apply(enforce: Enforce, settings: Any, clien
     assert answers[2]["Retry-After"] == "60"
 
 
-class TestSignedCookies:
-    def test_a_session_that_is_saved_stays_one(self) -> None:
-        first = self.visit(self.cookie({"cart": 1}))
-        second = self.visit(first[1])
-        assert first[0] == second[0] != self.visit(self.cookie({"cart": 2}))[0]
+def visit(cookie: str | None, **content: Any) -> tuple[str | None, str]:
+    """Return who it is, and the cookie that a view makes when it changes the session of signed cookies."""
+    request = RequestFactory().get("/")
+    session = request.session = SessionStore(cookie)
+    ident = HttpWho(request).ident("session")
+    session.update({"seen": session.get("seen", 0) + 1, **content})
+    session.save()
+    return ident, str(session.session_key)
 
-    def test_what_is_empty_or_forged_is_none(self) -> None:
-        assert self.visit("made:up")[0] is None
-        assert self.visit(None)[0] is None
 
-    @staticmethod
-    def cookie(content: dict[str, Any]) -> str:
-        session = SessionStore()
-        session.update(content)
-        session.save()
-        return str(session.session_key)
-
-    @staticmethod
-    def visit(cookie: str | None) -> tuple[str | None, str]:
-        """Who it is, and the cookie that it gets, as a view that changes something in its session makes one."""
-        request = RequestFactory().get("/")
-        session = request.session = SessionStore(cookie)
-        ident = HttpWho(request).ident("session")
-        session["seen"] = session.get("seen", 0) + 1
-        session.save()
-        return ident, str(session.session_key)
+def test_a_session_that_is_saved_stays_the_same_and_an_empty_or_forged_session_is_nobody() -> None:
+    first = visit(visit(None, cart=1)[1])
+    assert first[0] == visit(first[1])[0] != visit(visit(None, cart=2)[1])[0]
+    assert visit("made:up")[0] is visit(None)[0] is None
 
 
 class TestAddress:
@@ -97,11 +85,9 @@ class TestAddress:
         assert client_address(APIView().initialize_request(request)) == found
         assert HttpWho(request).ident("ip") == ScopeWho(scope).ident("ip") == f"ip:{found}"
 
-    def test_none_where_nobody_knows_it(self) -> None:
+    def test_none_where_nobody_knows_it_and_whole_of_ipv6(self) -> None:
         assert client_address({"type": "http", "client": None, "headers": []}) is None
         assert client_address(RequestFactory().get("/", REMOTE_ADDR="")) is None
-
-    def test_ipv6_is_whole(self) -> None:
         assert client_address(RequestFactory().get("/", REMOTE_ADDR="2001:db8:0::1%eth0")) == "2001:db8::1"
 
 

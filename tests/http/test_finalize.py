@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 import pytest
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from django_throttle import limiter
@@ -22,7 +22,6 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo
 from tests.doors import Enforce
-from tests.entry_points import site
 
 SLOTS: dict[str, Any] = {"limit": 2, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 RATE: dict[str, Any] = {"rate": "5/min", "algorithm": "fixed_window", "key": "everyone"}
@@ -38,10 +37,6 @@ def visit(**facts: Any) -> HttpRequest:
     return request
 
 
-def left(**options: Any) -> int | None:
-    return Limiter([Rule("api", **{**RATE, **options})], get_store()).peek("everyone").remaining
-
-
 def finish(request: HttpRequest, response: Any) -> Any:
     """As a door does when its view has answered."""
     if owed := finalize.finish(request, response, state_of(request)):
@@ -49,27 +44,19 @@ def finish(request: HttpRequest, response: Any) -> Any:
     return response
 
 
-class TestFinish:
-    def test_a_request_is_collected_at_once(self, enforce: Enforce) -> None:
-        enforce(api=RATE, slots=SLOTS)
-        request = visit()
-        gone, response = weakref.ref(request), finish(request, HttpResponse())
-        del request, response
-        assert gone() is None, "else it is garbage until the collector finds it, with all that it refers to"
+def test_a_request_is_collected_at_once(enforce: Enforce) -> None:
+    enforce(api=RATE, slots=SLOTS)
+    request = visit()
+    gone, response = weakref.ref(request), finish(request, HttpResponse())
+    del request, response
+    assert gone() is None, "else it is garbage until the collector finds it, with all that it refers to"
 
-    def test_what_streams_gives_its_slot_back_at_its_end_and_not_only_when_closed(self, enforce: Enforce) -> None:
-        enforce(slots=SLOTS)
-        request = visit()
-        response = finish(request, StreamingHttpResponse(site.parts()))
-        content = iter(response)
-        assert (next(content), len(get_store().leases)) == (site.PARTS[0], 1)
-        assert b"".join(content) == b"".join(site.PARTS[1:])
-        assert len(get_store().leases) == 0
 
-    def test_a_client_that_has_gone_is_charged(self, enforce: Enforce) -> None:
-        enforce(api={**RATE, "count_on": [401]}, slots=SLOTS)
-        finish_failed(visit(), status_of_error(asyncio.CancelledError()))
-        assert (left(), len(get_store().leases)) == (4, 0)
+def test_a_client_that_has_gone_is_charged(enforce: Enforce) -> None:
+    enforce(api={**RATE, "count_on": [401]}, slots=SLOTS)
+    finish_failed(visit(), status_of_error(asyncio.CancelledError()))
+    remaining = Limiter([Rule("api", **RATE)], get_store()).peek("everyone").remaining
+    assert (remaining, len(get_store().leases)) == (4, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
-"""At most so many in flight, and whatever becomes of a request, its slot comes back."""
+"""Whatever becomes of a request, its slot comes back."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from typing import Any
 
@@ -22,42 +20,13 @@ from django_throttle.stores import RedisStore, get_store
 from tests.doors import BOTH, REDIS, Enforce
 from tests.entry_points import site
 from tests.http.conftest import Ask, close
-from tests.servers import wait_until
 
-CAP = 3
-SLOTS: dict[str, Any] = {"limit": CAP, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
-ONE = {**SLOTS, "limit": 1}
+ONE: dict[str, Any] = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 
 
 def free() -> int | None:
     """Slots, as every process sees them."""
     return Limiter([Rule("api", **ONE)], get_store()).peek("everyone").remaining
-
-
-@REDIS
-@pytest.mark.parametrize("inner", ["middleware", "drf"])
-def test_exactly_so_many_are_in_flight(
-    enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch, inner: str
-) -> None:
-    settings.MIDDLEWARE = site.MIDDLEWARE if inner == "middleware" else []
-    enforce(api=SLOTS)
-    opened, inside = threading.Event(), threading.Semaphore(0)
-
-    def hold(request: HttpRequest) -> HttpResponse:
-        inside.release()
-        opened.wait(20)
-        return HttpResponse()
-
-    monkeypatch.setitem(site.DOINGS, "hold", hold)
-    with ThreadPoolExecutor(20) as pool:
-        asked = [pool.submit(Client().get, f"/{inner}/hold") for _ in range(20)]
-        for _ in range(CAP):
-            assert inside.acquire(timeout=20)
-        wait_until(lambda: sum(each.done() for each in asked) == 20 - CAP, timeout=20)
-        opened.set()
-        statuses = sorted(each.result().status_code for each in asked)
-    assert statuses == [200] * CAP + [429] * (20 - CAP)
-    assert len(get_store().leases) == 0
 
 
 @REDIS

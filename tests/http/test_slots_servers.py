@@ -18,20 +18,8 @@ from tests.http.servers import ASGI, Server, Visit
 from tests.servers import RedisServer, wait_until
 
 CAP = 3
-NAMED: dict[str, Any] = {
-    "limit": CAP,
-    "algorithm": "concurrency",
-    "events": ["inflight"],
-    "key": "tests.http.served.who",
-}
-QUEUE: dict[str, Any] = {
-    "rate": "1/h",
-    "burst": 2,
-    "algorithm": "leaky_bucket",
-    "action": "delay",
-    "key": "tests.http.served.who",
-    "scopes": ["middleware"],
-}
+NAMED: dict[str, Any] = {"limit": CAP, "algorithm": "concurrency", "events": ["inflight"]}
+NAMED["key"] = "tests.http.served.who"
 RULES = {"slots": {**NAMED, "scopes": ["middleware", "drf"]}}
 INNER = ["decorator", "drf"]
 FAILURES = ["sync&at=0", "sync&at=2", "async&at=0", "async&at=2", "file&at=0", "file&at=2", "header"]
@@ -136,16 +124,12 @@ def test_a_server_that_is_stopped(server: Server, caller: Caller) -> None:
     server.kill()
 
 
-@pytest.fixture(scope="module")
-def asgi(redis_server: RedisServer, servers: None) -> Iterator[Server]:
-    with Server("uvicorn-h11", redis_server, RULES | {"queue": QUEUE}) as running:
-        yield running
-
-
-def test_those_of_a_killed_server_are_swept_by_another(redis_server: RedisServer, asgi: Server, caller: Caller) -> None:
-    with Visit(asgi, f"/decorator/quick/{caller.name}") as served:  # from its first decision on it watches others
-        assert served.statuses() == [200]
-    with Server("uvicorn-h11", redis_server, RULES) as dying:
+def test_those_of_a_killed_server_are_swept_by_another(
+    redis_server: RedisServer, servers: None, caller: Caller
+) -> None:
+    with Server("uvicorn-h11", redis_server, RULES) as asgi, Server("uvicorn-h11", redis_server, RULES) as dying:
+        with Visit(asgi, f"/decorator/quick/{caller.name}") as served:  # from its first decision on it watches others
+            assert served.statuses() == [200]
         visits = [Visit(dying, f"/decorator/wait/{caller.name}") for _ in range(CAP)]
         caller.holds(CAP)
         dying.kill()
