@@ -23,7 +23,7 @@ from django_throttle.agent_thread import AgentThread
 from django_throttle.conf import conf
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import HEARD_SECONDS, Activity, SocketControl
-from django_throttle.core.decide import refund_charges
+from django_throttle.core.decide import correct
 from django_throttle.core.io import run
 from django_throttle.lifecycle import shutdown
 from django_throttle.local.limits import Flusher
@@ -186,8 +186,7 @@ def _stop_when_idle() -> None:
 
 def give_back(store: AnyStore, *, everything: bool = False) -> None:
     """Refund what may be spent no longer, or all that is held. What cannot be refunded counts until it ages out."""
-    for refund in store.local_limits.prepaid.sweep(everything=everything):
-        run(refund_charges(BlockingIo(store), refund))
+    run(correct(BlockingIo(store), store.local_limits.prepaid.sweep(everything=everything)))
 
 
 shutdown.register(_end_soon, stop)

@@ -21,7 +21,7 @@ from django.utils import timezone
 from django_throttle.access_log import Call
 from django_throttle.call_facts import Facts, Who
 from django_throttle.conf import conf
-from django_throttle.core.commands import Answer, Charges, Decide, PastCharge, Refund, passes
+from django_throttle.core.commands import Answer, Charges, Correct, Decide, Entry, passes
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, with_commas
@@ -246,11 +246,11 @@ def _note(found: dict[str, Replayed], charges: Charges, answers: Iterable[Answer
 def _give_back(store: MemoryStore, charges: Charges, answers: Sequence[Answer], status: int) -> None:
     if all(map(passes, charges, answers)):
         paid = [
-            PastCharge(charge, answer.at, answer.reset)
+            Entry(charge, answer.at, answer.reset)
             for charge, answer in zip(charges, answers, strict=True)
             if not (answer.retry or charge.rule.counts(status))
         ]
-        store.execute(Refund(tuple(paid)))
+        store.execute(Correct(tuple(paid)))
 
 
 def _scope(path: str) -> str:

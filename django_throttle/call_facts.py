@@ -15,8 +15,9 @@ from typing import Any, Final, Protocol
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
 
-from django_throttle.core.decide import NO_CHARGES, EarlierCharges
+from django_throttle.core.decision import Lease
 from django_throttle.core.key import PLAIN
+from django_throttle.core.ledger import Ledger
 from django_throttle.core.options import is_dotted
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
@@ -50,10 +51,10 @@ BY_KEY: Final = ""  # no ident is empty
 class Facts:
     """A call: where it goes (scope), what it is (events), its caller and its cost.
 
-    ``charged`` is what other doors have charged for this call. ``rule`` is the only rule to apply, or its name,
-    whatever its scopes and events. ``only`` names the rules to apply of those that match; empty for all.
-    ``method`` is a request's, in capitals, else "". ``early`` is True if its charges may go back: a later door may
-    refuse the call, or know the caller better.
+    ``charged`` is what other entry points have charged for this call, and ``leases`` what they hold for it. ``rule`` is
+    the only rule to apply, or its name, whatever its scopes and events. ``only`` names the rules to apply of those that
+    match; empty for all. ``method`` is a request's, in capitals, else "". ``early`` is True if its charges may go
+    back: a later door may refuse the call, or know the caller better.
     ``size`` is in bytes. ``ident`` replaces those of the rules' keys; None if the call counts under nothing.
     ``is_claimed`` is True if a client may have made up that ident: overrides then only block, audiences cover the call,
     and no plan holds but that of callers who are not logged in.
@@ -65,7 +66,8 @@ class Facts:
     events: tuple[str, ...]
     who: Who
     cost: int = 1
-    charged: EarlierCharges = NO_CHARGES
+    charged: Ledger | None = None
+    leases: tuple[Lease, ...] = ()
     rule: str | Rule | None = None
     method: str = ""
     early: bool = False
@@ -78,7 +80,7 @@ class Facts:
 
     def due(self, rule: Rule, ident: str) -> Facts | None:
         """The call with what this rule has not charged under this ident yet; None without, whole if it never fits."""
-        done = self.charged.costs.get((rule.name, ident))
+        done = None if self.charged is None else self.charged.costs.get((rule.name, ident))
         if done is None:
             return self
         if rule.is_concurrency or rule.unit != "calls" or self.cost <= done:

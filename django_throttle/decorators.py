@@ -182,7 +182,7 @@ class _Call:
         call = await io.call(partial(self.facts, caller), partial(self.afacts, caller))
         decision = limiter.admitted(await io.call(partial(limiter.decide, call), partial(limiter.adecide, call)))
         try:
-            return await measured(io, decision.receipt, call.scope, lambda: io.call(go, go))
+            return await measured(io, decision.ledger, call.scope, lambda: io.call(go, go))
         finally:
             await release_lease(io, decision.lease)
 

@@ -19,13 +19,13 @@ from django_throttle.core import Decision, Lease, Rule, overrides
 from django_throttle.core.commands import SOCKET_LEASE, Charge, Charges, Decide, check_cost, rule_set
 from django_throttle.core.decide import (
     concluded,
+    correct,
     decide_and_correct,
     decide_and_evict,
     decide_charges,
     decide_without_store,
     drop_reported,
     passed,
-    refund_charges,
     release_lease,
     reset_charges,
 )
@@ -212,12 +212,12 @@ def admitted(decision: Decision) -> Decision:
     return decision
 
 
-def fast_path_command(charges: Charges, store: Store, whole: bool = False) -> Decide | Decision | None:
+def fast_path_command(charges: Charges, store: Store) -> Decide | Decision | None:
     """Return the one command that decides these charges, or the refusal that is remembered; None for any other call."""
     if not charges.rules.is_straight or rulebook.carry_over.edits:
         return None
     refused = store.denials.find(charges) if store.denials.known else None
-    return refused or Decide(charges, True, None, whole)
+    return refused or Decide(charges)
 
 
 Deciding = Coroutine[Any, Any, Decision]
@@ -257,38 +257,37 @@ async def decide_fully(
     charges: Sequence[Charge],
     *,
     commit: bool = True,
-    whole: bool = False,
+    keeps_ledger: bool = False,
     socket: bool = False,
     carried: bool = False,
 ) -> Decision:
     """Decide these charges with all that their rules ask for: edits, leases, dampers, units bought ahead, evictions.
 
     A ``socket`` may have others make room for it, and makes room for others. ``carried`` where what was used under
-    edited rules counts already. The lease is named before anything is sent, and released if deciding is interrupted.
+    edited rules counts already. What the call was charged goes back, where it has to, only if it ``keeps_ledger``. The
+    lease is named before anything is sent, and released if deciding is interrupted.
     """
     if not isinstance(charges, Charges):
         charges = Charges.of(charges)
     carry_over = rulebook.carry_over
     if carry_over.edits and commit and not carried and (due := carry_over.due(charges)):
-        again = partial(decide_fully, io, charges, whole=whole, socket=socket, carried=True)
+        again = partial(decide_fully, io, charges, keeps_ledger=keeps_ledger, socket=socket, carried=True)
         return await carry_over.carry_first(io, due, again)
     store, rules = io.store, charges.rules
     if rules.is_counted:  # as of most calls
-        return await decide_charges(io, charges, commit=commit, whole=whole, denials=store.denials)
+        return await decide_charges(io, charges, commit=commit, denials=store.denials)
     prepaid = rules.has_prepaid and store.is_costly
     leased = commit and any([charges.costs[place] for place in rules.leases])  # noqa: C419 - on the hot path
     if leased or rules.has_dampers:
         agent.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
     counts = store.local_limits if rules.has_dampers else None
-    decide = partial(
-        decide_charges, io, commit=commit, lease=lease, whole=whole, denials=store.denials, local_limits=counts
-    )
+    decide = partial(decide_charges, io, commit=commit, lease=lease, denials=store.denials, local_limits=counts)
     decide_all: Callable[[], Deciding] = partial(decide, charges)
     if prepaid and not commit:
         return await peek_prepaid(decide_all, charges, store.local_limits.prepaid)
     if prepaid:
-        decide_all = partial(decide_prepaid, io, charges, decide, whole=whole)
+        decide_all = partial(decide_prepaid, io, charges, decide, keeps_ledger=keeps_ledger)
     if lease is None:
         return await decide_all()
     try:
@@ -308,16 +307,16 @@ def prepare_decision(io: StoreIo, snapshot: rulebook.Snapshot, facts: Facts, com
     if type(facts.cost) is not int or facts.cost < 0:
         check_cost(facts.cost)
     charges = snapshot.match(facts)
-    is_plain = commit and not (facts.charged.costs or snapshot.overrides.all) and conf().NO_ADDRESS != "refuse"
-    if is_plain and (found := fast_path_command(charges, io.store, facts.early)) is not None:
+    is_plain = commit and not (facts.charged or snapshot.overrides.all) and conf().NO_ADDRESS != "refuse"
+    if is_plain and (found := fast_path_command(charges, io.store)) is not None:
         return found if isinstance(found, Decide) else decide_reported(io, found, facts, commit, charges)
     blocks, is_socket = snapshot.blocks(facts), "connection" in facts.events
     decide: Callable[[], Deciding]
-    decide = partial(decide_fully, io, charges, commit=commit, whole=facts.early, socket=is_socket)
+    decide = partial(decide_fully, io, charges, commit=commit, keeps_ledger=facts.early, socket=is_socket)
     if blocks:
         decide = partial(overrides.decide_blocked, blocks, decide)
-    if facts.charged.costs:
-        decide = partial(decide_and_correct, io, decide, facts.charged, snapshot.by_name)
+    if facts.charged:
+        decide = partial(decide_and_correct, io, decide, facts.charged, facts.leases, snapshot.by_name)
     return decide_reported(io, decide, facts, commit, charges)
 
 
@@ -336,7 +335,7 @@ def finish_decision(
         return found  # type: ignore[no-any-return]
     denials = io.store.denials
     if isinstance(answers, RepeatCommand):
-        found = partial(decide_charges, io, charges, whole=command.whole, denials=denials)
+        found = partial(decide_charges, io, charges, denials=denials)
     elif isinstance(answers, StoreError):
         found = partial(decide_without_store, io, command, answers)
     elif found is None:
@@ -383,8 +382,8 @@ async def decide_reported(
         await report(io, facts, decision, seconds)
     except BaseException:  # the client has gone, or a worker's own timeout: nobody will see this decision
         await release_lease(io, decision.lease)
-        if decision.delay and commit and decision.paid is not None:
-            await refund_charges(io, decision.paid.turns)
+        if decision.delay and commit:
+            await correct(io, decision.ledger.refund_queued())
         raise
     return decision
 

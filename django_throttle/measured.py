@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from math import ceil
 from typing import Any, Final, TypeVar
@@ -14,10 +14,11 @@ from django.utils.module_loading import import_string
 
 from django_throttle.call_facts import Facts, cost_of
 from django_throttle.conf import conf
-from django_throttle.core.commands import Refund, check_cost, settlement
-from django_throttle.core.decide import settle_charges
+from django_throttle.core import decide
+from django_throttle.core.commands import check_cost
 from django_throttle.core.exceptions import InvalidCost
 from django_throttle.core.io import Io
+from django_throttle.core.ledger import Ledger
 from django_throttle.core.option_words import MEAN
 from django_throttle.core.rule import Rule
 from django_throttle.log_throttling import LogThrottle
@@ -73,25 +74,24 @@ def used(rule: Rule, meter: Meter, spent: int | None, args: tuple[Any, ...]) -> 
     return ceil(getattr(meter, rule.unit)) if conf().METER else None
 
 
-async def measured(io: Io, receipt: Refund | None, scope: str, go: Callable[[], Awaitable[T]]) -> T:
+async def measured(io: Io, ledger: Ledger, scope: str, go: Callable[[], Awaitable[T]]) -> T:
     """Make a call that is no request, and settle what it has reserved by what it used; ``units`` stay as reserved."""
-    if receipt is None or not any(one.charge.rule.is_measured for one in receipt.paid):
+    ledger.end()
+    if not ledger.unsettled:
         return await go()
     try:
         with metered() as meter:
             return await go()
     finally:
-        await settle(io, [receipt], scope, meter, None, ())
+        await settle(io, ledger, scope, meter, None, ())
 
 
-async def settle(
-    io: Io, receipts: Iterable[Refund], scope: str, meter: Meter, spent: int | None, args: tuple[Any, ...]
-) -> None:
+async def settle(io: Io, ledger: Ledger, scope: str, meter: Meter, spent: int | None, args: tuple[Any, ...]) -> None:
     """Correct all that a call was charged under measured rules; where the store fails, what was reserved stays."""
-    settled = settlement(receipts, partial(used, meter=meter, spent=spent, args=args), scope, secrets.token_urlsafe(9))
+    settled = ledger.settle(partial(used, meter=meter, spent=spent, args=args), scope, secrets.token_urlsafe(9))
     if settled is None:
         return
-    means = await settle_charges(io, settled)
+    means = await decide.settle(io, settled)
     if len(learned_means) >= MAX_MEANS:
         learned_means.clear()
     for one, mean in zip(settled.measured, means, strict=False):

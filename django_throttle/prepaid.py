@@ -10,7 +10,7 @@ from typing import Any
 
 from django_throttle import agent
 from django_throttle.core import decide
-from django_throttle.core.commands import Answer, Charge, Decide, Paid
+from django_throttle.core.commands import Answer, Charge, Decide
 from django_throttle.core.decide import decide_without_store
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.core.io import Io, run
@@ -25,21 +25,21 @@ Charges = Sequence[Charge]
 
 
 async def decide_prepaid(
-    io: StoreIo, charges: Charges, decide_rest: Callable[[Charges], Awaitable[Decision]], *, whole: bool = False
+    io: StoreIo, charges: Charges, decide_rest: Callable[[Charges], Awaitable[Decision]], *, keeps_ledger: bool = False
 ) -> Decision:
     """Decide all charges as one, those of prepaid rules by what is held; ``decide_rest`` decides the others.
 
     A prepaid rule refuses before the others are asked. What they refuse is given back. Without the store, the failure
-    policies of all rules decide.
+    policies of all rules decide. The ledger has units that were held only if it ``keeps_ledger``, which takes longer.
     """
     budgets = io.store.local_limits.prepaid
-    if len(charges) == 1 and not whole and (known := budgets.spend(*charges[0])):
+    if len(charges) == 1 and not keeps_ledger and (known := budgets.spend(*charges[0])):
         return known
     claim = Claim(tuple([one for one in charges if _is_bought(one)]))
     try:
         await take_units(io, claim)
     except StoreError as error:
-        return await _without_store(io, charges, error, whole=whole)
+        return await _without_store(io, charges, error)
     decision, rest = claim.decision, tuple([one for one in charges if not _is_bought(one)])
     if rest and decision.allowed:
         try:
@@ -50,12 +50,13 @@ async def decide_prepaid(
         ours, theirs = iter(decision.outcomes), iter(others.outcomes)
         outcomes = tuple([next(ours if _is_bought(one) else theirs) for one in charges])
         crossed = claim.crossed + others.crossed if others.allowed else ()
-        decision = conclude(outcomes, others.lease, degraded=others.degraded, paid=others.paid)
+        decision = conclude(outcomes, others.lease, degraded=others.degraded, ledger=others.ledger)
         decision = decision._replace(crossed=crossed, cause=others.cause)
     if not decision.allowed:
         budgets.release(claim)
-    elif whole:
-        return decision._replace(paid=_with_units(decision.paid, claim))
+    elif keeps_ledger:
+        taken = [one for each in claim.taken.values() for one in each]
+        decision.ledger.add(tuple([one.purchase.part(one.cost) for one in taken]))
     return decision
 
 
@@ -163,19 +164,10 @@ async def _await(pending: Pending, seconds: float) -> None:
         raise StoreError(Cause.UNAVAILABLE, "another call has waited for as long") from None
 
 
-async def _without_store(io: StoreIo, charges: Charges, error: StoreError, *, whole: bool) -> Decision:
+async def _without_store(io: StoreIo, charges: Charges, error: StoreError) -> Decision:
     def by_policy(some: Charges) -> Awaitable[Decision]:
-        return decide_without_store(io, Decide(some, whole=whole), error)
+        return decide_without_store(io, Decide(some), error)
 
     if any(one.rule.is_damper for one in charges):
         return await decide.decide_with_local(charges, True, io.store.local_limits, by_policy)
     return await by_policy(charges)
-
-
-def _with_units(paid: Paid | None, claim: Claim) -> Paid:
-    """What a call was charged, with the units that it took: each as a part of its purchase."""
-    taken = [one.purchase.part(one.cost) for all_of in claim.taken.values() for one in all_of]
-    before = paid or Paid(Decide((), whole=True), ())
-    charges = *before.decide.charges, *[one.charge for one in taken]
-    answers = *before.answers, *[Answer(0, 0, one.reset, one.at) for one in taken]
-    return before._replace(decide=before.decide._replace(charges=charges), answers=answers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from functools import partial
 from math import inf
 from threading import Lock
@@ -12,9 +11,10 @@ from typing import Final, Protocol
 
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
-from django_throttle.core.commands import Charge, Paid, Refund, check_cost
-from django_throttle.core.decide import refund_charges
+from django_throttle.core.commands import Charge, Entry, check_cost
+from django_throttle.core.decide import correct
 from django_throttle.core.io import run
+from django_throttle.core.ledger import Ledger
 from django_throttle.event_loop import is_on_event_loop, spawn
 from django_throttle.limiter import decide_fully, decide_reported
 from django_throttle.meter import Meter
@@ -26,7 +26,7 @@ PART: Final = 100
 
 
 class Charged(Protocol):
-    """A call as it was decided: ``facts``, and what it was ``charged``, which is settled when it is over."""
+    """A call as it was decided: ``facts``, and the ``ledger``, which is settled when it is over."""
 
     facts: Facts | None
 
@@ -37,9 +37,7 @@ class Charged(Protocol):
     def spending(self) -> Spending: ...
 
     @property
-    def charged(self) -> Sequence[Paid | Refund]: ...
-
-    def add_batch(self, paid: Paid) -> None: ...
+    def ledger(self) -> Ledger: ...
 
 
 class Spending:
@@ -48,23 +46,22 @@ class Spending:
     What is spent and not paid for is owed once the call is settled, and what is paid for and not spent goes back.
     """
 
-    __slots__ = ("_charged", "_count", "_covered", "_decision", "_has_ended", "_lock", "_paid", "spent")
+    __slots__ = ("_covered", "_decision", "_has_ended", "_lock", "_paid", "_seen", "spent")
 
     def __init__(self) -> None:
         self.spent = 0
         self._paid: dict[Charge, int] = {}  # under each rule, by a charge of cost 0
         self._covered: float = inf  # what may be spent before a rule has to be asked
         self._decision = Decision()
-        self._charged: Sequence[Paid | Refund] | None = None  # this, and so much of it, was looked at last
-        self._count = 0
+        self._seen: tuple[Entry, ...] = ()  # the entries of the ledger when it was read last
         self._has_ended = False
         self._lock = Lock()
 
-    def end(self, charged: Sequence[Refund]) -> int:
+    def end(self, ledger: Ledger) -> int:
         """What was spent, as this is now settled; units that are spent later are charged one by one."""
         with self._lock:
             self._has_ended = True
-            self._read(charged)
+            self._read(ledger.unsettled)
             self._paid = dict.fromkeys(self._paid, self.spent)
             self._look()
             return self.spent
@@ -74,19 +71,18 @@ class Spending:
         check_cost(units)
         with self._lock:
             self.spent += units
-            charged = call.charged
-            if not self._has_ended and (charged is not self._charged or len(charged) != self._count):
-                self._read(charged)
+            entries = call.ledger.reserved
+            if not self._has_ended and entries is not self._seen:
+                self._read(entries)
             return self._decision if self.spent <= self._covered else None
 
-    def _read(self, charged: Sequence[Paid | Refund]) -> None:
-        self._charged, self._count, self._paid = charged, len(charged), {}
-        for one in charged:
-            receipt = one.receipt if isinstance(one, Paid) else one
-            for (rule, ident, cost), _, _ in receipt.paid if receipt else ():
-                if rule.unit == "units" and not rule.measure:
-                    key = Charge(rule, ident, 0)
-                    self._paid[key] = self._paid.get(key, 0) + cost
+    def _read(self, entries: tuple[Entry, ...]) -> None:
+        self._seen, self._paid = entries, {}
+        for entry in entries:
+            rule, ident, cost = entry.charge
+            if rule.unit == "units" and not rule.measure:
+                key = Charge(rule, ident, 0)
+                self._paid[key] = self._paid.get(key, 0) + cost
         self._look()
 
     def _look(self) -> None:
@@ -107,8 +103,8 @@ class Spending:
         decision = await decide_fully(io, batch)
         if not decision.allowed and batch != exact:
             batch, decision = exact, await decide_fully(io, exact)
-        if decision.allowed and not self._keep(batch, decision.paid, call, had_ended):
-            await refund_charges(io, decision.receipt)
+        if decision.allowed and not self._keep(batch, decision, call, had_ended):
+            await correct(io, decision.ledger.refund())
         return decision
 
     def _due(self, units: int | None = None) -> tuple[Charge, ...]:
@@ -122,7 +118,7 @@ class Spending:
                     due.append(charge._replace(cost=cost))
         return tuple(due)
 
-    def _keep(self, batch: tuple[Charge, ...], paid: Paid | None, call: Charged, had_ended: bool) -> bool:
+    def _keep(self, batch: tuple[Charge, ...], decision: Decision, call: Charged, had_ended: bool) -> bool:
         """Note a batch as paid for; False where the call was settled meanwhile, with all that it had spent."""
         with self._lock:
             if self._has_ended and not had_ended:
@@ -132,9 +128,9 @@ class Spending:
                 if key in self._paid:
                     self._paid[key] += charge.cost
             self._look()
-            if paid is not None and not had_ended:
-                call.add_batch(paid)
-                self._charged, self._count = call.charged, len(call.charged)
+            if not had_ended:
+                call.ledger.add(decision.ledger.entries)
+                self._seen = call.ledger.reserved
             return True
 
 

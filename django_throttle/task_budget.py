@@ -170,7 +170,7 @@ class TaskBudget:
 async def run_once(io: StoreIo, go: Go, decision: Decision, scope: str) -> Any:
     """Run it, settle what it has reserved by what it used, and release its slots."""
     try:
-        return await measured(io, decision.receipt, scope, go)
+        return await measured(io, decision.ledger, scope, go)
     finally:
         await release_lease(io, decision.lease)
         if decision.lease is not None:

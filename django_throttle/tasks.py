@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from django_throttle import limiter, task_slots
 from django_throttle.core import Decision
-from django_throttle.core.decide import refund_charges, release_lease
+from django_throttle.core.decide import correct, release_lease
 from django_throttle.core.decision import PASSED
 from django_throttle.core.io import run
 from django_throttle.core.key import EVERYONE
@@ -152,7 +152,7 @@ async def _run_by_celery(io: StoreIo, budget: TaskBudget, task: Any, go: Go) -> 
         put_offs = PutOffs(times + 1, has_turn=decision.allowed)
         _publish_again(task, _moment(decision, turn, start), put_offs, Refused(start if decision.allowed else decision))
     except Exception:
-        await refund_charges(io, turn and turn.refund)
+        await correct(io, turn.refund() if turn else ())
         raise
     raise Ignore
 
@@ -284,7 +284,7 @@ class _Limited:
             put = {"task": due, "args": args, "kwargs": kwargs}
             return await io.call(partial(backend.enqueue, **put), partial(backend.aenqueue, **put))
         except Exception:
-            await refund_charges(io, turn and turn.refund)
+            await correct(io, turn.refund() if turn else ())
             raise
 
     async def _run(self, io: StoreIo, args: Any, kwargs: Any) -> Any:
@@ -304,7 +304,7 @@ class _Limited:
             return await run_once(io, go, decision, self.budget.name)
         turn = last_turn(decision)
         if error := self.budget.too_often(decision, len(found.worker_ids) - 1):
-            await refund_charges(io, turn and turn.refund)
+            await correct(io, turn.refund() if turn else ())
             raise error
         raise _put_off(found, Refused(start if decision.allowed else decision), _moment(decision, turn, start))
 

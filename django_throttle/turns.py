@@ -11,7 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from django_throttle.core import Decision
-from django_throttle.core.commands import Refund, refund_for_idents
+from django_throttle.core.commands import Correct
 from django_throttle.core.decision import Outcome, put_off
 from django_throttle.core.rule import Rule
 from django_throttle.rulebook.snapshot import wall_clock
@@ -27,11 +27,9 @@ class Turn(NamedTuple):
     at: float
     decision: Decision | None = None
 
-    @property
-    def refund(self) -> Refund | None:
-        """What gives the moment back."""
-        receipt = None if self.decision is None else self.decision.receipt
-        return None if receipt is None else refund_for_idents(receipt, {(self.rule, self.ident)})
+    def refund(self) -> tuple[Correct, ...]:
+        """Return what gives the moment back."""
+        return () if self.decision is None else self.decision.ledger.refund_pairs({(self.rule, self.ident)})
 
     @property
     def wait(self) -> float:
@@ -53,7 +51,7 @@ def turn_of(decision: Decision, outcome: Outcome) -> Turn | None:
     wait = outcome.delay or outcome.put_off
     if not (decision.allowed and wait) or outcome.shadow:
         return None
-    told = decision.paid.at(outcome.rule, outcome.ident) if decision.paid else 0
+    told = decision.ledger.charged_at(outcome.rule, outcome.ident)
     return _turn(outcome.rule, outcome.ident, told, wait, decision)
 
 

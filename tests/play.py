@@ -8,9 +8,10 @@ from secrets import token_hex
 from typing import Any
 
 from django_throttle.core import Decision, Lease, Rule
-from django_throttle.core.commands import Charge, charge, settlement
-from django_throttle.core.decide import refund_charges, settle_charges
+from django_throttle.core.commands import Charge, charge
+from django_throttle.core.decide import correct, settle
 from django_throttle.core.io import run
+from django_throttle.core.ledger import corrections, settlement
 from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import Limiter, decide_fully
 from django_throttle.observe.reports import Report
@@ -63,12 +64,13 @@ async def _lease(io: StoreIo, limiter: Limiter, ident: str, cost: int) -> Decisi
 
 
 async def _refund(io: StoreIo, limiter: Limiter, decision: Decision) -> bool:
-    return await refund_charges(io, decision.receipt or (decision.paid and decision.paid.turns))
+    entries = decision.ledger.entries
+    settled = [entry for entry in entries if entry.charge.rule.is_settled]
+    return await correct(io, corrections(settled or [entry for entry in entries if entry.charge.rule.is_queue]))
 
 
 async def _settle(io: StoreIo, limiter: Limiter, decision: Decision, used: int, call: str) -> tuple[int, ...]:
-    receipts = [decision.receipt] if decision.receipt else []
-    return await settle_charges(io, settlement(receipts, lambda _: used, "search", call))
+    return await settle(io, settlement(decision.ledger.entries, lambda _: used, "search", call))
 
 
 async def _closed(io: StoreIo, limiter: Limiter) -> list[str]:

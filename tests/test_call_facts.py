@@ -10,7 +10,7 @@ import pytest
 from django_throttle import call_facts
 from django_throttle.call_facts import Facts, cost_of
 from django_throttle.core import Rule
-from django_throttle.core.decide import EarlierCharges
+from django_throttle.core.ledger import Ledger
 from django_throttle.core.rate import MAX_LIMIT
 from tests.callers import ANNA
 from tests.inside import unsaid
@@ -35,7 +35,7 @@ UPLOADS = Rule("api", "9/min", unit="bytes")
     ids=str,
 )
 def test_only_what_no_door_has_charged_is_due(rule: Rule, charged: dict[Any, int], cost: int, due: int | None) -> None:
-    call = Facts("search", ("request",), ANNA, cost, charged=EarlierCharges(charged)).due(rule, "user:1")
+    call = Facts("search", ("request",), ANNA, cost, charged=Ledger.of_costs(charged)).due(rule, "user:1")
     assert (call and call.cost) == due
 
 

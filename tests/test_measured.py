@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 
 from django_throttle import measured
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import Decide, Settle
+from django_throttle.core.commands import Correct, Decide
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
@@ -244,7 +244,7 @@ def test_the_reserve_covers_the_start_and_batches_the_rest(
     assert response.headers["RateLimit"].startswith(f'"api";r={1000 - reserve}')
     assert all(decision.allowed for decision in told)
     assert costs(commands) == paid
-    assert sum(isinstance(command, Settle) for command in commands) == settled
+    assert sum(isinstance(command, Correct) for command in commands) == settled
     assert left(**TOKENS) == 1000 - sum(units)
 
 

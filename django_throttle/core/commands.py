@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeVar
@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from django_throttle.core.algorithms import StepResult
 from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.exceptions import InvalidCost
-from django_throttle.core.option_words import MEAN
 from django_throttle.core.rule import Rule
 
 T = TypeVar("T")
@@ -198,13 +197,12 @@ class Decide(NamedTuple):
     """Decide every charge as one, all or nothing. Reply: a sequence with an Answer for each.
 
     ``commit`` False only asks. ``lease`` names the slot that concurrency rules hold, chosen by the
-    caller beforehand so that asking twice holds one. ``whole`` asks for a receipt of all that is charged.
+    caller beforehand so that asking twice holds one.
     """
 
     charges: Sequence[Charge]
     commit: bool = True
     lease: str | None = None
-    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,23 +261,25 @@ def pause_id(rule: str) -> str:
     return f"pause:{blake2b(rule.encode(), digest_size=6).hexdigest()}"
 
 
-class PastCharge(NamedTuple):
-    """A charge that was made: when, by the store's clock, and how long it then took to be full; microseconds."""
+class Entry(NamedTuple):
+    """A charge that was made: when, by the store's clock, and how long it then took to be full; microseconds.
+
+    ``locally`` where this process alone had decided it.
+    """
 
     charge: Charge
     at: int
     reset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refund:
-    """Give back what was charged, as if it had not been. Reply: the number of charges given back.
-
-    ``locally`` when this process alone had decided them.
-    """
-
-    paid: tuple[PastCharge, ...]
     locally: bool = False
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The name of the rule, and the ident."""
+        return self.charge.rule.name, self.charge.ident
+
+    def costing(self, cost: int) -> Entry:
+        """The same entry of another cost."""
+        return self._replace(charge=self.charge._replace(cost=cost))
 
 
 class Measured(NamedTuple):
@@ -291,20 +291,24 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
-    """Correct what was charged beforehand, now that the call is over: once, however often it is sent.
+class Correct:
+    """Correct what was charged: ``back`` is given back, as if it had not been charged, and ``due`` is charged.
 
-    ``back`` is given back, ``due`` is charged whatever is left; what an algorithm cannot owe is let go. ``name`` is the
-    call's. Reply: the mean of each that was ``measured``, this call included. What is ``due`` counts as made ``age``
-    microseconds ago.
+    What is due is charged whatever is left, as of ``age`` microseconds ago; what an algorithm cannot owe is let go.
+    With a ``name``, which is the call's, it happens once, however often it is sent. Reply: the mean of each that was
+    ``measured``, this call included.
     """
 
-    back: tuple[PastCharge, ...]
-    due: tuple[PastCharge, ...]
-    name: str
+    back: tuple[Entry, ...] = ()
+    due: tuple[Entry, ...] = ()
+    name: str = ""
     measured: tuple[Measured, ...] = ()
-    locally: bool = False
     age: int = 0
+
+    @property
+    def locally(self) -> bool:
+        """Whether it corrects what this process alone had decided."""
+        return any(entry.locally for entry in (*self.back, *self.due))
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,133 +382,7 @@ class CountMembers:
     silence: float
 
 
-def receipt(decide: Decide, answers: Sequence[Answer], *, locally: bool = False) -> Refund | None:
-    """What can be given back of an allowed call: the charges of rules that count only some answers, or the whole."""
-    paid = [
-        PastCharge(charge, answer.at, answer.reset)
-        for charge, answer in zip(decide.charges, answers, strict=True)
-        if (decide.whole or charge.rule.is_settled) and answer.retry == 0 and (charge.cost or charge.rule.is_measured)
-        if not charge.rule.is_concurrency
-    ]
-    return Refund(tuple(paid), locally) if paid else None
-
-
-class Paid(NamedTuple):
-    """What a call that passed was charged: made on every call, so its receipt is written only when it is asked for."""
-
-    decide: Decide
-    answers: Sequence[Answer]
-    locally: bool = False
-
-    def __repr__(self) -> str:  # a decision is printed without it
-        return "Paid(...)"
-
-    @property
-    def receipt(self) -> Refund | None:
-        return receipt(self.decide, self.answers, locally=self.locally)
-
-    def at(self, rule: str, ident: str) -> int:
-        """When this rule charged this ident, in microseconds of the store's clock; 0 where it did not."""
-        for (charged, whose, _), answer in zip(self.decide.charges, self.answers, strict=True):
-            if charged.name == rule and whose == ident:
-                return answer.at
-        return 0
-
-    @property
-    def turns(self) -> Refund | None:
-        """Its turns in queues, which go back where it does not come to them."""
-        whole = self._replace(decide=self.decide._replace(whole=True)).receipt
-        found = tuple(one for one in whole.paid if one.charge.rule.is_queue) if whole is not None else ()
-        return replace(whole, paid=found) if whole is not None and found else None
-
-    def without(self, pairs: Collection[tuple[str, str]]) -> Paid:
-        """Less what was charged under these pairs of a rule's name and an ident."""
-        both = zip(self.decide.charges, self.answers, strict=True)
-        rest = [(one, answer) for one, answer in both if (one.rule.name, one.ident) not in pairs]
-        decide = self.decide._replace(charges=Charges.of([one for one, _ in rest]))
-        return self._replace(decide=decide, answers=tuple([answer for _, answer in rest]))
-
-
-def refund_for_status(paid: Refund, status: int | str) -> Refund | None:
-    """What goes back of this when the answer had that HTTP status, or the call ended as CANCELLED."""
-    return _part(paid, [one for one in paid.paid if not one.charge.rule.counts(status)])
-
-
-def unsettled(paid: Refund, status: int | str) -> Refund | None:
-    """What of this is to be settled, when the call ended so."""
-    return _part(paid, [one for one in paid.paid if one.charge.rule.is_measured and one.charge.rule.counts(status)])
-
-
-def refund_for_refusal(paid: Refund) -> Refund | None:
-    """What goes back of this when the call was refused after all: as if one decision had refused it."""
-    return _part(paid, [one for one in paid.paid if not one.charge.rule.count_denied])
-
-
-def refund_for_idents(paid: Refund, pairs: Collection[tuple[str, str]]) -> Refund | None:
-    """The part of this that was charged under these pairs of a rule's name and an ident."""
-    return _part(paid, [one for one in paid.paid if (one.charge.rule.name, one.charge.ident) in pairs])
-
-
-def _part(paid: Refund, found: Sequence[PastCharge]) -> Refund | None:
-    """These of a receipt's charges, as a receipt; None for none."""
-    if len(found) == len(paid.paid):
-        return paid
-    return Refund(tuple(found), paid.locally) if found else None
-
-
-def joined(refunds: Iterable[Refund | None]) -> tuple[Refund, ...]:
-    """The same refunds as one for the store and one for this process, the newest charges first."""
-    found: dict[bool, tuple[PastCharge, ...]] = {}
-    for refund in refunds:
-        if refund is not None:
-            found[refund.locally] = refund.paid + found.get(refund.locally, ())
-    return tuple([Refund(paid, locally) for locally, paid in found.items()])
-
-
-def settlement(receipts: Iterable[Refund], used: Callable[[Rule], int | None], scope: str, name: str) -> Settle | None:
-    """What corrects all that one call was charged under rules that are measured; None where nothing does.
-
-    ``used`` says what the call came to under a rule, None for what was reserved. ``scope`` is the call's, and ``name``
-    no other call's.
-    """
-    charged: dict[tuple[str, str], list[PastCharge]] = {}
-    receipts = [receipt for receipt in receipts if any(one.charge.rule.is_measured for one in receipt.paid)]
-    for receipt in receipts:
-        for one in receipt.paid:
-            if one.charge.rule.is_measured:
-                charged.setdefault((one.charge.rule.id, one.charge.ident), []).append(one)
-    back: list[PastCharge] = []
-    due: list[PastCharge] = []
-    measured: list[Measured] = []
-    for (rule_id, _), paid in charged.items():
-        rule = paid[0].charge.rule
-        if (cost := used(rule)) is None:
-            continue
-        more = cost - sum(one.charge.cost for one in paid)
-        if more > 0:
-            due.append(_costing(paid[0], more))
-        back += _given_back(paid, -more)
-        if rule.reserve == MEAN:
-            measured.append(Measured(rule_id, scope, cost))
-    if not (back or due or measured):
-        return None
-    locally = any(receipt.locally for receipt in receipts)
-    return Settle(tuple(back), tuple(due), name, tuple(measured), locally)
-
-
-def _given_back(paid: Sequence[PastCharge], cost: int) -> Iterator[PastCharge]:
-    """So much of these, the latest first."""
-    for one in reversed(paid):
-        if cost > 0:
-            yield _costing(one, min(cost, one.charge.cost))
-            cost -= one.charge.cost
-
-
-def _costing(one: PastCharge, cost: int) -> PastCharge:
-    return one._replace(charge=one.charge._replace(cost=cost))
-
-
 Command = (
-    Decide | DecideLocally | Reset | Release | SetOnceKeys | Refund | Settle | Evict | SendControl | CountMembers |
+    Decide | DecideLocally | Reset | Release | SetOnceKeys | Correct | Evict | SendControl | CountMembers |
     Pause | Enlist | CallNext | Claim
 )  # fmt: skip

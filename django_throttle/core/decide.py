@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -13,19 +12,15 @@ from django_throttle.core.commands import (
     Answers,
     Charge,
     Charges,
+    Correct,
     Decide,
     DecideLocally,
     Evict,
     OnceKey,
-    Paid,
-    Refund,
     Release,
     Reset,
     SendControl,
     SetOnceKeys,
-    Settle,
-    joined,
-    refund_for_idents,
 )
 from django_throttle.core.control_messages import RESET, ControlMessage
 from django_throttle.core.decision import (
@@ -42,6 +37,7 @@ from django_throttle.core.decision import (
 )
 from django_throttle.core.exceptions import RepeatCommand, StoreError
 from django_throttle.core.io import Io
+from django_throttle.core.ledger import Ledger, NameAndIdent
 from django_throttle.core.rule import Rule
 
 
@@ -92,7 +88,7 @@ async def decide_with_local(
     ours, theirs = iter(judged), iter(rest.outcomes)
     outcomes = tuple([next(ours if charge.rule.is_damper else theirs) for charge in charges])
     decision = conclude(outcomes, rest.lease, degraded=rest.degraded)
-    return decision._replace(crossed=rest.crossed, paid=rest.paid, cause=rest.cause)
+    return decision._replace(crossed=rest.crossed, ledger=rest.ledger, cause=rest.cause)
 
 
 class Denials(Protocol):
@@ -115,25 +111,21 @@ async def decide_charges(
     *,
     commit: bool = True,
     lease: str | None = None,
-    whole: bool = False,
     denials: Denials | None = None,
     local_limits: LocalCounts | None = None,
 ) -> Decision:
-    """Decide all charges as one; without the store, each rule's failure policy decides.
-
-    With ``whole`` the receipt has all charges, otherwise those that the answer may correct.
-    """
+    """Decide all charges as one; without the store, each rule's failure policy decides."""
     if not isinstance(charges, Charges):
         charges = Charges.of(charges)
     if not charges.idents:
         return PASSED
     if local_limits is not None and charges.rules.has_dampers:
-        rest = partial(decide_charges, io, commit=commit, lease=lease, whole=whole, denials=denials)
+        rest = partial(decide_charges, io, commit=commit, lease=lease, denials=denials)
         return await decide_with_local(charges, commit, local_limits, rest)
     remembered = denials if commit else None
     if remembered is not None and remembered.known and (known := remembered.find(charges)) is not None:
         return known
-    command, epoch = Decide(charges, commit, lease, whole), 0 if remembered is None else remembered.epoch
+    command, epoch = Decide(charges, commit, lease), 0 if remembered is None else remembered.epoch
     try:
         try:
             answers = await io.execute(command)
@@ -182,14 +174,15 @@ async def release_lease(io: Io, lease: Lease | None) -> None:
             await io.execute(Release(lease.id, lease.holds))
 
 
-async def refund_charges(io: Io, paid: Refund | None) -> bool:
-    """Give back what a call was charged; False if the store fails: the charge stays."""
-    try:
-        if paid is not None:
-            await io.execute(paid)
-    except StoreError:
-        return False
-    return True
+async def correct(io: Io, corrections: Iterable[Correct]) -> bool:
+    """Correct what calls were charged; False if the store fails: then charges stay as they are."""
+    is_done = True
+    for command in corrections:
+        try:
+            await io.execute(command)
+        except StoreError:
+            is_done = False
+    return is_done
 
 
 async def decide_without_store(io: Io, command: Decide, error: StoreError) -> Decision:
@@ -200,14 +193,14 @@ async def decide_without_store(io: Io, command: Decide, error: StoreError) -> De
     held = [one for one in command.charges if one.rule.is_concurrency and one.rule.on_store_failure == "allow"]
     leases = tuple([charge._replace(rule=charge.rule.as_shadow()) for charge in held])
     refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in by_policy.values())
-    paid = None
+    ledger = None
     if local or leases:
-        locally = Decide(local + leases, command.commit and not refused, command.lease, command.whole)
+        locally = Decide(local + leases, command.commit and not refused, command.lease)
         answers = await io.execute(DecideLocally(locally))
         by_policy.update(zip(local, outcomes_of(locally, answers), strict=False))
-        paid = Paid(locally, answers, locally=True) if locally.commit else None
+        ledger = Ledger(locally.charges, answers, locally=True) if locally.commit else None
     outcomes = tuple(outcome for charge in command.charges if (outcome := by_policy[charge]) is not None)
-    decision = conclude(outcomes, _lease(command) if command.lease else None, degraded=True, paid=paid)
+    decision = conclude(outcomes, _lease(command) if command.lease else None, degraded=True, ledger=ledger)
     return decision._replace(cause=error.cause)
 
 
@@ -307,70 +300,39 @@ async def _evict(io: Io, full: list[Charge], lease: str, taken: dict[tuple[str, 
     return False
 
 
-NameAndIdent = tuple[str, str]  # a rule's name, an ident
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierCharges:
-    """What each rule was charged under each ident, and by what it can go back; False when nothing was.
-
-    ``elsewhere`` is the part of it that was charged for a scope that has turned out not to be the call's.
-    """
-
-    costs: Mapping[NameAndIdent, int] = field(default_factory=dict)
-    paid: tuple[Paid, ...] = ()
-    leases: tuple[Lease, ...] = ()
-    elsewhere: frozenset[NameAndIdent] = frozenset()
-
-    def __bool__(self) -> bool:
-        return bool(self.costs)
-
-    def covers(self, rule: str) -> bool:
-        return any(name == rule for name, _ in self.costs)
-
-    def mistaken(self, outcomes: Iterable[Outcome]) -> frozenset[NameAndIdent]:
-        """Return what was charged elsewhere, or under another ident than that of the same rule now."""
-        known: dict[str, set[str]] = {}
-        for outcome in outcomes:
-            if not (outcome.shadow and outcome.reason is Reason.BLOCKED):  # its ident is an override's subject
-                known.setdefault(outcome.rule, set()).add(outcome.ident)
-        others = frozenset(pair for pair in self.costs if pair[0] in known and pair[1] not in known[pair[0]])
-        return others | self.elsewhere
-
-
-NO_CHARGES = EarlierCharges()
-
-
 async def decide_and_correct(
     io: Io,
     decide: Callable[[], Awaitable[Decision]],
-    charged: EarlierCharges,
+    ledger: Ledger,
+    leases: Collection[Lease],
     rule_named: Callable[[str], Rule | None],
 ) -> Decision:
-    """Decide, and refund what was charged under an ident that has turned out not to be the caller's."""
+    """Decide; then refund what was charged before under an ident or for a scope that is not the call's."""
     decision = await decide()
     try:
-        if wrong := charged.mistaken(decision.outcomes):
-            await _give_back(io, charged, wrong, rule_named)
+        if wrong := _misplaced(ledger, decision.outcomes):
+            await correct(io, ledger.refund_pairs(wrong))
+            rules = [(rule_named(name), ident) for name, ident in wrong]
+            held = {(rule.id, ident) for rule, ident in rules if rule is not None and rule.is_concurrency}
+            for lease in leases:
+                await release_lease(io, Lease(lease.id, tuple(hold for hold in lease.holds if hold in held)))
     except BaseException:
         await release_lease(io, decision.lease)
         raise
     return decision
 
 
-async def _give_back(
-    io: Io, charged: EarlierCharges, wrong: frozenset[NameAndIdent], rule_named: Callable[[str], Rule | None]
-) -> None:
-    receipts = [paid.receipt for paid in charged.paid]
-    for refund in joined([refund_for_idents(receipt, wrong) for receipt in receipts if receipt is not None]):
-        await refund_charges(io, refund)
-    rules = [(rule_named(name), ident) for name, ident in wrong]
-    held = {(rule.id, ident) for rule, ident in rules if rule is not None and rule.is_concurrency}
-    for lease in charged.leases:
-        await release_lease(io, Lease(lease.id, tuple(hold for hold in lease.holds if hold in held)))
+def _misplaced(ledger: Ledger, outcomes: Iterable[Outcome]) -> frozenset[NameAndIdent]:
+    """What was charged elsewhere, or under another ident than that of the same rule now."""
+    idents: dict[str, set[str]] = {}
+    for outcome in outcomes:
+        if not (outcome.shadow and outcome.reason is Reason.BLOCKED):  # its ident is an override's subject
+            idents.setdefault(outcome.rule, set()).add(outcome.ident)
+    others = frozenset(pair for pair in ledger.costs if pair[0] in idents and pair[1] not in idents[pair[0]])
+    return others | ledger.misplaced
 
 
-def after_refunds(decision: Decision, refunds: Collection[Refund], *, released: bool = False) -> Decision:
+def after_refunds(decision: Decision, refunds: Collection[Correct], *, released: bool = False) -> Decision:
     """The decision as it reads when these have been made: what is given back is there again.
 
     So is its slot, where that is ``released`` although the call is over in no other way.
@@ -379,7 +341,7 @@ def after_refunds(decision: Decision, refunds: Collection[Refund], *, released: 
     if not (refunds or freed):
         return decision
     charges: dict[tuple[str, float | None, str], Charge] = {}
-    for (rule, ident, cost), *_ in [paid for refund in refunds for paid in refund.paid]:
+    for (rule, ident, cost), *_ in [entry for refund in refunds for entry in refund.back]:
         key = rule.name, rule.window, ident
         charges[key] = Charge(rule, ident, cost + (charges[key].cost if key in charges else 0))
     outcomes = [_released(one) if freed and one.window is None else one for one in decision.outcomes]
@@ -402,7 +364,7 @@ def _without(charge: Charge | None, outcome: Outcome) -> Outcome:
     return outcome._replace(remaining=remaining, reset_after=0.0 if is_full else until_full / 1_000_000)
 
 
-async def settle_charges(io: Io, settlement: Settle | None) -> tuple[int, ...]:
+async def settle(io: Io, settlement: Correct | None) -> tuple[int, ...]:
     """Correct what was charged beforehand; returns the means, none where the store fails: then the reserve stays."""
     if settlement is None:
         return ()

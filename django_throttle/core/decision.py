@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from django_throttle.core.algorithms import Plan
 from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.commands import Answer, Answers, Charge, Charges, Decide, OnceKey, Paid, Refund
+from django_throttle.core.commands import Answer, Answers, Charge, Charges, Decide, OnceKey
 from django_throttle.core.exceptions import Cause
+from django_throttle.core.ledger import Ledger
 from django_throttle.core.rule import Rule
 
 
@@ -102,26 +103,29 @@ class Decision:
     ``delay`` is how long an allowed call is to wait for its turn: the longest that any rule says.
     ``lease`` is what was taken of concurrency rules. ``degraded`` is True when the store failed and the
     rules' failure policies decided. ``crossed`` are the shares of limits that this call has reached, of those that
-    rules warn at: from a door only those of which nobody has been told in this window. ``paid`` is what an allowed call
-    was charged, and ``receipt`` what of that can go back. ``cause`` is why the store failed, where it did.
+    rules warn at: from an entry point only those of which nobody has been told in this window. ``cause`` is why the
+    store failed, where it did. ``ledger`` is what an allowed call was charged; decisions are equal whatever it has.
+
+    What a plain answer of the store implies is made when somebody reads it; most calls read only ``allowed``.
     """
 
     # What a store was asked, and its answers in numbers, as long as they are all there is to tell.
     answered: ClassVar[tuple[Decide, Answers] | None] = None
+    is_ordinary: bool  # every rule allows it, at once, and there is nothing to report but to hooks
 
-    allowed: bool
+    allowed: bool = True
     limit: int | None
     remaining: int | None
     retry_after: float | None
     reset_after: float
     rule: str | None
     outcomes: tuple[Outcome, ...]
-    delay: float
-    lease: Lease | None
-    degraded: bool
-    crossed: tuple[Crossing, ...]
-    paid: Paid | None
-    cause: Cause | None
+    delay: float = 0.0
+    lease: Lease | None = None
+    degraded: bool = False
+    crossed: tuple[Crossing, ...] = ()
+    cause: Cause | None = None
+    ledger: Ledger
 
     def __init__(
         self,
@@ -136,19 +140,22 @@ class Decision:
         lease: Lease | None = None,
         degraded: bool = False,
         crossed: tuple[Crossing, ...] = (),
-        paid: Paid | None = None,
         cause: Cause | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
-        values = allowed, limit, remaining, retry_after, reset_after, rule, outcomes
-        self.__dict__.update(zip(FIELDS, (*values, delay, lease, degraded, crossed, paid, cause), strict=True))
+        values = allowed, limit, remaining, retry_after, reset_after, rule, outcomes, delay, lease, degraded, crossed
+        self.__dict__.update(zip(FIELDS, (*values, cause, ledger or Ledger()), strict=True))
 
     def __getattr__(self, name: str) -> Any:
         """What was not known when it was made, but how to make it: a function and its arguments."""
         values = self.__dict__
+        if name == "is_ordinary":
+            return values.setdefault(name, self._is_ordinary())
         if name not in FIELDS or not ("_make" in values or "answered" in values):
             raise AttributeError(f"a decision has no {name!r}")
         make, of = values.get("_make") or (_decided, (*values["answered"], values.get("lease")))
-        values.update(make(*of).__dict__)
+        for made, value in make(*of).__dict__.items():
+            values.setdefault(made, value)  # another thread may have made it meanwhile
         return values[name]
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -164,15 +171,16 @@ class Decision:
         return Decision, self._values
 
     def __repr__(self) -> str:
-        return f"Decision({', '.join(f'{name}={value!r}' for name, value in zip(FIELDS, self._values, strict=True))})"
+        values = [f"{name}={value!r}" for name, value in zip(COMPARED, self._values, strict=True)]
+        return f"Decision({', '.join(values)})"
 
     @property
     def _values(self) -> tuple[Any, ...]:
-        return tuple([getattr(self, name) for name in FIELDS])
+        return tuple([getattr(self, name) for name in COMPARED])
 
     def _replace(self, **changes: Any) -> Decision:
         """The same decision with other values, as named tuples have it."""
-        return Decision(**{**dict(zip(FIELDS, self._values, strict=True)), **changes})
+        return Decision(**{**{name: getattr(self, name) for name in FIELDS}, **changes})
 
     def later(self, seconds: float) -> Decision:
         """The same decision as it reads ``seconds`` from when it was made, as long as nothing else happens."""
@@ -198,13 +206,7 @@ class Decision:
             outcomes=tuple([outcome.later(seconds) for outcome in self.outcomes]),
         )
 
-    @property
-    def receipt(self) -> Refund | None:
-        return None if self.paid is None else self.paid.receipt
-
-    @property
-    def is_ordinary(self) -> bool:
-        """True where every rule allows it, at once, and there is nothing to report but to hooks."""
+    def _is_ordinary(self) -> bool:
         plain = self.allowed and not self.degraded and not self.crossed and not self.delay
         return plain and all(map(_allowed, self.outcomes))
 
@@ -218,22 +220,11 @@ class Decision:
         return False
 
 
-FIELDS: Final = tuple(name for name in Decision.__annotations__ if name != "answered")
+FIELDS: Final = tuple(name for name in Decision.__annotations__ if name not in ("answered", "is_ordinary"))
+COMPARED: Final = FIELDS[:-1]  # all but the ledger
 PASSED: Final = Decision()  # where no rule applies
 _unmade: Final[Callable[..., Any]] = object.__new__
 LASTING: Final = tuple(name for name in FIELDS if name not in ("retry_after", "reset_after", "outcomes"))
-
-
-class PlainDecision(Decision):
-    """One that passes and has nothing to tell: what all of them have in common is read without making the rest."""
-
-    allowed = True
-    delay = 0.0
-    lease = None
-    degraded = False
-    crossed = ()
-    cause = None
-    is_ordinary = True
 
 
 def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
@@ -250,24 +241,23 @@ def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = No
 
 def plain_decision(command: Decide, answers: Answers, lease: Lease | None = None) -> Decision:
     """The decision of a call that passes under rules that are quiet."""
-    decision: Decision = _unmade(PlainDecision)
+    decision: Decision = _unmade(Decision)
     values = decision.__dict__
     values["answered"] = command, answers
+    values["is_ordinary"] = True
     charges: Any = command.charges
-    if charges.rules.is_settled:
-        values["paid"] = Paid(command, answers) if command.commit else None
+    if charges.rules.is_settled and command.commit:
+        values["ledger"] = Ledger(charges, answers)
     if lease is not None:
         values["lease"] = lease
     return decision
 
 
-class PaidDecision(PlainDecision):
-    """One of a call that passes under one rule that refuses, by units that were bought before."""
-
-    paid = None
-
-    def __init__(self, rule: Rule, ident: str, cost: int, remaining: int, reset_after: float) -> None:
-        self.__dict__["_make"] = _passing, (rule, ident, cost, remaining, reset_after)
+def prepaid_decision(rule: Rule, ident: str, cost: int, remaining: int, reset_after: float) -> Decision:
+    """The decision of a call that passes under one rule that refuses, by units that were bought before."""
+    decision: Decision = _unmade(Decision)
+    decision.__dict__.update(_make=(_passing, (rule, ident, cost, remaining, reset_after)), is_ordinary=True)
+    return decision
 
 
 def _passing(rule: Rule, ident: str, cost: int, remaining: int, reset_after: float) -> Decision:
@@ -276,7 +266,8 @@ def _passing(rule: Rule, ident: str, cost: int, remaining: int, reset_after: flo
 
 
 def _decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
-    return conclude(outcomes_of(command, answers), lease, paid=Paid(command, answers) if command.commit else None)
+    ledger = Ledger(command.charges, answers) if command.commit else None
+    return conclude(outcomes_of(command, answers), lease, ledger=ledger)
 
 
 def outcomes_of(command: Decide, answers: Sequence[Answer]) -> tuple[Outcome, ...]:
@@ -313,7 +304,11 @@ def put_off(command: Decide, answers: Answers, name: str) -> tuple[float, str]:
 
 
 def conclude(
-    outcomes: tuple[Outcome, ...], lease: Lease | None = None, *, degraded: bool = False, paid: Paid | None = None
+    outcomes: tuple[Outcome, ...],
+    lease: Lease | None = None,
+    *,
+    degraded: bool = False,
+    ledger: Ledger | None = None,
 ) -> Decision:
     """One decision from the outcomes of all rules: allowed when no rule that is not a shadow refuses."""
     real = [outcome for outcome in outcomes if not outcome.shadow]
@@ -323,11 +318,11 @@ def conclude(
     elif real:
         said = min(real, key=_remaining) if len(real) > 1 else real[0]
     else:
-        return Decision(outcomes=outcomes, lease=lease, degraded=degraded, paid=paid)
+        return Decision(outcomes=outcomes, lease=lease, degraded=degraded, ledger=ledger)
     return Decision(
         not refusing, said.limit, said.remaining, said.retry_after, said.reset_after, said.rule, outcomes,
         0.0 if refusing else max([outcome.delay for outcome in real]), None if refusing else lease, degraded, (),
-        None if refusing else paid,
+        ledger=None if refusing else ledger,
     )  # fmt: skip
 
 

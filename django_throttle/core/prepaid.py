@@ -10,9 +10,9 @@ from math import ceil, inf
 from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, passes
+from django_throttle.core.commands import Answer, Charge, Decide, Entry, passes
 from django_throttle.core.decide import crossings
-from django_throttle.core.decision import Crossing, Decision, PaidDecision, conclude, outcomes_of
+from django_throttle.core.decision import Crossing, Decision, conclude, outcomes_of, prepaid_decision
 from django_throttle.core.rule import Rule
 
 # A purchase is for what will be spent in AHEAD seconds, at most GROWTH times the last one, three quarters of what is
@@ -30,20 +30,20 @@ LONGEST: Final = 1.0  # seconds that a refusal is repeated at most, so that a bu
 class Purchase:
     """Units that one command has charged, and ``left`` of them; ``until`` then they may be spent."""
 
-    __slots__ = ("is_over", "left", "paid", "until")
+    __slots__ = ("entry", "is_over", "left", "until")
 
-    def __init__(self, paid: PastCharge, until: float) -> None:
-        self.paid, self.until = paid, until
-        self.left = paid.charge.cost
+    def __init__(self, entry: Entry, until: float) -> None:
+        self.entry, self.until = entry, until
+        self.left = entry.charge.cost
         self.is_over = False  # what was left is refunded, so what a call gives back later is refunded by itself
 
     def take(self, cost: int) -> Taken:
         self.left -= cost
         return Taken(self, cost)
 
-    def part(self, cost: int) -> PastCharge:
+    def part(self, cost: int) -> Entry:
         """The charge of so many of them, by which these can be refunded."""
-        return self.paid._replace(charge=self.paid.charge._replace(cost=cost))
+        return self.entry.costing(cost)
 
 
 class Taken(NamedTuple):
@@ -90,7 +90,7 @@ class PrepaidBudget:
         paying.left -= cost
         self.demand += cost
         left = self.known_left + self._elsewhere + paying.left
-        return PaidDecision(self.rule, self.ident, cost, left, self._resets_at - now)
+        return prepaid_decision(self.rule, self.ident, cost, left, self._resets_at - now)
 
     def paying(self, cost: int, now: float) -> Purchase | None:
         """The purchase that is enough for a call by itself, the oldest first; None where it takes another look."""
@@ -185,8 +185,8 @@ class PrepaidBudget:
         lasts = self.rule.plan.hold
         if self.rule.plan.begins_afresh:
             lasts = min(lasts, answer.reset)
-        paid = PastCharge(Charge(self.rule, self.ident, cost), answer.at, answer.reset)
-        purchase = Purchase(paid, sent_at + (lasts - 1) / 1_000_000)  # a microsecond less, for the roundings
+        entry = Entry(Charge(self.rule, self.ident, cost), answer.at, answer.reset)
+        purchase = Purchase(entry, sent_at + (lasts - 1) / 1_000_000)  # a microsecond less, for the roundings
         self._purchases.append(purchase)
         self.look_again()
         self.note(answer, sent_at)

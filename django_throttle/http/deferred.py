@@ -35,7 +35,7 @@ from django.views.decorators.http import require_safe
 from django_throttle import limiter, rulebook, task_slots
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason
-from django_throttle.core.decide import refund_charges
+from django_throttle.core.decide import correct
 from django_throttle.core.decision import conclude
 from django_throttle.core.io import Io
 from django_throttle.http.problem_details import wait_in_words
@@ -201,8 +201,7 @@ class Deferral:
 
 
 async def _give_back(io: Io, state: RequestState, turn: Turn) -> None:
-    state.forget([(turn.rule, turn.ident)])
-    await refund_charges(io, turn.refund)
+    await correct(io, state.ledger.refund_pairs({(turn.rule, turn.ident)}))
 
 
 def _refused(turn: Turn) -> Decision:

@@ -19,8 +19,8 @@ from django.utils import timezone
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.core.commands import Paid, Refund
-from django_throttle.core.decide import after_refunds, refund_charges
+from django_throttle.core.commands import Correct
+from django_throttle.core.decide import after_refunds, correct
 from django_throttle.core.headers import (
     EPOCH,
     NAMED,
@@ -108,11 +108,10 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> Owed | N
     yet, because a framework is to make one of it, is a success unless it has another status.
     """
     state.has_finisher = False
-    refunds: tuple[Refund, ...] = ()
+    refunds: tuple[Correct, ...] = ()
     if state.counts_some or state.has_refused:
         refunds = state.take_refunds(status_of(response))
-    if state.has_charged or state.paid_apart:
-        state.end_charging()
+    state.end_charging()
     if not isinstance(response, HttpResponseBase):
         return partial(_end, request, state, refunds)
     if decisions := state.decisions:
@@ -124,7 +123,7 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> Owed | N
         # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
     state.callers = ()  # who refer to the request
-    if conf().METER or state.unsettled:
+    if conf().METER or state.ledger.unsettled:
         _measure_until_closed(request, response, state)
     if state.slots and response.streaming:
         hold_until_closed(request, response, state.take_slots())
@@ -174,7 +173,7 @@ def _measure_until_closed(request: HttpRequest, response: HttpResponseBase, stat
     else:
         response.add_post_render_callback(state.note_end)  # type: ignore[attr-defined]
     # Only who still has to charge for the request holds it, as the request refers to what closes it.
-    found = (lambda: request) if streams or state.unsettled else ref(request)
+    found = (lambda: request) if streams or state.ledger.unsettled else ref(request)
     closing = _Closing(state, found, ref(response))
     response._resource_closers.append(closing)  # type: ignore[attr-defined]
     if "close" not in request.__dict__:  # a response that outer middleware replaces is not closed, its request is
@@ -198,7 +197,7 @@ class _Closing:
     def __call__(self) -> None:
         answer = self.response()
         close_meter(self.state, answer)
-        if self.state.unsettled:
+        if self.state.ledger.unsettled:
             run_soon(partial(_settle, self.request(), self.state, answer))
 
     def close_request(self) -> None:
@@ -213,7 +212,7 @@ class _Closing:
         return partial, (len, ())  # which does nothing
 
 
-async def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Refund], io: Io) -> None:
+async def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Correct], io: Io) -> None:
     """All that is owed where there will be no response to be closed."""
     state.route = getattr(request, "resolver_match", None), request.method  # Ninja's test client has no match
     close_meter(state)
@@ -235,22 +234,18 @@ async def arelease(request: HttpRequest) -> None:
 
 
 async def _settle(request: HttpRequest | None, state: RequestState, response: Any, io: Io) -> None:
-    owed, state.unsettled = state.unsettled, ()
-    found = [one.receipt if isinstance(one, Paid) else one for one in owed]
-    if receipts := [receipt for receipt in found if receipt is not None]:
+    if state.ledger.unsettled:
         scope = state.facts.scope if state.facts else ""
-        await settle(io, receipts, scope, state.meter, state.spending.end(receipts), (request, response))
+        await settle(io, state.ledger, scope, state.meter, state.spending.end(state.ledger), (request, response))
 
 
-async def _refund_and_release(state: RequestState, refunds: Sequence[Refund], io: Io) -> None:
+async def _refund_and_release(state: RequestState, refunds: Sequence[Correct], io: Io) -> None:
     await release_slots(io, state.take_slots())
-    for refund in refunds:
-        done = await refund_charges(io, refund)
-        if not done and _log_throttle.due("refund"):
-            logger.warning(
-                "Redis does not answer: calls that count_on or refund_on excludes, or that another rule refused, could "
-                "not be refunded, and stay charged until their windows end"
-            )
+    if refunds and not await correct(io, refunds) and _log_throttle.due("refund"):
+        logger.warning(
+            "Redis does not answer: calls that count_on or refund_on excludes, or that another rule refused, could "
+            "not be refunded, and stay charged until their windows end"
+        )
 
 
 def header_fields(decisions: Sequence[Decision], is_known: Callable[[], bool]) -> dict[str, str]:

@@ -20,17 +20,9 @@ from django.utils.translation import get_language
 
 from django_throttle.call_facts import Facts, Who, own_function
 from django_throttle.conf import conf
-from django_throttle.core import Decision
-from django_throttle.core.commands import (
-    Charges,
-    Paid,
-    Refund,
-    joined,
-    refund_for_refusal,
-    refund_for_status,
-    unsettled,
-)
-from django_throttle.core.decide import NO_CHARGES, EarlierCharges
+from django_throttle.core import Decision, Lease
+from django_throttle.core.commands import Correct, Entry
+from django_throttle.core.ledger import Ledger
 from django_throttle.core.options import CANCELLED
 from django_throttle.http.slots import Slot
 from django_throttle.meter import Meter, in_use
@@ -149,44 +141,37 @@ class RequestState:
 
     ``callers`` are the caller as each door knows it, and ``decisions`` what they have decided. ``byte_facts`` are the
     rules that count bytes, and the call that each was last asked about. ``place`` is where the middleware took the
-    request to go. ``meter`` is in use from the first door on. ``paid`` is what has been charged; some of it may go back
-    by the answer's status where a rule ``counts_some`` answers, or where a door ``has_refused``. ``paid_apart`` is what
-    drop-ins have charged: as in REST framework, it stays where only drop-ins refuse. ``refunds`` are those that the
-    answer has called for; it is a refusal where ``is_refused``. Where a door ``has_reserved`` costs, ``unsettled`` is
-    what counts of it, once there is an answer; ``facts`` are those of the door. ``route`` is what Django has matched,
-    and the method. ``ended`` is when the answer was made, on the clocks of the meter. ``turns`` are the decisions by
-    which rules may have reserved a moment for later. ``elsewhere`` is what the middleware charged, by rule and ident,
-    for a scope that has turned out not to be the view's.
+    request to go. ``meter`` is in use from the first door on. ``ledger`` has what was charged; some of it may go back
+    by the answer's status where a rule ``counts_some`` answers, or where a door ``has_refused``. ``drop_in_ledger`` is
+    that of drop-ins: as in REST framework, what they charged stays where only drop-ins refuse. ``refunds`` are those
+    that the answer has called for; it is a refusal where ``is_refused``. Where a door ``has_reserved`` costs, they are
+    settled once there is an answer; ``facts`` are those of the door. ``route`` is what Django has matched, and the
+    method. ``ended`` is when the answer was made, on the clocks of the meter. ``turns`` are the decisions by which
+    rules may have reserved a moment for later.
     """
 
     # A request has values of its own only for what happens to it: most are charged once, and owe nothing.
     meter: Meter
+    ledger: Ledger
     has_finisher: bool = False
     callers: tuple[Who, ...] = ()
     decisions: tuple[Decision, ...] = ()
     slots: Sequence[Slot] = ()
     byte_facts: Mapping[str, Facts] = EMPTY
     place: Place = Place("")
-    unsettled: tuple[Paid | Refund, ...] = ()
     facts: Facts | None = None
     route: tuple[ResolverMatch | None, str | None] = (None, None)
     ended: tuple[float | None, float | None] = (None, None)
-    refunds: tuple[Refund, ...] = ()
-    paid_apart: tuple[Paid, ...] = ()
+    refunds: tuple[Correct, ...] = ()
+    drop_in_ledger: Ledger | None = None
     counts_some: bool = False
     has_reserved: bool = False
     has_refused: bool = False
     rule_has_refused: bool = False
     is_refused: bool = False
     turns: Mapping[str, Decision] = EMPTY
-    elsewhere: frozenset[tuple[str, str]] = frozenset()
     has_charged: bool = False
     _spending: Spending | None = None
-    _paid: tuple[Paid, ...] = ()
-    _costs: Mapping[tuple[str, str], int] = EMPTY
-    # Decisions that are not in these yet, the latter with the costs of their calls.
-    _to_pay: tuple[Decision, ...] = ()
-    _to_cost: tuple[tuple[Decision, int], ...] = ()
 
     def become_finisher(self, who: Who) -> bool:
         """True for the first door that a request comes to: it finishes the request, and no other does."""
@@ -195,50 +180,28 @@ class RequestState:
         self.has_finisher, self.callers = True, (who,)
         return True
 
-    @property
-    def costs(self) -> Mapping[tuple[str, str], int]:
-        """What was charged under each rule, by its name, and ident."""
-        passed, self._to_cost = self._to_cost, ()
-        for decision, cost in passed:
-            new = {
-                pair: max(cost, self._costs.get(pair, 0))
-                for one in decision.outcomes
-                if (pair := (one.rule, one.ident))
-            }
-            self._costs = {**self._costs, **new}
-        return self._costs
-
-    @property
-    def paid(self) -> tuple[Paid, ...]:
-        passed, self._to_pay = self._to_pay, ()
-        self._paid += tuple([decision.paid for decision in passed if decision.paid is not None])
-        return self._paid
-
     def note_apart(self, decision: Decision, who: Who) -> None:
         """Note the decision of a drop-in, whose rule no other door applies."""
         self.decisions += (decision,)
         self.callers += (who,)
         if not decision.allowed:
             self.has_refused = True
-        if decision.paid is not None:
-            self.paid_apart = (*self.paid_apart, decision.paid)
+        if self.drop_in_ledger is None:
+            self.drop_in_ledger = Ledger()
+        self.drop_in_ledger.note(decision)
 
     def note(self, decision: Decision, facts: Facts | None = None, who: Who | None = None) -> None:
         """Note a decision, also for the doors that come after, and what is owed for it.
 
         ``facts`` are those that were decided; ``who`` is the caller, where this door knows more of it.
         """
-        if self.has_charged:
-            self.forget(self.earlier.mistaken(decision.outcomes))
-            self.elsewhere = frozenset()
         self.decisions += (decision,)
         if who is not None:
             self.callers += (who,)
         if not decision.allowed:
             self.has_refused = self.rule_has_refused = True
             return
-        self._to_cost += ((decision, 1 if facts is None else facts.cost),)
-        self._to_pay += (decision,)
+        self.ledger.note(decision, 1 if facts is None else facts.cost)
         self.has_charged = True
         answered: Any = decision.answered
         if answered is None or not answered[0].charges.rules.owes_nothing:
@@ -247,18 +210,15 @@ class RequestState:
             self.slots = (*self.slots, Slot(decision.lease, get_store().leases))
 
     @property
-    def earlier(self) -> EarlierCharges:
-        """What was charged before: a door of higher cost adds the rest, one that knows the caller corrects it."""
-        if not self.has_charged:
-            return NO_CHARGES
-        leases = tuple(slot.lease for slot in self.slots if slot.lease is not None)
-        return EarlierCharges(self.costs, self.paid, leases, self.elsewhere)
+    def leases(self) -> tuple[Lease, ...]:
+        """What entry points hold for the request."""
+        return tuple([slot.lease for slot in self.slots if slot.lease is not None])
 
     def _note_owed(self, decision: Decision, facts: Facts | None, answered: Any) -> None:
         """Note what may be owed for a call that has passed."""
         if answered is not None and (rules := answered[0].charges.rules).is_plain:
             if rules.is_settled:
-                self._note_settled(decision.paid, facts)
+                self._note_settled(facts, counts_some=rules.counts_some)
             if rules.deferring:
                 self.turns = {**self.turns, **dict.fromkeys(rules.deferring, decision)}
             return
@@ -267,13 +227,31 @@ class RequestState:
                 self.turns = {**self.turns, outcome.rule: decision}
             if facts and outcome.unit == "bytes":
                 self.byte_facts = {**self.byte_facts, outcome.rule: facts}
-        self._note_settled(decision.paid, facts)
+        self._note_settled_of(decision.ledger.entries, facts)
+
+    def note_read(self, decision: Decision, facts: Facts) -> None:
+        """Note what reading the body was charged; it stays so, unless its rules themselves say otherwise."""
+        settled = tuple([entry for entry in decision.ledger.entries if entry.charge.rule.is_settled])
+        self.ledger.add(settled)
+        self._note_settled_of(settled, facts)
+
+    def _note_settled_of(self, entries: Sequence[Entry], facts: Facts | None) -> None:
+        rules = [entry.charge.rule for entry in entries]
+        if any(rule.is_settled for rule in rules):
+            self._note_settled(facts, counts_some=any(rule.count_on or rule.refund_on for rule in rules))
+
+    def _note_settled(self, facts: Facts | None, *, counts_some: bool) -> None:
+        self.has_reserved = True
+        self.counts_some = self.counts_some or counts_some
+        self.facts = facts or self.facts
 
     def end_charging(self) -> None:
         """What was charged so far stays, whatever the answer: the request has been finished."""
-        if self.has_reserved:  # receipts can wait until the client has its answer
-            self.unsettled += self.paid
-        self._to_pay = self._paid = self.paid_apart = ()
+        if self.has_reserved:
+            self.ledger.end()
+        else:
+            self.ledger.drop()
+        self.has_reserved, self.drop_in_ledger = False, None
 
     def note_end(self, response: object = None) -> None:
         """The answer has been made."""
@@ -281,7 +259,8 @@ class RequestState:
 
     def begin_again(self) -> None:
         """Nothing was charged for what the request is used for next."""
-        self._to_cost, self._costs, self.has_charged = (), EMPTY, False
+        self.ledger.forget_costs()
+        self.has_charged = False
 
     def is_known(self) -> bool:
         """Whether the caller is logged in, as far as any door knows."""
@@ -298,78 +277,42 @@ class RequestState:
         made: Spending = self.__dict__.setdefault("_spending", Spending())
         return made
 
-    @property
-    def charged(self) -> Sequence[Paid | Refund]:
-        """What ``spending`` has to draw on: until the request is finished, then until its response is closed."""
-        return self.paid or self.unsettled
-
-    def add_batch(self, paid: Paid) -> None:
-        """Note what ``spending`` has paid for in advance, to be settled with the rest."""
-        if self.paid:
-            self.add_paid(paid)
-        elif (receipt := paid.receipt) is not None:
-            self.unsettled = (*self.unsettled, receipt)
-
     def take_slots(self) -> Sequence[Slot]:
         """The slots, which are no longer the request's to release."""
         slots, self.slots = self.slots, ()
         return slots
 
-    def take_refunds(self, status: Any) -> tuple[Refund, ...]:
+    def take_refunds(self, status: Any) -> tuple[Correct, ...]:
         """What goes back, once, after an answer of that status, or CANCELLED where nobody was left to be answered.
 
         A request that some door has refused is charged by none. A view may still have answered it, as it handles a
         refusal of something that it called.
         """
         refused = self.has_refused and status != CANCELLED and status not in _SUCCESSES
-        paid = self.paid + self.paid_apart if self.rule_has_refused else self.paid
-        self.has_reserved = False
-        self.end_charging()
-        self.counts_some = self.has_refused = self.rule_has_refused = False
+        refunds = self.ledger.refund_for_refusal() if refused else self.ledger.refund_for_status(status)
+        if refused and self.rule_has_refused and self.drop_in_ledger is not None:
+            refunds += self.drop_in_ledger.refund_for_refusal()
+        self.counts_some = self.has_refused = self.rule_has_refused = self.has_reserved = False
         self.is_refused = self.is_refused or refused
-        receipts = [receipt for one in paid if (receipt := one.receipt) is not None]
-        if not receipts:
-            return ()
-        if refused:
-            found = joined(map(refund_for_refusal, receipts))
-        else:
-            self.unsettled += tuple(filter(None, [unsettled(receipt, status) for receipt in receipts]))
-            found = joined([refund_for_status(receipt, status) for receipt in receipts])
-        self.refunds += found
-        return found
-
-    def add_paid(self, paid: Paid, facts: Facts | None = None) -> None:
-        """Note what a door has charged for the call of these facts."""
-        self._paid = (*self.paid, paid)
-        self._note_settled(paid, facts)
-
-    def _note_settled(self, paid: Paid | None, facts: Facts | None) -> None:
-        if paid is not None and (rules := Charges.of(paid.decide.charges).rules).is_settled:
-            self.has_reserved = True
-            self.counts_some = self.counts_some or rules.counts_some
-            self.facts = facts or self.facts
+        self.refunds += refunds
+        return refunds
 
     def correct_scope(self, covered: Collection[str]) -> None:
         """Have what was charged by rules that do not cover the view's scope go back with the next decision.
 
         ``covered`` are the names of those that do. No header field tells of the others.
         """
-        self.elsewhere = frozenset(pair for pair in self.costs if pair[0] not in covered)
-        if self.elsewhere:
+        ledger = self.ledger
+        ledger.misplaced = frozenset(pair for pair in ledger.costs if pair[0] not in covered)
+        if ledger.misplaced:
             self.decisions = tuple(
                 [
                     decision._replace(
-                        outcomes=tuple([o for o in decision.outcomes if (o.rule, o.ident) not in self.elsewhere])
+                        outcomes=tuple([o for o in decision.outcomes if (o.rule, o.ident) not in ledger.misplaced])
                     )
                     for decision in self.decisions
                 ]
             )
-
-    def forget(self, pairs: Collection[tuple[str, str]]) -> None:
-        """Drop charges that have been refunded."""
-        if pairs:
-            self._costs = {pair: cost for pair, cost in self.costs.items() if pair not in pairs}
-            self._paid = tuple([paid.without(pairs) for paid in self.paid])
 
     def take_turn(self, rule: str) -> Turn | None:
         """The turn that was reserved under a rule, which is taken once."""
@@ -443,7 +386,7 @@ class RequestFacts(Facts):
         self.scope, self.events, self.who, self.cost = scope, events, who, cost
         self.method, self._request = method_of(request), request
         if state.has_charged:
-            self.charged = state.earlier
+            self.charged, self.leases = state.ledger, state.leases
 
     @cached_property
     def size(self) -> int:  # type: ignore[override]
@@ -457,7 +400,7 @@ def state_of(request: HttpRequest) -> RequestState:
 
 def _begin(request: HttpRequest) -> RequestState:
     state = request.__dict__[_STATE] = RequestState()
-    state.meter = Meter()
+    state.meter, state.ledger = Meter(), Ledger()
     if conf().METER:
         in_use.set(state.meter)
     return state

@@ -14,7 +14,6 @@ from django.http import HttpRequest, HttpResponse
 from django_throttle import limiter
 from django_throttle.call_facts import Facts, Who
 from django_throttle.core import Decision
-from django_throttle.core.decide import NO_CHARGES
 from django_throttle.core.io import Io
 from django_throttle.exceptions import Refused
 from django_throttle.http.finalize import afinish_failed, finish, finish_failed, status_of_error
@@ -45,10 +44,9 @@ def _charge(request: HttpRequest, size: int) -> None:
     state = state_of(request)
     for facts in {id(one): one for one in state.byte_facts.values()}.values():
         only = frozenset(name for name, one in state.byte_facts.items() if one is facts)
-        call = facts.but(size=size, charged=NO_CHARGES, only=only, early=False)
+        call = facts.but(size=size, charged=None, only=only, early=False)
         decision = limiter.admitted(limiter.decide(call))
-        if decision.paid is not None and decision.receipt is not None:
-            state.add_paid(decision.paid)
+        state.note_read(decision, facts)
 
 
 class _Metered:

@@ -9,7 +9,7 @@ from math import inf
 from threading import Lock
 from typing import Final, NamedTuple
 
-from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, Refund
+from django_throttle.core.commands import Answer, Charge, Correct, Decide, Entry
 from django_throttle.core.decision import Decision
 from django_throttle.core.prepaid import Buying, Claim, PrepaidBudget, Purchase
 from django_throttle.core.rule import Rule
@@ -45,7 +45,7 @@ class PrepaidBudgets:
         self._lock = Lock()
         self._known: dict[Key, PrepaidBudget] = {}
         self._pending: dict[Key, Pending] = {}
-        self._back: list[PastCharge] = []  # to be refunded
+        self._back: list[Entry] = []  # to be refunded
 
     def __len__(self) -> int:
         return len(self._known)
@@ -94,7 +94,7 @@ class PrepaidBudgets:
         """The store has answered this command. What was bought of a budget that is forgotten meanwhile goes back."""
         with self._lock:
             for purchase in buying.settle(command, answers, sent_at):
-                rule, ident, _ = purchase.paid.charge
+                rule, ident, _ = purchase.entry.charge
                 budget = self._known.get((rule.id, ident))
                 if budget is None or not any(one.budget is budget for one in buying.wanted):
                     self._give_back([purchase])
@@ -130,7 +130,7 @@ class PrepaidBudgets:
             for key in [key for key, budget in self._known.items() if is_meant(budget)]:
                 del self._known[key]
 
-    def sweep(self, *, everything: bool = False) -> list[Refund]:
+    def sweep(self, *, everything: bool = False) -> list[Correct]:
         """What goes back: what may be spent no longer, or all that is held."""
         with self._lock:
             budgets = list(self._known.items())
@@ -147,7 +147,7 @@ class PrepaidBudgets:
                         del self._known[key]
         with self._lock:
             back, self._back = self._back, []
-        return [Refund(tuple(back[at : at + BATCH])) for at in range(0, len(back), BATCH)]
+        return [Correct(tuple(back[at : at + BATCH])) for at in range(0, len(back), BATCH)]
 
     def _give_back(self, purchases: Sequence[Purchase]) -> None:
         for one in purchases:

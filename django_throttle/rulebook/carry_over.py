@@ -9,7 +9,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
 
-from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, Settle
+from django_throttle.core.commands import Answer, Charge, Correct, Decide, Entry
 from django_throttle.core.edits import period, takeovers
 from django_throttle.core.io import Io
 from django_throttle.core.rule import Rule
@@ -133,7 +133,7 @@ async def _carry(io: Io, edit: Edit, charge: Charge) -> None:
     age = round((monotonic() - edit.since) * 1_000_000)
     # Who meets the ident after calls under the new rule, as after an edit back and forth, has another part to add.
     name = f"edit.{edit.old.id}.{rule.id}.{limit}.{present.remaining}.{present.at // TOGETHER}"
-    await io.execute(Settle((), (PastCharge(Charge(rule, ident, more), 0, 0),), name, age=age))
+    await io.execute(Correct(due=(Entry(Charge(rule, ident, more), 0, 0),), name=name, age=age))
 
 
 async def _ask(io: Io, old: Rule, new: Rule, ident: str) -> Sequence[Answer]:

@@ -169,7 +169,7 @@ def address_refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]
     """A refusal by each of these rules that would count by the address, where the address is unknown."""
     found, wait = [], NO_ADDRESS_WAIT
     for rule in rules:
-        if facts.ident != BY_KEY or facts.charged.covers(rule.name):
+        if facts.ident != BY_KEY or (facts.charged and facts.charged.has_rule(rule.name)):
             continue
         if ident_under(rule.key, (rule,), facts.who) is None and facts.who.lacks_address(rule.key):
             limit, why = rule.plan.limit - rule.tolerance, Reason.NO_ADDRESS
@@ -414,7 +414,7 @@ class Snapshot:
         """What a call is to be charged: for each enabled rule that covers it and has an ident for the caller."""
         who = facts.who
         overrides = self.overrides.of(who) if self.overrides.all and not facts.is_claimed else []
-        if not (overrides or facts.charged.costs or facts.only) and facts.ident == BY_KEY:  # as of most calls
+        if not (overrides or facts.charged or facts.only) and facts.ident == BY_KEY:  # as of most calls
             covering = self._prepared.get(facts.rule or (facts.scope, facts.events)) or self._covering(facts)
             if covering.is_plain:
                 return covering.charges(who, facts.cost)
@@ -422,7 +422,7 @@ class Snapshot:
         for one in self._matched(facts):
             ident = ident_under(one.key, (one,), facts.who) if facts.ident == BY_KEY else facts.ident
             rule = self._of_share(one, ident) if self._shares and ident is not None else one
-            if ident is None or (facts.charged.costs and facts.due(rule, ident) is None):
+            if ident is None or (facts.charged and facts.due(rule, ident) is None):
                 continue
             rule = with_plan(rule, NOBODY if facts.is_claimed else facts.who) if rule.plans else rule
             changed = self.overrides.rule(rule, overrides) if overrides else rule

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 from django_throttle import rulebook
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease
-from django_throttle.core.commands import Refund, Release, joined, refund_for_refusal
-from django_throttle.core.decide import refund_charges
+from django_throttle.core.commands import Correct, Release
+from django_throttle.core.decide import correct
 from django_throttle.core.decision import error_code
 from django_throttle.core.texts import gettext_noop
 from django_throttle.event_loop import spawn
@@ -493,14 +493,13 @@ class Connection:
 
         Not where an application has accepted it.
         """
-        receipts: list[Refund] = []
+        refunds: list[Correct] = []
         connection: Connection | None = self
         while connection is not None and not connection.is_open:
-            if connection.handshake is not None and (receipt := connection.handshake.receipt) is not None:
-                receipts.append(receipt)
+            if connection.handshake is not None:
+                refunds += connection.handshake.ledger.refund_for_refusal()
             connection.handshake, connection = None, connection.outer
-        for refund in joined(map(refund_for_refusal, reversed(receipts))):
-            await refund_charges(LoopIo(get_store()), refund)
+        await correct(LoopIo(get_store()), refunds)
 
     def _deadline_passed(self, reason: str) -> None:
         payload = notice_payload(reason, _DETAILS[reason], retry_after=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django_throttle.call_facts import Facts
-from django_throttle.core.commands import Paid, Refund
+from django_throttle.core.ledger import Ledger
 from django_throttle.event_loop import spawn
 from django_throttle.measured import settle
 from django_throttle.meter import Meter, metered
@@ -21,25 +21,21 @@ RESERVED: Final = "django_throttle.reserved"  # in the event of a frame: its Fra
 
 @dataclass(slots=True)
 class FrameState:
-    """What one frame was ``charged`` under rules of measured units, and what handles it uses."""
+    """What one frame was charged under rules of measured units, and what handles it uses."""
 
     facts: Facts | None = None
-    charged: list[Refund] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
     spending: Spending = field(default_factory=Spending)
     meter: Meter = field(default_factory=Meter)
 
-    def add_batch(self, paid: Paid) -> None:
-        if (receipt := paid.receipt) is not None:
-            self.charged.append(receipt)
 
-
-def reserve(frame: Event, facts: Facts, receipt: Refund | None) -> None:
+def reserve(frame: Event, facts: Facts, ledger: Ledger) -> None:
     """Note what this frame was charged under rules of measured units."""
-    paid = [one for one in (receipt.paid if receipt else ()) if one.charge.rule.is_measured]
-    if receipt and paid:
+    reserved = tuple([entry for entry in ledger.entries if entry.charge.rule.is_measured])
+    if reserved:
         state: FrameState = frame.setdefault(RESERVED, FrameState())
         state.facts = facts
-        state.charged.append(Refund(tuple(paid), receipt.locally))
+        state.ledger.add(reserved)
 
 
 async def measure(handle: Callable[[Event], Awaitable[Any]], frame: Event, state: FrameState) -> None:
@@ -48,8 +44,9 @@ async def measure(handle: Callable[[Event], Awaitable[Any]], frame: Event, state
         with metered() as state.meter:
             await handle(frame)
     finally:
-        scope, spent = state.facts.scope if state.facts else "", state.spending.end(state.charged)
-        spawn(settle(LoopIo(get_store()), tuple(state.charged), scope, state.meter, spent, ()))
+        state.ledger.end()
+        scope, spent = state.facts.scope if state.facts else "", state.spending.end(state.ledger)
+        spawn(settle(LoopIo(get_store()), state.ledger, scope, state.meter, spent, ()))
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
-from django_throttle.core.decide import EarlierCharges
+from django_throttle.core.ledger import Ledger
 from django_throttle.event_loop import in_thread, spawn
 from django_throttle.identity.caller import SOCKET
 from django_throttle.sockets import rule_change
@@ -79,7 +79,7 @@ def _restore(scope: Scope, connection: Connection) -> None:
 async def _decide(connection: Connection) -> Decision | None:
     """One decision on the rate of handshakes and on the connections held open: the refusal, if it is one."""
     outer, events = connection.outer, rule_change.HANDSHAKE_EVENTS
-    charged = EarlierCharges(dict.fromkeys(await connection.outer_pairs(events), 1))
+    charged = Ledger.of_costs(dict.fromkeys(await connection.outer_pairs(events), 1))
     facts = Facts(connection.scope, events, connection.who, charged=charged, early=True)
     decision = await limiter.adecide(facts, aside=in_thread)
     if decision.lease is not None:

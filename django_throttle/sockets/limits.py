@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts, Who
-from django_throttle.core.commands import Charge, Refund
+from django_throttle.core.commands import Charge
 from django_throttle.core.commands import Charges as CallCharges
-from django_throttle.core.decide import drop_reported, refund_charges
+from django_throttle.core.decide import correct, drop_reported
 from django_throttle.core.decision import PASSED, Decision, Outcome, conclude
+from django_throttle.core.ledger import Ledger
 from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import aexecute_decision, decide_fully, fast_path_command
@@ -132,7 +133,7 @@ class FrameLimits:
         # A frame whose decision nobody waited for in the end, and the decision.
         self._decided_before: tuple[dict[str, Any], Decision] | None = None
         # What frames that wait for their turn were charged, and when that is, on the monotonic clock.
-        self._waiting: list[tuple[Refund | None, float]] = []
+        self._waiting: list[tuple[Ledger, float]] = []
         self._has_ended = False
         self._matched: MatchedRules | None = None
         # It holds until there is room again: nobody else charges the counters of own rules.
@@ -174,7 +175,7 @@ class FrameLimits:
             decision = await decide(frame, matched, cost, size)
             if matched.measures and decision.allowed:
                 facts = Facts(self._scope, self._events, self._who, cost, size=size)
-                reserve(frame, facts, decision.receipt)
+                reserve(frame, facts, decision.ledger)
         if decision.is_ordinary:
             self._record(matched, cost, size, began)
         if reports.installed_hooks() or not decision.is_ordinary:
@@ -217,11 +218,11 @@ class FrameLimits:
     def end(self) -> None:
         """The socket has ended: frames that are decided, or wait for their turn, are charged nothing."""
         self._has_ended = True
-        for receipt, turn in self._waiting:
+        for ledger, turn in self._waiting:
             if turn > monotonic():
-                spawn(refund_charges(LoopIo(get_store()), receipt))
+                spawn(correct(LoopIo(get_store()), ledger.refund()))
         if self._decided_before is not None:
-            spawn(refund_charges(LoopIo(get_store()), self._decided_before[1].receipt))
+            spawn(correct(LoopIo(get_store()), self._decided_before[1].ledger.refund()))
 
     def _by_own(self, matched: MatchedRules, cost: int, size: int) -> Decision | None:
         """None when nobody needs to know more than that it passes."""
@@ -279,11 +280,11 @@ class FrameLimits:
         if not (self._has_ended or decision.delay):
             return decision
         if self._has_ended or decision.delay > counters.MAX_DELAY:
-            await refund_charges(LoopIo(get_store()), decision.receipt)
+            await correct(LoopIo(get_store()), decision.ledger.refund())
             return PASSED if self._has_ended else counters.refused_for_delay(decision)
         now = monotonic()
         self._waiting = [one for one in self._waiting if one[1] > now]
-        self._waiting.append((decision.receipt, now + decision.delay))
+        self._waiting.append((decision.ledger, now + decision.delay))
         return decision
 
     async def _decided(self, frame: dict[str, Any], charges: CallCharges) -> Decision:
@@ -297,7 +298,7 @@ class FrameLimits:
                 return known[1]
         io = LastingIo(get_store())
         decision = await aexecute_decision(
-            io, fast_path_command(charges, io.store, whole=True) or decide_fully(io, charges, whole=True)
+            io, fast_path_command(charges, io.store) or decide_fully(io, charges, keeps_ledger=True)
         )
         if decision.crossed:
             decision = await drop_reported(io, decision)
@@ -306,7 +307,7 @@ class FrameLimits:
         if self._events == ("message",) and not self._has_ended:
             self._decided_before = frame, decision
         else:
-            spawn(refund_charges(LoopIo(io.store), decision.receipt))
+            spawn(correct(LoopIo(io.store), decision.ledger.refund()))
         raise io.cancelled
 
 
@@ -320,4 +321,4 @@ def size_of(frame: dict[str, Any]) -> int:
 def _together(own: Decision, others: Decision, blocks: tuple[Outcome, ...]) -> Decision:
     whole = conclude(own.outcomes + others.outcomes + blocks, degraded=others.degraded)
     delay = max(own.delay, others.delay)
-    return whole._replace(delay=delay, crossed=others.crossed, paid=others.paid, cause=others.cause)
+    return whole._replace(delay=delay, crossed=others.crossed, ledger=others.ledger, cause=others.cause)

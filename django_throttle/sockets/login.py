@@ -7,8 +7,8 @@ import logging
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core.commands import Release
-from django_throttle.core.decide import EarlierCharges
 from django_throttle.core.decision import PASSED, Lease
+from django_throttle.core.ledger import Ledger
 from django_throttle.event_loop import in_thread
 from django_throttle.identity import ScopeWho
 from django_throttle.sockets import limits
@@ -36,7 +36,7 @@ async def _follow(connection: Connection) -> None:
     held = {hold: (names[hold[0]], hold[1]) for lease in connection.leases for hold in lease.holds if hold[0] in names}
     who = ScopeWho(connection.who.subject)
     matched = await limits.match(connection.scope, EVENTS, who, snapshot)
-    charged = EarlierCharges(dict.fromkeys([*held.values(), *await connection.outer_pairs(EVENTS)], 1))
+    charged = Ledger.of_costs(dict.fromkeys([*held.values(), *await connection.outer_pairs(EVENTS)], 1))
     decision = PASSED
     if matched.is_blocked or not matched.pairs.issubset(charged.costs):
         decision = await limiter.adecide(Facts(connection.scope, EVENTS, who, charged=charged), aside=in_thread)

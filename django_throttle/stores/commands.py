@@ -21,21 +21,20 @@ from django_throttle.core.commands import (
     Charge,
     Charges,
     Claim,
+    Correct,
     CountMembers,
     Decide,
     Enlist,
-    PastCharge,
+    Entry,
     Pause,
-    Refund,
     Release,
     Reset,
     SetOnceKeys,
-    Settle,
     passes,
     pause_id,
-    receipt,
 )
 from django_throttle.core.key import key_root
+from django_throttle.core.ledger import entries_of
 from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.stores.batch import Announcement, Ask, BatchFailed, announce_call
@@ -457,24 +456,16 @@ def tell_calls(context: RedisContext, process: str, counts: Mapping[str, int], s
 REFUND: Final = Struct("<dBddddddd").pack
 
 
-def refund_command(context: RedisContext, command: Refund) -> RedisCommand:
-    """Sent once: a failed refund may have been executed, and a second one would give back too much."""
-    paid = command.paid
-    parts = context.by_slot([one.charge for one in paid])
-    calls = [refund_call(context, [paid[place] for place in places]) for places in parts]
-    return RedisCommand(context, calls, lambda replies: sum(map(int, replies)))
-
-
-def refund_call(context: RedisContext, paid: Sequence[PastCharge], name: str = "") -> Call:
+def refund_call(context: RedisContext, back: Sequence[Entry], name: str = "") -> Call:
     """The call that gives these back, all of them of one slot; with a name once, however often it is sent."""
     keys, packed = [], []
-    for (rule, ident, cost), at, reset in paid:
+    for (rule, ident, cost), at, reset, _ in back:
         keys.append(context.counter_key(rule, ident))
         packed.append(
             REFUND(record_head(rule.id, Form.of(rule.plan)), rule.plan.code, cost, *rule.plan.numbers, at, reset)
         )
-    forms = frozenset([Form.of(one.charge.rule.plan) for one in paid])
-    once = [context.key(f"back.{name}", paid[0].charge.ident)] if name else []
+    forms = frozenset([Form.of(one.charge.rule.plan) for one in back])
+    once = [context.key(f"back.{name}", back[0].charge.ident)] if name else []
     lasts = [SETTLED_MS] if name else []
     return Call(script("refund", forms), [*keys, *once], (context.now_arg(), b"".join(packed), *lasts))
 
@@ -502,12 +493,15 @@ SETTLED_MS: Final = 3_600_000  # for which a settlement is known to have been ma
 MEAN_MS: Final = 7 * 24 * 3_600_000
 
 
-def settle_command(context: RedisContext, command: Settle) -> RedisCommand:
-    """All in one pipeline; each call of it changes nothing when it is sent again."""
+def correct_command(context: RedisContext, command: Correct) -> RedisCommand:
+    """All in one pipeline. With a name each call of it changes nothing when it is sent again.
 
-    def parts(paid: Sequence[PastCharge]) -> list[list[PastCharge]]:
-        places = context.by_slot([one.charge for one in paid]) if paid else []
-        return [[paid[place] for place in part] for part in places]
+    Without one it is sent once: a failed refund may have been executed, and a second one would give back too much.
+    """
+
+    def parts(entries: Sequence[Entry]) -> list[list[Entry]]:
+        places = context.by_slot([entry.charge for entry in entries]) if entries else []
+        return [[entries[place] for place in part] for part in places]
 
     calls = [refund_call(context, part, command.name) for part in parts(command.back)]
     for part in parts(command.due):
@@ -620,9 +614,9 @@ class MultiSlotCommand(LongCommand):
         return made(self.context, Decide(charges, command.commit, command.lease if leases else None))
 
     def _undo(self, part: _SlotPart) -> list[ScriptCall]:
-        whole = receipt(Decide(part.charges, whole=True), part.answers())
-        paid = [one for one in whole.paid if not one.charge.rule.count_denied] if whole else []
-        calls: list[ScriptCall] = [refund_call(self.context, paid)] if paid else []
+        entries = entries_of(part.charges, part.answers())
+        back = [entry for entry in entries if not entry.charge.rule.count_denied]
+        calls: list[ScriptCall] = [refund_call(self.context, back)] if back else []
         if isinstance(part.decide, LeaseCommand):
             lease = self.command.lease or ""
             calls += [ReleaseCall(self.context, part.decide.uid, *pair, lease) for pair in part.decide.pairs]

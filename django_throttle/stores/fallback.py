@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from django_throttle.core.algorithms import LateCost, Plan, State
-from django_throttle.core.commands import Answer, Answers, Charge, Charges, Decide, Refund, RuleSet, Settle, passes
+from django_throttle.core.commands import Answer, Answers, Charge, Charges, Correct, Decide, RuleSet, passes
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
 from django_throttle.lifecycle import in_child
@@ -273,21 +273,19 @@ class Fallback:
             answers = tuple([one._replace(reset=one.reset - more) for one, more in zip(answers, slower, strict=True)])
         return tuple(map(_bounded, charges, left, answers))
 
-    def refund(self, command: Refund) -> Any:
-        """Give back what was decided here, unless Redis has been charged for it by now."""
-        shares = [_fitting(self._share(one.charge)) for one in command.paid]
-        paid = [
-            one._replace(charge=share, reset=one.reset + _slower(one.charge, share))
-            for one, share in zip(command.paid, shares, strict=True)
-        ]
-        return self.local.execute(Refund(tuple(paid)))
+    def correct(self, command: Correct) -> Any:
+        """Correct what was decided here: what is due is owed to Redis too.
 
-    def settle(self, command: Settle) -> Any:
-        """Correct what was decided here: what is due is owed to Redis too."""
-        self.refund(Refund(command.back))
-        self._owe([one.charge for one in command.due], [self._share(one.charge) for one in command.due])
-        due = tuple([one._replace(charge=self._share(one.charge)) for one in command.due])
-        return self.local.execute(replace(command, back=(), due=due))
+        What goes back does so only here: Redis may have been charged for it by now.
+        """
+        shares = [_fitting(self._share(entry.charge)) for entry in command.back]
+        back = [
+            entry._replace(charge=share, reset=entry.reset + _slower(entry.charge, share))
+            for entry, share in zip(command.back, shares, strict=True)
+        ]
+        due = [entry._replace(charge=self._share(entry.charge)) for entry in command.due]
+        self._owe([entry.charge for entry in command.due], [entry.charge for entry in due])
+        return self.local.execute(replace(command, back=tuple(back), due=tuple(due)))
 
     def late(self, idents: Iterable[str]) -> list[LateCharges]:
         """What Redis is to be charged for these idents; after that, perhaps more of it."""

@@ -15,20 +15,19 @@ from django_throttle.core.commands import (
     Charge,
     Claim,
     Command,
+    Correct,
     Decide,
     DecideLocally,
     Enlist,
+    Entry,
     Evict,
     Measured,
     OnceKey,
-    PastCharge,
     Pause,
-    Refund,
     Release,
     Reset,
     SendControl,
     SetOnceKeys,
-    Settle,
     passes,
     pause_id,
 )
@@ -90,9 +89,7 @@ class MemoryStore:
                     return self._decide(decide)
                 case Reset(charges=charges):
                     return sum(map(self._forget, charges))
-                case Refund(paid=paid):
-                    return sum(map(self._refund, paid))
-                case Settle():
+                case Correct():
                     return self._correct(command)
                 case _:
                     return self._carry_out(command)
@@ -227,23 +224,22 @@ class MemoryStore:
             self._write(key, (until,), until, is_spent=True)
         return max(0, until - now)
 
-    def _refund(self, paid: PastCharge) -> bool:
-        (rule, _, cost), at, reset = paid
-        key = _key(paid.charge)
+    def _refund(self, entry: Entry) -> None:
+        (rule, _, cost), at, reset, _ = entry
+        key = _key(entry.charge)
         state, expires = self._counters.get(key, (None, 0))
         if state is None:
-            return False
+            return
         now = round(self.clock() * 1_000_000)
         left = rule.plan.refund(state, now, cost, at, reset)
         if left:
             self._counters[key] = left, expires
         elif left is not None:
             del self._counters[key]
-        return left is not None
 
-    def _correct(self, command: Settle) -> tuple[int, ...]:
+    def _correct(self, command: Correct) -> tuple[int, ...]:
         ident = command.due[0].charge.ident if command.due else ""
-        if self._is_first(OnceKey("settled", ident, command.name, SETTLED_US)):
+        if not command.name or self._is_first(OnceKey("settled", ident, command.name, SETTLED_US)):
             for one in command.back:
                 self._refund(one)
             for one in command.due:

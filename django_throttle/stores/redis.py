@@ -15,18 +15,17 @@ from django_throttle.core.commands import (
     Charges,
     Claim,
     Command,
+    Correct,
     CountMembers,
     Decide,
     DecideLocally,
     Enlist,
     Evict,
     Pause,
-    Refund,
     Release,
     Reset,
     SendControl,
     SetOnceKeys,
-    Settle,
 )
 from django_throttle.core.io import run
 from django_throttle.damper.aggregate import Count, Reply, Report
@@ -43,13 +42,12 @@ from django_throttle.stores.commands import (
     RoundTrip,
     call_next_command,
     claim_command,
+    correct_command,
     count_command,
     enlist_command,
     pause_command,
-    refund_command,
     reset_command,
     set_once_keys_command,
-    settle_command,
 )
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.control_messages import RedisControl, send_control_command
@@ -196,7 +194,7 @@ class RedisStore(RedisContext):
         if type(command) is not Decide:
             return self._other_command(command)
         made: RedisCommand
-        charges, commit, lease, _ = command
+        charges, commit, lease = command
         fallback = self.fallback
         owes = fallback.admitted or fallback.unconfirmed
         is_usual = type(charges) is Charges and commit and lease is None and not owes
@@ -219,10 +217,8 @@ class RedisStore(RedisContext):
         match command:
             case DecideLocally(decide=decide):
                 return RedisCommand(self, read=lambda _: self.fallback.decide(decide))
-            case Refund(locally=True):
-                return RedisCommand(self, read=lambda _: self.fallback.refund(command))
-            case Settle(locally=True):
-                return RedisCommand(self, read=lambda _: self.fallback.settle(command))
+            case Correct(locally=True):
+                return RedisCommand(self, read=lambda _: self.fallback.correct(command))
             case Evict():
                 return EvictCommand(self, command, self.evictions)
             case SendControl():
@@ -243,8 +239,7 @@ _COMMANDS: Final[dict[type, Callable[[RedisContext, Any], RedisCommand]]] = {
     Reset: reset_command,
     SetOnceKeys: set_once_keys_command,
     Pause: pause_command,
-    Refund: refund_command,
-    Settle: settle_command,
+    Correct: correct_command,
     Release: ReleaseCommand,
     Enlist: enlist_command,
     CallNext: call_next_command,

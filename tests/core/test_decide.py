@@ -14,17 +14,15 @@ from django_throttle.core import Charge, Decision, Lease, Outcome, Reason, Rule
 from django_throttle.core.commands import (
     Answer,
     Command,
+    Correct,
     Decide,
     DecideLocally,
-    Refund,
     charge,
-    receipt,
-    refund_for_idents,
-    refund_for_status,
 )
-from django_throttle.core.decide import after_refunds, decide_charges, refund_charges
+from django_throttle.core.decide import after_refunds, correct, decide_charges
 from django_throttle.core.decision import conclude
 from django_throttle.core.io import run
+from django_throttle.core.ledger import Ledger, corrections
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
@@ -120,8 +118,8 @@ def test_only_a_store_error_is_an_answer(drive: Drive) -> None:
 
 
 def after_status(decision: Decision, status: int) -> Decision:
-    back = refund_for_status(decision.receipt, status) if decision.receipt else None
-    return after_refunds(decision, [back] if back else [])
+    kept = [entry for entry in decision.ledger.entries if not entry.charge.rule.counts(status)]
+    return after_refunds(decision, corrections(kept))
 
 
 @given(
@@ -137,8 +135,8 @@ def test_as_the_store_says_afterwards(rule: Rule, before: int, data: st.DataObje
         clock.tick(data.draw(st.floats(0, 1)) * (rule.window or 0))
     decision = limiter.acquire("ip:1")
     told = after_status(decision, 200)
-    if decision.receipt is not None:
-        run(refund_charges(BlockingIo(limiter.store), refund_for_status(decision.receipt, 200)))
+    if decision.allowed:
+        run(correct(BlockingIo(limiter.store), decision.ledger.refund_for_status(200)))
         left = limiter.peek("ip:1", 0)
         assert told.outcomes[0].remaining <= (left.remaining or 0)
         if rule.enforce_at == 1:
@@ -152,33 +150,37 @@ LOGIN = Rule("login", "9/min", count_on=[401])
 FITS, FULL = Answer(retry=0, remaining=1, reset=60, at=1000), Answer(retry=5, remaining=0, reset=5)
 
 
-def of(refund: Refund | None) -> list[str]:
-    return [paid.charge.rule.name for paid in refund.paid] if refund else []
+def ledger(rules: list[Rule], answers: list[Answer] | None = None, *, locally: bool = False) -> Ledger:
+    charges = tuple(charge(rule, "user:1", 1) for rule in rules)
+    return Ledger(charges, answers or [FITS] * len(rules), locally=locally)
+
+
+def of(refunds: tuple[Correct, ...]) -> list[str]:
+    return [entry.charge.rule.name for refund in refunds for entry in refund.back]
 
 
 @pytest.mark.parametrize(
-    ("rules", "answers", "whole", "kept"),
+    ("rules", "answers", "kept"),
     [
-        ([API], [FITS], False, []), ([API, LOGIN], [FITS, FITS], False, ["login"]),
-        ([API, LOGIN], [FITS, FITS], True, ["api", "login"]), ([API, LOGIN], [FITS, FULL], True, ["api"]),
-        ([CAP, API], [FITS, FITS], True, ["api"]),
+        ([API, LOGIN], [FITS, FITS], ["login", "api"]), ([API, LOGIN], [FITS, FULL], ["api"]),
+        ([CAP, API], [FITS, FITS], ["api"]), ([], [], []),
     ],
     ids=str,
 )  # fmt: skip
-def test_what_can_go_back_was_charged_under_a_rate(
-    rules: list[Rule], answers: list[Answer], whole: bool, kept: list[str]
-) -> None:
-    decide = Decide(tuple(charge(rule, "user:1", 1) for rule in rules), whole=whole)
-    assert of(receipt(decide, tuple(answers))) == kept
+def test_what_can_go_back_was_charged_under_a_rate(rules: list[Rule], answers: list[Answer], kept: list[str]) -> None:
+    charged = ledger(rules, answers)
+    assert of(charged.refund()) == kept
+    assert of(charged.refund()) == [], "once"
 
 
 def test_what_goes_back_is_what_the_answer_does_not_count_for() -> None:
-    charges = tuple(charge(rule, "user:1", 1) for rule in (API, LOGIN))
-    paid = receipt(Decide(charges, whole=True), (FITS, FITS), locally=True)
-    assert paid is not None and paid.locally
-    assert (of(refund_for_status(paid, 401)), of(refund_for_status(paid, 200))) == ([], ["login"])
-    assert of(refund_for_idents(paid, {("api", "user:1")})) == ["api"]
-    assert refund_for_idents(paid, {("api", "user:2")}) is None
+    assert of(ledger([API, LOGIN]).refund_for_status(401)) == []
+    assert of(ledger([API, LOGIN]).refund_for_status(200)) == ["login"]
+    charged = ledger([API, LOGIN], locally=True)
+    assert charged.refund_pairs({("api", "user:2")}) == ()
+    (refund,) = charged.refund_pairs({("api", "user:1")})
+    assert refund.locally and of((refund,)) == ["api"]
+    assert of(charged.refund_for_refusal()) == ["login"], "the rest"
 
 
 LEASE = Lease("lease", (("rule", "user:1"),))

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Rule
-from django_throttle.core.commands import Refund, charge
-from django_throttle.core.decide import EarlierCharges, decide_and_correct
+from django_throttle.core.commands import Correct, charge
+from django_throttle.core.decide import decide_and_correct
 from django_throttle.core.io import run
+from django_throttle.core.ledger import Ledger
 from django_throttle.limiter import Limiter, decide_fully
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import BlockingIo, LoopIo
@@ -56,21 +57,21 @@ def test_a_slot_goes_back_if_its_call_is_interrupted(clock: FrozenClock, io: Any
     """While what an earlier entry point charged in error is given back."""
     limiter = Limiter(RULES, MemoryStore(clock=clock))
     charges = tuple(charge(rule, "user:1", 1) for rule in RULES)
-    earlier = run(decide_fully(BlockingIo(limiter.store), (charge(RULES[0], "user:2", 1),), whole=True))
+    earlier = run(decide_fully(BlockingIo(limiter.store), (charge(RULES[0], "user:2", 1),)))
     execute = limiter.store.execute
 
     def interrupt(command: Any) -> Any:
-        if isinstance(command, Refund):
+        if isinstance(command, Correct):
             raise Interrupted
         return execute(command)
 
     async def decide() -> Any:
-        return await decide_fully(io(limiter.store), charges, whole=True)
+        return await decide_fully(io(limiter.store), charges)
 
-    assert earlier.paid is not None
-    charged = EarlierCharges({("rate", "user:2"): 1}, (earlier.paid,))
+    charged = Ledger()
+    charged.note(earlier)
     limiter.store.execute = interrupt  # type: ignore[method-assign]
-    work = decide_and_correct(io(limiter.store), decide, charged, {rule.name: rule for rule in RULES}.get)
+    work = decide_and_correct(io(limiter.store), decide, charged, (), {rule.name: rule for rule in RULES}.get)
     with pytest.raises(Interrupted):
         run(work) if io is BlockingIo else asyncio.run(work)
     del limiter.store.execute

@@ -16,7 +16,7 @@ from django_throttle.core import Override, Rule
 from django_throttle.core.algorithms import ALGORITHMS, Algorithm, Plan, State, StepResult
 from django_throttle.core.algorithms.base import NEVER, LateCost, Stored, most_of, rate_of
 from django_throttle.core.commands import charge
-from django_throttle.core.decide import decide_charges, refund_charges
+from django_throttle.core.decide import correct, decide_charges
 from django_throttle.core.descriptions import describe
 from django_throttle.core.headers import policies, rate_limit
 from django_throttle.core.io import run
@@ -113,9 +113,9 @@ def test_stores_play_its_cases(way: str, beside: tuple[Rule, ...], store: Store,
 
 def test_a_charge_is_refunded(store: Store, clock: FrozenClock) -> None:
     charges = (charge(cooldown(), "user:1", 1),)
-    decision = run(decide_charges(BlockingIo(store), charges, whole=True))
+    decision = run(decide_charges(BlockingIo(store), charges))
     assert decision.allowed and decision.remaining == 0
-    assert run(refund_charges(BlockingIo(store), decision.receipt))
+    assert run(correct(BlockingIo(store), decision.ledger.refund()))
     assert run(decide_charges(BlockingIo(store), charges, commit=False)).remaining == 5
 
 

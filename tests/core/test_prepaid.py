@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from django_throttle.core import Rule
 from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.commands import Answer, Charge, Decide, PastCharge, Refund, Reset
+from django_throttle.core.commands import Answer, Charge, Correct, Decide, Entry, Reset
 from django_throttle.core.decision import Decision
 from django_throttle.core.prepaid import ASKED_A_SECOND, MOST_ASKED, SHARE, Buying, Claim, PrepaidBudget, Purchase
 from django_throttle.stores import MemoryStore
@@ -38,7 +38,7 @@ class Process:
         self.store, self.offset = store, offset
         self.budget: PrepaidBudget | None = None
         self.asked: tuple[Buying, Decide, tuple[Answer, ...], float] | None = None
-        self.back: list[PastCharge] = []
+        self.back: list[Entry] = []
         self.commands = 0
 
     @property
@@ -107,7 +107,7 @@ class Process:
             self.give_back(gone)
         if self.back:
             self.commands += 1
-            self.store.execute(Refund(tuple(self.back)))
+            self.store.execute(Correct(tuple(self.back)))
         self.back = []
 
 

@@ -15,7 +15,7 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.commands import Charge, CountMembers, Evict, OnceKey, PastCharge, Pause, SetOnceKeys, charge
+from django_throttle.core.commands import Charge, CountMembers, Entry, Evict, OnceKey, Pause, SetOnceKeys, charge
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter, decide_fully
@@ -93,7 +93,7 @@ def test_decisions(server: RedisServer) -> None:
         for each in rules:
             if each.plan.code and not each.is_concurrency:
                 limiter.acquire("user:1")
-                store.send([refund_call(store, [PastCharge(Charge(each, "user:1", 1), 0, 0)])])
+                store.send([refund_call(store, [Entry(Charge(each, "user:1", 1), 0, 0)])])
 
 
 @override_settings(DJANGO_THROTTLE={"AGENT": False, "DATABASE_RULES": False})

@@ -125,7 +125,7 @@ class TestWhatTheyHaveInstead:
         answers = [View.as_view(throttle_classes=[throttle, drf.RuleThrottle])(request) for _ in range(5)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
         assert answers[-1].data["detail"].startswith("Request was throttled")
-        assert not state_of(request).earlier
+        assert not state_of(request).ledger.entries
 
 
 DOUBLE = Override(subject="ip:127.0.0.0/8", effect="multiply", factor=2)

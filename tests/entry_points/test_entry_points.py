@@ -19,7 +19,7 @@ from django.core.signals import request_finished, request_started
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
-from django_throttle.core.commands import Decide, Refund
+from django_throttle.core.commands import Correct, Decide
 from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.stores import RedisStore, base, get_store
 from tests.callers import SameByEveryKey
@@ -85,7 +85,7 @@ def test_an_allowed_call_is_one_command_that_holds_up_no_event_loop(
     commands = commands_to(store, monkeypatch)
     assert verdicts(entry_point, 1) == [ALLOWED]
     assert len([command for command in commands if isinstance(command, Decide)]) == 1
-    assert not any(isinstance(command, Refund) for command in commands)
+    assert not any(isinstance(command, Correct) for command in commands)
 
 
 def not_on_a_loop(send: Callable[..., Any], *args: Any) -> Any:

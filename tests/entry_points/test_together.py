@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 
 from django_throttle import rulebook
 from django_throttle.core import Rule
-from django_throttle.core.commands import Refund
+from django_throttle.core.commands import Correct
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.exceptions import Cause, Refused, StoreError
@@ -141,15 +141,15 @@ def test_a_refused_request_is_charged_nowhere_by_one_more_command(
     store = enforce(site=SITE, slots=SLOTS, middle=MIDDLE, last=LAST)
     commands = commands_to(store, monkeypatch)
     assert ask(view, server).status_code == 200
-    assert not any(isinstance(command, Refund) and command.paid[0].charge.rule.name != "slots" for command in commands)
+    assert not any(isinstance(command, Correct) and command.back[0].charge.rule.name != "slots" for command in commands)
     before = left(store), left_of(store, "middle", MIDDLE)
     for _ in range(8):  # more than any rule has left
         commands.clear()
         answer = ask(view, server)
         assert answer.status_code == 429
         assert '"site";r=7' in answer["RateLimit"] and '"slots";r=3' in answer["RateLimit"]
-        (refund,) = (command for command in commands if isinstance(command, Refund))
-        assert "site" in [paid.charge.rule.name for paid in refund.paid]
+        (refund,) = (command for command in commands if isinstance(command, Correct))
+        assert "site" in [entry.charge.rule.name for entry in refund.back]
     assert (left(store), left_of(store, "middle", MIDDLE)) == before == ([7], before[1])
     assert len(store.leases) == 0
 
@@ -218,7 +218,7 @@ def test_where_redis_goes_away_the_charge_stays(
     execute = store.execute
 
     def away(command: Any) -> Any:
-        if isinstance(command, Refund):
+        if isinstance(command, Correct):
             raise StoreError(Cause.UNAVAILABLE)
         return execute(command)
 

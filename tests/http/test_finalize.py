@@ -33,7 +33,9 @@ def visit(**facts: Any) -> HttpRequest:
     who = HttpWho(request)
     assert state_of(request).become_finisher(who)
     state = state_of(request)
-    state.note(limiter.decide(Facts("any", REQUEST_EVENTS, who, charged=state.earlier, **facts)))
+    state.note(
+        limiter.decide(Facts("any", REQUEST_EVENTS, who, charged=state.ledger if state.has_charged else None, **facts))
+    )
     return request
 
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import Refund, Settle, charge, settlement
-from django_throttle.core.decide import decide_charges, refund_charges, settle_charges
+from django_throttle.core import Decision, Rule, decide
+from django_throttle.core.commands import Correct, Entry, charge
+from django_throttle.core.decide import decide_charges
 from django_throttle.core.io import run
+from django_throttle.core.ledger import corrections, settlement
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import BlockingIo, LoopIo
 from tests.bounds import measured_most
@@ -31,8 +32,8 @@ def take(store: Any, rule: Rule, cost: int = 1, *, commit: bool = True) -> Decis
     return run(decide_charges(BlockingIo(store), (charge(rule, "user:1", cost),), commit=commit))
 
 
-def refund(store: Any, paid: Refund | None) -> bool:
-    return run(refund_charges(BlockingIo(store), paid))
+def refund(store: Any, entries: tuple[Entry, ...]) -> bool:
+    return run(decide.correct(BlockingIo(store), corrections(entries)))
 
 
 def left(store: Any, rule: Rule) -> int | None:
@@ -52,7 +53,7 @@ def test_a_refund_lengthens_no_key_and_fails_on_no_foreign_value(
 ) -> None:
     store = RedisStore(redis_url, deadline=5.0)
     take(store, rule)
-    paid, key = take(store, rule).receipt, store.counter_key(rule, "user:1")
+    paid, key = take(store, rule).ledger.entries, store.counter_key(rule, "user:1")
     with redis_server.client() as client:
         lives = client.pttl(key)
         refund(store, paid)
@@ -74,10 +75,10 @@ def away(redis_server: RedisServer) -> Any:
 def test_what_a_process_decided_without_redis_goes_back_to_itself(rule: Rule, away: Any) -> None:
     decisions = [take(away, rule) for _ in range(6)]
     assert [decision.allowed for decision in decisions] == [True] * 5 + [False]
-    assert decisions[0].degraded and decisions[0].receipt is not None and decisions[0].receipt.locally
-    assert refund(away, decisions[0].receipt)
+    assert decisions[0].degraded and all(entry.locally for entry in decisions[0].ledger.entries)
+    assert refund(away, decisions[0].ledger.entries)
     assert take(away, rule).allowed
-    assert take(away, replace(rule, on_store_failure="allow")).receipt is None, "nor was it ever charged"
+    assert take(away, replace(rule, on_store_failure="allow")).ledger.entries == (), "nor was it ever charged"
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
@@ -85,8 +86,9 @@ def test_what_redis_decided_stays_charged_while_it_is_away(
     on_loop: bool, away: Any, redis_url: str, clock: FrozenClock
 ) -> None:
     there = RedisStore(redis_url, clock=clock, deadline=5.0)
-    paid = take(there, REFUNDABLE[0]).receipt
-    assert (asyncio.run(refund_charges(LoopIo(away), paid)) if on_loop else refund(away, paid)) is False
+    paid = take(there, REFUNDABLE[0]).ledger.entries
+    done = asyncio.run(decide.correct(LoopIo(away), corrections(paid))) if on_loop else refund(away, paid)
+    assert done is False
     assert left(there, REFUNDABLE[0]) == 4
 
 
@@ -97,10 +99,9 @@ def reserve(store: Any, rule: Rule, cost: int = 10) -> Decision:
     return take(store, rule, cost)
 
 
-def correct(store: Any, decision: Decision, used: int) -> Settle | None:
-    assert decision.receipt is not None
-    settle = settlement([decision.receipt], lambda _: used, "search", secrets.token_hex(4))
-    run(settle_charges(BlockingIo(store), settle))
+def correct(store: Any, decision: Decision, used: int) -> Correct | None:
+    settle = settlement(decision.ledger.entries, lambda _: used, "search", secrets.token_hex(4))
+    run(decide.settle(BlockingIo(store), settle))
     return settle
 
 
@@ -122,9 +123,8 @@ def test_what_is_due_while_redis_is_away_is_owed_to_it(redis_server: RedisServer
     store = RedisStore(redis_server.url, prefix="settle away", deadline=5.0)
     assert left(store, rule) == 1_000_000
     decision = reserve(store, rule)
-    assert decision.receipt is not None
-    here = Refund(decision.receipt.paid, locally=True)
-    run(settle_charges(BlockingIo(store), settlement([here], lambda _: 60, "search", "here")))
+    here = [entry._replace(locally=True) for entry in decision.ledger.entries]
+    run(decide.settle(BlockingIo(store), settlement(here, lambda _: 60, "search", "here")))
     store.fallback.flush()
     assert left(store, rule) == 1_000_000 - 60
 

@@ -10,8 +10,11 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import LateCost
 from django_throttle.core.commands import Charge, Decide, charges_of
+from django_throttle.core.decide import correct
+from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores.base import BlockingIo
 from django_throttle.stores.fallback import LateCharge, LateCharges, ProcessCount, share_of
 from tests.clock import FrozenClock
 from tests.inside import counters
@@ -62,9 +65,7 @@ def test_a_queue_goes_on_after_the_turns_that_the_store_has_given(
     decisions = [limiter.acquire("user:1") for _ in range(7)]
     allowed = [decision for decision in decisions if decision.allowed]
     assert [round(decision.outcomes[0].put_off / 60) for decision in allowed] == turns
-    last = allowed[-1].paid
-    assert last is not None
-    assert store.execute(last._replace(decide=last.decide._replace(whole=True)).receipt) == 1
+    assert run(correct(BlockingIo(store), allowed[-1].ledger.refund()))
     assert round(limiter.acquire("user:1").outcomes[0].put_off / 60) == turns[-1], "the last turn was given back"
     proxy.set("pass")
     Reconciler(store).resend()

@@ -25,10 +25,9 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import settlement
-from django_throttle.core.decide import refund_charges, settle_charges
+from django_throttle.core import Decision, Rule, decide
 from django_throttle.core.io import run
+from django_throttle.core.ledger import corrections, settlement
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import BlockingIo
@@ -146,10 +145,9 @@ class Histories(RuleBasedStateMachine):
         """It gives back its lease, what does not count, and what it has not used; or is charged more."""
         for store, decision in zip((self.memory, self.redis), self.passed.pop(at % len(self.passed)), strict=True):
             self.on(store).release(decision.lease)
-            if decision.receipt:
-                settle = settlement([decision.receipt], lambda rule: used, "search", f"call {id(decision)}")
-                run(settle_charges(BlockingIo(store), settle))
-                run(refund_charges(BlockingIo(store), decision.receipt))
+            settled = [entry for entry in decision.ledger.entries if entry.charge.rule.is_settled]
+            run(decide.settle(BlockingIo(store), settlement(settled, lambda _: used, "search", f"call {id(decision)}")))
+            run(decide.correct(BlockingIo(store), corrections(settled)))
 
     @rule(of=st.integers(0, 9), jump=JUMPS)
     def clock_goes_on(self, of: int, jump: float) -> None:
@@ -265,7 +263,7 @@ def tag_of(key: bytes) -> bytes:
 
 def plain(decision: Decision) -> Decision:
     """Without the lease, whose name is drawn."""
-    return decision._replace(lease=None, paid=None)
+    return decision._replace(lease=None)
 
 
 @pytest.mark.row("F55")
