@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
-from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone, translation
@@ -330,27 +326,16 @@ def sides(answer: Any) -> dict[str, tuple[int, int]]:
     return {side["name"]: (side["one"].refused, len(side["one"].idents)) for side in answer.context["sides"]}
 
 
-@BOTH
-@pytest.mark.row("R09")
-def test_both_rules_as_the_command_replays_them(operator: Client, refused: Any, tmp_path: Path) -> None:
-    answer = tried(operator, live(), rate="2/hour")
-    out = io.StringIO()
-    rules = {"live rule": LOG, "edited rule": {**LOG, "rate": "2/hour"}}
-    (tmp_path / "try.json").write_text(json.dumps(rules))
-    call_command("throttle_backtest", str(tmp_path / "try.json"), "--recorded", "hour", "--json", stdout=out)
-    told = json.loads(out.getvalue())
-    said = {name: (one["refused"], one["idents"]) for name, one in told["rules"].items()}
-    assert sides(answer) == said == {"live rule": (4, 1), "edited rule": (8, 2)}
-    assert answer.context["calls"] == told["calls"] == 13
-    most = [(row["ident"], row["numbers"]) for row in answer.context["affected"]]
+def test_both_rules_are_tried_and_a_mistake_in_the_form_is_told(operator: Client, refused: Any) -> None:
+    row = live()
+    answer = tried(operator, row, rate="2/hour")
+    assert sides(answer) == {"live rule": (4, 1), "edited rule": (8, 2)}
+    most = [(each["ident"], each["numbers"]) for each in answer.context["affected"]]
     assert most == [(places.hashed("ip:192.0.2.1"), [4, 7]), (places.hashed("ip:192.0.2.2"), [0, 1])]
     text = answer.content.decode()
     assert "100.00% of the callers" in text and "192.0.2" not in text
     assert "live rule: 4 refused, 4 at most in one of" in text
-
-
-def test_a_mistake_in_the_form_is_told(operator: Client, refused: Any) -> None:
-    text = tried(operator, live(), rate="many", name=NASTY).content.decode()
+    text = tried(operator, row, rate="many", name=NASTY).content.decode()
     assert "Nothing was tried, as the form has a mistake" in text and "&#x27;many&#x27;" in text
     assert "<table" not in text and NASTY not in text
     assert operator.get(TRIAL).status_code == 405

@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 from django_throttle import drf
 from django_throttle.core import Rule
 from django_throttle.decorators import throttle
-from django_throttle.exceptions import Cause, InvalidRate, Refused, StoreError
+from django_throttle.exceptions import InvalidRate, Refused
 from django_throttle.http.request_state import decisions_of
 from django_throttle.limiter import Limiter, admitted
 from django_throttle.stores import MemoryStore, get_store
@@ -128,16 +128,6 @@ def test_a_refusal_reads_as_rest_framework_s_own(enforce: Enforce, language: str
         _, refused = [view(APIRequestFactory().get("/")) for _ in range(2)]
         assert refused.data == {"detail": Throttled(int(refused["Retry-After"])).detail}
         assert (refused.status_code, refused.data["detail"].code) == (429, "throttled")
-
-
-def test_a_failed_store_is_no_fault_of_the_client(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(command: object) -> None:
-        raise StoreError(Cause.UNAVAILABLE, retry_after=2.5)
-
-    monkeypatch.setattr(enforce(api={"rate": "5/min", "on_store_failure": "deny"}), "execute", fail)
-    refused = SearchView.as_view()(APIRequestFactory().get("/"))
-    assert (refused.status_code, refused["Retry-After"]) == (503, "3")
-    assert refused.data == {"detail": "The limiter is unavailable. Try again later."}
 
 
 def test_a_view_answers_a_refusal_in_its_own_way(enforce: Enforce) -> None:

@@ -130,10 +130,11 @@ class TestOneRate:
             ({"rate": "1/min", "get_cache_key": lambda *given: None}, ["ok"] * 3),
             ({"rate": "2 in 5", "parse_rate": lambda throttle, rate: (2, 5)}, ["ok", "ok", "5"]),
             ({"rate": "1/min", "throttle_failure": lambda throttle: True}, ["ok"] * 3),
+            ({"rate": "1/s", "throttle_success": lambda throttle: not throttle.key, "wait": lambda _: 7}, ["7"]),
             ({"rate": "1/min", "wait": lambda throttle: 7}, ["ok", "7"]),
             ({"rate": "1/min", "wait": lambda throttle: None}, ["ok", "never"]),
         ],
-        ids=["no-rate", "no-key", "parse_rate", "throttle_failure", "wait", "no-wait"],
+        ids="-".join,
     )
     def test_attributes_of_a_subclass(self, kind: Kind, own: dict[str, Any], expected: list[str]) -> None:
         assert told(view_of(kind("UserRateThrottle", **own)), len(expected)) == expected
@@ -219,23 +220,6 @@ class TestClasses:
         throttle = kind(self.base(kind), scope="x", rate="1/min", get_cache_key=lambda *given: key)
         assert told(view_of(throttle), 2) == ["ok", "60"]
         assert told(view_of(kind("UserRateThrottle", scope="x", rate="1/min")), 1, by(1)) == ["ok"]
-
-    def test_it_is_told_of_what_passes_and_what_does_not(self, kind: Kind) -> None:
-        base, heard = getattr(kind.module, "UserRateThrottle"), []  # noqa: B009
-
-        class Hearing(base):  # type: ignore[misc,valid-type]
-            rate = "2/min"
-
-            def throttle_success(self) -> Any:
-                heard.append(("passed", self.num_requests, self.duration, bool(self.key)))
-                return super().throttle_success()
-
-            def throttle_failure(self) -> Any:
-                heard.append(("refused", self.num_requests, self.duration, bool(self.key)))
-                return super().throttle_failure()
-
-        told(view_of(type("Throttle", (Hearing,), kind.own)), 3)
-        assert heard == [("passed", 2, 60, True)] * 2 + [("refused", 2, 60, True)]
 
 
 def histories(kind: Kind, clock: FrozenClock, times: Sequence[float], *rates: str) -> list[str]:

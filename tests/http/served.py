@@ -76,8 +76,6 @@ def by_pieces(stream: Any) -> int:
 READ: dict[str, Callable[[Any], int]] = {
     "body": lambda request: len(request.body),
     "read": by_pieces,
-    "post": lambda request: sum(file.size for file in request.FILES.values()),
-    "data": lambda request: sum(file.size for file in request.data.values()),
     "raw": lambda request: by_pieces(request.META["wsgi.input"]),
     "nothing": lambda request: 0,
 }

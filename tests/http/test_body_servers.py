@@ -85,11 +85,6 @@ def ask(port: int, request: bytes) -> tuple[int, str]:
     return int(head.split()[1]), body.decode()
 
 
-def plain_client(**options: Any) -> httpx.Client:
-    """One that speaks no TLS, and so needs not read all the world's certificates."""
-    return httpx.Client(verify=False, **options)
-
-
 def read(answer: tuple[int, str]) -> int:
     return int(answer[1]) if answer[0] == 200 else 0
 
@@ -134,7 +129,7 @@ def test_a_length_beyond_all_bounds_is_no_failure(wsgiref: Server, digits: int, 
 @pytest.mark.parametrize("server", ["hypercorn", "hypercorn-wsgi"], indirect=True)
 def test_over_http_2_without_a_length(server: Server, door: str) -> None:
     """Others speak it over TLS only, or not at all."""
-    with plain_client(http1=False, http2=True) as client:
+    with httpx.Client(verify=False, http1=False, http2=True) as client:
         for by in ways(server):
             where = f"http://127.0.0.1:{server.port}/{door}/size/{uuid4().hex}?by={by}"
             answers = [client.post(where, content=iter(parts(b"x" * size))) for size in (400, 20_000, 400, 400)]
@@ -143,14 +138,3 @@ def test_over_http_2_without_a_length(server: Server, door: str) -> None:
             assert sum(found) <= LIMIT
             if server.name not in WSGI or by == "raw":
                 assert [answer.status_code for answer in answers] == [200, 429, 200, 429]
-
-
-@pytest.mark.parametrize(
-    ("door", "by"), [("middleware", "post"), ("decorator", "post"), ("drf", "data"), ("drf", "post")]
-)
-def test_files_of_forms(server: Server, door: str, by: str) -> None:
-    where = f"http://127.0.0.1:{server.port}/{door}/size/{uuid4().hex}?by={by}"
-    with plain_client() as client:
-        answers = [client.post(where, files={"file": b"x" * size}) for size in (300, 20_000, 300, 300)]
-    assert [answer.status_code for answer in answers] == [200, 429, 200, 429]
-    assert [answer.text for answer in answers if answer.status_code == 200] == ["300", "300"]

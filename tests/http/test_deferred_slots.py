@@ -164,21 +164,17 @@ def test_who_finds_no_slot_is_answered_202_and_served_in_order(
     assert state == ({"state": "done", "result": "made c"} if door == "view" else {"state": "done"})
 
 
-def test_the_page_of_a_browser_promises_no_time(enforce: Enforce) -> None:
-    enforce(exports=SLOTS)
-    held = take_slots()
-    page = Client().get("/view", {"name": "a"}, headers={"Accept": "text/html"})
-    assert page.status_code == 202
-    assert "It starts as soon as others have ended." in page.content.decode()
-    assert "max=" not in page.content.decode().partition("<progress")[2].partition(">")[0]
-    give_back(*held)
-
-
-def test_what_only_asks_is_refused(enforce: Enforce, refusals: list[Any]) -> None:
+def test_the_page_of_a_browser_promises_no_time_and_what_only_asks_is_refused(
+    enforce: Enforce, refusals: list[Any]
+) -> None:
     enforce(exports=SLOTS)
     held = take_slots()
     assert Client().head("/view", {"name": "a"}).status_code == 429
     assert (DBTaskResult.objects.count(), len(refusals)) == (0, 1)
+    page = Client().get("/view", {"name": "a"}, headers={"Accept": "text/html"})
+    assert page.status_code == 202
+    assert "It starts as soon as others have ended." in page.content.decode()
+    assert "max=" not in page.content.decode().partition("<progress")[2].partition(">")[0]
     give_back(*held)
 
 

@@ -139,16 +139,6 @@ class TestRetry:
         assert retry_seconds(month, lambda: 1.0) == month + 60
         assert retry_seconds(0.0) == 1
 
-    def test_drf_s_wait_is_spread_too(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        from django_throttle.drf import LimiterUnavailable, RuleThrottle
-
-        settings.DJANGO_THROTTLE = {"RETRY_JITTER": 1.0}
-        monkeypatch.setattr("django_throttle.retry_after.delay_seconds", lambda after, spread: (after, spread))
-        throttled = RuleThrottle()
-        throttled.decision = Decision(allowed=False, retry_after=30.0)
-        for after, spread in (throttled.wait(), LimiterUnavailable(30.0).wait):  # type: ignore[misc]
-            assert after == 30.0 and 0 <= spread <= 1
-
     async def test_a_refused_handshake_says_the_same_twice(self, settings: Any) -> None:
         settings.DJANGO_THROTTLE = {"RETRY_JITTER": 1.0}
         limiter = Limiter([Rule("api", "1/day", algorithm="gcra")], MemoryStore(FrozenClock()))

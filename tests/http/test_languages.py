@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
 from gettext import GNUTranslations
-from pathlib import Path
-from typing import Any
 
 import pytest
-from babel.messages.mofile import write_mo
-from babel.messages.pofile import read_po
-from django.test import RequestFactory, override_settings
-from django.utils import translation
 
-from django_throttle.core import Decision, Outcome, Reason, Rule
+from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.decision import conclude
 from django_throttle.core.key import AUDIENCE_KINDS, KEY_KINDS
 from django_throttle.core.options import GROUPS, table
-from django_throttle.http.refusal import refusal
 from tests.lab.languages import LANGUAGES, PACKAGE, PLACE, messages, po_file, read_catalog
 
 
@@ -54,37 +45,3 @@ def test_every_text_of_the_options_is_in_the_catalogs() -> None:
     texts |= {kind.words.removeprefix("each ") for kind in KEY_KINDS.values()}
     listed = (PACKAGE / "templates" / "django_throttle" / "options.txt").read_text(encoding="utf-8")
     assert {*re.findall(r'{{ _\("(.*)"\) }}', listed)} == texts - {""}
-
-
-def refused(**options: Any) -> Decision:
-    given = {"reason": Reason.EXCEEDED, "window": 60.0} | options
-    return conclude((Outcome("api", "ip:192.0.2.1", False, 10, 0, 5.0, 30.0, **given),))
-
-
-ARABIC = """
-msgid ""
-msgstr "Content-Type: text/plain; charset=UTF-8\\n"
-
-msgctxt "language of these texts"
-msgid "en"
-msgstr "ar"
-
-msgid "Too many requests"
-msgstr "طلبات كثيرة جدا"
-"""
-
-
-@pytest.mark.row("R05")
-def test_a_page_says_the_language_that_it_is_in(tmp_path: Path) -> None:
-    """Which is English where nobody has translated it; a site's own words may be written from right to left."""
-    ours = {"Accept": "text/html"}, refused()._replace(retry_after=7777.0)
-    with translation.override("ar"):
-        page = refusal(RequestFactory().get("/", headers=ours[0]), refused())
-        assert b'<html lang="en">' in page.content and b"Too many requests" in page.content
-        folder = tmp_path / "ar" / "LC_MESSAGES"
-        folder.mkdir(parents=True)
-        with (folder / "django.mo").open("wb") as file:
-            write_mo(file, read_po(io.StringIO(ARABIC)))
-        with override_settings(LOCALE_PATHS=[tmp_path]), translation.override("ar"):
-            page = refusal(RequestFactory().get("/", headers=ours[0]), ours[1])
-    assert '<html lang="ar" dir="rtl">' in page.content.decode() and "طلبات كثيرة جدا" in page.content.decode()

@@ -30,6 +30,7 @@ from tests.doors import Enforce
 from tests.entry_points import site
 from tests.pages import block
 
+SLOTS = block("doors", '"reports": {')
 LOGINS = block("doors", '"logins": {')
 BACKEND = block("doors", "class LimitedBackend")
 ADDRESS = "203.0.113.40"
@@ -101,7 +102,8 @@ class TestEveryWayIn:
 
     def test_one_rule_over_all_their_scopes(self, enforce: Enforce) -> None:
         """Ten in all, however they are spread: three at each door of HTTP, and one socket."""
-        enforce(**run(LOGINS)["DJANGO_THROTTLE"]["RULES"])
+        reports, logins = (run(text)["DJANGO_THROTTLE"]["RULES"] for text in (SLOTS, LOGINS))
+        enforce(**reports, **logins)
         tried = [way() for _ in range(3) for way in ways_in().values()]
         assert 429 not in tried
         assert async_to_sync(connects)() is True

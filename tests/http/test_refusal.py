@@ -154,6 +154,7 @@ def test_nor_does_it_keep_another_language_or_zone(monkeypatch: pytest.MonkeyPat
     for language, zone in [("en", "UTC"), ("de", "UTC"), ("de", "Asia/Tokyo")]:
         with translation.override(language), timezone.override(zone):
             kept = answered(decision).content
+            assert f'<html lang="{language}"' in kept.decode()
             with monkeypatch.context() as patched:
                 patched.setattr(module, "OUR_TEMPLATE", "another")
                 assert answered(decision).content == kept

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
 from django.urls import path
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
@@ -14,14 +13,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from django_throttle.core import Override, Rule
+from django_throttle.core import Rule
 from django_throttle.drf import RuleThrottle
 from django_throttle.http import request_state
 from django_throttle.http.request_state import RequestState
 from django_throttle.limiter import Limiter
-from django_throttle.rulebook import Snapshot, pin
 from django_throttle.stores import get_store
-from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
 from tests.forks import holds_in_child
@@ -103,16 +100,6 @@ def test_a_slot_is_held_by_whom_the_last_door_knows(enforce: Enforce, client: As
     assert len(get_store().leases) == 0
     for ident in ("user:1", f"ip:{HERE}"):
         assert Limiter([Rule("slots", **one)], get_store()).peek(ident).remaining == 1
-
-
-def test_what_an_override_blocks_is_not_charged_to_the_address(enforce: Enforce, clock: FrozenClock) -> None:
-    enforce(api=THREE, TRUSTED_PROXIES=1)
-    pin(Snapshot([Rule("api", **THREE)], overrides=[Override(subject="user:1", effect="block")], now=clock))
-    try:
-        assert statuses(Client().get, 9, 1) == [429] * 9
-        assert statuses(Client().get, 4) == [200] * 3 + [429]
-    finally:
-        pin(None)
 
 
 def test_a_child_that_is_forked_while_a_request_first_spends_does_not_hang(

@@ -113,14 +113,6 @@ def test_what_leads_nowhere_has_a_scope_of_its_own(enforce: Enforce, client: Ask
     assert ran == []
 
 
-def test_a_redirect_to_the_slash_is_a_404_first_and_then_the_view(enforce: Enforce, client: Ask, settings: Any) -> None:
-    settings.MIDDLEWARE = ["django.middleware.common.CommonMiddleware", *site.MIDDLEWARE]
-    enforce(api={"rate": "2/min", "scopes": ["strict"]}, probes={"rate": "3/min", "scopes": [NO_ROUTE]})
-    assert [client("/strict").status_code for _ in range(2)] == [301, 301]
-    assert [client("/strict/").status_code for _ in range(3)] == [200, 200, 429]
-    assert len(ran) == 2
-
-
 METHODS = ["get", "head", "options", "post", "put", "patch", "delete", "trace"]
 TRICKS: list[dict[str, Any]] = [
     {"headers": {"X-HTTP-Method-Override": "PUT"}},

@@ -1,4 +1,4 @@
-"""Rules that count bytes: what a request's body weighs, at every door, and together with messages."""
+"""Rules that count bytes: what a request's body weighs, at every door."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from django_throttle.exceptions import Refused
 from django_throttle.http.request_state import size_of
 from django_throttle.middleware import ThrottleMiddleware
 from tests.doors import Enforce
-from tests.sockets.guarded import Line, texts
 
 VOLUME = {"rate": "100/min", "unit": "bytes", "key": "everyone", "algorithm": "fixed_window"}
 
@@ -29,26 +28,14 @@ def post(size: int) -> HttpRequest:
     return RequestFactory().post("/", "x" * size, content_type="text/plain")
 
 
-class TestDoors:
-    def test_the_middleware(self, enforce: Enforce) -> None:
-        enforce(volume=VOLUME)
-        ask = ThrottleMiddleware(lambda request: HttpResponse("done"))
-        responses = [ask(post(size)) for size in (70, 31, 30)]
-        assert [response.status_code for response in responses] == [200, 429, 200]
-        assert ask(RequestFactory().get("/")).status_code == 200, "what carries nothing is free"
-        assert responses[0].headers["RateLimit-Policy"] == '"volume";q=100;qu="content-bytes";w=60'
-        assert responses[0].headers["RateLimit"].startswith('"volume";r=30;t=')
-
-    async def test_requests_and_messages_share_a_volume(self, enforce: Enforce) -> None:
-        enforce(volume={**VOLUME, "events": ["request", "message"]})
-        ask = ThrottleMiddleware(lambda request: HttpResponse())
-        line = await Line().open()
-        line.send("x" * 60)
-        await line.until(lambda: texts(line))
-        assert [ask(post(size)).status_code for size in (41, 40)] == [429, 200]
-        line.send("x")
-        await line.until(lambda: line.told("error"))
-        await line.close()
+def test_the_middleware(enforce: Enforce) -> None:
+    enforce(volume=VOLUME)
+    ask = ThrottleMiddleware(lambda request: HttpResponse("done"))
+    responses = [ask(post(size)) for size in (70, 31, 30)]
+    assert [response.status_code for response in responses] == [200, 429, 200]
+    assert ask(RequestFactory().get("/")).status_code == 200, "what carries nothing is free"
+    assert responses[0].headers["RateLimit-Policy"] == '"volume";q=100;qu="content-bytes";w=60'
+    assert responses[0].headers["RateLimit"].startswith('"volume";r=30;t=')
 
 
 class TestSizes:
