@@ -143,19 +143,24 @@ class Decision:
         cause: Cause | None = None,
         ledger: Ledger | None = None,
     ) -> None:
-        values = allowed, limit, remaining, retry_after, reset_after, rule, outcomes, delay, lease, degraded, crossed
-        self.__dict__.update(zip(FIELDS, (*values, cause, ledger or Ledger()), strict=True))
+        values = allowed, limit, remaining, retry_after, reset_after, rule, outcomes
+        self.__dict__.update(zip(COMPARED, (*values, delay, lease, degraded, crossed, cause), strict=True))
+        if ledger is not None:
+            self.__dict__["ledger"] = ledger
 
     def __getattr__(self, name: str) -> Any:
         """What was not known when it was made, but how to make it: a function and its arguments."""
         values = self.__dict__
         if name == "is_ordinary":
             return values.setdefault(name, self._is_ordinary())
-        if name not in FIELDS or not ("_make" in values or "answered" in values):
+        if name in FIELDS and ("_make" in values or "answered" in values):
+            make, of = values.get("_make") or (_decided, (*values["answered"], values.get("lease")))
+            for made, value in make(*of).__dict__.items():
+                values.setdefault(made, value)  # another thread may have made it meanwhile
+        if name == "ledger":
+            values.setdefault(name, Ledger())
+        if name not in values:
             raise AttributeError(f"a decision has no {name!r}")
-        make, of = values.get("_make") or (_decided, (*values["answered"], values.get("lease")))
-        for made, value in make(*of).__dict__.items():
-            values.setdefault(made, value)  # another thread may have made it meanwhile
         return values[name]
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from django_throttle.core.commands import Answer, Charge, Correct, Entry, Measured
@@ -39,18 +40,20 @@ class Ledger:
     ``misplaced`` are the rules and idents that were charged for a scope that has turned out not to be the call's.
     """
 
-    __slots__ = ("_costs", "_decisions", "_ended", "_entries", "_unread", "misplaced", "unsettled")
+    # Of the class until they change, as one is made for each request; all are replaced, and none is changed in place.
+    unsettled: tuple[Entry, ...] = ()
+    misplaced: frozenset[NameAndIdent] = frozenset()
+    _unread: tuple[Sequence[Charge], Sequence[Answer], bool] = (), (), False
+    _decisions: tuple[tuple[DecisionLike, int], ...] = ()  # whose costs, and entries, have yet to be read
+    _ended = 0  # so many of them have no entries any more
+    _entries: tuple[Entry, ...] = ()
+    _costs: Mapping[NameAndIdent, int] = MappingProxyType({})
 
     def __init__(
         self, charges: Sequence[Charge] = (), answers: Sequence[Answer] = (), *, locally: bool = False
     ) -> None:
-        self._unread = charges, answers, locally
-        self._decisions: tuple[tuple[DecisionLike, int], ...] = ()  # whose costs, and entries, have yet to be read
-        self._ended = 0  # so many of them have no entries any more
-        self._entries: tuple[Entry, ...] = ()
-        self._costs: Mapping[NameAndIdent, int] = {}
-        self.unsettled: tuple[Entry, ...] = ()
-        self.misplaced: frozenset[NameAndIdent] = frozenset()
+        if charges:
+            self._unread = charges, answers, locally
 
     @classmethod
     def of_costs(cls, costs: Mapping[NameAndIdent, int]) -> Ledger:
@@ -90,7 +93,7 @@ class Ledger:
     def _read(self) -> None:
         decisions, self._decisions = self._decisions, ()
         ended, self._ended = self._ended, 0
-        (charges, answers, locally), self._unread = self._unread, NOTHING
+        (charges, answers, locally), self._unread = self._unread, Ledger._unread
         if charges:
             self._entries += tuple(entries_of(charges, answers, locally=locally))
         for place, (decision, cost) in enumerate(decisions):
@@ -151,20 +154,18 @@ class Ledger:
 
     def drop(self) -> None:
         """End a call that has reserved nothing: what it was charged stays."""
-        self._unread, self._entries, self._ended = NOTHING, (), len(self._decisions)
+        self._unread, self._entries, self._ended = Ledger._unread, (), len(self._decisions)
 
     def forget_costs(self) -> None:
         """Forget what was charged by whom: what follows is another call."""
-        self._read()
-        self._costs = {}
+        if self._ended < len(self._decisions):
+            self._read()
+        self._decisions, self._ended, self._costs = (), 0, {}
 
     def settle(self, used: Callable[[Rule], int | None], scope: str, name: str) -> Correct | None:
         """Return what corrects what the call had reserved, once it has ended; see ``settlement``."""
         entries, self.unsettled = self.unsettled, ()
         return settlement(entries, used, scope, name)
-
-
-NOTHING: tuple[Sequence[Charge], Sequence[Answer], bool] = (), (), False
 
 
 def entries_of(charges: Sequence[Charge], answers: Sequence[Answer], *, locally: bool = False) -> Iterator[Entry]:
