@@ -81,8 +81,8 @@ def why_not(rule: Rule) -> str | None:
     """Why a rule cannot be replayed; None where it can."""
     reasons = {
         gettext_lazy("its events are not those of requests"): "request" not in rule.events,
-        gettext_lazy("a log does not say when requests end"): rule.is_concurrency,
-        gettext_lazy("a damper refuses by chance"): rule.is_damper,
+        gettext_lazy("a log does not say when requests end"): rule.holds_slots,
+        gettext_lazy("a damper refuses by chance"): rule.decided_locally,
         gettext_lazy("a log does not say what calls cost"): rule.is_measured or rule.unit != "calls",
         gettext_lazy("its functions need the request itself"): bool(rule.functions),
         gettext_lazy("a log does not say who has a plan"): bool(rule.plans),

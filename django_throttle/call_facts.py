@@ -83,7 +83,7 @@ class Facts:
         done = None if self.charged is None else self.charged.costs.get((rule.name, ident))
         if done is None:
             return self
-        if rule.is_concurrency or rule.unit != "calls" or self.cost <= done:
+        if rule.holds_slots or rule.unit != "calls" or self.cost <= done:
             return None
         never_fits = any(self.cost * part.factor > part.plan.limit for part in rule.parts)  # which its refusal says
         return self if never_fits else self.but(cost=self.cost - done)

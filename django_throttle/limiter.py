@@ -59,9 +59,9 @@ class Limiter:
         self._shares = (
             store.is_remote
             and conf().AGENT
-            and any(part.on_store_failure == "local" or part.is_damper for part in self._set.rules)
+            and any(part.on_store_failure == "local" or part.decided_locally for part in self._set.rules)
         )
-        is_held = self._set.has_dampers or (self._set.has_prepaid and store.is_costly)
+        is_held = self._set.has_local or (self._set.has_prepaid and store.is_costly)
         self._local = self._set.rules[0] if len(self._set.rules) == 1 and is_held else None
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
@@ -128,7 +128,7 @@ class Limiter:
         if rule is None:
             return None
         limits = self.store.local_limits
-        if rule.is_damper:
+        if rule.decided_locally:
             (charge,) = self._charges(ident, cost)
             return limits.decide_damper(charge)
         if type(ident) is not str or type(cost) is not int or cost < 0:
@@ -179,8 +179,8 @@ def _question(snapshot: rulebook.Snapshot, name: str, caller: Any, cost: int) ->
     rule = snapshot.by_name(name)
     if rule is None:
         raise InvalidRule(f"there is no rule {name!r}{did_you_mean(name, [known.name for known in snapshot.rules])}")
-    if rule.is_concurrency or rule.unit != "calls" or rule.key == "connection":
-        counts = "what is held at once" if rule.is_concurrency else rule.unit
+    if rule.holds_slots or rule.unit != "calls" or rule.key == "connection":
+        counts = "what is held at once" if rule.holds_slots else rule.unit
         counts = "each WebSocket by itself" if rule.key == "connection" else counts
         raise InvalidRule(
             f"rule {name!r} counts {counts}, which only the call itself can tell: use @throttle({name!r})"
@@ -278,10 +278,10 @@ async def decide_fully(
         return await decide_charges(io, charges, commit=commit, denials=store.denials)
     prepaid = rules.has_prepaid and store.is_costly
     leased = commit and any([charges.costs[place] for place in rules.leases])  # noqa: C419 - on the hot path
-    if leased or rules.has_dampers:
+    if leased or rules.has_local:
         agent.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
-    counts = store.local_limits if rules.has_dampers else None
+    counts = store.local_limits if rules.has_local else None
     decide = partial(decide_charges, io, commit=commit, lease=lease, denials=store.denials, local_limits=counts)
     decide_all: Callable[[], Deciding] = partial(decide, charges)
     if prepaid and not commit:

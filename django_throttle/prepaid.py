@@ -168,6 +168,6 @@ async def _without_store(io: StoreIo, charges: Charges, error: StoreError) -> De
     def by_policy(some: Charges) -> Awaitable[Decision]:
         return decide_without_store(io, Decide(some), error)
 
-    if any(one.rule.is_damper for one in charges):
+    if any(one.rule.decided_locally for one in charges):
         return await decide.decide_with_local(charges, True, io.store.local_limits, by_policy)
     return await by_policy(charges)

@@ -124,7 +124,7 @@ class TaskBudget:
         """Return the rule's id and the ident of the slot that a refused run lacks; None for another cause."""
         outcome = None if decision.allowed else refusing(decision)
         rule = (rulebook.present() or rulebook.current()).by_name(self.rule)
-        if outcome is None or rule is None or not rule.is_concurrency or outcome.reason is not Reason.EXCEEDED:
+        if outcome is None or rule is None or not rule.holds_slots or outcome.reason is not Reason.EXCEEDED:
             return None
         return rule.id, outcome.ident
 

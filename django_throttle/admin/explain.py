@@ -60,7 +60,7 @@ def reset_view(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
             raise ValidationError(gettext("Nobody knows whose this is: ask by the identity itself."))
         idents: dict[str, list[Any]] = {}
         for one in told.rules:
-            if not one.counting.rule.is_concurrency:
+            if not one.counting.rule.holds_slots:
                 idents.setdefault(one.outcome.ident, []).append(one.counting.held or one.counting.rule)
         for ident, some in idents.items():
             if ident == told.who.name:  # what others share with the caller stays

@@ -142,7 +142,7 @@ class ListForm(RuleForm):
         if "rate" in self.fields:
             self.fields["rate"].widget = forms.TextInput(attrs={"size": max(8, len(self.instance.rate)), "dir": "ltr"})
         algorithm = ALGORITHMS.get(self.instance.algorithm)
-        spare = "rate" if algorithm is not None and algorithm.holds else "limit"
+        spare = "rate" if algorithm is not None and algorithm.holds_slots else "limit"
         if spare in self.fields and not getattr(self.instance, spare):
             self.fields[spare].widget = forms.HiddenInput()
         for field in self.fields.values():  # a column's title is no label of what stands below it

@@ -440,7 +440,7 @@ def _never_deferring(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
     for rule in rules:
         if rule.name in named:
             message = f"a view names a task for calls over rule {rule.name!r}, but its action is {rule.action!r}"
-            queue = "" if rule.is_concurrency else 'the algorithm "leaky_bucket" and '
+            queue = "" if rule.holds_slots else 'the algorithm "leaky_bucket" and '
             hint = f'No call is deferred. Give the rule {queue}the action "defer".'
             yield warning("W048", message, hint)
 

@@ -36,7 +36,7 @@ class Charge(NamedTuple):
 
 def charge(rule: Rule, ident: str, cost: int) -> Charge:
     """One call's charge under a rule of one rate: its cost times the rule's; a lease takes one slot."""
-    return Charge(rule, ident, min(cost, 1) if rule.is_concurrency else cost * rule.factor)
+    return Charge(rule, ident, min(cost, 1) if rule.holds_slots else cost * rule.factor)
 
 
 class RuleSet:
@@ -52,20 +52,20 @@ class RuleSet:
     """
 
     __slots__ = (
-        "counts_bytes", "counts_some", "deferring", "evicts", "has_dampers", "has_leases", "has_prepaid", "is_counted",
+        "counts_bytes", "counts_some", "deferring", "evicts", "has_local", "has_leases", "has_prepaid", "is_counted",
         "is_plain", "is_prepaid", "is_quiet", "is_settled", "is_straight", "leases", "ones", "owes_nothing", "rules",
         "warns",
     )  # fmt: skip
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
-        self.leases = tuple([place for place, rule in enumerate(rules) if rule.is_concurrency])
+        self.leases = tuple([place for place, rule in enumerate(rules) if rule.holds_slots])
         self.has_leases = bool(self.leases)
         self.evicts = any(rule.at_limit != "reject" for rule in rules)
-        self.has_dampers = any(rule.is_damper for rule in rules)
+        self.has_local = any(rule.decided_locally for rule in rules)
         self.has_prepaid = any(rule.prepaid for rule in rules)
         self.is_prepaid = bool(rules) and all(rule.prepaid for rule in rules)
-        self.is_counted = not (self.has_leases or self.has_dampers or self.has_prepaid)
+        self.is_counted = not (self.has_leases or self.has_local or self.has_prepaid)
         self.is_settled = any(rule.is_settled for rule in rules)
         self.counts_bytes = any(rule.unit == "bytes" for rule in rules)
         self.warns = any(rule.thresholds for rule in rules)
@@ -73,7 +73,7 @@ class RuleSet:
         self.deferring = tuple({rule.name: None for rule in rules if rule.action == "defer"})
         self.counts_some = any(rule.count_on or rule.refund_on for rule in rules)
         corrected = self.counts_some or self.counts_bytes
-        self.is_quiet = not (self.has_dampers or self.warns or waits or corrected)
+        self.is_quiet = not (self.has_local or self.warns or waits or corrected)
         self.is_plain = self.is_quiet and not self.has_leases
         self.owes_nothing = self.is_plain and not (self.is_settled or self.deferring)
         self.is_straight = bool(rules) and self.is_plain and self.is_counted

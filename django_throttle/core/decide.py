@@ -79,14 +79,14 @@ async def decide_with_local(
     """Decide all charges as one: if a damper refuses the call, the store is not asked and nothing is charged."""
     if len(charges) == 1:
         return local_limits.decide_damper(charges[0], commit=commit)
-    exact = tuple([charge for charge in charges if not charge.rule.is_damper])
-    judged = local_limits.decide_all([charge for charge in charges if charge.rule.is_damper], commit=commit)
+    exact = tuple([charge for charge in charges if not charge.rule.decided_locally])
+    judged = local_limits.decide_all([charge for charge in charges if charge.rule.decided_locally], commit=commit)
     decision = conclude(judged)
     if not exact or not decision.allowed:
         return decision
     rest = await decide_rest(exact)
     ours, theirs = iter(judged), iter(rest.outcomes)
-    outcomes = tuple([next(ours if charge.rule.is_damper else theirs) for charge in charges])
+    outcomes = tuple([next(ours if charge.rule.decided_locally else theirs) for charge in charges])
     decision = conclude(outcomes, rest.lease, degraded=rest.degraded)
     return decision._replace(crossed=rest.crossed, ledger=rest.ledger, cause=rest.cause)
 
@@ -119,7 +119,7 @@ async def decide_charges(
         charges = Charges.of(charges)
     if not charges.idents:
         return PASSED
-    if local_limits is not None and charges.rules.has_dampers:
+    if local_limits is not None and charges.rules.has_local:
         rest = partial(decide_charges, io, commit=commit, lease=lease, denials=denials)
         return await decide_with_local(charges, commit, local_limits, rest)
     remembered = denials if commit else None
@@ -190,7 +190,7 @@ async def decide_without_store(io: Io, command: Decide, error: StoreError) -> De
     by_policy = {charge: _by_policy(charge, error) for charge in command.charges}
     local = tuple([charge for charge, outcome in by_policy.items() if outcome is None])
     # As shadows they are never refused here; their leases are written to the store when that is back.
-    held = [one for one in command.charges if one.rule.is_concurrency and one.rule.on_store_failure == "allow"]
+    held = [one for one in command.charges if one.rule.holds_slots and one.rule.on_store_failure == "allow"]
     leases = tuple([charge._replace(rule=charge.rule.as_shadow()) for charge in held])
     refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in by_policy.values())
     ledger = None
@@ -277,7 +277,7 @@ async def decide_and_evict(
 
 async def _look(io: Io, charges: Sequence[Charge]) -> Decision:
     """Ask what the store says of these, and charge nothing; a damper would count the attempt."""
-    return await decide_charges(io, [charge for charge in charges if not charge.rule.is_damper], commit=False)
+    return await decide_charges(io, [charge for charge in charges if not charge.rule.decided_locally], commit=False)
 
 
 def _full(charges: Sequence[Charge], decision: Decision) -> list[Charge]:
@@ -313,7 +313,7 @@ async def decide_and_correct(
         if wrong := _misplaced(ledger, decision.outcomes):
             await correct(io, ledger.refund_pairs(wrong))
             rules = [(rule_named(name), ident) for name, ident in wrong]
-            held = {(rule.id, ident) for rule, ident in rules if rule is not None and rule.is_concurrency}
+            held = {(rule.id, ident) for rule, ident in rules if rule is not None and rule.holds_slots}
             for lease in leases:
                 await release_lease(io, Lease(lease.id, tuple(hold for hold in lease.holds if hold in held)))
     except BaseException:

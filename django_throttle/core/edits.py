@@ -34,11 +34,13 @@ def counts_in_words(old: Rule, new: Rule) -> str:
     if any(part.id not in known for part in new.parts):
         return STARTS_AFRESH
     is_same = [part.plan for part in old.parts] == [part.plan for part in new.parts]
-    return "" if is_same and old.is_concurrency == new.is_concurrency else COUNTS_ON
+    return "" if is_same and old.holds_slots == new.holds_slots else COUNTS_ON
 
 
 def _is_convertible(old: Rule, new: Rule) -> bool:
-    if any(rule.is_concurrency or rule.is_damper or rule.is_queue or rule.key == "connection" for rule in (old, new)):
+    if any(
+        rule.holds_slots or rule.decided_locally or rule.is_queue or rule.key == "connection" for rule in (old, new)
+    ):
         return False
     return len({(rule.key, rule.unit, ALGORITHMS[rule.algorithm].is_bucket) for rule in (old, new)}) == 1
 

@@ -172,7 +172,7 @@ def entries_of(charges: Sequence[Charge], answers: Sequence[Answer], *, locally:
     """The entries of a decision that has charged these; ``locally`` when this process alone has decided."""
     for charge, answer in zip(charges, answers, strict=True):
         rule = charge.rule
-        if answer.retry == 0 and (charge.cost or rule.is_measured) and not rule.is_concurrency:
+        if answer.retry == 0 and (charge.cost or rule.is_measured) and not rule.holds_slots:
             yield Entry(charge, answer.at, answer.reset, locally)
 
 

@@ -210,7 +210,7 @@ def deciding(rule: Rule, ranked: Sequence[Override], apply: Apply) -> tuple[Over
             continue
         if override.effect == "block":
             return override, rule
-        if override.effect == "exempt" and not rule.is_concurrency:
+        if override.effect == "exempt" and not rule.holds_slots:
             return override, None
         new = apply(rule, override)
         if new is not None:
@@ -232,14 +232,14 @@ def _multiply(rule: Rule, override: Override) -> Rule:
     def multiple(limit: int) -> int:
         return max(rule.factor, min(max(most, limit), multiplied(limit, override.factor or 1)))
 
-    if rule.is_concurrency:
+    if rule.holds_slots:
         return replace(rule, limit=multiple(rule.limit or 1))
     burst = None if rule.burst is None else multiple(rule.burst)
     return rule.with_rates(tuple(replace(rate, limit=multiple(rate.limit)) for rate in rule.all_rates), burst)
 
 
 def _replace(rule: Rule, override: Override) -> Rule | None:
-    if rule.is_concurrency:
+    if rule.holds_slots:
         return None if override.limit is None else replace(rule, limit=override.limit)
     if not override.rates or (
         any(rate.monthly for rate in override.rates) and not ALGORITHMS[rule.algorithm].has_calendar

@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from django_throttle.core.algorithms import ALGORITHMS, Plan, Uncounted
-from django_throttle.core.algorithms.base import multiplied
+from django_throttle.core.algorithms.base import Faults, multiplied
 from django_throttle.core.algorithms.fixed_window import is_calendar
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.key import KEY_KINDS
@@ -52,9 +52,9 @@ class Rule(Options):
     # Derived once, because the hot path reads them on every call.
     parts: tuple[Rule, ...] = field(init=False, repr=False, compare=False)
     id: str = field(init=False, repr=False, compare=False)
-    is_concurrency: bool = field(init=False, repr=False, compare=False)
+    holds_slots: bool = field(init=False, repr=False, compare=False)
     is_shadow: bool = field(init=False, repr=False, compare=False)
-    is_damper: bool = field(init=False, repr=False, compare=False)
+    decided_locally: bool = field(init=False, repr=False, compare=False)
     is_measured: bool = field(init=False, repr=False, compare=False)  # what a call costs is known when it is over
     is_settled: bool = field(init=False, repr=False, compare=False)  # what it charges is corrected by the answer
     is_queue: bool = field(init=False, repr=False, compare=False)  # calls wait for their turn
@@ -72,9 +72,9 @@ class Rule(Options):
 
     def __post_init__(self) -> None:
         algorithm = ALGORITHMS.get(self.algorithm) if isinstance(self.algorithm, str) else None
-        self._set("is_concurrency", algorithm is not None and algorithm.holds)
+        self._set("holds_slots", algorithm is not None and algorithm.holds_slots)
         self._set("is_shadow", self.action == "shadow")
-        self._set("is_damper", algorithm is not None and algorithm.is_damper)
+        self._set("decided_locally", algorithm is not None and algorithm.decided_locally)
         self._set("is_measured", self.unit in MEASURED)
         self._set("is_queue", self.action in ("delay", "defer") and not self.defers_to_slots)
         has_calendar = algorithm is not None and algorithm.has_calendar
@@ -181,7 +181,7 @@ class Rule(Options):
     @property
     def defers_to_slots(self) -> bool:
         """True where what finds no slot is done later, when one is given back."""
-        return self.is_concurrency and self.action == "defer"
+        return self.holds_slots and self.action == "defer"
 
     @property
     def most_waiting(self) -> int:
@@ -213,7 +213,7 @@ class Rule(Options):
         return self.rates or ((self.rate,) if self.rate is not None else ())
 
     def _usual_events(self) -> tuple[str, ...]:
-        return ("connection",) if self.is_concurrency else ("request",)
+        return ("connection",) if self.holds_slots else ("request",)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -231,10 +231,10 @@ def _planned(rule: Rule) -> Iterator[tuple[str, Rule]]:
         raise InvalidRule(fault, "plans")
     windows = sorted(rate.window for rate in rule.all_rates)
     for plan in map(read_plan, rule.plans):
-        if bool(plan.rates) == rule.is_concurrency:
+        if bool(plan.rates) == rule.holds_slots:
             limit = gettext_lazy("plan {who!r} needs a limit, the number held at once", who=plan.who)
             rate = gettext_lazy("plan {who!r} needs a rate, such as 1000/min", who=plan.who)
-            raise InvalidRule(limit if rule.is_concurrency else rate, "plans")
+            raise InvalidRule(limit if rule.holds_slots else rate, "plans")
         if sorted(rate.window for rate in plan.rates) != windows:
             mine = " and ".join(str(rate).partition("/")[2] for rate in rule.all_rates)
             pattern = gettext_noop("plan {who!r} needs the window of the rule ({mine}), so that counts are kept")
@@ -247,20 +247,17 @@ def _planned(rule: Rule) -> Iterator[tuple[str, Rule]]:
 
 
 def _with_limits(rule: Rule, plan: PlanLimits) -> Rule:
-    if rule.is_concurrency:
+    if rule.holds_slots:
         return replace(rule, limit=plan.limit, burst=plan.burst)
     return rule.with_rates(plan.rates, rule.burst if plan.burst is None else plan.burst)
 
-
-# What must fit together: an option, and what is wrong with it; the first is raised.
-Faults = Iterator[tuple[str, str]]
 
 AMOUNTS: Final = ("rate", "rates", "limit")  # which of them an algorithm takes is checked first, and in words
 
 
 def _amount_faults(rule: Rule) -> Faults:
     rates, algorithm = rule.all_rates, ALGORITHMS[rule.algorithm]
-    if rule.is_concurrency:
+    if rule.holds_slots:
         if rates:
             yield "rate", gettext_lazy("a concurrency rule has a limit, the number held at once, instead of a rate")
         if rule.limit is None:
@@ -307,9 +304,9 @@ MEASURABLE: Final = frozenset(("request", "message", "task"))
 
 def _event_faults(rule: Rule) -> Faults:
     for event in rule.events:
-        if event != "task" and (event in HELD) != rule.is_concurrency:  # runs of tasks are counted either way
+        if event != "task" and (event in HELD) != rule.holds_slots:  # runs of tasks are counted either way
             hint = gettext_lazy("; did you mean {near!r}?", near=_MEANT[event]) if event in _MEANT else ""
-            wanted = _CONCURRENCY if rule.is_concurrency else _RATES
+            wanted = _CONCURRENCY if rule.holds_slots else _RATES
             yield "events", gettext_lazy("{wanted}, not {event!r}{hint}", wanted=wanted, event=event, hint=hint)
     # Nothing but an HTTP request has a method and a status: other events would silently count never, or always.
     if rule.methods and rule.events not in (("request",), ("inflight",)):
@@ -392,7 +389,7 @@ def _measured_faults(rule: Rule) -> Faults:
         if rule.measure:
             yield "measure", gettext_lazy("measure belongs to rules of unit units")
         return
-    if rule.is_damper or rule.is_queue:
+    if rule.decided_locally or rule.is_queue:
         yield ("unit", gettext_lazy("a damper and a queue count calls or bytes: what is measured comes late"))
     if rule.refill == "interval":
         yield (
@@ -414,22 +411,7 @@ def _measured_faults(rule: Rule) -> Faults:
         yield "reserve", gettext_lazy(pattern, reserve=rule.reserve, most=most)
 
 
-SUB_SECONDS: Final = 6
-
-
-def _local_faults(rule: Rule) -> Faults:
-    if rule.is_damper and rule.rate is None:
-        yield "rates", gettext_lazy("a damper has one rate: write another rule for another one")
-    if rule.is_damper and rule.on_store_failure == "deny":
-        yield (
-            "on_store_failure",
-            gettext_lazy("a damper decides without the store: on_store_failure is local or allow, not deny"),
-        )
-    if rule.is_damper and rule.rate and rule.rate.limit * SUB_SECONDS < rule.rate.window:
-        yield (
-            "rate",
-            gettext_lazy("a damper holds a rate over seconds: its rate must be at least one call in six seconds"),
-        )
+def _prepaid_faults(rule: Rule) -> Faults:
     if rule.prepaid and (rule.is_queue or rule.is_measured or rule.refill == "interval"):
         fault = gettext_lazy(
             "a queue, what is measured and a bucket that is refilled all at once cannot be bought ahead: leave "
@@ -464,13 +446,23 @@ def _key_faults(rule: Rule) -> Faults:
     for option, (default, why) in _MEANINGLESS_FOR_FRAMES.items():
         if getattr(rule, option) != default:
             yield option, gettext_lazy(why)
-    if rule.is_damper:
-        yield "algorithm", gettext_lazy("a damper limits many callers together, so it cannot have the key connection")
     if is_calendar(rule) or any(rate.monthly for rate in rule.rates):
         yield "rate", gettext_lazy("the windows of one connection start when it was opened, not with the calendar")
 
 
-_FAULTS: Final = (_event_faults, _action_faults, _measured_event_faults, _measured_faults, _local_faults, _key_faults)
+def _algorithm_faults(rule: Rule) -> Faults:
+    return ALGORITHMS[rule.algorithm].faults(rule)
+
+
+_FAULTS: Final = (
+    _event_faults,
+    _action_faults,
+    _measured_event_faults,
+    _measured_faults,
+    _algorithm_faults,
+    _prepaid_faults,
+    _key_faults,
+)
 
 
 def _plan(rule: Rule) -> Plan:
@@ -489,7 +481,7 @@ def short_id(rule: Rule) -> str:
     The limit is not in it, so that an edited limit meets what has been counted so far; nor is a damper's window,
     which counts by sub-intervals whatever it is. Bytes are not calls, so the unit is.
     """
-    window = "" if rule.rate is None or rule.is_damper else str(rule.rate.window_us)
+    window = "" if rule.rate is None or rule.decided_locally else str(rule.rate.window_us)
     parts = [ALGORITHMS[rule.algorithm].layout, rule.name, rule.algorithm, str(rule.resolution), rule.refill]
     parts += [rule.timezone or "", window]
     is_longer = rule.prepaid and ALGORITHMS[rule.algorithm].weighs_windows  # its sub-windows

@@ -10,7 +10,7 @@ from math import ceil, exp, inf
 from typing import Final
 
 from django_throttle.core.algorithms.base import rate_of
-from django_throttle.core.algorithms.uncounted import MAX_DAMPED
+from django_throttle.core.algorithms.damper import MAX_DAMPED
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Outcome, Reason
 from django_throttle.core.rule import Rule

@@ -150,7 +150,7 @@ class RuleRow(CheckedRow):
         """The row, not saved, that describes this rule."""
         values = {option: getattr(rule, option) for option in stored(cls.core)}
         values["rate"] = ", ".join(map(str, rule.all_rates))
-        values["limit"] = rule.limit if rule.is_concurrency else None
+        values["limit"] = rule.limit if rule.holds_slots else None
         values["timezone"] = rule.timezone or ""
         return cls(**values)
 

@@ -60,7 +60,9 @@ def _known_refusal(snapshot: Snapshot, least: Facts, store: Store) -> Decision |
     refusals = store.denials.refused(charges)
     if not refusals:
         return None
-    store.local_limits.decide_all([charge for charge in charges if charge.rule.is_damper])  # dampers count attempts
+    store.local_limits.decide_all(
+        [charge for charge in charges if charge.rule.decided_locally]
+    )  # dampers count attempts
     return conclude((*refusals, *blocks))
 
 

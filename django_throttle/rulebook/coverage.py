@@ -216,7 +216,7 @@ def _precedes(one: Rule, rule: Rule) -> bool:
     refuses = one.action == one.at_limit == "reject" and not one.prepaid
     if _alike(one) != _alike(rule) or not refuses or not _counts_all_of(one, rule):
         return False
-    if one.is_concurrency:
+    if one.holds_slots:
         return one.plan.limit <= rule.plan.limit
     if one.enforce_at > rule.enforce_at:
         return False
@@ -247,7 +247,7 @@ def _covers_all_of(one: Rule, rule: Rule) -> bool:
 def _refuses_first(one: Rule, ours: Rate, theirs: Rate, rule: Rule) -> bool:
     """Whether what ``ours`` lets pass is never more than what ``theirs`` does."""
     is_slower = ours.limit * theirs.window <= theirs.limit * ours.window
-    if one.is_damper:
+    if one.decided_locally:
         return is_slower
     if ALGORITHMS[one.algorithm].is_bucket:
         is_alike = one.refill == "continuous" or ours.window == theirs.window

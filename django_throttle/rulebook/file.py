@@ -112,7 +112,7 @@ def _options(row: ThrottleRule) -> dict[str, Any]:
     try:
         rule = row.as_rule()
         options = rule.as_options()
-        if rule.is_concurrency:  # in settings, W045 asks whether sockets alone are meant where nothing says so
+        if rule.holds_slots:  # in settings, W045 asks whether sockets alone are meant where nothing says so
             options["events"] = list(rule.events)
     except (InvalidRule, InvalidRate):
         options = row.as_options()

@@ -109,7 +109,7 @@ async def match(scope: str, events: tuple[str, ...], who: Who, snapshot: ruleboo
         elif charge.rule.is_measured:  # what reserves nothing asks too
             shared.append(charge._replace(cost=max(1, charge.cost)))
         else:
-            (metered if charge.rule.is_damper else shared).append(charge)
+            (metered if charge.rule.decided_locally else shared).append(charge)
     return MatchedRules(snapshot, tuple(own), tuple(metered), tuple(shared), blocks)
 
 

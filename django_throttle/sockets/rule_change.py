@@ -16,7 +16,7 @@ from django.dispatch import receiver
 
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Outcome, Reason
-from django_throttle.core.algorithms.uncounted import RETRY_AFTER_US
+from django_throttle.core.algorithms.concurrency import RETRY_AFTER_US
 from django_throttle.core.decision import conclude
 from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.local.open_sockets import open_sockets
@@ -100,7 +100,7 @@ def _judge(
 def _lowered(connection: Connection, facts: Facts, old: Snapshot | None, new: Snapshot) -> Iterator[LoweredLimit]:
     if connection.settings.on_rule_change == "ignore" or not connection.leases or old is None:
         return
-    before = {(one.rule.id, one.ident): one.rule.plan.limit for one in old.match(facts) if one.rule.is_concurrency}
+    before = {(one.rule.id, one.ident): one.rule.plan.limit for one in old.match(facts) if one.rule.holds_slots}
     leased = {pair for lease in connection.leases for pair in lease.holds}
     for rule, ident, _ in new.match(facts):
         pair = (rule.id, ident)

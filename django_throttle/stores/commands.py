@@ -358,8 +358,8 @@ class ReleaseCommand(RedisCommand):
 
 def reset_command(context: RedisContext, command: Reset) -> RedisCommand:
     """Rates become full again."""
-    damped = [charge for charge in command.charges if charge.rule.is_damper]
-    exact = [charge for charge in command.charges if not (charge.rule.is_damper or charge.rule.is_concurrency)]
+    damped = [charge for charge in command.charges if charge.rule.decided_locally]
+    exact = [charge for charge in command.charges if not (charge.rule.decided_locally or charge.rule.holds_slots)]
 
     def calls(charges: Sequence[Charge], made: Callable[[Sequence[Charge]], Call]) -> list[Call]:
         return [made([charges[at] for at in part]) for part in context.by_slot(charges)] if charges else []
@@ -609,7 +609,7 @@ class MultiSlotCommand(LongCommand):
 
     def _part(self, command: Decide, places: Sequence[int]) -> DecideCommand:
         charges = tuple(command.charges[place] for place in places)
-        leases = command.lease is not None and any(charge.rule.is_concurrency for charge in charges)
+        leases = command.lease is not None and any(charge.rule.holds_slots for charge in charges)
         made = LeaseCommand if leases else DecideCommand
         return made(self.context, Decide(charges, command.commit, command.lease if leases else None))
 

@@ -348,7 +348,7 @@ class Fallback:
     def _owe(self, charges: Sequence[Charge], shares: Sequence[Charge]) -> None:
         with self._lock:
             for charge, share in zip(charges, shares, strict=True):
-                if charge.cost and not charge.rule.is_concurrency:
+                if charge.cost and not charge.rule.holds_slots:
                     self._admit(charge, share.rule)
 
     def _admit(self, charge: Charge, share: Rule) -> None:

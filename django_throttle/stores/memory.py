@@ -134,10 +134,10 @@ class MemoryStore:
         return self.aggregates.damp(reports)
 
     def _forget(self, charge: Charge) -> int:
-        if charge.rule.is_damper:
+        if charge.rule.decided_locally:
             self.local_limits.forget(*_key(charge))
         paused = self._counters.pop((pause_id(charge.rule.name), charge.ident), None) is not None
-        if charge.rule.is_damper:
+        if charge.rule.decided_locally:
             return self.aggregates.reset(*_key(charge)) + paused
         _, expires = self._counters.pop(_key(charge), (None, 0))
         return (expires > round(self.clock() * 1_000_000)) + paused
@@ -153,7 +153,7 @@ class MemoryStore:
 
     def _step(self, charge: Charge, now: int, command: Decide) -> StepResult:
         rule = charge.rule
-        if rule.is_concurrency:
+        if rule.holds_slots:
             for lease in self.leases.take_to_release() if self._sent else ():  # else whoever tells Redis does
                 for pair in lease.holds:
                     self.leases.drop(*pair, lease.id)
@@ -171,7 +171,7 @@ class MemoryStore:
         rule = charge.rule
         if not command.commit or charge.cost == 0:
             return Answer(step.retry, step.remaining, step.reset, now)
-        if rule.is_concurrency and granted:
+        if rule.holds_slots and granted:
             if command.lease is not None:
                 self.leases.hold(rule.id, charge.ident, command.lease, sent=self._sent)
             left = max(0, rule.plan.limit - self.leases.count(rule.id, charge.ident))

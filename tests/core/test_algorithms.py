@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from django_throttle.core import Rate, Rule
 from django_throttle.core.algorithms import Plan, State, StepResult
 from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.algorithms.uncounted import Concurrency
+from django_throttle.core.algorithms.concurrency import Concurrency
 from django_throttle.core.rate import MAX_LIMIT
 from tests.clock import START
 from tests.strategies import rate_rules, rates

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Override, Rate, Reason, Rule, charges_of
+from django_throttle.core.algorithms.damper import MAX_DAMPED
 from django_throttle.core.algorithms.gcra import MAX_BUCKET
 from django_throttle.core.algorithms.sliding_log import MAX_LOG
-from django_throttle.core.algorithms.uncounted import MAX_DAMPED
 from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import (
     apply_override,

@@ -226,7 +226,7 @@ def test_what_another_slot_refuses_charges_nothing(
     idents = different_slots(ours, 3)
     charges = tuple(Charge(rule, ident, 1) for ident in idents[:2])
     for step in range(6):
-        lease = f"lease{step}" if rule.is_concurrency else None
+        lease = f"lease{step}" if rule.holds_slots else None
         narrow = (Charge(NARROW, idents[2], 1),) if step in (1, 3, 4) else ()
         decisions = [decide(store, on_loop, *charges, *narrow, lease=lease) for store in (ours, oracle)]
         assert decisions[0] == decisions[1], step

@@ -191,7 +191,7 @@ class Histories(RuleBasedStateMachine):
     async def acquire_together(self, calls: list[tuple[str, int]]) -> list[Decision]:
         """All in one turn of the loop, hence in one batch; leases travel alone, in any order."""
         limiter = self.on(self.redis)
-        if any(part.is_concurrency for part in self.parts()):
+        if any(part.holds_slots for part in self.parts()):
             return [await limiter.aacquire(*call) for call in calls]
         return await asyncio.gather(*(limiter.aacquire(*call) for call in calls))
 
@@ -240,7 +240,7 @@ class Histories(RuleBasedStateMachine):
             return dict(zip(keys, pipeline.execute(), strict=True))
 
     def waits_for_a_slot(self, decision: Decision) -> bool:
-        slots = {part.name for part in self.parts() if part.is_concurrency}
+        slots = {part.name for part in self.parts() if part.holds_slots}
         return any(outcome.rule in slots and not outcome.allowed for outcome in decision.outcomes)
 
     def on(self, store: Any) -> Limiter:

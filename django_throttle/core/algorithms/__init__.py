@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from django_throttle.core.algorithms.base import Algorithm, LateCost, Plan, State, StepResult
+from django_throttle.core.algorithms.concurrency import CONCURRENCY, Concurrency
+from django_throttle.core.algorithms.damper import DAMPER
 from django_throttle.core.algorithms.fixed_window import FIXED_WINDOW, CalendarWindow
 from django_throttle.core.algorithms.gcra import GCRA, LEAKY_BUCKET, TOKEN_BUCKET
 from django_throttle.core.algorithms.sliding_log import SLIDING_LOG
 from django_throttle.core.algorithms.sliding_window import SLIDING_WINDOW
-from django_throttle.core.algorithms.uncounted import CONCURRENCY, DAMPER, Concurrency, Uncounted
+from django_throttle.core.algorithms.uncounted import Uncounted
 
 __all__ = [
     "ALGORITHMS", "Algorithm", "CalendarWindow", "Concurrency", "LateCost", "Plan", "State", "StepResult", "Uncounted",

@@ -12,6 +12,7 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 from django_throttle.core.rate import MAX_LIMIT, Rate
 
 State = tuple[int, ...]
+Faults = Iterator[tuple[str, str]]  # an option, and what is wrong with it
 NEVER: Final = -1
 NOTHING: Final[State] = ()
 # What a small record of a store holds: counts of four bytes, and times of six, told from others near to now.
@@ -177,15 +178,21 @@ class RuleLike(Protocol):
     def prepaid(self) -> bool: ...
     @property
     def parts(self) -> Sequence[RuleLike]: ...
+    @property
+    def on_store_failure(self) -> str: ...
+    @property
+    def key(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
     """One choice of the option ``algorithm``.
 
-    ``plan`` makes the numbers of a checked rule of one rate, or of one that ``holds`` leases and has a limit instead.
+    ``plan`` makes the numbers of a checked rule of one rate, or of one that ``holds_slots`` and has a limit instead.
     ``shape`` says in a rule's description what its amount does not, given the windows' words. ``takes`` are the special
-    options that it has. ``label`` and ``help`` are the admin's.
+    options that it has, and ``faults`` what is wrong with a rule of it. ``label`` and ``help`` are the admin's.
+
+    The rest are traits: the engine asks these, and never for an algorithm by its name.
     """
 
     name: str
@@ -199,8 +206,9 @@ class Algorithm:
     takes_more: str = ""
     max_multiplied: int = MAX_LIMIT  # what an override makes of a limit at most, where that is less
     layout: str = "1"  # a part of the rule's short id: raise it when a stored value changes shape
-    holds: bool = False
-    is_damper: bool = False
+    faults: Callable[[RuleLike], Faults] = lambda rule: iter(())
+    holds_slots: bool = False  # a call holds a slot until it ends
+    decided_locally: bool = False  # by the process that is called, without the store
     has_calendar: bool = False  # rates may be by the month
     is_bucket: bool = False  # remembers a time rather than a count
     weighs_windows: bool = False  # counts a part of the window before

@@ -45,7 +45,7 @@ class Command(ShellCommand):
             typed, ident = ident, self._found(ident)
             named = [rule for rule in found if not rules or rule.name in rules]
             # A socket's own counters are nobody's in Redis; it empties them when it hears of the reset.
-            removed = Limiter([rule for rule in named if not rule.is_concurrency], store).reset(ident)
+            removed = Limiter([rule for rule in named if not rule.holds_slots], store).reset(ident)
             if not removed:  # what a user left behind who is no more can be removed
                 with suppress(DatabaseError):  # which has been said
                     check_ident(ident)

@@ -1,0 +1,49 @@
+"""Concurrency: how many leases are held at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from django_throttle.core.algorithms import base
+from django_throttle.core.algorithms.base import State, StepResult
+from django_throttle.core.algorithms.uncounted import Uncounted
+
+# When a full slot might be free again is anybody's guess; this is ours, in microseconds.
+RETRY_AFTER_US: Final = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency(Uncounted):
+    """At most ``limit`` leases at once; who finds none free is to ask again after a while.
+
+    A store keeps the leases, and gives as state how many are held, and 1 when the caller's is among them: that one is
+    granted again.
+    """
+
+    retry_after_us: int = RETRY_AFTER_US
+    name, code, lua = "concurrency", 11, ("own_key.lua", "concurrency.lua")
+
+    def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
+        held, mine = state or (0, 0)
+        wanted = 0 if mine else cost
+        left = max(0, self.limit - held)
+        return StepResult(
+            retry=0 if held + wanted <= self.limit else self.retry_after_us,
+            remaining=left,
+            reset=self.retry_after_us if held else 0,
+            charged_remaining=max(0, left - wanted),
+            charged_reset=self.retry_after_us,
+            charged_state=None,
+            refused_state=None,
+        )
+
+
+CONCURRENCY: Final = base.Algorithm(
+    name="concurrency",
+    label="Concurrency",
+    help="not a rate, but how many WebSockets or requests are open at once",
+    plan=lambda rule: Concurrency(rule.limit or 0),
+    takes=("limit", "at_limit", "max_queue"),
+    holds_slots=True,
+)

@@ -1,0 +1,63 @@
+"""The damper: each process refuses a share of what is attempted, so that the rest keeps the rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from django_throttle.core.algorithms import base
+from django_throttle.core.algorithms.base import Faults, RuleLike
+from django_throttle.core.algorithms.uncounted import Uncounted
+from django_throttle.core.texts import gettext_lazy, gettext_noop
+
+MAX_DAMPED: Final = 1_000_000_000_000  # sums of what is attempted stay whole numbers
+JUDGED: Final = {
+    "fast": gettext_noop("judged by the last seconds"),
+    "average": gettext_noop("judged by the last 24 seconds"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Damper(Uncounted):
+    """The share of attempts is refused that keeps the rest to ``limit`` in a ``window``. No store counts it."""
+
+    window: int
+    name = "damper"
+
+
+def _shape_of_damper(rule: RuleLike, every: str) -> tuple[str, ...]:
+    return gettext_lazy("held to that by refusing a share of what is attempted"), gettext_lazy(JUDGED[rule.estimator])
+
+
+SUB_SECONDS: Final = 6
+
+
+def _faults(rule: RuleLike) -> Faults:
+    if rule.rate is None:
+        yield "rates", gettext_lazy("a damper has one rate: write another rule for another one")
+    if rule.on_store_failure == "deny":
+        yield (
+            "on_store_failure",
+            gettext_lazy("a damper decides without the store: on_store_failure is local or allow, not deny"),
+        )
+    if rule.rate and rule.rate.limit * SUB_SECONDS < rule.rate.window:
+        yield (
+            "rate",
+            gettext_lazy("a damper holds a rate over seconds: its rate must be at least one call in six seconds"),
+        )
+    if rule.key == "connection":
+        yield "algorithm", gettext_lazy("a damper limits many callers together, so it cannot have the key connection")
+
+
+DAMPER: Final = base.Algorithm(
+    name="damper",
+    label="Damper",
+    help="refuses a share of what is attempted, so that the rest keeps the rate",
+    plan=lambda rule: Damper(base.most_of(rule), base.rate_of(rule).window_us),
+    shape=_shape_of_damper,
+    faults=_faults,
+    takes=("estimator",),
+    max_limit=MAX_DAMPED,
+    takes_more=gettext_noop("a fixed or sliding window takes more"),
+    decided_locally=True,
+)
