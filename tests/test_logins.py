@@ -72,19 +72,6 @@ def anna(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: Frozen
     rulebook.pin(None)
 
 
-def enforce(view: str) -> None:
-    rule = Rule("by name", f"{LIMIT}/h", algorithm="fixed_window", methods=("POST",), count_on=(WRONG[view][0],),
-                key=KEY)  # fmt: skip
-    rulebook.pin(rulebook.Snapshot([rule]))
-
-
-def body_of(kind: str, view: str, said: dict[str, Any]) -> dict[str, Any]:
-    if kind == "multipart":
-        return {"data": said}
-    is_json = kind == JSON or view == "json"
-    return {"data": json.dumps(said) if is_json else urlencode(said), "content_type": kind}
-
-
 SPELLINGS = ("lea", "léa", "lèa", "LÊA ", "le\u0301a", "ĺëá", "l\u200bea", "le\ufe0fa\u20dd")
 
 

@@ -20,8 +20,6 @@ from prometheus_client import REGISTRY
 
 from django_throttle.channels import ThrottledConsumerMixin, throttled_group_send, throttled_group_send_sync
 from django_throttle.conf import conf
-from django_throttle.core import Outcome
-from django_throttle.core.decision import Reason
 from django_throttle.core.io import run
 from django_throttle.exceptions import InvalidIdent, PublishRefused, Refused, StoreError
 from django_throttle.observe import prometheus
@@ -306,20 +304,6 @@ async def test_what_a_rule_by_group_refuses_says_nothing_of_other_groups(live: L
     await used_up()
     assert await refusal("room.1") is None
     assert await refusal("room.0", "user:2")
-
-
-async def test_what_a_damper_refuses_says_nothing_of_the_next(live: Live, monkeypatch: Any) -> None:
-    """It refuses a share; the others were not asked. Refusals that are said again count as attempts to it."""
-    store = live(posts=FIVE, smooth={**ROOMS, "rate": "100000/s", "algorithm": "damper", "key": "everyone"})
-    outcome = Outcome("smooth", "everyone", False, 5, 0, 0.5, 0.5, Reason.SUPPRESSED)
-    with monkeypatch.context() as busy:
-        busy.setattr(store.local_limits, "decide_all", lambda charges, **_: (outcome,))
-        assert await refusal("room.0")
-    await used_up()
-    judged: list[Any] = []
-    monkeypatch.setattr(store.local_limits, "decide_all", lambda charges, **_: judged.extend(charges))
-    assert await refusal("room.1")
-    assert [charge.rule.name for charge in judged] == ["smooth"]
 
 
 RULES = {"news": {"rate": "10/s", "events": ["publish"], "key": "everyone"}}

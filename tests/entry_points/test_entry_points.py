@@ -9,12 +9,8 @@ from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
-from asgiref.testing import ApplicationCommunicator
-from django.core.handlers.asgi import ASGIHandler
-from django.core.signals import request_finished, request_started
 
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts
@@ -28,7 +24,6 @@ from tests.doors import BOTH, Enforce
 from tests.entry_points import site
 from tests.entry_points.table import ALLOWED, REFUSED, UNAVAILABLE, EntryPoint, Http, entry_points
 from tests.inside import commands_to, count_in
-from tests.sockets.guarded import becomes
 
 pytestmark = pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -308,7 +303,6 @@ def test_who_goes_away_while_waiting_holds_nothing(enforce: Enforce, entry_point
 
 
 TURNS = {**QUEUE, "key": "everyone"}
-CAP = {"limit": 20, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 
 
 def call() -> Facts:
@@ -339,37 +333,3 @@ async def test_a_wait_takes_its_time(enforce: Enforce) -> None:
     began = time.monotonic()
     assert (decide(call()).delay, decide(call()).delay, (await adecide(call())).delay) == (0, 0.02, 0.04)
     assert time.monotonic() - began >= 0.06
-
-
-def test_who_is_ended_while_the_call_is_reported_holds_nothing(
-    enforce: Enforce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def end(*_: object) -> None:
-        raise SystemExit
-
-    store = enforce(queue=TURNS, cap=CAP)
-    decide(call())
-    monkeypatch.setattr(base, "time", SimpleNamespace(sleep=bool))
-    monkeypatch.setattr("django_throttle.observe.reports.tell", end)
-    with pytest.raises(SystemExit):
-        decide(call())
-    assert len(store.leases) == 1
-
-
-@pytest.mark.parametrize("path", ["/async-middleware/ok", "/async-decorated/ok"])
-async def test_a_client_that_leaves_while_it_waits(
-    enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    settings.ROOT_URLCONF, settings.MIDDLEWARE = site.__name__, site.MIDDLEWARE
-    for signal in (request_started, request_finished):
-        monkeypatch.setattr(signal, "send", lambda **_: None)  # there is no database here
-        monkeypatch.setattr(signal, "asend", AsyncMock())
-    limit = Limiter([Rule("api", **TURNS)], enforce(api=TURNS))
-    assert (await limit.aacquire("everyone")).allowed
-    scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b"", "client": None}
-    line = ApplicationCommunicator(ASGIHandler(), {**scope, "http_version": "1.1", "server": ("testserver", 80)})
-    await line.send_input({"type": "http.request", "body": b"", "more_body": False})
-    await becomes(lambda: limit.peek("everyone").remaining == 1)
-    await line.send_input({"type": "http.disconnect"})
-    await becomes(lambda: limit.peek("everyone").remaining == 2)
-    await line.wait(10)

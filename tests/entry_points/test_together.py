@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import AsyncClient, Client
 from django.urls import path
 from django.utils.decorators import method_decorator
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from django_throttle import rulebook
 from django_throttle.core import Rule
 from django_throttle.core.commands import Correct
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
-from django_throttle.exceptions import Cause, Refused, StoreError
+from django_throttle.exceptions import Cause, StoreError
 from django_throttle.http import finalize
 from django_throttle.limiter import Limiter
-from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import Store
-from tests import strategies
-from tests.clock import FrozenClock
 from tests.doors import BOTH, REDIS, Enforce
 from tests.entry_points import site
 from tests.entry_points.table import ENTRY_POINTS, Http
-from tests.inside import commands_to, count_in, unsaid
+from tests.inside import commands_to, unsaid
 
 SITE: dict[str, Any] = {"rate": "9/h", "key": "everyone", "algorithm": "fixed_window", "cost": 2}
 SLOTS: dict[str, Any] = {"limit": 3, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
@@ -55,14 +48,6 @@ def call() -> None:
 
 def calling(request: HttpRequest) -> HttpResponse:
     call()
-    return HttpResponse("done")
-
-
-def handling(request: HttpRequest) -> HttpResponse:
-    try:
-        call()
-    except Refused:
-        return HttpResponse("done without")
     return HttpResponse("done")
 
 
@@ -106,8 +91,7 @@ VIEWS: dict[str, Any] = {
     "decorator in a throttle class": Within.as_view(),
     "callable in a decorator": throttle("middle")(calling),
 }
-HANDLING = {"handling": handling, "handling in a decorator": throttle("middle")(handling)}
-urlpatterns = [path(name.replace(" ", "-"), view) for name, view in {**VIEWS, **HANDLING}.items()]
+urlpatterns = [path(name.replace(" ", "-"), view) for name, view in VIEWS.items()]
 
 
 @pytest.fixture(autouse=True)
@@ -166,24 +150,6 @@ def test_the_charge_of_a_refused_request(enforce: Enforce, options: dict[str, An
     assert left(store, **options) == [expected]
 
 
-def test_an_entry_point_of_higher_cost(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It refuses the rest of a charge of which the first entry point has made a part."""
-    monkeypatch.setattr(Drf, "throttle_cost", 3, raising=False)
-    store = enforce(site=SITE)
-    answers = [ask("drf") for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 429, 429]
-    assert left(store) == [3]
-    assert answers[1]["RateLimit"].startswith('"site";r=3')
-
-
-@pytest.mark.parametrize(("view", "middle"), [("handling", 7), ("handling in a decorator", 4)])
-def test_a_refusal_that_the_view_handles_is_none_of_the_request(enforce: Enforce, view: str, middle: int) -> None:
-    store = enforce(site=SITE, middle=MIDDLE, last=LAST)
-    answers = [ask(view) for _ in range(3)]
-    assert [answer.content for answer in answers] == [b"done", b"done without", b"done without"]
-    assert (left(store), left_of(store, "middle", MIDDLE)) == ([3], middle)
-
-
 BEHIND = [row for row in ENTRY_POINTS if isinstance(row, Http) and {"rules"} <= row.traits]
 
 
@@ -197,16 +163,6 @@ def test_behind_the_middleware_each_rule_is_charged_once(enforce: Enforce, entry
     assert entry_point.get().status_code == 200
     assert Limiter([Rule("api", **failures)], store).peek("everyone").remaining == 2
     assert (site.seen, len(store.leases)) == ([1, 1], 0)
-
-
-def test_without_redis_the_process_refunds_what_it_counted(
-    enforce: Enforce, redis_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    enforce(site=SITE, last=LAST, PROCESSES=1)
-    store = RedisStore("redis://127.0.0.1:1/0")
-    count_in(store, monkeypatch)
-    assert [ask("drf").status_code for _ in range(6)] == [200] + [429] * 5
-    assert left(store) == [7]
 
 
 @REDIS
@@ -227,49 +183,3 @@ def test_where_redis_goes_away_the_charge_stays(
     assert [ask("drf").status_code for _ in range(4)] == [429] * 4
     assert left(store) == [1]
     assert "could not be refunded" in caplog.text
-
-
-COSTS = st.integers(0, 3)
-
-
-@given(
-    st.lists(
-        strategies.rate_rules("rule", strategies.rates(st.integers(1, 6)), {}, st.integers(1, 6)),
-        min_size=2,
-        max_size=4,
-    ),
-    st.lists(st.tuples(COSTS, st.sampled_from([0.0, 0.01, 0.3, 1.0])), min_size=1, max_size=12),
-)
-@pytest.mark.row("R04")
-def test_entry_points_one_after_the_other_decide_as_one_decision_does(
-    rules: list[Rule], calls: list[tuple[int, float]]
-) -> None:
-    """Whatever their rules: the same is let through, and then the same is left."""
-    named = [replace(rule, name=f"rule {n}", key="everyone") for n, rule in enumerate(rules) if rule.action != "delay"]
-    assume(named)
-    clock = FrozenClock()
-    store, oracle = MemoryStore(clock), MemoryStore(clock)
-    cost = 1
-
-    def priced(request: HttpRequest) -> int:
-        return cost
-
-    view: Any = plain
-    for rule in named:
-        view = throttle(rule.name, cost=priced)(view)
-    with pytest.MonkeyPatch.context() as patch:
-        count_in(store, patch)
-        rulebook.pin(rulebook.Snapshot(named))
-        try:
-            for cost, jump in calls:
-                answer = view(RequestFactory().get("/"))
-                asked = [named[n:] for n in range(len(named), -1, -1)]  # the last is outermost
-                refused = [some for some in asked if not Limiter(some, oracle).peek("everyone", cost).allowed]
-                expected = Limiter((refused or [named])[0], oracle).acquire("everyone", cost)
-                assert (answer.status_code == 200) is expected.allowed
-                for rule in named:
-                    peeked = [Limiter([rule], each).peek("everyone") for each in (store, oracle)]
-                    assert peeked[0] == peeked[1], rule
-                clock.tick(jump * (named[0].window or 0))
-        finally:
-            rulebook.pin(None)

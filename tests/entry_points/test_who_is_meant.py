@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.http import HttpRequest
 from django.test import Client
 from rest_framework.authentication import SessionAuthentication
 from rest_framework.test import APIClient
@@ -141,10 +140,6 @@ FORGED = {
 }
 
 
-def size(request: HttpRequest) -> int:
-    return int(request.GET.get("size", "1"))
-
-
 @pytest.fixture(params=["/middleware/ok", "/decorated/ok", "/drf/ok"])
 def where(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of a view behind one entry point."""
@@ -207,39 +202,9 @@ def test_nobody_is_exempt_for_what_he_says_of_himself(enforce: Enforce, override
     assert admitted([Client().get(f"{where}?user=boss&is_staff=1", headers=FORGED) for _ in range(5)]) == 2
 
 
-@pytest.mark.parametrize(
-    ("rate", "said", "expected"),
-    [
-        ("10/min", ["11", "8", "0", "3", "2"], [429, 200, 200, 429, 200]),
-        ("2/min", ["-1", "nonsense", "-1"], [200, 200, 429]),  # what is no cost counts 1
-        ("1/min", [str(10**15), str(2**63), "9" * 400, "1"], [429, 429, 429, 200]),
-    ],
-)
-def test_a_request_costs_what_the_function_of_the_rule_says(
-    enforce: Enforce, where: str, rate: str, said: list[str], expected: list[int]
-) -> None:
-    enforce(api={"rate": rate, "cost": f"{__name__}.size"})
-    assert [Client().get(f"{where}?size={each}").status_code for each in said] == expected
-
-
 def test_what_is_too_large_is_told_how_large_it_may_be(enforce: Enforce, where: str) -> None:
     enforce(api={"rate": "3000/min", "unit": "bytes", "cost": 2})
     answer = Client().post(where, b"x" * 1501, "text/plain")
     assert (answer.status_code, "Retry-After" in answer) == (429, False)
     assert "This is too large: at most 1,500 bytes are taken at once." in answer.json()["detail"]
     assert Client().post(where, b"x" * 1500, "text/plain").status_code != 429
-
-
-@pytest.mark.parametrize(
-    ("events", "status"), [(["connection"], 200), (["inflight"], 429), (["connection", "inflight"], 429)]
-)
-def test_open_sockets_and_requests_in_flight_are_two_events(
-    enforce: Enforce, where: str, events: list[str], status: int
-) -> None:
-    """Somebody with all the sockets that they may have open asks for a page."""
-    rule = {"limit": 1, "algorithm": "concurrency", "key": "everyone", "events": events}
-    store = enforce(api={"rate": "9/min"}, tabs={**rule, "scopes": ["*"]})
-    with Limiter([Rule("tabs", **rule)], store).lease("everyone"):
-        expected = 200 if "decorated" in where else status  # its rule is another
-        assert Client().get(where).status_code == expected
-    assert Client().get(where).status_code == 200

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.lab.simulation.results import SCENES, draw, figures, over_time, scene, summary
+from tests.lab.simulation.results import SCENES, draw, over_time, scene, summary
 from tests.lab.simulation.world import SHAPES, Setting, World, parse_demand
 
 PICTURES: Final = Path(__file__).parents[3] / "docs" / "pictures"
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         setting = scene(name, **changes) if name else Setting(parse_demand(demand), **changes)
         title, track = SCENES[name][0] if name else demand, World(setting).run()
-        print(f"{title}\n{over_time(setting, track)}\n\n{summary(figures(setting, track))}")
+        print(f"{title}\n{over_time(setting, track)}\n\n{summary(setting, track)}")
         if picture is not None:
             draw(setting, track, title, picture)
     except (OSError, ValueError) as error:
@@ -47,6 +47,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--interval", type=_number(float, 0.1, 60), help="Seconds between flushes (default 2).")
     parser.add_argument("--estimator", choices=["fast", "average"], help="Of the attempted rate (default fast).")
     parser.add_argument("--cost", type=_number(int, 1, 1_000_000), help="What one attempt costs (default 1).")
+    parser.add_argument("--even", action="store_true", help="Attempts at even distances, not by chance.")
     parser.add_argument("--seed", type=int, help="Another seed, another run (default 1).")
     parser.add_argument("--picture", type=Path, help="Draw it into this file, .png or .svg.")
     return parser

@@ -136,9 +136,12 @@ def over_time(setting: Setting, track: Track) -> str:
     return "\n".join(lines)
 
 
-def summary(found: Figures) -> str:
+def summary(setting: Setting, track: Track) -> str:
+    found = figures(setting, track)
     share = found.refused / found.attempted if found.attempted else 0.0
-    return (
+    text = (
         f"achieved {found.achieved:.3f}, deviation {found.deviation:.1%}, reaction {found.reaction:.1f} s, "
         f"overshoot {found.overshoot:.1f} s, first two seconds {found.first:.2f}, refused {share:.1%}"
     )
+    fell = len(setting.shape.changes_at) > 1
+    return f"{text}, nothing refused {release(setting, track):.1f} s after the fall" if fell else text

@@ -103,7 +103,6 @@ class Track:
     attempted: list[int] = field(default_factory=list)
     admitted: list[int] = field(default_factory=list)
     factors: list[float] = field(default_factory=list)
-    flushes: int = 0
 
 
 class Node:
@@ -147,7 +146,6 @@ class Node:
         sent_at = world.now + self.offset
         if not sent:
             return
-        world.track.flushes += 1
         there = world.now + world.random.uniform(*LATENCY)
         if setting.gap[0] <= there - EPOCH < setting.gap[1] or world.random.random() < setting.loss:
             world.at(there + 0.1, lambda: self.limits.fail(sent))
