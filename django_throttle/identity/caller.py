@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -16,12 +17,21 @@ from django_throttle.conf import conf
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.identity import keys
 from django_throttle.identity.address import MAX_TEXT, Address, client_address, network, notation, short_address
-from django_throttle.identity.keys import api_key, checked_value, combined, ident_of, session_key, shortened, text_of
+from django_throttle.identity.keys import (
+    FAILED,
+    JSON_TYPES,
+    api_key,
+    checked_value,
+    combined,
+    ident_of,
+    session_key,
+    shortened,
+    site_value,
+    text_of,
+)
 
 logger = logging.getLogger("django_throttle")
 
-# Types that a client may send as JSON in place of a text.
-JSON_TYPES: Final = (list, dict, bool)
 warned: Final[set[str]] = set()
 _UNASKED: Final[Any] = object()
 
@@ -41,17 +51,15 @@ class Caller(ABC):
     def ident(self, key: str) -> str | None:
         """The ident under a rule's key; None when the key does not apply to this caller.
 
-        Raises InvalidIdent when a function of the site returns neither a text nor a number. For a list, an object or a
-        boolean, which a client may have sent as JSON, the ident is the address.
+        Where a function of the site fails, the ident is the address. So it is for a list, an object or a boolean, which
+        a client may have sent as JSON.
         """
         if kind := KEY_KINDS.get(key):
             return kind.find(self)
         if "+" in key:
             return combined(key, map(self.ident, key.split("+")))
-        value = import_string(key)(self.subject)
-        if isinstance(value, JSON_TYPES):
-            return self.by_address(key)
-        return ident_of(key, checked_value(f"the key {key!r}", value))
+        value = site_value(f"the key {key!r}", partial(_called, key), self.subject, takes_json=True)
+        return self.by_address(key) if value is FAILED else ident_of(key, value)
 
     def is_(self, trait: str) -> bool:
         """Whether it is "anonymous", "authenticated", "staff", in a "group:NAME" or of a "tenant:NAME"."""
@@ -76,7 +84,8 @@ class Caller(ABC):
         if user is None or not user.is_authenticated:
             return None
         self.is_known = True
-        return ident_of("user", keys.user_value(user) if conf().USER_IDENT else user.pk)
+        value = keys.counted_user(user)
+        return self.by_address("user") if value is FAILED else ident_of("user", value)
 
     def by_address(self, key: str = "ip") -> str | None:
         address = self.address()
@@ -104,7 +113,8 @@ class Caller(ABC):
         return ident_of("session", session_key(self.read("session")))
 
     def by_tenant(self) -> str | None:
-        return ident_of("tenant", keys.tenant_of(self.subject))
+        value = keys.counted_tenant(self.subject)
+        return self.by_address("tenant") if value is FAILED else ident_of("tenant", value)
 
     def by_connection(self) -> str | None:
         """The ident of the open socket; None for requests."""
@@ -122,6 +132,10 @@ class Caller(ABC):
 
     @abstractmethod
     def header(self, name: str) -> str: ...
+
+
+def _called(path: str, subject: Any) -> object:
+    return import_string(path)(subject)
 
 
 # The module of Django's function that finds the user by the session.
@@ -246,7 +260,8 @@ def given_ident(what: str, value: Any, caller: Caller | None) -> str | None:
     object of JSON, which a client may have sent, gives the caller's address. Raises InvalidIdent for anything else.
     """
     if is_user(value):
-        ident = ident_of("user", keys.user_value(value)) if value.is_authenticated else None
+        user_value = keys.counted_user(value) if value.is_authenticated else None
+        ident = None if user_value is FAILED else ident_of("user", user_value)
     elif value is None:
         return None
     else:

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import logging
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from math import inf
@@ -25,8 +25,16 @@ from django_throttle.conf import conf
 from django_throttle.core.key import KEY_KINDS, PLAIN, ident_tag, secret_bytes
 from django_throttle.event_loop import is_on_event_loop
 from django_throttle.exceptions import InvalidIdent
+from django_throttle.http.body import KeptBody, is_of_request
 from django_throttle.log_throttling import LogThrottle
 
+logger = logging.getLogger("django_throttle")
+_log_throttle: Final = LogThrottle()
+
+# Types that a client may send as JSON in place of a text.
+JSON_TYPES: Final = (list, dict, bool)
+#: Value of a function of the site that fails: the call counts by its address.
+FAILED: Final = object()
 MAX_VALUE: Final = 512
 # In front of the hash of what is longer.
 HASHED: Final = "~"
@@ -59,6 +67,29 @@ def checked_value(what: str, value: object) -> object:
     kind = type(value).__name__
     hint = "; it must not be async" if inspect.isawaitable(value) else ""
     raise InvalidIdent(f"{what} returns a text, a number or None, not {kind}{hint}")
+
+
+def site_value(what: str, function: Callable[[Any], object], subject: Any, *, takes_json: bool = False) -> object:
+    """Return the value by which a function of the site counts a call, or FAILED.
+
+    The function fails if it raises or returns what no ident can be made of, and the log says so. FAILED without a line
+    for the body of a request that cannot be read, as the view meets the same error, and where it ``takes_json`` for
+    values that a client may have sent in place of a text.
+    """
+    body = KeptBody((subject,))
+    try:
+        with body:
+            value = function(subject)
+        return FAILED if takes_json and isinstance(value, JSON_TYPES) else checked_value(what, value)
+    except SynchronousOnlyOperation:  # on an event loop; matching is tried again in a thread
+        raise
+    except Exception as error:
+        if is_of_request(error):
+            if body.is_lost:
+                raise
+        elif _log_throttle.due(what):
+            logger.exception("%s raised this exception: the call counts by its address; correct the function", what)
+        return FAILED
 
 
 def text_of(value: object) -> str:
@@ -108,6 +139,16 @@ def user_value(user: Any) -> object:
     """What a logged-in user counts under: the primary key, or what the function named by USER_IDENT returns."""
     setting = conf().USER_IDENT
     return checked_value("USER_IDENT", import_string(setting)(user)) if setting else user.pk
+
+
+def counted_user(user: Any) -> object:
+    """Return what a logged-in user counts under, or FAILED."""
+    return site_value(f"USER_IDENT {conf().USER_IDENT!r}", user_value, user) if conf().USER_IDENT else user.pk
+
+
+def counted_tenant(subject: Any) -> object:
+    """Return the tenant that a request or a scope counts under, None without one, or FAILED."""
+    return site_value(f"TENANT {conf().TENANT!r}", tenant_of, subject)
 
 
 def _follow(subject: Any, path: str) -> Any:
@@ -171,10 +212,7 @@ def _lasting(session: SessionStore) -> str:
     return found
 
 
-logger = logging.getLogger("django_throttle")
-
 _GROUPS: Final = "_throttle_groups"
-_log_throttle: Final = LogThrottle()
 
 
 def is_audience(trait: str) -> bool:

@@ -15,7 +15,7 @@ from django_throttle.core.descriptions import who as whose
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import is_dotted, key_parts
 from django_throttle.core.texts import gettext_lazy, gettext_noop
-from django_throttle.identity.keys import combined, has_trait, ident_of, is_path, tenant_of
+from django_throttle.identity.keys import FAILED, combined, counted_tenant, has_trait, ident_of, is_path
 
 LOGIN_NAME: Final = "django_throttle.logins.login_name"
 GROUP: Final = "django_throttle.publishing.group"
@@ -106,7 +106,10 @@ class KnownCaller:
         return gettext_lazy(pattern, who=whose(key), caller=self.name, like=self.like(key))
 
     def _tenant(self) -> object:
-        return tenant_of(SimpleNamespace(user=self._user)) if self._user is not None and _is_of_user() else None
+        if self._user is None or not _is_of_user():
+            return None
+        tenant = counted_tenant(SimpleNamespace(user=self._user))
+        return None if tenant is FAILED else tenant
 
 
 class PartialRequest:

@@ -151,17 +151,6 @@ def rule_cost(rule: Rule, facts: Facts) -> int:
     )
 
 
-def ident_under(key: str, rules: Iterable[Rule], who: Who) -> str | None:
-    """The caller's ident under the key of these rules; what a function of the site raises says which rule has it."""
-    try:
-        return who.ident(key)
-    except Exception as error:
-        note = f"raised by the key {key!r} of rule {next(rule.name for rule in rules if rule.key == key)!r}"
-        if note not in getattr(error, "__notes__", ()):  # a site may raise one exception again and again
-            error.add_note(note)
-        raise
-
-
 NO_ADDRESS_WAIT: Final = 60.0  # seconds; nothing changes until the site's configuration does
 
 
@@ -171,7 +160,7 @@ def address_refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]
     for rule in rules:
         if facts.ident != BY_KEY or (facts.charged and facts.charged.has_rule(rule.name)):
             continue
-        if ident_under(rule.key, (rule,), facts.who) is None and facts.who.lacks_address(rule.key):
+        if facts.who.ident(rule.key) is None and facts.who.lacks_address(rule.key):
             limit, why = rule.plan.limit - rule.tolerance, Reason.NO_ADDRESS
             found.append(Outcome(rule.name, "", False, limit, 0, wait, wait, why, rule.is_shadow, rule.window))
     return tuple(found)
@@ -327,9 +316,9 @@ class ScopeRules:
 
     def charges(self, who: Who, cost: int) -> Charges:
         """What a call is charged under these rules, if they are plain."""
-        if len(self._keys) == 1 and (ident := ident_under(self._keys[0], self.rules, who)) is not None:  # as of most
+        if len(self._keys) == 1 and (ident := who.ident(self._keys[0])) is not None:  # as of most
             return self._whole.charges((ident,) * self._count, cost)
-        idents = [ident_under(key, self.rules, who) for key in self._keys]
+        idents = [who.ident(key) for key in self._keys]
         kind = tuple(map(_is_some, idents))
         rules, places = self._sets.get(kind) or self._prepare(kind)
         whose: Any = tuple(map(idents.__getitem__, places))
@@ -420,7 +409,7 @@ class Snapshot:
                 return covering.charges(who, facts.cost)
         charges: list[Charges] = []
         for one in self._matched(facts):
-            ident = ident_under(one.key, (one,), facts.who) if facts.ident == BY_KEY else facts.ident
+            ident = facts.who.ident(one.key) if facts.ident == BY_KEY else facts.ident
             rule = self._of_share(one, ident) if self._shares and ident is not None else one
             if ident is None or (facts.charged and facts.due(rule, ident) is None):
                 continue

@@ -18,7 +18,10 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
+from django_throttle import call_facts, measured
 from django_throttle.drf import RuleThrottle
+from django_throttle.identity import keys
+from django_throttle.log_throttling import LogThrottle
 from tests.doors import Enforce
 
 SCOPE = "limited"
@@ -135,6 +138,10 @@ urlpatterns = [
     path("cost/page/function", mark(page, throttle_cost=COSTS["lambda"])),
 ]
 MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
+LOGIN = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -199,3 +206,39 @@ async def test_functions_find_the_match_in_the_middleware(enforce: Enforce, sett
     enforce(key={**rule, "rate": "3/min", "key": path}, plans={**rule, "plans": {f"{path}:class": "3/min"}})
     get: Any = AsyncClient().get if server == "asgi" else sync_to_async(Client(raise_request_exception=False).get)
     assert [(await get("/scope/class")).status_code for _ in range(4)] == [200, 200, 200, 429]
+
+
+def nobody(subject: object) -> object:
+    return object()
+
+
+BY_MATCH, NOBODY = f"{__name__}.by_match", f"{__name__}.nobody"
+
+
+@pytest.mark.parametrize("path", [BY_MATCH, NOBODY])
+@pytest.mark.parametrize("use", ["key", "part of a key", "TENANT", "USER_IDENT", "cost", "plans", "measure"])
+def test_a_function_of_the_site_that_fails_leaves_a_404_and_the_limit(
+    enforce: Enforce,
+    settings: Any,
+    use: str,
+    path: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    django_user_model: Any,
+) -> None:
+    for module in (keys, call_facts, measured):
+        monkeypatch.setattr(module, "_log_throttle", LogThrottle())
+    settings.MIDDLEWARE = [*LOGIN, *MIDDLEWARE]
+    options: dict[str, Any] = {
+        "key": {"key": path}, "part of a key": {"key": f"ip+{path}"}, "TENANT": {"key": "tenant"},
+        "USER_IDENT": {"key": "user"}, "cost": {"cost": path}, "plans": {"plans": {f"{path}:x": "9/min"}},
+        "measure": {"unit": "units", "measure": path},
+    }[use]  # fmt: skip
+    enforce(
+        site={"rate": "2/min", "algorithm": "fixed_window", "key": "ip"} | options,
+        **{name: path for name in ("TENANT", "USER_IDENT") if name == use},
+    )
+    client = Client(raise_request_exception=False)
+    client.force_login(django_user_model.objects.create_user("anna"))
+    assert [client.get("/nowhere").status_code for _ in range(3)] == [404, 404, 429]
+    assert path.rpartition(".")[2] in caplog.text

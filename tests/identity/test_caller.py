@@ -12,9 +12,9 @@ import pytest
 from django.test import RequestFactory
 
 from django_throttle import identity
-from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity import HttpWho, ScopeWho, network
 from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.log_throttling import LogThrottle
 
 pytestmark = pytest.mark.django_db
 PATH = "tests.identity.test_caller.named"
@@ -97,12 +97,14 @@ class TestKeyFunctions:
             ({"acme"}, "not set"),
         ],
     )  # fmt: skip
-    def test_what_would_be_another_caller_each_time_is_an_error(
-        self, monkeypatch: pytest.MonkeyPatch, value: object, said: str
+    def test_what_would_be_another_caller_each_time_counts_by_the_address(
+        self, monkeypatch: pytest.MonkeyPatch, value: object, said: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr("tests.identity.test_caller.returned", value)
-        with pytest.raises(InvalidIdent, match=f"the key '{PATH}' returns a text, a number or None, {said}"):
-            ScopeWho({}).ident(PATH)
+        monkeypatch.setattr("django_throttle.identity.keys._log_throttle", LogThrottle())
+        assert [over("192.0.2.1").ident(PATH) for _ in range(2)] == ["ip:192.0.2.1"] * 2
+        (line,) = caplog.records
+        assert f"the key '{PATH}' returns a text, a number or None, {said}" in str(line.exc_info)
 
 
 def test_an_ident_counts_under_the_keys_that_give_it() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import who as in_words
-from django_throttle.exceptions import InvalidIdent, InvalidRule
+from django_throttle.exceptions import InvalidRule
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.identity.keys import combined, ident_of
 from tests.strategies import KEYS
@@ -107,10 +107,9 @@ def test_a_user_is_what_a_function_says(
 
 
 @pytest.mark.parametrize("tenant", [object(), ["acme"], True, {"name": "acme"}])
-def test_a_tenant_that_has_no_one_text_is_an_error(who: Any, site: Any, tenant: Any) -> None:
+def test_a_tenant_that_has_no_one_text_counts_by_the_address(who: Any, site: Any, tenant: Any) -> None:
     site(TENANT="tenant")
-    with pytest.raises(InvalidIdent, match="TENANT returns a text"):
-        who(tenant=tenant).ident("tenant")
+    assert who(tenant=tenant).ident("tenant") == f"ip:{ADDRESS}" and not who(tenant=tenant).is_("tenant:acme")
 
 
 class TestApiKey:

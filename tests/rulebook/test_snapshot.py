@@ -11,7 +11,6 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
-from django.test import RequestFactory
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -23,7 +22,7 @@ from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.scopes import covers
-from django_throttle.identity import HttpWho, network
+from django_throttle.identity import network
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.snapshot import MAX_REMEMBERED, Overrides, Scopes
 from tests.callers import GUEST, Caller, SameByEveryKey
@@ -56,26 +55,7 @@ def length(subject: Any) -> int:
     return len(subject["path"])
 
 
-FAULT = KeyError("no account")
-
-
-def account(subject: Any) -> str:
-    raise FAULT
-
-
 HERE = "tests.rulebook.test_snapshot."
-ACCOUNT = f"{HERE}account"
-
-
-@pytest.mark.parametrize("key", [ACCOUNT, f"ip+{ACCOUNT}"])
-@pytest.mark.parametrize("others", [[], [Rule("other", "9/min", key="ip")], [Rule("other", "9/min", methods=["GET"])]])
-def test_what_a_function_of_a_key_raises_names_the_rule_once(key: str, others: list[Rule]) -> None:
-    snapshot = Snapshot([Rule("api", "9/min", key=key), *others])
-    FAULT.__notes__ = []
-    for _ in range(2):
-        with pytest.raises(KeyError) as raised:
-            snapshot.match(Facts("search", ("request",), HttpWho(RequestFactory().get("/")), method="GET"))
-    assert raised.value.__notes__ == [f"raised by the key {key!r} of rule 'api'"]
 
 
 class Asked(SameByEveryKey):

@@ -17,7 +17,6 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.translation import gettext_lazy
 
 from django_throttle.event_loop import is_on_event_loop
-from django_throttle.exceptions import InvalidIdent
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.observe import reports
 from django_throttle.observe.reports import ident_for_logs
@@ -218,12 +217,12 @@ def nobody(scope: Any) -> Any:
     return object()
 
 
-async def test_a_function_that_names_nobody_is_an_error_of_the_site(enforce: Enforce) -> None:
-    enforce(shared={**SHARED, "key": "tests.sockets.test_messages.nobody"})
-    line = await Line().open()
-    line.send("x")
-    with pytest.raises(InvalidIdent):
-        await line.ended()
+async def test_a_key_of_the_site_that_fails_leaves_the_socket_and_the_limit(enforce: Enforce) -> None:
+    enforce(shared={**SHARED, "rate": "2/h", "key": "tests.sockets.test_messages.nobody"}, MAX_VIOLATIONS=0)
+    async with Line() as line:
+        line.send(*"xxx")
+        await line.until(lambda: only().refused == 1)
+        assert len(texts(line)) == 2
 
 
 @pytest.mark.row("A44")
