@@ -156,6 +156,13 @@ def _application() -> Any:
     return getattr(application, "application_mapping", {}).get("websocket")
 
 
+def serves_sockets() -> bool:
+    """Return False for a site without Channels: it is not installed, or nothing in the settings is of it."""
+    names = ("ASGI_APPLICATION", "CHANNEL_LAYERS")
+    is_set = any(map(apps.is_installed, ("channels", DAPHNE))) or any(getattr(settings, name, None) for name in names)
+    return is_set and find_spec("channels") is not None
+
+
 def socket_scopes() -> Iterator[str]:
     """The scopes of the consumers and the middleware that are loaded with the application for WebSockets."""
     for consumer in _consumer_classes():

@@ -15,6 +15,7 @@ from django_throttle.checks.project import (
     RULE_THROTTLE,
     is_for_all_views,
     routes,
+    serves_sockets,
     site_scopes,
     socket_scopes,
     throttle_classes,
@@ -39,20 +40,26 @@ OF_REQUESTS: Final = frozenset(("request", "inflight"))
 OF_SOCKETS: Final = frozenset(("connect", "connection", "message", "send"))
 NAMES_NOTHING: Final = (
     "Write the throttle_scope of a view or of a consumer, or the name of a route. A rule that code asks for by its "
-    "name, as @throttle and allows do, has that name as its scope."
+    "name, as @throttle and allows do, has that name as its scope. Consumers are found by ASGI_APPLICATION."
+)
+NAMES_EVENTS: Final = (
+    'List the events that it is to count: "request" or "inflight" of views, "connect", "connection", "message" or '
+    '"send" of WebSockets.'
 )
 
 
 class Site(NamedTuple):
     """The places of the site: of each route its name, its view and its scope; ``scopes`` are those of sockets, too.
 
-    ``is_whole`` is False where an instance alone would tell a scope.
+    ``is_whole`` is False where an instance alone would tell a scope, ``knows_sockets`` where consumers may be in an
+    application that was not found.
     """
 
     views: tuple[tuple[str | None, Any, str], ...]
     sockets: frozenset[str]
     scopes: frozenset[str]
     is_whole: bool
+    knows_sockets: bool
 
     @classmethod
     def read(cls) -> Site:
@@ -60,7 +67,8 @@ class Site(NamedTuple):
         views = tuple((name, view, view_scope(view) or name or route) for name, view, route in routes())
         scopes = [view_attribute(view, "throttle_scope") for _, view, _ in views]
         is_whole = all(scope is None or isinstance(scope, str) for scope in scopes)
-        return cls(views, frozenset(socket_scopes()), frozenset(site_scopes()), is_whole)
+        sockets = frozenset(socket_scopes())
+        return cls(views, sockets, frozenset(site_scopes()), is_whole, bool(sockets) or not serves_sockets())
 
     def fault(self, rule: Rule, entry: str) -> str:
         """Return what is wrong with an entry of the rule's scopes; empty where something has it."""
@@ -72,9 +80,30 @@ class Site(NamedTuple):
         near = get_close_matches(entry, self.scopes, n=1, cutoff=0.75)
         if near:
             return f"nothing has the scope {entry!r}; did you mean {near[0]!r}?"
-        # Where no application for WebSockets was found, nobody can tell the scopes of its consumers.
-        is_whole = self.is_whole and (bool(self.sockets) or OF_SOCKETS.isdisjoint(rule.events)) and _is_of_places(rule)
+        is_whole = self.is_whole and (self.knows_sockets or OF_SOCKETS.isdisjoint(rule.events)) and _is_of_places(rule)
         return f"nothing that was found has the scope {entry!r}" if is_whole and entry != rule.name else ""
+
+    def fault_of_events(self, rule: Rule, entry: str) -> str:
+        """Return why none of the rule's events happens in the scopes that an entry matches; empty where one does.
+
+        Rules of open sockets alone have a check of their own, W045.
+        """
+        if not _is_of_places(rule) or rule.events == ("connection",) or entry == EVERYWHERE:
+            return ""
+        if entry == rule.name and _is_asked_by_name():
+            return ""
+        of_sockets = next((scope for scope in sorted(self.sockets) if matches([entry], scope)), None)
+        of_views = next((scope for _, _, scope in self.views if matches([entry], scope)), None)
+        if of_views is None and of_sockets is not None and OF_SOCKETS.isdisjoint(rule.events):
+            return f"{of_sockets!r} is the scope of WebSockets, and the rule counts requests alone"
+        if of_sockets is None and of_views is not None and self.knows_sockets and OF_REQUESTS.isdisjoint(rule.events):
+            return f"{of_views!r} is the scope of a view, and the rule counts WebSockets alone"
+        return ""
+
+    def lacks_sockets(self, rule: Rule) -> bool:
+        """Return True for a rule of WebSockets alone, everywhere, on a site that has none."""
+        is_of_sockets = OF_SOCKETS.issuperset(rule.events) and rule.events != ("connection",)
+        return is_of_sockets and self.knows_sockets and not self.sockets and EVERYWHERE in split_scopes(rule.scopes)[0]
 
     def unlimited(self, rule: Rule) -> str | None:
         """Return a scope of the rule whose views no entry point limits; None where one of its places is limited."""
@@ -171,7 +200,13 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
         ]
         for fault in faults:
             yield warning("W088", f"rule {rule.name!r}: {fault}", NAMES_NOTHING)
-        if faults or OF_REQUESTS.isdisjoint(rule.events) or not _is_of_places(rule):
+        misplaced = [fault for entry in covered if (fault := site.fault_of_events(rule, entry))]
+        for fault in misplaced:
+            yield warning("W088", f"rule {rule.name!r}: {fault}", NAMES_EVENTS)
+        if not faults and site.lacks_sockets(rule) and not _is_asked_by_name():
+            hint = "Limit an application for WebSockets, which is found by ASGI_APPLICATION, or list other events."
+            yield warning("W089", f"rule {rule.name!r} limits nothing: no WebSockets were found", hint)
+        if faults or misplaced or OF_REQUESTS.isdisjoint(rule.events) or not _is_of_places(rule):
             continue
         if (scope := site.unlimited(rule)) is None:
             continue

@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 
 from django_throttle import limiter
 from django_throttle.channels import ThrottledConsumerMixin
-from django_throttle.checks import scopes
+from django_throttle.checks import project, scopes
 from django_throttle.decorators import decorated, throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.models import ThrottleRule
@@ -89,6 +89,12 @@ def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
         ({"scopes": ["front"], **HELD}, "089", ""),
         ({"scopes": ["drop-in"]}, "089", "the views of scope 'drop-in'"),
         ({"scopes": ["shop:*"]}, "089", "the views of scope 'shop:cart'"),
+        ({"scopes": ["chat"]}, "088", "'chat' is the scope of WebSockets, and the rule counts requests alone"),
+        (
+            {"scopes": ["front"], "events": ["send"]},
+            "088",
+            "'front' is the scope of a view, and the rule counts WebSock",
+        ),
     ],
 )
 def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number: str, text: str) -> None:
@@ -111,6 +117,7 @@ def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number:
         ({"scopes": ["a-group"], "events": ["publish"]}, OURS),
         ({"scopes": ["a-task"], "events": ["request", "task"]}, []),
         ({"scopes": ["lobby"], "events": ["message"]}, OURS),  # of a consumer that no check can find
+        ({"events": ["message"]}, []),
     ],
 )
 def test_others_are_not(
@@ -120,6 +127,30 @@ def test_others_are_not(
     if rule.get("scopes") == ["lobby"]:
         monkeypatch.setattr(scopes, "socket_scopes", list)
     assert found(settings, {"api": rule}) == []
+
+
+@pytest.mark.parametrize("without", ["the package", "settings"])
+@pytest.mark.parametrize(
+    ("options", "number", "text"),
+    [
+        ({"scopes": ["rooms"], "events": ["message"]}, "088", "that was found has the scope 'rooms'"),
+        ({"scopes": ["rooms"], **HELD, "events": ["connection"]}, "088", "that was found has the scope 'rooms'"),
+        ({"scopes": ["front"], "events": ["connect"]}, "088", "'front' is the scope of a view"),
+        ({"events": ["message"]}, "089", "limits nothing: no WebSockets were found"),
+    ],
+)
+def test_rules_of_sockets_on_a_site_without_channels(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, without: str, options: dict[str, Any], number: str, text: str
+) -> None:
+    monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: False)
+    if without == "the package":
+        monkeypatch.setattr(project, "find_spec", lambda name: None)
+    else:
+        monkeypatch.setattr(scopes, "socket_scopes", list)
+        settings.ASGI_APPLICATION, settings.CHANNEL_LAYERS = None, {}
+        settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app not in ("channels", "daphne")]
+    ((told, message),) = found(settings, {"api": options})
+    assert (told, text in message) == (number, True), message
 
 
 @pytest.mark.parametrize("everywhere", ["middleware", "default throttle", "nowhere"])
