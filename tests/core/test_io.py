@@ -36,18 +36,6 @@ def test_a_stop_iteration_of_a_called_function_stays_one() -> None:
         run(calls())
 
 
-def test_each_io_calls_its_own_twin() -> None:
-    async def twin() -> str:
-        return "awaited"
-
-    async def call(io: Any) -> str:
-        return str(await io.call(lambda: "called", twin))
-
-    store = MemoryStore()
-    assert run(call(BlockingIo(store))) == "called"
-    assert asyncio.run(call(LoopIo(store))) == "awaited"
-
-
 class Interrupted(BaseException):
     """As when the client goes, or a worker's own timeout ends it."""
 

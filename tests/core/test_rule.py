@@ -11,7 +11,6 @@ from hypothesis import given
 from django_throttle.core import Rate, Rule
 from django_throttle.core.options import EVENTS, HELD, MAX_RESOLUTION
 from django_throttle.core.rate import MAX_LIMIT
-from django_throttle.core.rule import OPTIONS
 from django_throttle.exceptions import InvalidRule
 from tests.strategies import rules
 
@@ -235,13 +234,6 @@ def test_an_unknown_option_is_refused_with_the_nearest_one(mistyped: str, meant:
 def test_options_are_a_mapping(options: Any) -> None:
     with pytest.raises(InvalidRule, match="options must be a dictionary such as"):
         Rule.from_options("api", options)
-
-
-@pytest.mark.parametrize("hidden", ["id", "plan", "name", "_set"])
-def test_what_is_derived_cannot_be_given(hidden: str) -> None:
-    assert hidden not in OPTIONS
-    with pytest.raises(InvalidRule, match="no option"):
-        Rule.from_options("api", {"rate": "5/min", hidden: "x"})
 
 
 @given(rules())

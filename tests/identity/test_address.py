@@ -23,7 +23,7 @@ NO_ADDRESSES = (
     "203.000.113.009~0313.0.0161.011~3405803785~0xcb007109~203.0.113~203.0.113.9.9~203.0.113.256~203.0.113.9/32"
     "~-203.0.113.9~203.0.113.9 198.51.100.7~203.0.113.9; 198.51.100.7~\"203.0.113.9\"~'203.0.113.9'~203.0.113.9:"
     "~203.0.113.9:port~203.0.113.9:1234567~203.0.113.9\x00~203.0.113.9\r\n~\u00b203.0.113.9~[203.0.113.9~2001:db8::1]"
-    "~[]~[]:80~:80~1::2::3~:::~%~%eth0~localhost~example.com~unix:~for=203.0.113.9"
+    "~[]~[]:80~:80~1::2::3~:::~%~%eth0~localhost~example.com~unix:~for=203.0.113.9~2001:db8::7:123456~2001:db8::7:4653\u0663"
 )
 # The client when one proxy is declared, when two are, and when NETWORKS are; and the lines of which this holds: as they
 # reach us from a trusted peer, several lines parted by "|". What is no address is nobody: the peer answers for it.
@@ -83,7 +83,16 @@ FORWARDED: dict[tuple[str, str, str], list[str]] = {
     ("fd00::/64", CLIENT, CLIENT): [f'for={CLIENT}, for="[fd00::2]"'],
     (PEER, LIE, PEER): [f"for={LIE}, for=unknown", f"for={LIE}, proto=https"],
 }
-SHAPES = {"X-Forwarded-For": X_FORWARDED_FOR, "Forwarded": FORWARDED}
+# A port always, and no brackets around IPv6.
+CLOUDFRONT: dict[tuple[str, str, str], list[str]] = {
+    (PEER, PEER, PEER): ["", "unknown"],
+    (CLIENT, PEER, CLIENT): [f"{CLIENT}:46532", CLIENT],
+    (NET, PEER, NET): [
+        *("2001:db8::7:443", "[2001:db8::7]:443", "2001:db8::1, 2001:db8::7:8"),
+        "2001:0db8:0000:0000:0000:8a2e:0370:7334:443",
+    ],
+}
+SHAPES = {"X-Forwarded-For": X_FORWARDED_FOR, "Forwarded": FORWARDED, "CloudFront-Viewer-Address": CLOUDFRONT}
 
 
 def request(peer: object, header: str, lines: tuple[str, ...]) -> HttpWho:

@@ -12,7 +12,7 @@ import pytest
 from django.test import RequestFactory
 
 from django_throttle import identity
-from django_throttle.identity import HttpWho, ScopeWho, network
+from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.log_throttling import LogThrottle
 
@@ -41,21 +41,6 @@ def over(address: object) -> HttpWho:
     request = RequestFactory().get("/")
     request.META["REMOTE_ADDR"] = address
     return HttpWho(request)
-
-
-@pytest.mark.parametrize(
-    ("reported", "meant"),
-    [
-        ("192.0.2.1", "192.0.2.1"), ("192.0.2.1:555", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("[::ffff:192.0.2.1]:80", "192.0.2.1"), ("[::1]", "::/64"), ("[2001:db8::1]:443", "2001:db8::/64"),
-        ("2001:db8::1", "2001:db8::/64"), ("2001:db8::1%eth0", "2001:db8::/64"), ("[fe80::1%eth0]:443", "fe80::/64"),
-        ("", None), (None, None), ("unix:", None), ("unix:/run/site.sock", None), ("192.0.2.1:", None),
-        ("192.0.2.1:port", None), ("192.0.2.1:1234567", None), ("[192.0.2.1", None), ("[]", None), ("[]:80", None),
-        (":80", None), ("testserver:80", None), ("1" * 10_000, None),
-    ],
-)  # fmt: skip
-def test_an_address_has_one_text(reported: object, meant: str | None) -> None:
-    assert network(reported, 64) == meant
 
 
 class TestWithoutAddress:

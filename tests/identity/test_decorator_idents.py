@@ -60,17 +60,12 @@ def free(request: HttpRequest) -> HttpResponse:
     return answered(request)
 
 
-@throttle("api", ident=lambda request: f"user:{request.user.pk}")
-def own(request: HttpRequest) -> HttpResponse:
-    return answered(request)
-
-
 @throttle("api", ident=lambda request: get_user_model().objects.get(username=said(request)))
 async def found(request: HttpRequest) -> HttpResponse:
     return answered(request)
 
 
-urlpatterns = [path(each.__name__, each) for each in (view, aview, free, own, found)]
+urlpatterns = [path(each.__name__, each) for each in (view, aview, free, found)]
 
 
 @pytest.fixture
@@ -172,19 +167,6 @@ def test_a_block_of_the_address_holds_whatever_the_name(enforce: Enforce, ask: A
     assert statuses(ask, "anna", "user:1", ["a"]) == [429] * 3
     assert Client().get("/free").status_code == 429
     assert ask("anna", address=ELSEWHERE).status_code == 200
-
-
-@pytest.mark.django_db
-def test_a_user_s_own_ident_is_that_user_s(enforce: Enforce) -> None:
-    anna = User.objects.create_user("anna")
-    store = enforce()
-    client = Client()
-    client.force_login(anna)
-    answer = client.get("/own")
-    assert (answer.status_code, left(store, f"user:{anna.pk}")) == (200, 1)
-    assert answer["RateLimit"].startswith('"api";r=1')
-    enforce(Override(subject=f"user:{anna.pk}", effect="block"))
-    assert client.get("/own").status_code == 429
 
 
 @pytest.mark.django_db(transaction=True)

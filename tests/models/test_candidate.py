@@ -8,7 +8,6 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from django_throttle import rulebook
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.rulebook import sources
 
@@ -21,14 +20,6 @@ def candidate() -> ThrottleCandidate:
     made = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/min", scopes="a, b"), "api", "anna")
     made.save()
     return made
-
-
-def test_it_is_in_force_beside_its_rule(candidate: ThrottleCandidate) -> None:
-    rules = {rule.name: rule for rule in rulebook.refresh().rules}
-    assert rules["api"].limit == 5
-    assert (rules["api (candidate)"].limit, rules["api (candidate)"].is_shadow) == (3, True)
-    candidate.delete()
-    assert "api (candidate)" not in {rule.name for rule in rulebook.refresh().rules}
 
 
 def test_promoted_it_replaces_the_rule_with_lines(candidate: ThrottleCandidate) -> None:

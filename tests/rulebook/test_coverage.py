@@ -71,9 +71,3 @@ def test_by_what_they_count(options: dict[str, Any], is_stricter: bool) -> None:
     rule = Rule("b", "5/min", scopes=["search", "se*"])
     other = Rule("z", **{"rate": "4/min", "scopes": ["search", "se*"], **options})
     assert stricter(Snapshot([rule, other]), rule) == (other if is_stricter else None)
-
-
-def test_of_equal_rules_it_is_the_first() -> None:
-    first, second = Rule("a", "5/min"), Rule("b", "5/min")
-    snapshot = Snapshot([first, second])
-    assert (stricter(snapshot, first), stricter(snapshot, second)) == (None, first)

@@ -150,21 +150,6 @@ async def test_a_store_that_fails_is_not_described(enforce: Enforce, monkeypatch
     assert "secret" not in str((start, body, frame))
 
 
-async def test_a_client_that_has_gone_before_its_refusal_is_no_error(enforce: Enforce) -> None:
-    """Nothing is started and nothing held."""
-
-    class Gone(Line):
-        async def take(self, event: Any) -> None:
-            await super().take(event)
-            raise OSError("client disconnected")
-
-    store = enforce(knocks=KNOCKS, sockets=TWO_SOCKETS)
-    assert await is_let_in()
-    line = await Gone().open()
-    await line.ended()
-    assert ([event["type"] for event in line.sent], line.got, held(store)) == (["websocket.close"], [], 0)
-
-
 FRAME = b"\x81\x85\x00\x00\x00\x00hello"  # masked, as a client must
 
 

@@ -21,7 +21,6 @@ from django_throttle.core.decision import conclude
 from django_throttle.exceptions import InvalidRule, InvalidSetting
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.sockets import settings as socket_settings
-from django_throttle.sockets.counters import MAX_DELAY, with_capped_delay
 from django_throttle.sockets.error_frames import Escalation
 from django_throttle.sockets.limits import size_of
 from django_throttle.sockets.settings import OPTIONS, SocketSettings, misspelt_options
@@ -184,16 +183,6 @@ async def test_a_frame_whose_kind_cannot_be_said_has_none(
         await line.say({"type": "websocket.close"})
         assert line.told("continuity_lost")[0]["lost"] == 2
     assert caplog.text.count("the frame is taken to be of no kind") == 1
-
-
-def test_nothing_waits_for_more_than_two_seconds() -> None:
-    queue = Rule("queue", "1/s", burst=10, algorithm="leaky_bucket", action="delay", max_delay=8)
-    assert with_capped_delay(queue).max_delay == MAX_DELAY
-    assert with_capped_delay(with_capped_delay(queue)) is with_capped_delay(queue)
-    plain = Rule("own", "1/s")
-    assert with_capped_delay(plain) is plain
-    slow = Rule("slow", "2/min", cost=2, algorithm="leaky_bucket", action="delay")
-    assert with_capped_delay(slow).plan.limit == 2, "one message passes, whatever it costs"
 
 
 @pytest.mark.parametrize(

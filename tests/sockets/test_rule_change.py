@@ -55,18 +55,6 @@ async def test_a_block_that_comes_while_a_handshake_waits_reaches_it_too(
     await line.ended()
 
 
-async def test_a_block_of_messages_refuses_messages(enforce: Enforce, change: Any) -> None:
-    enforce()
-    line = await Line().open()
-    frames = Rule("frames", "100/min", events=("message",), key="ip")
-    change(frames, overrides=(blocked(rules=("frames",)),))
-    line.send("x")
-    assert (await line.error())["code"] == "blocked"
-    assert (texts(line), line.closed) == ([], None)
-    line.send(*["x"] * 9)
-    assert (await line.closing())["code"] == 4403
-
-
 class TestLowerLimits:
     @BOTH
     @pytest.mark.parametrize(("at_limit", "gone"), [("reject", [2, 3]), ("evict_oldest", [0, 1])])

@@ -368,14 +368,6 @@ class TestComingBack:
         assert stage.told("waiting")[0]["seconds"] == seconds
         stage.comes_back_after(seconds)
 
-    def test_numbers_that_are_none_make_no_pace(self, stage: Stage) -> None:
-        stage.opened().send("refused")
-        for limit, window in (("0", "1"), ("1", "1e999"), ("null", "1"), ('"many"', "1"), ("-1", "1"), ("1", "null")):
-            ours = json.dumps({"type": "error", "code": "rate_limited", "rule": "chat", "retry_after": 1})
-            stage.say(f'{ours[:-1]}, "limit": {limit}, "window": {window}}}')
-            stage.run(1.1)
-            assert all(stage.send("a", "b", "c")), (limit, window)
-
 
 class TestClosing:
     def test_it_is_for_good(self, stage: Stage) -> None:
@@ -389,19 +381,6 @@ class TestClosing:
         assert stage.do("[socket.readyState, socket.close()]") == [3, None]
         stage.run(1000)
         assert stage.connections == 1
-
-    @pytest.mark.parametrize("kind", ["open", "close", "waiting", "throttled"])
-    def test_a_page_that_closes_when_it_hears_of_something(self, stage: Stage, kind: str) -> None:
-        """No timer of ours goes on."""
-        stage.begin().do(f"socket.addEventListener('{kind}', () => socket.close())")
-        stage.accept()
-        stage.run(0.1).send("refused")
-        stage.say(limited(1))
-        stage.end(1006)
-        stage.run(1000)
-        assert stage.connections == 1
-        assert stage.told("close")[-1]["final"] is True
-        assert "resumed" not in stage.kinds()
 
 
 def test_an_option_that_makes_no_sense(stage: Stage) -> None:

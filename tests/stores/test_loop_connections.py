@@ -1,4 +1,4 @@
-"""An event loop's connection: its replies in any parts, to whom they belong, and what a forked child makes of it."""
+"""An event loop's connection: its replies in any parts, and to whom they belong."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from redis.credentials import UsernamePasswordCredentialProvider
 from redis.exceptions import ResponseError
 
-from django_throttle.core import Rule
-from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore, clients
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.clients import loop_client
 from django_throttle.stores.loop_connections import Incomplete, LoopClient, read_reply
 from django_throttle.stores.sync_pool import pack
-from tests.forks import holds_in_child
 from tests.proxy import Proxy
-from tests.servers import RedisServer, need_package
 
-RATE = Rule("rate", "1000/hour", algorithm="fixed_window")
 REPLIES = {
     b"$-1\r\n": None,
     b"$0\r\n\r\n": b"",
@@ -87,30 +80,3 @@ async def test_a_call_that_is_cancelled_takes_nobody_s_reply(redis_url: str) -> 
     assert (first, type(cancelled), last) == ([b"0"], asyncio.CancelledError, [b"2"])
     assert await asked(client, ("ECHO", 3)) == [b"3"]
     await client.close()
-
-
-@pytest.mark.row("F50")
-def test_a_child_forgets_its_parent_s_clients(redis_url: str, servers: None) -> None:
-    limiter = Limiter([RATE], RedisStore(redis_url, deadline=5.0))
-    store: Any = limiter.store
-
-    async def use_and_fork() -> tuple[bool, bool]:
-        await limiter.aacquire("user:1")
-        is_forgotten = holds_in_child(lambda: len(store.transport.loops) == len(clients._lives) == 0)
-        return is_forgotten, (await limiter.aacquire("user:1")).degraded
-
-    assert asyncio.run(use_and_fork()) == (True, False)
-
-
-def test_credentials_that_are_provided_are_asked_for_on_both_drivers(settings: Any, servers: None) -> None:
-    need_package("django_redis")
-    with RedisServer() as server, server.client() as admin:
-        admin.config_set("requirepass", "secret")
-        options = {
-            "CONNECTION_POOL_KWARGS": {"credential_provider": UsernamePasswordCredentialProvider(None, "secret")}
-        }
-        cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url, "OPTIONS": options}
-        settings.CACHES = {**settings.CACHES, "provided": cache}
-        limiter = Limiter([RATE], RedisStore("provided", deadline=5.0))
-        assert not limiter.acquire("user:1").degraded
-        assert not asyncio.run(limiter.aacquire("user:1")).degraded

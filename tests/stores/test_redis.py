@@ -208,29 +208,7 @@ def test_records_are_dropped_as_they_run_out(stores: Any, raw: Redis, clock: Fro
         clock.step(10 if gone == 0 else 1)
 
 
-DAY, FIXED, GCRA = "10/day", {"algorithm": "fixed_window"}, {"algorithm": "gcra"}
-MANY = f"{10**10}/day"
-
-
-@pytest.mark.parametrize(
-    ("small", "large"),
-    [
-        (Rule("a", DAY, **FIXED), Rule("a", MANY, **FIXED)),
-        (Rule("a", DAY, resolution=4), Rule("a", MANY, resolution=4)),
-        (Rule("a", "10/366d", **GCRA), Rule("a", "10/366d", burst=50, **GCRA)),
-        (Rule("a", DAY, **GCRA), Rule("a", "7/day", **GCRA)),
-    ],
-    ids=["fixed", "sub-windows", "long", "fraction"],
-)
-def test_an_edit_that_changes_the_kind_of_a_record_keeps_what_it_counts(
-    small: Rule, large: Rule, stores: Any, raw: Redis, clock: FrozenClock
-) -> None:
-    """As the other store does, which knows no kinds."""
-    assert small.id == large.id and Form.of(small.plan) != Form.of(large.plan)
-    for rule, cost in ((small, 3), (large, 2), (small, 1), (large, 10**9), (small, 0)):
-        here, there = (Limiter([rule], store).acquire("user:1", min(cost, rule.plan.limit)) for store in stores)
-        assert here == there
-        clock.step(3600)
+FIXED, GCRA = {"algorithm": "fixed_window"}, {"algorithm": "gcra"}
 
 
 KINDS: Any = [
