@@ -328,7 +328,7 @@ def finish_decision(
     ``since`` is the time, and the epoch of the remembered refusals, before the store was asked. Calls with ``facts``
     are reported.
     """
-    charges: Any = command.charges
+    charges = command.charges
     found: Any = passed(command, answers)
     if found is not None and facts is not None and not reports.installed_hooks():  # as of most calls of doors
         reports.record.passed(charges, facts.scope, facts.method, facts.events, since[0])

@@ -10,7 +10,7 @@ from typing import Any
 
 from django_throttle import agent
 from django_throttle.core import decide
-from django_throttle.core.commands import Answer, Charge, Decide
+from django_throttle.core.commands import Answer, Charge, Charges, Decide
 from django_throttle.core.decide import decide_without_store
 from django_throttle.core.decision import Decision, Outcome, Reason, conclude
 from django_throttle.core.io import Io, run
@@ -21,11 +21,13 @@ from django_throttle.local.prepaid import Pending, PrepaidBudgets
 from django_throttle.stores.base import StoreIo
 from django_throttle.stores.timeouts import seconds_for
 
-Charges = Sequence[Charge]
-
 
 async def decide_prepaid(
-    io: StoreIo, charges: Charges, decide_rest: Callable[[Charges], Awaitable[Decision]], *, keeps_ledger: bool = False
+    io: StoreIo,
+    charges: Sequence[Charge],
+    decide_rest: Callable[[Sequence[Charge]], Awaitable[Decision]],
+    *,
+    keeps_ledger: bool = False,
 ) -> Decision:
     """Decide all charges as one, those of prepaid rules by what is held; ``decide_rest`` decides the others.
 
@@ -61,7 +63,7 @@ async def decide_prepaid(
 
 
 async def peek_prepaid(
-    decide_exact: Callable[[], Awaitable[Decision]], charges: Charges, budgets: PrepaidBudgets
+    decide_exact: Callable[[], Awaitable[Decision]], charges: Sequence[Charge], budgets: PrepaidBudgets
 ) -> Decision:
     """What the store says of these charges, with what this process holds."""
     decision = await decide_exact()
@@ -164,9 +166,9 @@ async def _await(pending: Pending, seconds: float) -> None:
         raise StoreError(Cause.UNAVAILABLE, "another call has waited for as long") from None
 
 
-async def _without_store(io: StoreIo, charges: Charges, error: StoreError) -> Decision:
-    def by_policy(some: Charges) -> Awaitable[Decision]:
-        return decide_without_store(io, Decide(some), error)
+async def _without_store(io: StoreIo, charges: Sequence[Charge], error: StoreError) -> Decision:
+    def by_policy(some: Sequence[Charge]) -> Awaitable[Decision]:
+        return decide_without_store(io, Decide(Charges.of(some)), error)
 
     if any(one.rule.decided_locally for one in charges):
         return await decide.decide_with_local(charges, True, io.store.local_limits, by_policy)

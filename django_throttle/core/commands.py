@@ -126,7 +126,7 @@ class Charges(_Row[Charge]):
 
     def __init__(self, rules: RuleSet, idents: tuple[str, ...], costs: tuple[int, ...]) -> None:
         self.rules, self.idents, self.costs = self.key = rules, idents, costs
-        self.told: Any = None
+        self.told: Any = None  # of the entry point that tells
 
     @classmethod
     def of(cls, charges: Iterable[Charge]) -> Charges:
@@ -200,7 +200,7 @@ class Decide(NamedTuple):
     caller beforehand so that asking twice holds one.
     """
 
-    charges: Sequence[Charge]
+    charges: Charges
     commit: bool = True
     lease: str | None = None
 

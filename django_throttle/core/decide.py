@@ -138,7 +138,7 @@ async def decide_charges(
 
 def concluded(command: Decide, answers: Sequence[Answer], remembered: Denials | None, epoch: int) -> Decision:
     """What the store's answers come to; a refusal is ``remembered``, see ``Denials.note``."""
-    charges: Any = command.charges
+    charges = command.charges
     decision = decided(command, answers, _lease(command) if command.lease else None)
     if decision.allowed:
         crossed = crossings(charges, answers, decision.outcomes) if command.commit and charges.rules.warns else ()
@@ -195,9 +195,9 @@ async def decide_without_store(io: Io, command: Decide, error: StoreError) -> De
     refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in by_policy.values())
     ledger = None
     if local or leases:
-        locally = Decide(local + leases, command.commit and not refused, command.lease)
+        locally = Decide(Charges.of(local + leases), command.commit and not refused, command.lease)
         answers = await io.execute(DecideLocally(locally))
-        by_policy.update(zip(local, outcomes_of(locally, answers), strict=False))
+        by_policy.update(zip(local, outcomes_of(locally.charges, answers, commit=locally.commit), strict=False))
         ledger = Ledger(locally.charges, answers, locally=True) if locally.commit else None
     outcomes = tuple(outcome for charge in command.charges if (outcome := by_policy[charge]) is not None)
     decision = conclude(outcomes, _lease(command) if command.lease else None, degraded=True, ledger=ledger)
@@ -205,7 +205,7 @@ async def decide_without_store(io: Io, command: Decide, error: StoreError) -> De
 
 
 def _lease(command: Decide) -> Lease | None:
-    holds = Charges.of(command.charges).holds
+    holds = command.charges.holds
     return Lease(command.lease or "", holds) if holds and command.commit else None
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from django_throttle.core.algorithms import Plan
 from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.commands import Answer, Answers, Charge, Charges, Decide, OnceKey
+from django_throttle.core.commands import Answer, Answers, Charge, Decide, OnceKey
 from django_throttle.core.exceptions import Cause
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.rule import Rule
@@ -234,10 +234,9 @@ LASTING: Final = tuple(name for name in FIELDS if name not in ("retry_after", "r
 
 def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
     """What a store's answers come to. Of the usual call, which passes and has nothing to tell, made when it is read."""
-    charges: Any = command.charges
-    if type(answers) is not Answers or type(charges) is not Charges:
+    if not isinstance(answers, Answers):
         return _decided(command, answers, lease)
-    if answers.fits and charges.rules.is_quiet:
+    if answers.fits and command.charges.rules.is_quiet:
         return plain_decision(command, answers, lease)
     decision = _decided(command, answers, lease)
     decision.__dict__["answered"] = command, answers
@@ -250,7 +249,7 @@ def plain_decision(command: Decide, answers: Answers, lease: Lease | None = None
     values = decision.__dict__
     values["answered"] = command, answers
     values["is_ordinary"] = True
-    charges: Any = command.charges
+    charges = command.charges
     if charges.rules.is_settled and command.commit:
         values["ledger"] = Ledger(charges, answers)
     if lease is not None:
@@ -267,17 +266,18 @@ def prepaid_decision(rule: Rule, ident: str, cost: int, remaining: int, reset_af
 
 def _passing(rule: Rule, ident: str, cost: int, remaining: int, reset_after: float) -> Decision:
     answer = Answer(0, remaining, max(0, int(reset_after * 1_000_000)))
-    return conclude(outcomes_of(Decide((Charge(rule, ident, cost),)), (answer,)))
+    return conclude(outcomes_of((Charge(rule, ident, cost),), (answer,)))
 
 
 def _decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
     ledger = Ledger(command.charges, answers) if command.commit else None
-    return conclude(outcomes_of(command, answers), lease, ledger=ledger)
+    return conclude(outcomes_of(command.charges, answers, commit=command.commit), lease, ledger=ledger)
 
 
-def outcomes_of(command: Decide, answers: Sequence[Answer]) -> tuple[Outcome, ...]:
-    pairs = list(zip(command.charges, answers, strict=True))
-    granted = command.commit and not [1 for charge, answer in pairs if answer.retry and not charge.rule.is_shadow]
+def outcomes_of(charges: Sequence[Charge], answers: Sequence[Answer], *, commit: bool = True) -> tuple[Outcome, ...]:
+    """What each rule says of a call; without ``commit`` it was not charged."""
+    pairs = list(zip(charges, answers, strict=True))
+    granted = commit and not [1 for charge, answer in pairs if answer.retry and not charge.rule.is_shadow]
     return tuple([_outcome(charge, answer, granted) for charge, answer in pairs])
 
 
@@ -302,7 +302,7 @@ def _turn_after(rule: Rule, cost: int, reset: float) -> float:
 
 def put_off(command: Decide, answers: Answers, name: str) -> tuple[float, str]:
     """Seconds until the turn of an allowed call under the rule of this name, the latest of its rates; and its ident."""
-    charges: Any = command.charges
+    charges = command.charges
     each = zip(charges.rules.rules, charges.idents, charges.costs, answers.numbers[2::3], strict=True)
     turns = [(_turn_after(rule, cost, reset), ident) for rule, ident, cost, reset in each if rule.name == name]
     return max(turns, default=(0.0, ""))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from django_throttle.core.algorithms import Plan
-from django_throttle.core.commands import Answers, RuleSet
+from django_throttle.core.commands import Answers, Charges, RuleSet
 from django_throttle.core.decision import OURS, Decision, Outcome, Reason
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.plans import plan_name
@@ -204,7 +204,7 @@ def _plain_fields(
     return known, fields("always") if "known" in sees else known
 
 
-def plain_fields(charges: Any, keys: Sequence[str]) -> tuple[PlainFields | None, PlainFields | None]:
+def plain_fields(charges: Charges, keys: Sequence[str]) -> tuple[PlainFields | None, PlainFields | None]:
     """The fields of plain decisions of these charges, None where there are none, or too many.
 
     For clients who are logged in, and for others; the same object where that makes no difference. ``keys`` are those of

@@ -10,7 +10,7 @@ from math import ceil, inf
 from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.commands import Answer, Charge, Decide, Entry, passes
+from django_throttle.core.commands import Answer, Charge, Charges, Decide, Entry, passes
 from django_throttle.core.decide import crossings
 from django_throttle.core.decision import Crossing, Decision, conclude, outcomes_of, prepaid_decision
 from django_throttle.core.rule import Rule
@@ -267,7 +267,7 @@ class Claim:
         """What the budgets say of the call; one that a refusal has come before is left out."""
         said = sorted({**self.answers, **self.refused}.items())
         charges = tuple([self.charges[place] for place, _ in said])
-        outcomes = outcomes_of(Decide(charges, not self.is_refused), tuple([answer for _, answer in said]))
+        outcomes = outcomes_of(charges, [answer for _, answer in said], commit=not self.is_refused)
         return conclude(outcomes)._replace(crossed=() if self.is_refused else self.crossed)
 
     def take(self, budgets: Sequence[PrepaidBudget], now: float) -> list[Wanted]:
@@ -303,7 +303,7 @@ class Buying:
         for one in self.wanted:
             one.budget.note_command(now)
         sized = zip(self.wanted, self.sizes, strict=True)
-        return Decide(tuple([Charge(one.budget.rule, one.budget.ident, size) for one, size in sized]))
+        return Decide(Charges.of([Charge(one.budget.rule, one.budget.ident, size) for one, size in sized]))
 
     def shrink(self, answers: Sequence[Answer]) -> bool:
         """Ask for less where that was refused, by what is left; False where what the call needs was refused."""
@@ -330,5 +330,5 @@ class Buying:
                 if not self.claim.has_ended:
                     self.claim.taken[place] = [purchase.take(cost)]
         if granted:
-            self.claim.crossed += crossings(command.charges, tuple(answers), outcomes_of(command, tuple(answers)))
+            self.claim.crossed += crossings(command.charges, answers, outcomes_of(command.charges, answers))
         return purchases

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.core.commands import Correct
+from django_throttle.core.commands import Charges, Correct
 from django_throttle.core.decide import after_refunds, correct
 from django_throttle.core.headers import (
     EPOCH,
@@ -134,7 +134,7 @@ def _put_plain(decision: Decision, is_known: Callable[[], bool], headers: Any) -
     """Add the fields of a decision that has nothing to tell but numbers, as of most; False where it has."""
     if (answered := decision.answered) is None or type(headers) is not ResponseHeaders:
         return False
-    charges: Any = answered[0].charges
+    charges = answered[0].charges
     if (told := charges.told) is None or told[0] is not conf():
         told = charges.told = _prepared(charges)
     _, known, others = told
@@ -147,7 +147,7 @@ def _put_plain(decision: Decision, is_known: Callable[[], bool], headers: Any) -
     return True
 
 
-def _prepared(charges: Any) -> tuple[Any, ...]:
+def _prepared(charges: Charges) -> tuple[Any, ...]:
     """The settings in force, and the fields of plain decisions of these charges, see ``plain_fields``."""
     settings = conf()
     is_plain = settings.X_RATELIMIT_HEADERS == OFF and settings.RATELIMIT_HEADERS in NAMED

@@ -9,7 +9,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
 
-from django_throttle.core.commands import Answer, Charge, Correct, Decide, Entry
+from django_throttle.core.commands import Answer, Charge, Charges, Correct, Decide, Entry
 from django_throttle.core.edits import period, takeovers
 from django_throttle.core.io import Io
 from django_throttle.core.rule import Rule
@@ -137,7 +137,7 @@ async def _carry(io: Io, edit: Edit, charge: Charge) -> None:
 
 
 async def _ask(io: Io, old: Rule, new: Rule, ident: str) -> Sequence[Answer]:
-    command = Decide((Charge(old, ident, 0), Charge(new, ident, 0)), commit=False)
+    command = Decide(Charges.of((Charge(old, ident, 0), Charge(new, ident, 0))), commit=False)
     try:
         answers: Any = await io.execute(command)
     except RepeatCommand:

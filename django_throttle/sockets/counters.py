@@ -7,11 +7,9 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms import State, StepResult
-from django_throttle.core.commands import Answer, Charge, Decide
+from django_throttle.core.commands import Answer, Charge
 from django_throttle.core.decision import Decision, Reason, conclude, outcomes_of
 from django_throttle.core.rule import Rule
-
-Charges = tuple[Charge, ...]
 
 # Seconds. A frame that waits delays all that its client sends after it, which some servers keep in memory.
 MAX_DELAY: Final = 2.0
@@ -37,7 +35,7 @@ class SocketCounters:
     def __init__(self) -> None:
         self._states: dict[str, State] = {}
 
-    def peek(self, charges: Charges, now: float) -> CounterResult:
+    def peek(self, charges: tuple[Charge, ...], now: float) -> CounterResult:
         at, states = round(now * 1_000_000), self._states
         steps, allowed = [], True
         for rule, _, cost in charges:
@@ -46,7 +44,7 @@ class SocketCounters:
             steps.append(step)
         return CounterResult(allowed, steps)
 
-    def charge(self, charges: Charges, now: float) -> CounterResult:
+    def charge(self, charges: tuple[Charge, ...], now: float) -> CounterResult:
         """Charge all of them or none, ``now`` in seconds; refused ones are charged where the rule says so."""
         result = self.peek(charges, now)
         for (rule, _, cost), step in zip(charges, result.steps, strict=True):
@@ -60,13 +58,13 @@ class SocketCounters:
         self._states.clear()
 
 
-def decision_of(charges: Charges, result: CounterResult) -> Decision:
+def decision_of(charges: tuple[Charge, ...], result: CounterResult) -> Decision:
     answers = []
     for (rule, _, cost), step in zip(charges, result.steps, strict=True):
         made = cost and step.charged_state is not None and (result.allowed or rule.count_denied)
         left, reset = step[3:5] if made else step[1:3]
         answers.append(Answer(step.retry, left, reset))
-    return conclude(outcomes_of(Decide(charges), tuple(answers)))
+    return conclude(outcomes_of(charges, answers))
 
 
 @lru_cache(maxsize=1024)

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts, Who
-from django_throttle.core.commands import Charge
-from django_throttle.core.commands import Charges as CallCharges
+from django_throttle.core.commands import Charge, Charges
 from django_throttle.core.decide import correct, drop_reported
 from django_throttle.core.decision import PASSED, Decision, Outcome, conclude
 from django_throttle.core.ledger import Ledger
@@ -24,8 +23,6 @@ from django_throttle.sockets.frame_throttle import reserve
 from django_throttle.stores import get_store
 from django_throttle.stores.base import LastingIo, LoopIo
 from django_throttle.stores.denials import Denial
-
-Charges = tuple[Charge, ...]
 
 # Seconds that matched rules hold: an override that ends and a user who logs in are announced by no edit of a rule.
 MATCH_LIFETIME: Final = 1.0
@@ -44,9 +41,9 @@ class MatchedRules:
     """
 
     snapshot: rulebook.Snapshot
-    own: Charges
-    metered: Charges
-    shared: Charges
+    own: tuple[Charge, ...]
+    metered: tuple[Charge, ...]
+    shared: tuple[Charge, ...]
     blocks: tuple[Outcome, ...]
     until: float = field(init=False)
     sized: bool = field(init=False)
@@ -58,8 +55,8 @@ class MatchedRules:
     is_own_only: bool = field(init=False)
     is_shared_only: bool = field(init=False)
     is_quick: bool = field(init=False)
-    all: CallCharges = field(init=False)
-    shared_charges: CallCharges = field(init=False)
+    all: Charges = field(init=False)
+    shared_charges: Charges = field(init=False)
 
     def __post_init__(self) -> None:
         own, metered, shared = self.own, self.metered, self.shared
@@ -72,8 +69,8 @@ class MatchedRules:
         self.is_empty = not (own or metered or shared or self.blocks)
         self.is_own_only = not (metered or shared or self.is_blocked)
         self.is_shared_only = bool(shared) and not (own or metered or self.blocks)
-        self.all = CallCharges.of((*own, *metered, *shared))
-        self.shared_charges = CallCharges.of(shared)
+        self.all = Charges.of((*own, *metered, *shared))
+        self.shared_charges = Charges.of(shared)
         self.is_quick = self.is_shared_only and not (self.sized or self.measures)
 
     @property
@@ -84,12 +81,12 @@ class MatchedRules:
     def without(self, pairs: Collection[tuple[str, str]]) -> MatchedRules:
         """What an outer connection of the same socket, which charges those pairs, leaves to this one."""
 
-        def left(charges: Charges) -> Charges:
+        def left(charges: tuple[Charge, ...]) -> tuple[Charge, ...]:
             return tuple([one for one in charges if (one.rule.name, one.ident) not in pairs])
 
         return MatchedRules(self.snapshot, left(self.own), left(self.metered), left(self.shared), self.blocks)
 
-    def priced(self, charges: Iterable[Charge], cost: int, size: int) -> Charges:
+    def priced(self, charges: Iterable[Charge], cost: int, size: int) -> tuple[Charge, ...]:
         if cost == 1 and not self.sized:
             return tuple(charges)
         counts = {"calls": cost, "bytes": size if cost else 0}
@@ -191,7 +188,7 @@ class FrameLimits:
     def _record(self, matched: MatchedRules, cost: int, size: int, began: float) -> None:
         """Record a frame that passed at once."""
         as_it_is = cost == 1 and not matched.sized
-        charges = matched.all if as_it_is else CallCharges.of(matched.priced(matched.all, cost, size))
+        charges = matched.all if as_it_is else Charges.of(matched.priced(matched.all, cost, size))
         reports.record.passed(charges, self._scope, "", self._events, began)
 
     def _known(self, now: float) -> MatchedRules | None:
@@ -263,7 +260,7 @@ class FrameLimits:
         decision = await self._by_shared(frame, matched, cost, size)
         return decision._replace(outcomes=judged + decision.outcomes)
 
-    def _try_spend_prepaid(self, charges: CallCharges) -> bool:
+    def _try_spend_prepaid(self, charges: Charges) -> bool:
         """Whether this process held what a frame is charged, which it has now taken; and nobody is told more of it."""
         if self._has_ended or reports.installed_hooks():
             return False
@@ -271,7 +268,7 @@ class FrameLimits:
 
     async def _by_shared(self, frame: dict[str, Any], matched: MatchedRules, cost: int, size: int) -> Decision:
         as_it_is = cost == 1 and not matched.sized
-        charges = matched.shared_charges if as_it_is else CallCharges.of(matched.priced(matched.shared, cost, size))
+        charges = matched.shared_charges if as_it_is else Charges.of(matched.priced(matched.shared, cost, size))
         if self._has_ended or not any(charges.costs):
             return PASSED
         if not matched.measures and self._try_spend_prepaid(charges):
@@ -287,7 +284,7 @@ class FrameLimits:
         self._waiting.append((decision.ledger, now + decision.delay))
         return decision
 
-    async def _decided(self, frame: dict[str, Any], charges: CallCharges) -> Decision:
+    async def _decided(self, frame: dict[str, Any], charges: Charges) -> Decision:
         """Decide a frame once: an application that stops waiting for it comes back for the same one.
 
         What goes out does not come back, so what it was charged is refunded.

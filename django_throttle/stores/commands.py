@@ -162,7 +162,7 @@ class DecideCommand(RedisCommand, ScriptCall):
     def __init__(self, context: RedisContext, command: Decide) -> None:
         self.context, self.command, self.seconds = context, command, None
         self._packed = self._packed_keys = b""  # once they are known
-        self.charges = charges = Charges.of(command.charges)
+        self.charges = charges = command.charges
         self.uid = context.leases.uid  # once: the agent may replace it at any moment
         rules, idents, costs = charges.key
         self.size = size = len(idents)
@@ -525,7 +525,7 @@ class _SlotPart:
     undone: int = 0  # calls that refund or release
 
     @property
-    def charges(self) -> Sequence[Charge]:
+    def charges(self) -> Charges:
         return self.decide.command.charges
 
     def answers(self) -> tuple[Answer, ...]:
@@ -611,7 +611,7 @@ class MultiSlotCommand(LongCommand):
         charges = tuple(command.charges[place] for place in places)
         leases = command.lease is not None and any(charge.rule.holds_slots for charge in charges)
         made = LeaseCommand if leases else DecideCommand
-        return made(self.context, Decide(charges, command.commit, command.lease if leases else None))
+        return made(self.context, Decide(Charges.of(charges), command.commit, command.lease if leases else None))
 
     def _undo(self, part: _SlotPart) -> list[ScriptCall]:
         entries = entries_of(part.charges, part.answers())

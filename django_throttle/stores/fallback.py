@@ -265,7 +265,7 @@ class Fallback:
             one is not None and one.units < charge.cost and not charge.rule.is_shadow
             for charge, one in zip(charges, left, strict=True)
         )
-        local = Decide(charges, command.commit and not spent, command.lease)
+        local = Decide(Charges.of(charges), command.commit and not spent, command.lease)
         answers: tuple[Answer, ...] = self.local.execute(local)
         if local.commit and all(map(passes, charges, answers)):
             self._owe(command.charges, charges)
@@ -328,11 +328,11 @@ class Fallback:
         if left is None or not charge.rule.is_queue:
             return left
         empty = self._share(charge)._replace(cost=0)
-        [here] = self.local.execute(Decide((empty,), commit=False))
+        [here] = self.local.execute(Decide(Charges.of((empty,)), commit=False))
         missing = (left.until - time.monotonic()) * 1_000_000 - here.reset
         units = min(here.remaining, ceil(missing / empty.rule.plan.drain_us(1)))
         if units > 0:
-            self.local.execute(Decide((empty._replace(cost=units),)))
+            self.local.execute(Decide(Charges.of((empty._replace(cost=units),))))
         return None
 
     def _share(self, charge: Charge) -> Charge:

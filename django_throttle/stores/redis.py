@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 from django_throttle.core.commands import (
     Answers,
     CallNext,
-    Charges,
     Claim,
     Command,
     Correct,
@@ -197,8 +196,8 @@ class RedisStore(RedisContext):
         charges, commit, lease = command
         fallback = self.fallback
         owes = fallback.admitted or fallback.unconfirmed
-        is_usual = type(charges) is Charges and commit and lease is None and not owes
-        if is_usual and (known := self._known.get(charges.key)) is not None:  # type: ignore[attr-defined]
+        is_usual = commit and lease is None and not owes
+        if is_usual and (known := self._known.get(charges.key)) is not None:
             return known
         is_split = len(charges) > MOST_CHARGES or self.transport.slot_of is not None
         if is_split and len(slots := self.by_slot(charges)) > 1:

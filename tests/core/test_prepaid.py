@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from django_throttle.core import Rule
 from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.commands import Answer, Charge, Correct, Decide, Entry, Reset
+from django_throttle.core.commands import Answer, Charge, Charges, Correct, Decide, Entry, Reset
 from django_throttle.core.decision import Decision
 from django_throttle.core.prepaid import ASKED_A_SECOND, MOST_ASKED, SHARE, Buying, Claim, PrepaidBudget, Purchase
 from django_throttle.stores import MemoryStore
@@ -64,7 +64,7 @@ class Process:
         """What is held; where that is too little the store is asked, and answers when it is told to."""
         if not hot.prepaid:
             claim = Claim((Charge(hot, IDENT, cost),))
-            (answer,) = self.store.execute(Decide(claim.charges))
+            (answer,) = self.store.execute(Decide(Charges.of(claim.charges)))
             claim.refused = {0: answer} if answer.retry else {}
             return claim
         claim = Claim((Charge(hot, IDENT, cost),))
@@ -222,7 +222,7 @@ class Machine(RuleBasedStateMachine):
             process.forget(refund=True)
             process.sweep()
         since = self.clock.now_us - self.hot.plan.window  # type: ignore[attr-defined]
-        (answer,) = self.store.execute(Decide((Charge(self.hot, IDENT, 0),), commit=False))
+        (answer,) = self.store.execute(Decide(Charges.of((Charge(self.hot, IDENT, 0),)), commit=False))
         assert self.hot.plan.limit - answer.remaining <= sum(cost for at, cost in self.passed if at > since - 400_000)
 
 
@@ -242,7 +242,7 @@ def process(store: MemoryStore) -> Process:
 
 
 def used(store: MemoryStore, hot: Rule = HOT) -> int:
-    (answer,) = store.execute(Decide((Charge(hot, IDENT, 0),), commit=False))
+    (answer,) = store.execute(Decide(Charges.of((Charge(hot, IDENT, 0),)), commit=False))
     return hot.plan.limit - answer.remaining
 
 

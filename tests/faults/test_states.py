@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import Decide, charge
+from django_throttle.core.commands import Decide, charge, charges_of
 from django_throttle.core.decide import decide_charges
 from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, StoreError
@@ -38,7 +38,7 @@ def admin(server: RedisServer) -> Iterator[Redis]:
 
 def cause(store: RedisStore, rule: Rule = COUNT) -> Cause | None:
     try:
-        store.execute(Decide((charge(rule, "user:1", 1),)))
+        store.execute(Decide(charges_of(rule, "user:1", 1)))
     except StoreError as error:
         return error.cause
     return None

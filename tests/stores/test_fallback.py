@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import LateCost
-from django_throttle.core.commands import Charge, Decide, charges_of
+from django_throttle.core.commands import Charge, Charges, Decide, charges_of
 from django_throttle.core.decide import correct
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
@@ -129,7 +129,7 @@ def test_reference_and_script_charge_late_alike(
             charge_late(memory, rule, cost, at)
             late = LateCharges("user:1", str(number), (LateCharge(rule, cost, at),))
             assert isinstance(redis_store.send([redis_store.fallback.call(late)])[0], int)
-        command = Decide((Charge(rule, "user:1", cost),))
+        command = Decide(Charges.of((Charge(rule, "user:1", cost),)))
         assert redis_store.execute(command) == memory.execute(command)
 
 
