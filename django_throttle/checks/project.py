@@ -7,6 +7,7 @@ from functools import partial, wraps
 from importlib.util import find_spec
 from itertools import chain
 from math import inf
+from types import FunctionType
 from typing import Any, Final
 
 from django.apps import apps
@@ -29,7 +30,7 @@ from django_throttle.checks.settings import (
     warning,
 )
 from django_throttle.core import Rule
-from django_throttle.core.options import key_parts
+from django_throttle.core.options import key_parts, misspelt
 from django_throttle.core.scopes import matches, split_scopes
 from django_throttle.decorators import OPERATION, around_operations, unidentified
 from django_throttle.exceptions import InvalidRate
@@ -49,7 +50,11 @@ def check_origins(given: Given) -> Iterator[CheckMessage]:
 
     Silent where it cannot be known: an application of the site's own may check the origin in its own way.
     """
-    consumers = ((getattr(app, "consumer_class", None), around) for app, around in _parts(_application()))
+    consumers = (
+        (consumer.__name__, name, meant)
+        for consumer in _consumer_classes()
+        for name, meant in misspelt_options(consumer)
+    )
     names = {consumer.__name__ for consumer, around in consumers if consumer and _is_open_to_all(consumer, around)}
     if names:
         message = f"pages of any website can open {', '.join(sorted(names))} as a user who is logged in here"
@@ -108,13 +113,50 @@ def _flood_warning(delaying: list[str]) -> Iterator[CheckMessage]:
         yield warning("W043", message, hint)
 
 
+#: The attributes that a view may have for throttles; the last one is only for views of REST framework.
+VIEW_ATTRIBUTES: Final = ("throttle_scope", "throttle_cost", "throttle_classes")
+# As alike as a letter or two make them: a site may have attributes of its own that begin like these.
+NEAR: Final = 0.86
+
+
 @settings_check()
 def check_attributes(given: Given) -> Iterator[CheckMessage]:
-    """Attributes of consumers that have no effect, with a name close to one that has."""
-    for consumer in _consumer_classes():
-        for name, meant in misspelt_options(consumer):
-            message = f"{consumer.__name__}.{name} has no effect; did you mean {meant!r}?"
-            yield warning("W044", message, f"Rename it to {meant}, or to a name that does not begin with throttle.")
+    """Attributes of consumers and views that have no effect, with a name close to one that has."""
+    consumers = (
+        (consumer.__name__, name, meant)
+        for consumer in _consumer_classes()
+        for name, meant in misspelt_options(consumer)
+    )
+    views = chain.from_iterable(_misspelt_attributes(view) for _, view in _views())
+    for owner, name, meant in dict.fromkeys(chain(consumers, views)):
+        message = f"{owner}.{name} has no effect; did you mean {meant!r}?"
+        yield warning("W044", message, f"Rename it to {meant}, or to a name that is less like it.")
+
+
+def _misspelt_attributes(view: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield each misspelt attribute of a view: who has it, its name, the one that was probably meant.
+
+    Not one that a method of the view or of its throttles reads.
+    """
+    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    valid = VIEW_ATTRIBUTES if hasattr(kind, "throttle_classes") else VIEW_ATTRIBUTES[:-1]
+    readers = [kind, *map(importable, throttle_classes(view))]
+    for owner in (view, *getattr(kind, "__mro__", ())):
+        for name, meant in misspelt(getattr(owner, "__dict__", ()), valid, NEAR):
+            if not any(_reads(reader, name) for reader in readers):
+                yield getattr(owner, "__name__", repr(owner)), name, meant
+
+
+def _reads(kind: Any, name: str) -> bool:
+    """Return whether a class has a method that names this attribute, or an attribute with its name as the value."""
+    for value in chain.from_iterable(vars(base).values() for base in getattr(kind, "__mro__", ())):
+        is_method = isinstance(value, (classmethod, staticmethod))
+        function = value.fget if isinstance(value, property) else value.__func__ if is_method else value
+        code = function.__code__ if isinstance(function, FunctionType) else None
+        words = () if code is None else (*code.co_names, *code.co_consts)
+        if name in words or (isinstance(value, str) and value == name):
+            return True
+    return False
 
 
 @settings_check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
@@ -142,6 +142,18 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """The nearest of the known words, as the end of a message; empty where none is near."""
     near = get_close_matches(str(word), tuple(known), n=1)
     return gettext_lazy("; did you mean {near!r}?", near=near[0]) if near else ""
+
+
+def misspelt(names: Iterable[str], valid: Collection[str], cutoff: float) -> Iterator[tuple[str, str]]:
+    """Yield each name that is nearly a valid one, and that one.
+
+    A name that goes on where a valid one ends, such as ``throttle_scope_map``, is no misspelling.
+    """
+    continued = tuple([f"{each}_" for each in valid])
+    for name in names:
+        near = get_close_matches(name, valid, n=1, cutoff=cutoff)
+        if near and name not in valid and not name.startswith(continued):
+            yield name, near[0]
 
 
 def is_dotted(given: object) -> bool:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, iscoroutine, iscoroutinefunction, signature
 from math import isfinite
@@ -17,7 +16,7 @@ from weakref import WeakKeyDictionary
 from django_throttle.call_facts import own_function
 from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.core.options import did_you_mean
+from django_throttle.core.options import did_you_mean, misspelt
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.sockets.error_frames import (
@@ -301,9 +300,7 @@ def check_class(consumer: type) -> None:
 
 def misspelt_options(consumer: type) -> Iterator[tuple[str, str]]:
     """Attributes that a class itself has and that mean nothing, each with the one that was probably meant."""
-    for name in vars(consumer):
-        if name in OPTIONS or not name.startswith("throttle"):
-            continue
-        near = get_close_matches(name, (*OPTIONS, *_ALIKE), n=1, cutoff=_NEAR)
-        if near:
-            yield name, _ALIKE.get(near[0], near[0])
+    valid = [name for name in (*OPTIONS, *_ALIKE) if name.startswith("throttle")]
+    names = [name for name in vars(consumer) if name.startswith("t")]
+    yield from ((name, _ALIKE.get(near, near)) for name, near in misspelt(names, valid, _NEAR))
+    yield from ((name, meant) for name, meant in _ALIKE.items() if name in names)

@@ -21,7 +21,7 @@ from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.checks import project
-from django_throttle.drf import RuleThrottle
+from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.http.deferred import Deferral, deferrals
 from django_throttle.models import ThrottleRule
 from django_throttle.site_queues import limited_tasks, tasks_module
@@ -233,6 +233,43 @@ def test_attributes_of_consumers_that_mean_nothing(settings: Any, monkeypatch: p
     (message,) = found
     assert message.id == "django_throttle.W044" and message.hint.startswith("Rename it to throttle_max_age, or")
     assert message.msg == "Typo.throttle_max_aeg has no effect; did you mean 'throttle_max_age'?"
+
+
+class Counted(UserRateThrottle):
+    def get_cache_key(self, request: Any, view: Any) -> str | None:
+        return "key" if getattr(view, "throttle_costs", None) else None
+
+
+def test_attributes_of_views_that_mean_nothing(settings: Any) -> None:
+    def view(base: Any, name: str, **own: Any) -> Any:
+        return type("Own", (type("Typo", (base,), {name: "x"}),), own).as_view()
+
+    def hello(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    hello.throttle_csot = 3  # type: ignore[attr-defined]
+    misspelt = {
+        "throttle_scop": "throttle_scope",
+        "trottle_scope": "throttle_scope",
+        "throttle_costs": "throttle_cost",
+        "throttle_class": "throttle_classes",
+        "throttling_classes": "throttle_classes",
+    }
+    own = [
+        *(view(APIView, name) for name in ("throttle_scope_map", "throttle_rates", "throttle_classes", "throttled_by")),
+        view(APIView, "throttle_costs", throttle_classes=[Counted]),
+        view(APIView, "throttle_scopes", scope_attribute="throttle_scopes"),
+        view(APIView, "throttle_class", get_throttles=lambda self: [self.throttle_class()]),
+        view(View, "throttle_class"),
+    ]
+    views = [*(view(APIView, name) for name in misspelt), view(View, "throttle_scpoe"), hello, *own]
+    settings.ROOT_URLCONF = tuple(path(f"{number}", view) for number, view in enumerate(views))
+    texts = [message.msg for message in project.check_attributes(None)]
+    assert [text for text in texts if text.startswith(("Typo.", "hello.")) and "aeg" not in text] == [
+        *(f"Typo.{name} has no effect; did you mean {meant!r}?" for name, meant in misspelt.items()),
+        "Typo.throttle_scpoe has no effect; did you mean 'throttle_scope'?",
+        "hello.throttle_csot has no effect; did you mean 'throttle_cost'?",
+    ]
 
 
 CORE, PUBSUB = "channels_redis.core.RedisChannelLayer", "channels_redis.pubsub.RedisPubSubChannelLayer"
