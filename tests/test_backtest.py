@@ -13,15 +13,9 @@ from django.core.management import CommandError, call_command
 from django.http import HttpResponse
 from django.urls import path
 
-from django_throttle import limiter
 from django_throttle.access_log import Call, read
-from django_throttle.backtest import RecordedCaller, RecordedCalls, recorded_calls, replay, why_not
-from django_throttle.call_facts import Facts
+from django_throttle.backtest import RecordedCalls, replay, why_not
 from django_throttle.core import Rule
-from django_throttle.identity.known_caller import KnownCaller
-from django_throttle.recording import own_records
-from django_throttle.stores import MemoryStore
-from tests.inside import count_in
 
 urlpatterns = [path("b/<int:number>", lambda request, number: HttpResponse(), name="things")]
 CALL = Call(1e9, "192.0.2.7", "", "GET", "/a", "", 200)
@@ -105,24 +99,6 @@ def test_the_scope_of_a_path_is_that_of_its_view(settings: Any) -> None:
 def test_what_cannot_be_replayed(options: dict[str, Any], why: str) -> None:
     assert why in (why_not(Rule.from_options("one", options)) or "")
     assert why_not(Rule("one", "1/s", key="user_or_ip", audience=("anonymous",))) is None
-
-
-@pytest.mark.django_db
-def test_what_was_recorded_is_replayed_as_it_was_decided(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under the same rule it refuses the same calls; under a stricter one those beyond it."""
-    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "5/hour", "algorithm": "sliding_log"}}, "AGENT": False}
-    own_records.forget()
-    count_in(MemoryStore(), monkeypatch)
-    for ident, times in (("ip:192.0.2.1", 9), ("ip:192.0.2.2", 3)):
-        for _ in range(times):
-            limiter.decide(Facts("search", ("request", "inflight"), KnownCaller(ident), method="GET"))
-    told = recorded_calls(1)
-    assert (len(told.calls), told.share) == (12, 1.0)
-    rules = [Rule(f"at{n}", f"{n}/hour", algorithm="sliding_log") for n in (5, 2)]
-    found = replay(rules, told.calls, caller=RecordedCaller)
-    assert {name: sorted(one.idents.values()) for name, one in found.items()} == {"at5": [4], "at2": [1, 7]}
-    assert told.estimate(found["at2"]) == (8, 8, 8)
-    own_records.forget()
 
 
 def test_what_is_recorded_cannot_tell_everything() -> None:

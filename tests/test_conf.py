@@ -15,13 +15,6 @@ from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores import MemoryStore, RedisStore, get_store
 
 
-def test_who_names_a_redis_means_it(settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": "redis://127.0.0.1:1/0"}
-    assert conf().STORE == "redis"
-    settings.DJANGO_THROTTLE = {"REDIS": "redis://127.0.0.1:1/0", "STORE": "memory"}
-    assert conf().STORE == "memory"
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -27,7 +27,6 @@ from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import MemoryStore
-from django_throttle.testing import use_up
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce, Store
 
@@ -170,14 +169,6 @@ def test_the_plan_of_an_api_key(
             assert told["rules"][0]["plan"] == plan
 
 
-def test_where_all_plans_agree_it_is_certain(enforce: Enforce) -> None:
-    store = enforce(api={"rate": "5/hour", "key": "tenant", "plans": {f"{HERE}plan_of_header:pro": "10/hour"}})
-    limiter_of_both = Limiter([Rule("api", "10/hour", key="tenant")], store)
-    for calls, would in ((3, "allowed"), (3, None), (4, "refused")):
-        assert limiter_of_both.acquire("tenant:acme", calls).allowed
-        assert explained("tenant:acme")["would"] == would
-
-
 @pytest.mark.parametrize("ident", ["account:anna", "anna b.", "x" * 400])
 def test_idents_that_a_decorator_makes(enforce: Enforce, ident: str) -> None:
     enforce(mails={"rate": "2/hour", "scopes": ["none"]}, all={"rate": "1/hour", "key": "everyone", "scopes": ["x"]})
@@ -204,13 +195,3 @@ def test_what_a_function_says_a_call_costs_is_not_known(enforce: Enforce) -> Non
     for spent, would in ((0, None), (2, None), (1, "refused")):
         Limiter([Rule("api", "3/hour", key="ip", algorithm="fixed_window")], store).acquire("ip:192.0.2.1", spent)
         assert explained("ip:192.0.2.1")["would"] == would
-
-
-def test_the_plan_of_a_key_s_user_is_used_up(enforce: Enforce, settings: Any, django_user_model: Any) -> None:
-    settings.REST_FRAMEWORK = {"DEFAULT_AUTHENTICATION_CLASSES": [f"{HERE}KeyAuthentication"]}
-    store = enforce(api={"rate": "2/hour", "key": "api_key", "plans": {"staff": "5/hour"}, "algorithm": "fixed_window"})
-    user = django_user_model.objects.create_user("anna", is_staff=True)
-    row = LogEntry.objects.create(user=user, action_flag=CHANGE)
-    use_up("api", f"api_key:admin.logentry:{row.pk}", leaving=1)
-    told = explained(f"api_key:admin.logentry:{row.pk}")
-    assert (told["would"], told["rules"][0]["used"]) == ("allowed", 4) and store is not None

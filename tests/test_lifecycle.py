@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +14,6 @@ from django_throttle.core import Rule
 from tests.damper.test_processes import counted
 from tests.servers import RedisServer, wait_until
 from tests.sockets.servers import RULES, Server, Visitor, echo, ends
-from tests.web_server import ROOT, WebServer
 
 USUAL: dict[str, Any] = {"BEAT_INTERVAL": 5.0, "PROCESS_TTL": 20.0}
 MANY: dict[str, Any] = {
@@ -90,26 +84,5 @@ async def test_with_sockets_the_last_reports_arrive_and_nothing_is_left(
         await asyncio.gather(ending, *map(ends, connections))
         assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 30
         assert (redis.zcard("dt:{p}:live"), members(redis, groups), visitor.held()) == (0, 0, 0)
-    finally:
-        server.kill()
-
-
-def test_a_site_of_synchronous_views_under_uvicorn(redis_server: RedisServer, redis: Redis, tmp_path: Path) -> None:
-    """Its decisions are made in other threads than the one that gets the signal."""
-    redis.flushall()
-    server = WebServer("uvicorn", tmp_path, "Uvicorn running")
-    environment = {**os.environ, "REDIS_URL": redis_server.url, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
-    environment["DATABASE"] = str(tmp_path / "db.sqlite3")
-    migrate = [sys.executable, "-m", "testproject.manage", "migrate", "-v", "0"]
-    subprocess.run(migrate, cwd=ROOT, env=environment, check=True)
-    server.launch(["uvicorn", "--port", str(server.port), "testproject.asgi:application"], environment)
-    try:
-        server.wait_until_it_serves()
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/api/search", timeout=30) as answer:
-            assert answer.status == 200
-        wait_until(lambda: redis.zcard("dt:{p}:live") == 1)
-        server.signal()
-        assert server.process.wait(30) == -signal.SIGTERM, "as uvicorn ends"
-        assert redis.zcard("dt:{p}:live") == 0
     finally:
         server.kill()

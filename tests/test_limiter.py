@@ -76,9 +76,3 @@ async def test_a_slot_is_held_inside_the_block_and_a_refused_block_never_entered
         assert caught is not None and caught.value.decision.rule == "cap" and caught.value.decision.lease is None
     assert open_slots(limiter) == 0
     assert limiter.peek("user:1").outcomes[0].remaining == 1, "a refused call is charged nothing"
-
-
-def test_reset_leaves_what_is_held_open(limiter: Limiter) -> None:
-    limiter.acquire("user:1")
-    assert limiter.reset("user:1") == 1
-    assert [outcome.remaining for outcome in limiter.peek("user:1").outcomes] == [3, 1]

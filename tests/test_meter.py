@@ -13,7 +13,7 @@ from django.db import DatabaseError, connection, connections
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.test.utils import CaptureQueriesContext
 
-from django_throttle.meter import Meter, Use, in_use, label_of, metered, table_of
+from django_throttle.meter import Meter, Use, in_use, metered, table_of
 from django_throttle.models import ThrottleRule
 
 UNCOUNTED = ("BEGIN", "COMMIT", "ROLLBACK")
@@ -171,16 +171,3 @@ def test_measures_go_on_until_it_stops() -> None:
 )
 def test_the_table_of_a_statement(sql: str, table: str) -> None:
     assert table_of(sql) == table
-
-
-@pytest.mark.parametrize(
-    ("table", "label"),
-    [
-        ('"auth_user"', "auth.User"),
-        ('"public"."auth_user"', "auth.User"),
-        ('"auth_user_groups"', "auth.User_groups"),
-        ("elsewhere", ""),
-    ],
-)
-def test_only_tables_of_models_have_a_label(table: str, label: str) -> None:
-    assert label_of(f"SELECT 1 FROM {table}") == label

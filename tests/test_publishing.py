@@ -36,7 +36,6 @@ from django_throttle.publishing.groups import (
 from django_throttle.signals import layer_dropped
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo, LoopIo
-from django_throttle.stores.commands import MEMBERS
 from django_throttle.stores.denials import Denials
 from tests.clock import FrozenClock
 from tests.docs import test_readme
@@ -289,23 +288,6 @@ async def test_but_it_is_asked_where_the_refusal_says_nothing(
     assert asked
 
 
-async def test_one_that_can_never_pass_is_refused_as_that_and_smaller_ones_pass(live: Live) -> None:
-    live(posts=FIVE)
-    for number in range(6):
-        members.add(group_ident("default", "large"), f"channel {number}")
-    first = await refusal("large")
-    await used_up()
-    for refused in (first, await refusal("large")):
-        assert refused is not None and (refused.members, refused.decision.retry_after) == (6, None)
-
-
-async def test_what_a_rule_by_group_refuses_says_nothing_of_other_groups(live: Live) -> None:
-    live(rooms={**ROOMS, "rate": "5/h"})
-    await used_up()
-    assert await refusal("room.1") is None
-    assert await refusal("room.0", "user:2")
-
-
 RULES = {"news": {"rate": "10/s", "events": ["publish"], "key": "everyone"}}
 
 
@@ -380,17 +362,6 @@ def test_who_is_silent_is_dead(pair: tuple[Process, Process], clock: FrozenClock
     assert second.size() == 2
     clock.step(-2 * conf().PROCESS_TTL)
     assert second.size() == 1, "from a clock that went back"
-
-
-def test_a_foreign_value_is_replaced(pair: tuple[Process, Process]) -> None:
-    key = pair[0].store.key(MEMBERS, NEWS)
-    with pair[0].store.transport.client as client:
-        client.set(key, "foreign", ex=60)
-        assert pair[1].size() == 0
-        pair[0].join("a")
-        pair[0].report()
-        client.hset(key, "another", "nonsense")
-    assert pair[1].size() == 1
 
 
 def test_without_redis_it_is_reported_later_and_the_last_answer_holds(settings: Any, redis_server: Any) -> None:

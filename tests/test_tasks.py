@@ -49,12 +49,6 @@ def mail(self: Any, to: str) -> str:
     return f"mailed {to}"
 
 
-@app.task(name="shop.retry", bind=True, max_retries=9)  # type: ignore[misc,unused-ignore]
-@throttled_task("reports", max_put_off=2)
-def retry(self: Any) -> None:
-    raise self.retry(countdown=0)
-
-
 class Beat:
     """The clock on which late runs start: that of the store, which passes while a worker waits."""
 
@@ -237,14 +231,6 @@ class TestLate:
         monkeypatch.setattr("django_throttle.stores.base.time.sleep", clock.tick)
         settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []
 
-    def test_each_retry_may_be_put_off_as_often(self, enforce: Enforce, clock: FrozenClock, worker: Worker) -> None:
-        enforce(reports=WINDOW)
-        retry.delay()
-        for _ in range(3):
-            assert [worker.run() for _ in range(3)] == ["RETRY", "IGNORED", "IGNORED"]
-            clock.tick(60)
-        assert [worker.run() for _ in range(4)] == ["RETRY", "IGNORED", "IGNORED", "FAILURE"]
-
     @BOTH
     @pytest.mark.parametrize(("task", "most"), [(soft, LATE - 1), (hard, 11)], ids=["soft", "hard"])
     def test_what_is_late_starts_at_the_rate_where_it_is_strict(
@@ -265,18 +251,6 @@ class TestLate:
         assert len(ran) == LATE
         assert 10 <= busiest(ran[1:]) <= most, "nor slower than the rate"
         assert turns <= 2 * LATE, "nobody asks again and again"
-
-    @pytest.mark.django_db(transaction=True)
-    def test_rows_of_django_tasks(self, enforce: Enforce, clock: FrozenClock) -> None:
-        enforce(reports={**FAST, "rate": "2/s"})
-        for _ in range(9):
-            row.enqueue()
-        clock.tick(60)
-        while DBTaskResult.objects.filter(status="READY").exists():
-            work_late()
-            clock.tick(1)
-        assert len(ran) == 9
-        assert busiest(ran) <= 3
 
     @pytest.mark.django_db(transaction=True)
     def test_a_deferred_call_has_one_turn_of_its_rule(

@@ -15,7 +15,7 @@ from django.urls import path
 from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.test import APIClient, APIRequestFactory
+from rest_framework.test import APIClient
 from rest_framework.views import APIView
 
 from django_throttle import rulebook
@@ -27,7 +27,7 @@ from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
 from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot
-from django_throttle.stores import MemoryStore, RedisStore, get_store, pin
+from django_throttle.stores import MemoryStore, get_store, pin
 from django_throttle.testing import FrozenClock, assert_throttled, override_rules, use_up
 from tests.inside import book
 from tests.observe.conftest import FACTS
@@ -114,14 +114,6 @@ def test_what_is_edited_meanwhile_is_in_force_afterwards() -> None:
             rulebook.refresh()
             assert names() == ["one"]
         assert names() == ["edited", "site"]
-
-
-def test_a_store_of_ones_own(redis_url: str) -> None:
-    store = RedisStore(redis_url, deadline=5.0)
-    for left in (2, 0):
-        with override_rules(ONE, store=store):
-            assert get_store() is store
-            assert passed(5) == left
 
 
 async def test_merging_does_not_block_the_loop_for_the_first_reading() -> None:
@@ -214,11 +206,6 @@ STORE_FAILED = NO._replace(outcomes=(NO.outcomes[0]._replace(reason=Reason.STORE
 def test_a_client(where: str) -> None:
     answer = assert_throttled(lambda: APIClient().get(where), after=3, times=2, rule="api")
     assert (answer.status_code, "Retry-After" in answer) == (429, True)
-
-
-@override_rules(RULES)
-def test_a_view_without_a_client_is_known_by_its_signal() -> None:
-    assert_throttled(lambda: Search.as_view()(APIRequestFactory().get("/")), after=3, rule="api")
 
 
 @override_rules(RULES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from django.utils import translation
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.exceptions import InvalidRate, InvalidRule
-from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
+from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import sources
 from django_throttle.translated import translated
 
@@ -53,19 +51,6 @@ def test_what_is_wrong_is_translated_and_the_exception_is_not() -> None:
     assert in_every_language(typed.value)["es"] == (
         "'mi' no es una unidad de tiempo: escriba una tasa como 100/min, 5/10m, 10/s o 1000/day"
     )
-
-
-@pytest.mark.django_db
-def test_what_machines_read_is_english_in_every_language(caplog: pytest.LogCaptureFixture) -> None:
-    with translation.override("de"), caplog.at_level(logging.DEBUG):
-        row = ThrottleRule.of(PLANNED)
-        row.save()
-        candidate = ThrottleCandidate.of(row, "api", "ada")
-        assert candidate.as_json()["candidate"] == SAID["en"] and json.dumps(row.meaning) == json.dumps(SAID["en"])
-        assert translated(row.meaning) == SAID["de"]
-    told = ThrottleChange.objects.get(kind="rule", name="api")
-    assert told.words == SAID["en"] and type(told.words) is str
-    assert not [record for record in caplog.records if "Anfragen" in record.getMessage()]
 
 
 @pytest.mark.django_db

@@ -105,13 +105,6 @@ def test_header_fields(enforce: Enforce, entry_point: Http, clock: FrozenClock) 
         assert b"Too many requests" in page.content
 
 
-@entry_points("refund")
-def test_header_fields_of_calls_that_do_not_count(enforce: Enforce, entry_point: Http) -> None:
-    enforce(api=rule(entry_point, count_on=[401]))
-    answers = [entry_point.get(f"login?status={status}") for status in (200, 401, 200)]
-    assert [answer["RateLimit"] for answer in answers] == ['"api";r=3', '"api";r=2;t=60', '"api";r=2;t=60']
-
-
 @pytest.mark.row("A31", "R03")
 @BOTH
 @entry_points("rules")

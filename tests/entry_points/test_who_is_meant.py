@@ -13,10 +13,9 @@ from rest_framework.test import APIClient
 
 from django_throttle import limiter
 from django_throttle.call_facts import Facts
-from django_throttle.core import Override, Rate, Rule
+from django_throttle.core import Override
 from django_throttle.identity import ScopeWho
 from django_throttle.identity.keys import api_key
-from django_throttle.limiter import Limiter
 from django_throttle.observe.reports import ident_for_logs
 from tests.consumers import held, opened, socket
 from tests.doors import BOTH, Enforce
@@ -73,15 +72,6 @@ def test_a_rule_counts_by_address_and_an_override_names_the_user_or_a_group(
         for user, status in ((anna, 429), (ben, 200)):
             client.force_authenticate(User.objects.get(pk=user.pk))  # whose groups nobody has asked for yet
             assert client.get("/drf/ok").status_code == status
-
-
-def test_a_limiter_of_ones_own_has_its_rules_and_nothing_else(enforce: Enforce, override: Any) -> None:
-    store = enforce(api=TWO)
-    override(Override(subject=f"ip:{HERE}", effect="replace", rates=(Rate(3, 3600),)))
-    assert statuses(4) == [200, 200, 200, 429]
-    assert Limiter([Rule("api", **TWO)], store).acquire(f"ip:{HERE}").allowed, "a rate that is replaced counts alone"
-    override(block())
-    assert Limiter([Rule("api", **TWO)], store).acquire(f"ip:{HERE}").allowed
 
 
 @BOTH

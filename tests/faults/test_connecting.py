@@ -112,6 +112,27 @@ def test_certificates_that_are_read_too_late_close_nothing_twice(listen: Any, mo
         os.close(other)  # raises OSError where it was closed
 
 
+@pytest.mark.usefixtures("stopwatch")
+@pytest.mark.row("F19")
+def test_certificates_are_read_once_elsewhere(
+    caller: Make, listen: Any, monkeypatch: pytest.MonkeyPatch, figure: Any
+) -> None:
+    read, readers = ssl.create_default_context, list[int]()
+
+    def slow(*args: Any, **kwargs: Any) -> ssl.SSLContext:
+        readers.append(threading.get_ident())
+        time.sleep(SLOW)  # as on a busy machine
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(ssl, "create_default_context", slow)
+    call = caller(f"rediss://127.0.0.1:{listen(lambda taken: None)}/0", ALLOW)
+    assert [call().degraded for _ in range(FAILURES_IN_A_ROW)] == [True] * FAILURES_IN_A_ROW
+    figure(f"longest {driver(call)} call while certificates take 400 ms", call.slowest * 1000, "ms")
+    assert call.slowest <= BOUND
+    assert len(readers) == 1
+    assert readers != [threading.get_ident()]
+
+
 def driver(call: Caller) -> str:
     return "synchronous" if call.run is None else "asynchronous"
 

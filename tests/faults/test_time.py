@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Rule
-from django_throttle.rulebook import carry_over
 from django_throttle.stores.failures import FAILURES_IN_A_ROW
 from tests.faults.conftest import BOUND, Caller, used
 from tests.proxy import Mode, Proxy
@@ -157,25 +156,3 @@ def test_reset_connections_cost_a_call_and_leave_nothing_open(proxy: Proxy, call
     figure("calls that failed, of 8 connections that were reset,", failed)
     assert failed == 8
     wait_until(lambda: proxy.open_links == 1 and open_files() <= opened)
-
-
-@pytest.mark.usefixtures("stopwatch")
-def test_carrying_over_an_edit_has_one_deadline(server: RedisServer, proxy: Proxy, caller: Make, figure: Any) -> None:
-    old = Rule("edited", "100/h", algorithm="fixed_window")
-    new = Rule("edited", "100/d", algorithm="fixed_window", on_store_failure="allow")
-    used_before, call = caller(proxy.url, old), caller(proxy.url, new)
-    try:
-        assert not used_before.surely().degraded
-        carry_over.note({old.name: old}.get, [new])
-        assert not call.surely().degraded
-        call.slowest = 0.0
-        for delay in (0.04, 0.09, 5.0):  # in some trip of it the deadline passes
-            proxy.set("delay", delay)
-            call(ident=f"user:{delay}")
-        proxy.set("pass")
-        server.pause()
-        assert call(ident="user:2").degraded
-    finally:
-        carry_over.forget()
-    figure("longest call", call.slowest * 1000, "ms")
-    assert call.slowest <= BOUND

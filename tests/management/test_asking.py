@@ -167,14 +167,6 @@ def test_who_has_how_many_sockets(store: RedisStore, redis_url: str, monkeypatch
     open_sockets.clear()
 
 
-def test_a_pass_of_the_refresher_is_a_line(settings: Any, redis_url: str) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "AGENT": False}
-    said = run("refresh_connections --once")
-    assert "processes 0 alive, 0 dead; connections 0 held, 0 freed; keys 0 extended" in said
-    with pytest.raises(CommandError, match=r"must be a number of seconds from 0.05 to 3600, not '0'"):
-        run("refresh_connections --interval 0")
-
-
 SAMPLE = {f"each{n}": {"rate": f"{n}/min", "algorithm": "sliding_log", "key": "ip"} for n in (60, 20, 10)}
 
 

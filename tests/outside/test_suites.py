@@ -75,10 +75,3 @@ def test_any_suite_asks_redis_only_where_settings_say_so(runner: str, other: Pro
     other.append("mysite/settings.py", 'DJANGO_THROTTLE |= {"TESTS_IN_MEMORY": False, "DEADLINE": 5.0}')
     other.shell(RUNNERS[runner])
     assert "evalsha" in asked(redis)
-
-
-def test_pytest_has_an_option_for_it(other: Project, redis: RedisServer) -> None:
-    other.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0')
-    asked(redis)
-    other.shell(RUNNERS["pytest"] + " -o throttle_redis=true")
-    assert "evalsha" in asked(redis)

@@ -119,15 +119,10 @@ class History:
             if fault.begin < end and fault.end > begin and (not names or fault.name in names)
         ]
 
-    def calm(self, begin: float, end: float, *names: str, process: int | None = None) -> float:
-        """The seconds of a span in which nothing was done to anybody, nor shortly before.
-
-        Where names are given, none of these; where a process is given, nothing to it or to all.
-        """
+    def calm(self, begin: float, end: float) -> float:
+        """The seconds of a span in which nothing was done to anybody, nor shortly before."""
         left, since = 0.0, begin
         for fault in sorted(self.faults, key=lambda fault: fault.begin):
-            if (names and fault.name not in names) or (process is not None and fault.process not in (None, process)):
-                continue
             left += max(0.0, min(fault.begin, end) - since)
             since = max(since, fault.end + RECOVERY)
         return left + max(0.0, end - since)
