@@ -50,11 +50,7 @@ def check_origins(given: Given) -> Iterator[CheckMessage]:
 
     Silent where it cannot be known: an application of the site's own may check the origin in its own way.
     """
-    consumers = (
-        (consumer.__name__, name, meant)
-        for consumer in _consumer_classes()
-        for name, meant in misspelt_options(consumer)
-    )
+    consumers = ((getattr(app, "consumer_class", None), around) for app, around in _parts(_application()))
     names = {consumer.__name__ for consumer, around in consumers if consumer and _is_open_to_all(consumer, around)}
     if names:
         message = f"pages of any website can open {', '.join(sorted(names))} as a user who is logged in here"
