@@ -20,10 +20,11 @@ from testproject.check.standstill import watch
 from tests import servers
 from tests.clock import FrozenClock
 from tests.databases import new_database
-from tests.doors import enforcer
+from tests.doors import build, enforcer
 from tests.servers import RedisServer, Stopwatch
 
 enforce = pytest.fixture(enforcer)
+each_store = pytest.fixture(params=["memory", "redis"])(build)
 pytest_plugins = ["tests.needs", "tests.browser"]
 
 # A slow machine is no failure; where CI is set, every run draws the same examples.

@@ -28,7 +28,7 @@ def redis_store(url: str, **options: Any) -> RedisStore:
 
 
 class Door:
-    """One process, as far as the store can tell; its handshakes are of sockets unless said otherwise."""
+    """One process, as far as the store can tell."""
 
     def __init__(self, store: Store, *rules: Rule) -> None:
         self.store, self.rules = store, rules
@@ -37,8 +37,8 @@ class Door:
     def _charges(self, ident: str) -> tuple[Charge, ...]:
         return tuple(charge(rule, ident, 1) for rule in self.rules)
 
-    def open(self, ident: str = "user:1", *, socket: bool = True) -> Decision:
-        return run(decide_fully(BlockingIo(self.store), self._charges(ident), socket=socket))
+    def open(self, ident: str = "user:1") -> Decision:
+        return run(decide_fully(BlockingIo(self.store), self._charges(ident), socket=True))
 
     async def aopen(self, ident: str = "user:1") -> Decision:
         return await decide_fully(LoopIo(self.store), self._charges(ident), socket=True)
@@ -66,20 +66,15 @@ def lease_of(decision: Decision) -> str:
     return decision.lease.id
 
 
-def is_eviction(calls: Any) -> bool:
-    """Whether any of them has a newcomer take a slot."""
-    return any(call.script is script("evict") for call in calls)
-
-
-def lose(door: Door, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] = TimeoutError) -> None:
+def lose(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Evictions are carried out, and their replies are lost."""
     assert isinstance(door.store, RedisStore)
     link = door.store.transport
     send, asend = link.send_all, link.asend_all
 
     def arrive(calls: Any, replies: Any) -> Any:
-        if is_eviction(calls):
-            raise error
+        if any(call.script is script("evict") for call in calls):
+            raise TimeoutError
         return replies
 
     async def asend_all(calls: Any, *rest: Any) -> Any:

@@ -77,13 +77,6 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "cooldown", COOLDOWN)
 
 
-@pytest.fixture(params=["memory", "redis"])
-def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
-    if request.param == "memory":
-        return MemoryStore(clock=clock)
-    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
-
-
 def cooldown(**options: Any) -> Rule:
     return Rule("cooldown", "5/min", algorithm="cooldown", **options)
 
@@ -101,22 +94,22 @@ STEPS: tuple[Call, ...] = (
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("beside", [(), (Rule("fixed", "100/h", algorithm="fixed_window"),)], ids=["alone", "beside"])
-def test_stores_play_its_cases(way: str, beside: tuple[Rule, ...], store: Store, clock: FrozenClock) -> None:
+def test_stores_play_its_cases(way: str, beside: tuple[Rule, ...], each_store: Store, clock: FrozenClock) -> None:
     steps = STEPS if not beside else tuple(step for step in STEPS if step.verb != "reset" and step.at < 40)
     case = Case("cooldown", (cooldown(), *beside), steps)
-    limiter = Limiter(case.rules, store)
+    limiter = Limiter(case.rules, each_store)
     if way == "sync":
         play(case, limiter, clock)
     else:
         asyncio.run(aplay(case, limiter, clock))
 
 
-def test_a_charge_is_refunded(store: Store, clock: FrozenClock) -> None:
+def test_a_charge_is_refunded(each_store: Store, clock: FrozenClock) -> None:
     charges = (charge(cooldown(), "user:1", 1),)
-    decision = run(decide_charges(BlockingIo(store), charges))
+    decision = run(decide_charges(BlockingIo(each_store), charges))
     assert decision.allowed and decision.remaining == 0
-    assert run(correct(BlockingIo(store), decision.ledger.refund()))
-    assert run(decide_charges(BlockingIo(store), charges, commit=False)).remaining == 5
+    assert run(correct(BlockingIo(each_store), decision.ledger.refund()))
+    assert run(decide_charges(BlockingIo(each_store), charges, commit=False)).remaining == 5
 
 
 def test_what_a_process_admitted_alone_is_charged_late(redis_url: str, clock: FrozenClock) -> None:

@@ -39,7 +39,6 @@ class Process:
         self.budget: PrepaidBudget | None = None
         self.asked: tuple[Buying, Decide, tuple[Answer, ...], float] | None = None
         self.back: list[Entry] = []
-        self.commands = 0
 
     @property
     def now(self) -> float:
@@ -62,18 +61,12 @@ class Process:
 
     def claim(self, hot: Rule, cost: int) -> Claim:
         """What is held; where that is too little the store is asked, and answers when it is told to."""
-        if not hot.prepaid:
-            claim = Claim((Charge(hot, IDENT, cost),))
-            (answer,) = self.store.execute(Decide(Charges.of(claim.charges)))
-            claim.refused = {0: answer} if answer.retry else {}
-            return claim
         claim = Claim((Charge(hot, IDENT, cost),))
         if lacking := claim.take([self.of(hot)], self.now):
             self.ask(Buying(claim, lacking, self.now))
         return claim
 
     def ask(self, buying: Buying) -> None:
-        self.commands += 1
         command = buying.command(self.now)
         self.asked = buying, command, self.store.execute(command), self.now
 
@@ -106,7 +99,6 @@ class Process:
             self.budget.note_command(self.now)
             self.give_back(gone)
         if self.back:
-            self.commands += 1
             self.store.execute(Correct(tuple(self.back)))
         self.back = []
 
@@ -151,7 +143,7 @@ class Machine(RuleBasedStateMachine):
     @rule(who=st.integers(0, 2), cost=st.integers(1, 3), times=st.integers(1, 30))
     def spends(self, who: int, cost: int, times: int) -> None:
         """Also while an answer is on its way."""
-        for _ in range(times if self.hot.prepaid else 0):
+        for _ in range(times):
             if self.processes[who].spend(self.hot, cost) is not None:
                 self.passed.append((self.clock.now_us, cost))
 
@@ -160,18 +152,14 @@ class Machine(RuleBasedStateMachine):
         """The answer is on its way."""
         process = self.processes[who]
         if process.asked is None:
-            claim = process.claim(self.hot, cost)
-            self._count(claim, self.clock.now_us)
-            self.asked_at = self.clock.now_us
+            self._count(process.claim(self.hot, cost), self.clock.now_us)
 
     @rule(who=st.integers(0, 2))
     def hears(self, who: int) -> None:
         process = self.processes[who]
         if process.asked is not None:
             sent_at = round((process.asked[3] - process.offset) * 1_000_000) + self.clock.start_us
-            before = process.asked[1]
-            claim = process.hear()
-            self._count(claim, sent_at if process.asked is None and before else self.clock.now_us)
+            self._count(process.hear(), sent_at)
 
     @rule(seconds=st.floats(0, 0.3) | st.floats(0, 70))
     def time_passes(self, seconds: float) -> None:

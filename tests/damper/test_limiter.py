@@ -13,24 +13,19 @@ from django_throttle.core import Decision, Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.local.limits import flush
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores import AnyStore, RedisStore
 from tests.clock import FrozenClock
 from tests.damper.test_processes import counted
 from tests.servers import slack, wait_until
 
 DAMPER = Rule("account", "100/s", algorithm="damper")
 EXACT = Rule("calls", "1000/day", algorithm="fixed_window")
-Store = MemoryStore | RedisStore
 
 
-@pytest.fixture(params=["memory", "redis"])
-def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
-    if request.param == "memory":
-        store: Store = MemoryStore(clock)
-    else:
-        store = RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
-    store.local_limits.chance = random.Random(7).random
-    return store
+@pytest.fixture
+def store(each_store: AnyStore) -> AnyStore:
+    each_store.local_limits.chance = random.Random(7).random
+    return each_store
 
 
 def report(store: Any) -> None:
@@ -49,7 +44,7 @@ def flood(limiter: Limiter, clock: FrozenClock, seconds: float, rate: float) -> 
     return decisions
 
 
-def test_what_a_damper_suppresses_is_charged_nowhere(store: Store, clock: FrozenClock) -> None:
+def test_what_a_damper_suppresses_is_charged_nowhere(store: AnyStore, clock: FrozenClock) -> None:
     limiter, exact = Limiter([DAMPER, EXACT], store), Limiter([EXACT], store)
     decisions = flood(limiter, clock, 1, 500)
     passed = sum(decision.allowed for decision in decisions)
@@ -59,7 +54,7 @@ def test_what_a_damper_suppresses_is_charged_nowhere(store: Store, clock: Frozen
     assert decisions[0].outcomes[0].rule == "account" and decisions[0].rule == "account"
 
 
-def test_what_another_rule_refuses_is_attempted_all_the_same(store: Store, clock: FrozenClock) -> None:
+def test_what_another_rule_refuses_is_attempted_all_the_same(store: AnyStore, clock: FrozenClock) -> None:
     limiter = Limiter([Rule("one", "1/day", algorithm="fixed_window"), DAMPER], store)
     decisions = flood(limiter, clock, 20, 90)
     assert sum(decision.allowed for decision in decisions) == 1

@@ -58,11 +58,3 @@ def test_callers_rules_descriptions_the_admin_and_overrides_have_it() -> None:
     assert may_see((), lambda: False, "organisation:acme")
     assert subject_kinds()[-3:] == ("tenant", "organisation", "group")
     assert Override(subject="organisation:acme", effect="block").kind == "organisation"
-
-
-def test_a_setting_that_it_needs_is_asked_for(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"AGENT": False}
-    monkeypatch.setitem(KEY_KINDS, "organisation", KEY_KINDS["tenant"])
-    with pytest.raises(InvalidRule, match="the setting TENANT does not say"):
-        check_allowed(Rule("api", "5/min", key="organisation"))
-    assert "organisation" not in dict(key_choices())

@@ -52,13 +52,6 @@ def no_edits(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> Iterator[No
     carry_over.forget()
 
 
-@pytest.fixture(params=["memory", "redis"])
-def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Any:
-    if request.param == "memory":
-        return MemoryStore(clock)
-    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
-
-
 def edit(old: Rule, new: Rule) -> None:
     """This process has the new rule in force."""
     carry_over.note({old.name: old}.get, [new])
@@ -78,29 +71,29 @@ def begin(old: Rule, new: Rule) -> None:
 
 @pytest.mark.parametrize("edited", [edit, begin], ids=["a process that goes on", "a process that begins"])
 @pytest.mark.parametrize(("old", "new"), RING)
-def test_who_has_used_all_is_not_refreshed(store: Any, edited: Any, old: Rule, new: Rule) -> None:
-    used = spend(store, old)
+def test_who_has_used_all_is_not_refreshed(each_store: Any, edited: Any, old: Rule, new: Rule) -> None:
+    used = spend(each_store, old)
     edited(old, new)
-    assert spend(store, new) == max(0, new.plan.limit - used)
-    few = spend(store, old, 2, ident="user:2")
+    assert spend(each_store, new) == max(0, new.plan.limit - used)
+    few = spend(each_store, old, 2, ident="user:2")
     edited(old, new)
-    assert spend(store, new, 1, ident="user:2") == 1
+    assert spend(each_store, new, 1, ident="user:2") == 1
     begin(old, new)
-    left = Limiter([new], store).peek("user:2", cost=0).remaining
+    left = Limiter([new], each_store).peek("user:2", cost=0).remaining
     assert left is not None and left >= new.plan.limit - few - 1, "another process counts it no second time"
-    assert spend(store, new, ident="user:3") == new.plan.limit
+    assert spend(each_store, new, ident="user:3") == new.plan.limit
 
 
-def test_who_has_not_called_since_an_earlier_edit_is_not_refreshed_either(store: Any, clock: FrozenClock) -> None:
+def test_who_has_not_called_since_an_earlier_edit_is_not_refreshed_either(each_store: Any, clock: FrozenClock) -> None:
     first, second, third = rule("10/min"), rule("8/min", "sliding_log"), rule("12/day", timezone="UTC")
-    assert spend(store, first, 7) == 7
+    assert spend(each_store, first, 7) == 7
     edit(first, second)
     edit(second, third)
-    assert spend(store, third) == 12 - 7
+    assert spend(each_store, third) == 12 - 7
     edit(third, first)
-    assert spend(store, first) == 0, "which has seven of its own, and counts the others"
+    assert spend(each_store, first) == 0, "which has seven of its own, and counts the others"
     clock.tick(60)
-    assert spend(store, first) == 10
+    assert spend(each_store, first) == 10
 
 
 @pytest.mark.parametrize(

@@ -155,20 +155,6 @@ class TestGraphQL:
         assert event["code"] == 4410
         await client.wait()
 
-    async def test_a_payload_of_the_site_s_is_under_extensions(self, enforce: Enforce, protocol: str) -> None:
-        enforce(own=OWN)
-        client = await subscribed(
-            protocol,
-            throttle_close_codes={"rate_limited": 4029},
-            throttle_ladder={"close": 2},
-            throttle_error_payload=lambda consumer, decision: {"slow": "down"},
-        )
-        for number in "23":
-            await client.send_json_to(operation(protocol, number))
-            error = await client.receive_json_from()
-            assert (error["id"], error_of(error)["extensions"]) == (number, {"slow": "down"})
-        assert await closing(client) == 4029
-
     async def test_a_message_of_no_operation_has_no_answer(self, enforce: Enforce, protocol: str) -> None:
         enforce(own=OWN)
         client = await opened(graphql(throttle_cost=3), subprotocols=[protocol])

@@ -24,26 +24,6 @@ def says(text: str) -> dict[str, str]:
     return {"type": "websocket.send", "text": text}
 
 
-async def test_a_busy_application_hears_of_it_next(enforce: Enforce) -> None:
-    go_on, heard = asyncio.Event(), []
-
-    @accepting
-    async def busy(receive: Any, send: Any) -> None:
-        await go_on.wait()
-        await send(says("swallowed"))
-        heard.append(await receive())
-
-    store = enforce(sockets=TWO_SOCKETS)
-    line = await Line(inside=busy).open()
-    line.send("never seen")
-    only().close(4000, "goodbye")
-    await line.closing()
-    assert held(store) == 0, "its slot does not wait for the application"
-    go_on.set()
-    await line.ended()
-    assert (heard, line.frames) == ([GOODBYE], [])
-
-
 async def test_a_client_that_reads_nothing_keeps_nobody(enforce: Enforce, loop_clock: LoopClock) -> None:
     """What its application sends is cut, wherever it does so, and it hears of the end in its next receive."""
     heard: list[Any] = []

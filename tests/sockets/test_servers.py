@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
 import os
 import signal
@@ -11,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection
 
 from tests.servers import RedisServer
 from tests.sockets.servers import CAP, HASTE, RULES, Server, Visitor, echo, serving
@@ -38,16 +35,6 @@ def pair(redis_server: RedisServer, tmp_path_factory: Any) -> Iterator[list[Serv
     """Two servers behind one Redis, the second one of two processes."""
     with serving(redis_server, tmp_path_factory.mktemp("pair")) as start:
         yield [*start("uvicorn-sansio"), *start("granian", workers=2)]
-
-
-async def test_five_hundred_handshakes_of_one_user_fill_the_cap_exactly(pair: list[Server]) -> None:
-    visitor, turns = Visitor(pair[0]), itertools.cycle(pair)
-    attempts = await asyncio.gather(*(visitor.attempt(server=next(turns)) for _ in range(500)))
-    opened = [attempt for attempt in attempts if isinstance(attempt, ClientConnection)]
-    assert (len(opened), visitor.held()) == (CAP, CAP)
-    assert {attempt for attempt in attempts if isinstance(attempt, int)} == {429}
-    await asyncio.gather(*(connection.close() for connection in opened))
-    await visitor.holds(0)
 
 
 @pytest.mark.row("F45")

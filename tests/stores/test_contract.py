@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from django_throttle.limiter import Limiter
-from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import Store
 from tests.cases import ANY, CASES, FRAMES, Case, Step
 from tests.clock import FrozenClock
@@ -40,21 +39,14 @@ def _remembered(step: Step) -> Step:
     return replace(step, remaining=ANY, reset=ANY, each=ANY) if is_refused else step
 
 
-@pytest.fixture(params=["memory", "redis"])
-def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
-    if request.param == "memory":
-        return MemoryStore(clock=clock)
-    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
+@pytest.mark.parametrize("case", named(*CASES))
+def test_sync(case: Case, each_store: Store, clock: FrozenClock) -> None:
+    play(case, Limiter(case.rules, each_store), clock)
 
 
 @pytest.mark.parametrize("case", named(*CASES))
-def test_sync(case: Case, store: Store, clock: FrozenClock) -> None:
-    play(case, Limiter(case.rules, store), clock)
-
-
-@pytest.mark.parametrize("case", named(*CASES))
-def test_async(case: Case, store: Store, clock: FrozenClock) -> None:
-    asyncio.run(aplay(case, Limiter(case.rules, store), clock))
+def test_async(case: Case, each_store: Store, clock: FrozenClock) -> None:
+    asyncio.run(aplay(case, Limiter(case.rules, each_store), clock))
 
 
 COUNTERS = played(CASES, FRAME_VERBS | {"reset"}, OWN)

@@ -40,13 +40,6 @@ def left(store: Any, rule: Rule) -> int | None:
     return take(store, rule, commit=False).remaining
 
 
-@pytest.fixture(params=["memory", "redis"])
-def store(request: pytest.FixtureRequest, clock: FrozenClock) -> Any:
-    if request.param == "memory":
-        return MemoryStore(clock)
-    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
-
-
 @each_kind
 def test_a_refund_lengthens_no_key_and_fails_on_no_foreign_value(
     rule: Rule, redis_server: RedisServer, redis_url: str

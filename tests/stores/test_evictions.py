@@ -14,7 +14,7 @@ from django_throttle.core.commands import Evict
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.stores import MemoryStore, RedisStore, control_messages
+from django_throttle.stores import AnyStore, RedisStore, control_messages
 from django_throttle.stores.base import BlockingIo
 from tests.connections.evictions import Door, lease_of, lose, redis_store
 
@@ -33,13 +33,6 @@ def site(redis_url: str) -> MakeDoor:
         return door
 
     return make
-
-
-@pytest.fixture(params=["memory", "redis"])
-def make_door(request: pytest.FixtureRequest) -> MakeDoor:
-    if request.param == "memory":
-        return lambda *rules: Door(MemoryStore(), *rules)
-    return lambda *rules: Door(redis_store(request.getfixturevalue("redis_url")), *rules)
 
 
 def full(door: Door) -> list[str]:
@@ -88,9 +81,9 @@ def test_its_process_does_not_bring_it_back(site: MakeDoor) -> None:
     assert set(one.gone) == {leases[0]}
 
 
-def test_what_another_rule_refuses_after_all_is_given_back(make_door: MakeDoor, monkeypatch: Any) -> None:
+def test_what_another_rule_refuses_after_all_is_given_back(each_store: AnyStore, monkeypatch: Any) -> None:
     four = Rule("four", "4/min", algorithm="fixed_window")
-    door = make_door(OLDEST, four)
+    door = Door(each_store, OLDEST, four)
     full(door)
     rate, execute = Door(door.store, four), door.store.execute
 

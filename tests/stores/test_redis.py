@@ -15,7 +15,7 @@ from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.commands import Pause, rule_set
 from django_throttle.limiter import Limiter
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from django_throttle.stores.denials import NoDenials
 from django_throttle.stores.packing import packing_of
 from django_throttle.stores.scripts import MOST_CHARGES, Form
@@ -250,32 +250,24 @@ def test_any_number_of_rules_is_decided_as_one(number: int, stores: Any, clock: 
 
 
 SECOND = 1_000_000
-Store = MemoryStore | RedisStore
 
 
-@pytest.fixture(params=["memory", "redis"])
-def either(request: pytest.FixtureRequest, clock: FrozenClock) -> Store:
-    if request.param == "memory":
-        return MemoryStore(clock)
-    return RedisStore(request.getfixturevalue("redis_url"), clock=clock, deadline=5.0)
+def left(store: AnyStore, lasts: float = 0, ident: str = "host:a") -> float:
+    return store.execute(Pause("name", ident, round(lasts * SECOND))) / SECOND
 
 
-def left(either: Store, lasts: float = 0, ident: str = "host:a") -> float:
-    return either.execute(Pause("name", ident, round(lasts * SECOND))) / SECOND
-
-
-def test_it_lasts_until_the_latest_moment_that_was_said(either: Store, clock: FrozenClock) -> None:
-    assert left(either) == 0
-    assert left(either, 30) == 30
+def test_it_lasts_until_the_latest_moment_that_was_said(each_store: AnyStore, clock: FrozenClock) -> None:
+    assert left(each_store) == 0
+    assert left(each_store, 30) == 30
     clock.to(10)
-    assert left(either) == left(either, 5) == 20
-    assert left(either, 40.5) == 40.5
+    assert left(each_store) == left(each_store, 5) == 20
+    assert left(each_store, 40.5) == 40.5
     clock.to(50)
-    assert left(either) == 0.5
-    assert left(either, ident="host:b") == 0
+    assert left(each_store) == 0.5
+    assert left(each_store, ident="host:b") == 0
     clock.to(51)
-    assert left(either) == 0
-    assert left(either, 1) == 1
+    assert left(each_store) == 0
+    assert left(each_store, 1) == 1
 
 
 @pytest.mark.parametrize(
@@ -287,8 +279,8 @@ def test_it_lasts_until_the_latest_moment_that_was_said(either: Store, clock: Fr
     ],
     ids=lambda rule: rule.algorithm,
 )
-def test_a_reset_ends_it(either: Store, rule: Rule) -> None:
-    left(either, 30)
-    left(either, 30, ident="host:b")
-    assert Limiter([rule], either).reset("host:a") == 1
-    assert (left(either), left(either, ident="host:b")) == (0, 30)
+def test_a_reset_ends_it(each_store: AnyStore, rule: Rule) -> None:
+    left(each_store, 30)
+    left(each_store, 30, ident="host:b")
+    assert Limiter([rule], each_store).reset("host:a") == 1
+    assert (left(each_store), left(each_store, ident="host:b")) == (0, 30)
