@@ -44,6 +44,8 @@ TASK_METHODS: Final = ("delay", "enqueue", "send_with_options")
 CONTENT: Final = (HttpResponseBase, Mapping, list, tuple, str, bytes)
 # Functions that @throttle has no way to know the caller of: rule and name, and where they may have a request.
 unidentified: Final[dict[tuple[str, str], str]] = {}
+# Methods under @throttle that get a request after self, as views do: the rule, the function, the name of the request.
+request_methods: Final[list[tuple[str, Any, str]]] = []
 # The attribute by which Django Ninja knows what it has made of a function.
 OPERATION: Final = "_ninja_operation"
 # Functions around those that Ninja has taken, which it may take later: the rule, the function, the former operation.
@@ -94,6 +96,8 @@ def throttle(
             return function
         if ident is None and (where := _lacks_request(function)) is not None:
             unidentified[rule, getattr(function, "__qualname__", "")] = where
+        elif ident is None and (argument := _request_of_method(function)) is not None:
+            request_methods.append((rule, function, argument))
         awaits = _is_awaited(function)
         deferred = None if later is None else later.below(function)
 
@@ -344,6 +348,31 @@ def _lacks_request(function: Any) -> str | None:
     if is_method:
         return "self.request"
     return None if names else ""
+
+
+def _request_of_method(function: Any) -> str | None:
+    """Return the name of the first parameter after ``self`` that is called as a request is; None for any other."""
+    try:
+        first, second = list(inspect.signature(function).parameters)[:2]
+    except (TypeError, ValueError):
+        return None
+    return second if first == "self" and REQUESTS.match(second) else None
+
+
+def is_of_view(function: Any) -> bool:
+    """Return False for a method of a class that is no view, nor a base of one; True where the class cannot be found.
+
+    A class without subclasses whose method is called as those of views are may become a base of one.
+    """
+    owner: Any = sys.modules.get(getattr(function, "__module__", ""))
+    for name in getattr(function, "__qualname__", "").split(".")[:-1]:
+        owner = getattr(owner, name, None)
+    if not isinstance(owner, type):
+        return True
+    kinds, may_become = [owner], function.__name__ in View.http_method_names and not type.__subclasses__(owner)
+    for kind in kinds:
+        kinds += type.__subclasses__(kind)
+    return may_become or any(issubclass(kind, View) for kind in kinds)
 
 
 def _is_awaited(function: Any) -> bool:

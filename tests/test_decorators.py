@@ -13,6 +13,7 @@ from django.test import RequestFactory
 from django.views import View
 from rest_framework.views import APIView
 
+from django_throttle import decorators
 from django_throttle.checks import project
 from django_throttle.decorators import throttle, unidentified
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
@@ -27,6 +28,34 @@ def view(request: HttpRequest) -> HttpResponse:
 @throttle("mail", ident=lambda to, **_: f"mail:{to}", cost=lambda to, copies=1: copies)
 def send(to: str, copies: int = 1) -> int:
     return copies
+
+
+class Gate:
+    def may_enter(self, request: HttpRequest) -> bool:
+        return True
+
+    def get(self, req: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class Listing:
+    """A base of views."""
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    listed = get
+
+
+class Shop(Listing, View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    sold = post
+
+
+class Keeper(Gate):
+    pass
 
 
 async def acost(*_: Any) -> int:
@@ -221,6 +250,21 @@ class TestDecoratorsThatAreNoQuestion:
         with pytest.raises(InvalidIdent) as error:
             Backend().authenticate("anna", request_of())
         assert "ident=lambda self, username, request=None: request.user" in str(error.value)
+
+    def test_the_check_names_methods_of_classes_that_are_no_views(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        methods: list[Any] = []
+        monkeypatch.setattr(decorators, "request_methods", methods)
+        monkeypatch.setattr(project, "request_methods", methods)
+        for method in (Gate.may_enter, Gate.get, Listing.listed, Shop.sold, Shop.post):
+            throttle("entered")(method)
+        throttle("entered", ident="everyone")(Gate.may_enter)
+        throttle("entered")(Gate().may_enter)
+        messages = [message for message in project.check_decorated_functions(None) if "'entered'" in message.msg]
+        assert [(message.id, message.msg.split(" is ")[1:]) for message in messages] == [
+            ("django_throttle.W049", ["around Gate.get, which", "a method of no view, and has no ident="]),
+            ("django_throttle.W049", ["around Gate.may_enter, which", "a method of no view, and has no ident="]),
+        ]
+        assert "if not allows('entered', req)" in messages[0].hint
 
     def test_the_check_says_it_too(self) -> None:
         class Form:

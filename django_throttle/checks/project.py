@@ -32,7 +32,7 @@ from django_throttle.checks.settings import (
 from django_throttle.core import Rule
 from django_throttle.core.options import key_parts, misspelt
 from django_throttle.core.scopes import matches, split_scopes
-from django_throttle.decorators import OPERATION, around_operations, unidentified
+from django_throttle.decorators import OPERATION, around_operations, is_of_view, request_methods, unidentified
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
 from django_throttle.http.request_state import NO_ROUTE, view_scope
@@ -378,12 +378,16 @@ def check_status_pages(given: Given) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_decorated_functions(given: Given) -> Iterator[CheckMessage]:
-    """Functions under ``@throttle`` that get no request, and no ``ident``, so that each call is an error."""
+    """Functions under ``@throttle`` that are no views, and have no ``ident``, so that each call is an error."""
     _ = list(_views())  # which imports the views
-    for (rule, name), where in sorted(unidentified.items()):
-        message = (
-            f"@throttle({rule!r}) is around {name}, which gets no request as its first argument, and has no ident="
-        )
+    of_no_view = {
+        (rule, function.__qualname__): argument
+        for rule, function, argument in request_methods
+        if not is_of_view(function)
+    }
+    for (rule, name), where in sorted((unidentified | of_no_view).items()):
+        reason = "is a method of no view" if (rule, name) in of_no_view else "gets no request as its first argument"
+        message = f"@throttle({rule!r}) is around {name}, which {reason}, and has no ident="
         caller = where or '"account:…"'
         hint = (
             f"In place of the decorator, ask in the function: if not allows({rule!r}, {caller}), of "
