@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.apps import apps
 from django.core.exceptions import ValidationError
-from django.db import models, router, transaction
+from django.db import connections, models, router, transaction
 from django.db.models.signals import post_save, pre_delete, pre_save
 
 from django_throttle.history.lines import State, because, changes, keep, made
 from django_throttle.translated import gettext, translated
+
+M = TypeVar("M", bound=models.Model)
 
 MODELS: Final = ("ThrottleRule", "ThrottleOverride", "ThrottleCandidate")
 # Written by the database layer itself, so they differ without an edit.
@@ -79,10 +81,23 @@ def tell_created(rows: Iterable[models.Model], using: str) -> None:
     _tell([(None, row) for row in rows], using)
 
 
+def lock_rows(rows: models.QuerySet[M]) -> models.QuerySet[M]:
+    """Return the rows of a query, locked until the transaction ends.
+
+    SQLite locks no rows, and fails at once where a transaction that has read writes beside another one. So there the
+    transaction begins with a write, of no row, which waits for the other's end.
+    """
+    rows = rows.select_for_update()
+    if not connections[rows.db].features.has_select_for_update:
+        key = rows.model._meta.pk.name
+        rows.model._base_manager.using(rows.db).filter(**{key: 0}).update(**{key: 0})
+    return rows
+
+
 def _rows(model: type[models.Model], using: str) -> models.QuerySet[Any]:
     """Locked until the transaction ends, so that what they held is what the edit has replaced."""
-    found = model._base_manager.using(using)
-    return found.select_for_update() if transaction.get_connection(using).in_atomic_block else found.all()
+    rows = model._base_manager.using(using).all()
+    return lock_rows(rows) if transaction.get_connection(using).in_atomic_block else rows
 
 
 def _tell(edits: Iterable[tuple[Any, Any]], using: str) -> None:
@@ -145,7 +160,7 @@ def revert(change: Any, *, confirmed: bool = False) -> str:
 
 def _present(model: Any, change: Any, using: str) -> Any:
     """The row of this line, locked; a rule that was removed and made again is found by its name."""
-    rows = model._base_manager.using(using).select_for_update()
+    rows = lock_rows(model._base_manager.using(using).all())
     found = rows.filter(pk=change.row).first()
     if found is None and change.kind == "rule":
         found = rows.filter(name=(change.after or change.before)["name"]).first()

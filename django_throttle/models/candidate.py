@@ -15,7 +15,7 @@ from django.utils.translation import gettext, gettext_lazy
 from django_throttle import history
 from django_throttle.core.descriptions import describe
 from django_throttle.core.overrides import Candidate, candidate_name
-from django_throttle.history.edits import state
+from django_throttle.history.edits import lock_rows, state
 from django_throttle.models.fields import MomentColumn, NumberColumn, TextColumn
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow, ThrottleRule
 from django_throttle.shared_clock import shared_now
@@ -120,11 +120,11 @@ class ThrottleCandidate(CheckedRow):
         """
         using = router.db_for_write(type(self), instance=self)
         with transaction.atomic(using=using), history.because("", action="promoted"):
-            present = type(self)._base_manager.using(using).select_for_update().filter(pk=self.pk).first()
+            present = lock_rows(type(self)._base_manager.using(using).filter(pk=self.pk)).first()
             if present is None:
                 raise ValidationError(gettext("The candidate was promoted or discarded meanwhile."), code="gone")
             row = present.as_row()
-            live = ThrottleRule.objects.using(using).select_for_update().filter(name=self.name).first()
+            live = lock_rows(ThrottleRule.objects.using(using).filter(name=self.name)).first()
             if live is None and not may_add:
                 raise PermissionDenied
             row.pk, row._state.adding = live.pk if live else None, live is None
@@ -138,11 +138,13 @@ class ThrottleCandidate(CheckedRow):
         """Promote those whose time has come. An invalid one stays, and its time goes."""
         # By a clock that all hosts share: Redis', else the database's.
         now = shared_now() if get_store().is_remote else Now()
+        rows = cls._base_manager.using(using).filter(starts_at__lte=now)
+        if not rows.exists():
+            return
         with transaction.atomic(using=using), history.editing("its start time", "schedule"):
-            rows: Any = cls._base_manager.using(using).select_for_update()
-            for one in rows.filter(starts_at__lte=now):
+            for candidate in lock_rows(rows):
                 try:
-                    one.promote()
+                    candidate.promote()
                 except ValidationError:
-                    one.starts_at = None
-                    one.save(using=using)
+                    candidate.starts_at = None
+                    candidate.save(using=using)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import chain
+from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.core.management import call_command
+from django.db import connections
 from django.utils import timezone
 
+from django_throttle.history import edits
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.rulebook import sources
 
@@ -67,3 +76,69 @@ def test_steps_need_the_same_key(candidate: ThrottleCandidate) -> None:
     candidate.share = 0.5
     with pytest.raises(ValidationError, match="same key"):
         candidate.full_clean()
+
+
+def promote(pk: int) -> None:
+    ThrottleCandidate.objects.get(pk=pk).promote()
+
+
+def discard(pk: int) -> None:
+    for candidate in ThrottleCandidate.objects.filter(pk=pk):
+        candidate.delete()
+
+
+def by_its_time(pk: int) -> None:
+    sources.promote_due()
+
+
+def revert(pk: int) -> None:
+    edits.revert(ThrottleChange.objects.filter(kind="rule", action="changed").latest("pk"))
+
+
+def edit(pk: int) -> None:
+    ThrottleRule.objects.get().save()
+
+
+GONE = "The candidate was promoted or discarded meanwhile."
+REVERTED = "It is as it was before this edit: there is nothing to revert."
+
+
+@pytest.mark.parametrize(
+    ("act", "said", "lines"),
+    [(promote, GONE, 2), (by_its_time, None, 2), (discard, None, 1), (revert, REVERTED, 1), (edit, None, 0)],
+)
+def test_of_four_who_edit_at_once_on_sqlite_one_does(
+    act: Callable[[int], None], said: str | None, lines: int, tmp_path: Path, django_db_blocker: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    options = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "db.sqlite3"), "OPTIONS": {}}
+    monkeypatch.setitem(connections.settings, "default", {**connections.settings["default"], **options})
+    together = Barrier(4)
+
+    def begin() -> int:
+        call_command("migrate", "django_throttle", verbosity=0)
+        rule = ThrottleRule.objects.create(name="api", rate="6/min")
+        candidate = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/min"), "api", "anna")
+        candidate.starts_at = timezone.now()
+        candidate.save()
+        rule.rate = "5/min"
+        rule.save()
+        return int(candidate.pk)
+
+    def go(pk: int) -> list[str]:
+        together.wait()
+        try:
+            act(pk)
+        except ValidationError as error:
+            return error.messages
+        finally:
+            connections.close_all()
+        return []
+
+    with django_db_blocker.unblock(), ThreadPoolExecutor(4) as threads:
+        pk = threads.submit(begin).result()
+        before = threads.submit(ThrottleChange.objects.count).result()
+        messages = sorted(chain.from_iterable(threads.map(go, [pk] * 4)))
+        assert threads.submit(ThrottleChange.objects.count).result() == before + lines
+        threads.submit(connections.close_all).result()
+    assert messages == ([said] * 3 if said else [])

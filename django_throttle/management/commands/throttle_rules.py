@@ -18,6 +18,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.core.texts import gettext_lazy, gettext_noop, listed, with_commas
+from django_throttle.history.edits import lock_rows
 from django_throttle.management import ShellCommand, printable, remote_store, shell_user, subcommands
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.models.fields import is_text
@@ -126,7 +127,7 @@ class Command(ShellCommand):
             raise CommandError("\n".join((gettext("nothing was imported:"), *map(translated, error.faults)))) from error
         try:
             with transaction.atomic(using=sources.alias()):
-                present = {row.name: row for row in ThrottleRule.objects.select_for_update()}
+                present = {row.name: row for row in lock_rows(ThrottleRule.objects.all())}
                 diff = compare(present, wanted, replace=options["replace"])
                 if not options["dry_run"]:
                     diff.apply()
