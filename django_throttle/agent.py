@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
-import os
 import sys
 import threading
 import time
@@ -25,7 +24,7 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import HEARD_SECONDS, Activity, SocketControl
 from django_throttle.core.decide import correct
 from django_throttle.core.io import run
-from django_throttle.lifecycle import shutdown
+from django_throttle.lifecycle import in_child, shutdown
 from django_throttle.local.limits import Flusher
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.local.prepaid import SWEEP_SECONDS
@@ -118,70 +117,122 @@ class _StoreService:
                 logger.info("shutdown cleanup failed; what this process holds counts until others expire it: %s", error)
 
 
-# By the identity of a store: what serves it, and those whose rules are watched. A call has nothing to start for these.
-services: Final[dict[int, _StoreService]] = {}
-watched: Final[set[int]] = set()
-_not_before = 0.0  # on the monotonic clock: when to try again after a failed start
-_lock = threading.Lock()
-_stopping = threading.RLock()  # whoever stops waits for another one who does
-_finalizer: Finalize | None = None
+class Agents:
+    """The agents of this process, one for each store; a forked child starts anew.
 
-
-def ensure(store: Store, *, rules: bool = False) -> None:
-    """Start the agent of this store, and have it watch the ``rules``; only the first call does anything."""
-    service = services.get(id(store))
-    if service is None or (rules and not service.watches):
-        with _lock:
-            if time.monotonic() >= _not_before and not shutdown.has_begun:
-                _begin(cast(AnyStore, store), rules)
-
-
-def disable_for(store: AnyStore) -> bool:
-    """Serve this store by no agent, as it lives no longer than a test; False when one serves it already."""
-    return services.setdefault(id(store), service := _StoreService(store, is_disabled=True)) is service
-
-
-def stop_for(store: AnyStore) -> None:
-    """End the agent of one store, and release what this process holds there."""
-    watched.discard(id(store))
-    if service := services.pop(id(store), None):
-        service.end()
-
-
-def stop() -> None:
-    """Send what this process has counted, give back what it holds, and end its background threads.
-
-    For worker processes that end without Python's own exit, as those of RQ do. A later call starts all of it again.
+    ``services`` are what serves each store, by the identity of the store, and ``watched`` the stores whose rules are
+    watched: a call has nothing to start for these.
     """
-    with _stopping:
-        with _lock:
-            ended = list(services.values())
-            services.clear()
-            watched.clear()
-        for service in ended:
+
+    def __init__(self) -> None:
+        self.services: dict[int, _StoreService] = {}
+        self.watched: set[int] = set()
+        self._renew()
+        in_child(self, Agents._renew)
+        shutdown.register(self._end_soon, self.stop)
+        atexit.register(self.stop)
+
+    def _renew(self) -> None:
+        self._not_before = 0.0  # on the monotonic clock: when to try again after a failed start
+        self._lock = threading.Lock()
+        self._stopping = threading.RLock()  # whoever stops waits for another one who does
+        self._finalizer: Finalize | None = None
+        self.services.clear()
+        self.watched.clear()
+
+    def ensure(self, store: Store, *, rules: bool = False) -> None:
+        """Start the agent of this store, and have it watch the ``rules``; only the first call does anything."""
+        service = self.services.get(id(store))
+        if service is None or (rules and not service.watches):
+            with self._lock:
+                if time.monotonic() >= self._not_before and not shutdown.has_begun:
+                    self._begin(cast(AnyStore, store), rules)
+
+    def disable_for(self, store: AnyStore) -> bool:
+        """Serve this store by no agent, as it lives no longer than a test; False when one serves it already."""
+        return self.services.setdefault(id(store), service := _StoreService(store, is_disabled=True)) is service
+
+    def stop_for(self, store: AnyStore) -> None:
+        """End the agent of one store, and release what this process holds there."""
+        self.watched.discard(id(store))
+        if service := self.services.pop(id(store), None):
             service.end()
 
+    def stop(self) -> None:
+        """Send what this process has counted, give back what it holds, and end its background threads.
 
-async def socket_ended() -> None:
-    """A socket of this process has ended; when it was the last and the process ends, stop."""
-    if shutdown.has_begun and not len(open_sockets):
-        await asyncio.to_thread(stop)
+        For worker processes that end without Python's own exit, as those of RQ do. A later call starts all of it again.
+        """
+        with self._stopping:
+            with self._lock:
+                ended = list(self.services.values())
+                self.services.clear()
+                self.watched.clear()
+            for service in ended:
+                service.end()
 
+    async def socket_ended(self) -> None:
+        """Stop, if that was the last socket of this process and the process ends."""
+        if shutdown.has_begun and not len(open_sockets):
+            await asyncio.to_thread(self.stop)
 
-def _end_soon() -> None:
-    """Wake the agents, from a signal handler: a process without sockets may end in a tenth of a second."""
-    for service in tuple(services.values()):
-        if service.thread is not None:
-            service.thread.wake(_stop_when_idle)
+    def replace(self) -> None:
+        """Let go of the agents that serve entry points: the settings name another store now.
 
+        What is held in the old one belongs to this process still.
+        """
+        with self._lock:
+            replaced = [service for service in self.services.values() if service.rules]
+            for service in replaced:
+                del self.services[id(service.store)]
+                self.watched.discard(id(service.store))
+        for service in replaced:
+            if service.thread is not None:
+                service.thread.stop(0.0)
 
-def _stop_when_idle() -> None:
-    is_idle = not len(open_sockets) and not any(len(service.store.leases) for service in tuple(services.values()))
-    if is_idle and _stopping.acquire(blocking=False):  # else somebody does it, who waits for this thread
+    def _begin(self, store: AnyStore, rules: bool) -> None:
+        service = self.services.get(id(store)) or _StoreService(store)
         try:
-            stop()
-        finally:
-            _stopping.release()
+            if not service.is_disabled:
+                service.begin(rules=rules)
+        except RuntimeError as error:  # no thread to be had, or the interpreter ends; the decision goes on
+            logger.warning("no background thread, so no beat and no rereading of rules; trying again: %s", error)
+            self._not_before = time.monotonic() + RESTART_SECONDS
+            return
+        self.services[id(store)] = service
+        if service.watches:
+            self.watched.add(id(store))
+        shutdown.watch()
+        if (celery := sys.modules.get("celery.signals")) is not None:  # whose children end by os._exit
+            celery.worker_process_shutdown.connect(self._stop_child, weak=False, dispatch_uid="django_throttle.agent")
+        if self._finalizer is None:
+            # Forked children of multiprocessing, as granian's workers are, end without what atexit has.
+            self._finalizer = Finalize(None, self.stop, exitpriority=0)
+
+    def _stop_child(self, **_: object) -> None:
+        """A child of Celery ends, or is replaced as --max-tasks-per-child says."""
+        self.stop()
+
+    def _end_soon(self) -> None:
+        """Wake the agents, from a signal handler: a process without sockets may end in a tenth of a second."""
+        for service in tuple(self.services.values()):
+            if service.thread is not None:
+                service.thread.wake(self._stop_when_idle)
+
+    def _stop_when_idle(self) -> None:
+        services = tuple(self.services.values())
+        is_idle = not len(open_sockets) and not any(len(service.store.leases) for service in services)
+        if is_idle and self._stopping.acquire(blocking=False):  # else somebody does it, who waits for this thread
+            try:
+                self.stop()
+            finally:
+                self._stopping.release()
+
+
+agents: Final = Agents()
+services, watched = agents.services, agents.watched
+ensure, disable_for, stop_for = agents.ensure, agents.disable_for, agents.stop_for
+stop, socket_ended = agents.stop, agents.socket_ended
 
 
 def give_back(store: AnyStore, *, everything: bool = False) -> None:
@@ -189,56 +240,7 @@ def give_back(store: AnyStore, *, everything: bool = False) -> None:
     run(correct(BlockingIo(store), store.local_limits.prepaid.sweep(everything=everything)))
 
 
-shutdown.register(_end_soon, stop)
-
-
-def _begin(store: AnyStore, rules: bool) -> None:
-    global _finalizer, _not_before
-    service = services.get(id(store)) or _StoreService(store)
-    try:
-        if not service.is_disabled:
-            service.begin(rules=rules)
-    except RuntimeError as error:  # no thread to be had, or the interpreter ends; the decision goes on
-        logger.warning("no background thread, so no beat and no rereading of rules; trying again: %s", error)
-        _not_before = time.monotonic() + RESTART_SECONDS
-        return
-    services[id(store)] = service
-    if service.watches:
-        watched.add(id(store))
-    shutdown.watch()
-    if (celery := sys.modules.get("celery.signals")) is not None:  # whose children end by os._exit
-        celery.worker_process_shutdown.connect(_stop_child, weak=False, dispatch_uid="django_throttle.agent")
-    if _finalizer is None:
-        # Forked children of multiprocessing, as granian's workers are, end without what atexit has.
-        _finalizer = Finalize(None, stop, exitpriority=0)
-
-
-def _stop_child(**_: object) -> None:
-    """A child of Celery ends, or is replaced as --max-tasks-per-child says."""
-    stop()
-
-
 @receiver(setting_changed, dispatch_uid="django_throttle.agent")
 def _settings_changed(*, setting: str, **_: object) -> None:
-    """The settings name another store now; what is held in the old one belongs to this process still."""
-    if setting not in ("DJANGO_THROTTLE", "CACHES", "SECRET_KEY"):
-        return
-    with _lock:
-        replaced = [service for service in services.values() if service.rules]
-        for service in replaced:
-            del services[id(service.store)]
-            watched.discard(id(service.store))
-    for service in replaced:
-        if service.thread is not None:
-            service.thread.stop(0.0)
-
-
-def _forked() -> None:
-    global _finalizer, _lock, _not_before, _stopping
-    _finalizer, _lock, _not_before, _stopping = None, threading.Lock(), 0.0, threading.RLock()
-    services.clear()
-    watched.clear()
-
-
-os.register_at_fork(after_in_child=_forked)
-atexit.register(stop)
+    if setting in ("DJANGO_THROTTLE", "CACHES", "SECRET_KEY"):
+        agents.replace()

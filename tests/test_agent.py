@@ -59,7 +59,7 @@ def test_a_thread_that_cannot_be_had_is_no_error(
     settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
-    monkeypatch.setattr(agent, "_not_before", 0.0)
+    monkeypatch.setattr(agent.agents, "_not_before", 0.0)
     store, tries = MemoryStore(), []
 
     def refuse(thread: threading.Thread) -> None:
@@ -71,7 +71,7 @@ def test_a_thread_that_cannot_be_had_is_no_error(
         for _ in range(5):
             agent.ensure(store, rules=True)
     assert len(tries) == len(caplog.records) == 1
-    monkeypatch.setattr(agent, "_not_before", 0.0)  # a while later
+    monkeypatch.setattr(agent.agents, "_not_before", 0.0)  # a while later
     agent.ensure(store, rules=True)
     assert len(agent_threads()) == 1
 
