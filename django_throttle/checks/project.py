@@ -329,12 +329,17 @@ def check_rates(given: Given) -> list[CheckMessage]:
 @settings_check()
 def check_drop_ins(given: Given) -> Iterator[CheckMessage]:
     """Throttles whose own methods read what REST framework's throttles have, and the drop-ins have not."""
-    on_views = chain.from_iterable(throttle_classes(view) for _, view in _views())
+    views = [view for _, view in _views()]
+    on_views = chain.from_iterable(map(throttle_classes, views))
     listed = dict.fromkeys(map(importable, [*_drf_setting("DEFAULT_THROTTLE_CLASSES", ()), *on_views]))
-    if not (drop_ins := [kind for kind in listed if inherits([kind], DROP_IN)]):
+    drop_ins = {kind: None for kind in listed if inherits([kind], DROP_IN)}
+    is_any_chosen = any(map(chooses_throttles, views))  # among all that are loaded
+    if not (drop_ins or is_any_chosen):
         return
-    from django_throttle.drf.drop_ins import unsupported_reads
+    from django_throttle.drf.drop_ins import loaded_drop_ins, unsupported_reads
 
+    if is_any_chosen:
+        drop_ins |= dict.fromkeys(kind for kind in loaded_drop_ins() if not kind.__subclasses__())
     for throttle in drop_ins:
         for method, name, instead in unsupported_reads(throttle):
             message = f"{throttle.__name__}.{method} reads self.{name}, which the drop-in does not have: {instead}"
@@ -562,6 +567,12 @@ def throttle_classes(view: Any) -> Sequence[Any]:
     options = getattr(view, "initkwargs", None) or {}
     classes = options.get("throttle_classes", getattr(getattr(view, "cls", None), "throttle_classes", ()))
     return classes if isinstance(classes, Sequence) else ()
+
+
+def chooses_throttles(view: Any) -> bool:
+    """Return True if a view of REST framework has a ``get_throttles`` of its own."""
+    method = getattr(getattr(view, "cls", None), "get_throttles", None)
+    return method is not None and method.__module__ != "rest_framework.views"
 
 
 def _views() -> Iterator[tuple[str | None, Any]]:

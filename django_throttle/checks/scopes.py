@@ -13,6 +13,7 @@ from django.core.checks import CheckMessage, Tags, register
 from django_throttle.checks.project import (
     MIDDLEWARE,
     RULE_THROTTLE,
+    chooses_throttles,
     is_for_all_views,
     routes,
     serves_sockets,
@@ -132,10 +133,8 @@ def check_cost_functions(given: Given) -> Iterator[CheckMessage]:
 
 def _is_limited(view: Any) -> bool:
     """Return whether rules may apply to this view by its scope."""
-    if inherits(settings.MIDDLEWARE, MIDDLEWARE) or inherits(throttle_classes(view), RULE_THROTTLE):
-        return True
-    chosen = getattr(getattr(view, "cls", None), "get_throttles", None)
-    return chosen is not None and chosen.__module__ != "rest_framework.views"
+    is_listed = inherits(settings.MIDDLEWARE, MIDDLEWARE) or inherits(throttle_classes(view), RULE_THROTTLE)
+    return is_listed or chooses_throttles(view)
 
 
 @settings_check()

@@ -251,13 +251,19 @@ def _uses_of_self(kind: type[Any]) -> Iterator[tuple[str, ast.Attribute, bool]]:
                     yield method.name, node, isinstance(node.ctx, ast.Store)
 
 
+def loaded_drop_ins() -> Iterator[type[StoreRateThrottle]]:
+    """Yield the classes that are loaded, without ``StoreRateThrottle`` itself."""
+    classes = StoreRateThrottle.__subclasses__()
+    while classes:
+        kind = classes.pop()
+        classes += kind.__subclasses__()
+        yield kind
+
+
 def drop_in_names() -> set[str]:
     """What overrides call the limits of the throttles that are loaded, and of every scope that has a rate."""
     found = set(api_settings.DEFAULT_THROTTLE_RATES)
-    classes = StoreRateThrottle.__subclasses__()
-    while classes:
-        one = classes.pop()
-        classes += one.__subclasses__()
-        rates = one.THROTTLE_RATES
-        found |= {getattr(one, "scope", None) or one.__name__, *(rates if isinstance(rates, Mapping) else ())}
+    for kind in loaded_drop_ins():
+        rates = kind.THROTTLE_RATES
+        found |= {getattr(kind, "scope", None) or kind.__name__, *(rates if isinstance(rates, Mapping) else ())}
     return {f"{UNLISTED}{scope}" for scope in found if isinstance(scope, str)}

@@ -86,13 +86,22 @@ class Inherits(TellsWhatIsLeft):
     scope = "inherits"
 
 
-@pytest.mark.parametrize("place", ["settings", "a view"])
+class Choosing(View):
+    throttle_classes = ()
+
+    def get_throttles(self) -> list[Any]:
+        return [Inherits()]
+
+
+@pytest.mark.parametrize("place", ["settings", "a view", "get_throttles"])
 def test_a_check_names_what_a_throttle_reads_in_vain(settings: Any, place: str) -> None:
     throttles = [KeepsItsOwn, Two, Inherits, drf.RuleThrottle]
     if place == "settings":
         settings.REST_FRAMEWORK = {
             "DEFAULT_THROTTLE_CLASSES": [f"{__name__}.{kind.__name__}" for kind in throttles[:3]]
         }
+    elif place == "get_throttles":
+        settings.ROOT_URLCONF = (path("", Choosing.as_view()),)
     else:
         settings.ROOT_URLCONF = (path("", View.as_view(throttle_classes=throttles)),)
     found = [message for message in run_checks(tags=["django_throttle"]) if message.id == "django_throttle.W095"]
