@@ -120,8 +120,8 @@ class _StoreService:
 class Agents:
     """The agents of this process, one for each store; a forked child starts anew.
 
-    ``services`` are what serves each store, by the identity of the store, and ``watched`` the stores whose rules are
-    watched: a call has nothing to start for these.
+    ``services`` has the service of each store by the store's ``id``. ``watched`` has the ids of stores whose rules are
+    watched too, so that a call need not start anything.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Agents:
     def _renew(self) -> None:
         self._not_before = 0.0  # on the monotonic clock: when to try again after a failed start
         self._lock = threading.Lock()
-        self._stopping = threading.RLock()  # whoever stops waits for another one who does
+        self._stopping = threading.RLock()  # so that a second call waits for the first
         self._finalizer: Finalize | None = None
         self.services.clear()
         self.watched.clear()
@@ -222,7 +222,7 @@ class Agents:
     def _stop_when_idle(self) -> None:
         services = tuple(self.services.values())
         is_idle = not len(open_sockets) and not any(len(service.store.leases) for service in services)
-        if is_idle and self._stopping.acquire(blocking=False):  # else somebody does it, who waits for this thread
+        if is_idle and self._stopping.acquire(blocking=False):  # else a call of stop() waits for this thread
             try:
                 self.stop()
             finally:

@@ -340,7 +340,7 @@ def _blocking(ranked: Sequence[Override], counting: Sequence[Counting]) -> Overr
 
 
 def _peeked(store: AnyStore, counting: Sequence[Counting]) -> Iterator[RuleState]:
-    exact = [one for one in counting if not one.rule.decided_locally]
+    exact = [counted for counted in counting if not counted.rule.decided_locally]
     for begin in range(0, len(exact), TOGETHER):
         asked = [(one, charge) for one in exact[begin : begin + TOGETHER] for charge in _charges(one)]
         decision = run(decide_charges(BlockingIo(store), [charge for _, charge in asked], commit=False))
@@ -355,7 +355,7 @@ def _charges(one: Counting) -> Sequence[Charge]:
 
 def _damped(store: AnyStore, counting: Sequence[Counting]) -> Iterator[RuleState]:
     """Dampers by what all processes have reported; a process that has yet to hear of it refuses another share."""
-    asked = [(one, charge) for one in counting if one.rule.decided_locally for charge in _charges(one)]
+    asked = [(each, charge) for each in counting if each.rule.decided_locally for charge in _charges(each)]
     reports = [Report(charge.rule.id, charge.ident, "", 0, None, ()) for _, charge in asked]
     for (one, (rule, ident, _)), reply in zip(asked, store.aggregator.damp(reports) if reports else (), strict=True):
         if isinstance(reply, BaseException):

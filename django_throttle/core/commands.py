@@ -262,9 +262,10 @@ def pause_id(rule: str) -> str:
 
 
 class Entry(NamedTuple):
-    """A charge that was made: when, by the store's clock, and how long it then took to be full; microseconds.
+    """A charge that was made, in a ledger.
 
-    ``locally`` where this process alone had decided it.
+    ``at`` is the store's time of the charge, and ``reset`` the time until the budget was full again; both in
+    microseconds. ``locally`` is True if this process alone had decided it.
     """
 
     charge: Charge
@@ -292,11 +293,11 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Correct:
-    """Correct what was charged: ``back`` is given back, as if it had not been charged, and ``due`` is charged.
+    """Correct counts: refund the entries in ``back``, and charge those that are ``due``.
 
-    What is due is charged whatever is left, as of ``age`` microseconds ago; what an algorithm cannot owe is let go.
-    With a ``name``, which is the call's, it happens once, however often it is sent. Reply: the mean of each that was
-    ``measured``, this call included.
+    A due entry is charged even if it exceeds the limit, as of ``age`` microseconds ago; an algorithm that cannot owe
+    drops the excess. A command with a ``name``, which identifies the call, takes effect only once. Reply: a tuple with
+    the mean of each entry in ``measured``, this call included.
     """
 
     back: tuple[Entry, ...] = ()
@@ -307,7 +308,7 @@ class Correct:
 
     @property
     def locally(self) -> bool:
-        """Whether it corrects what this process alone had decided."""
+        """True if it corrects charges that this process alone had decided."""
         return any(entry.locally for entry in (*self.back, *self.due))
 
 

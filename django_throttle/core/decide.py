@@ -175,7 +175,7 @@ async def release_lease(io: Io, lease: Lease | None) -> None:
 
 
 async def correct(io: Io, corrections: Iterable[Correct]) -> bool:
-    """Correct what calls were charged; False if the store fails: then charges stay as they are."""
+    """Execute these corrections; return False if the store fails, which leaves the charges as they are."""
     is_done = True
     for command in corrections:
         try:
@@ -190,7 +190,7 @@ async def decide_without_store(io: Io, command: Decide, error: StoreError) -> De
     by_policy = {charge: _by_policy(charge, error) for charge in command.charges}
     local = tuple([charge for charge, outcome in by_policy.items() if outcome is None])
     # As shadows they are never refused here; their leases are written to the store when that is back.
-    held = [one for one in command.charges if one.rule.holds_slots and one.rule.on_store_failure == "allow"]
+    held = [charge for charge in command.charges if charge.rule.holds_slots and charge.rule.on_store_failure == "allow"]
     leases = tuple([charge._replace(rule=charge.rule.as_shadow()) for charge in held])
     refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in by_policy.values())
     ledger = None
@@ -307,7 +307,7 @@ async def decide_and_correct(
     leases: Collection[Lease],
     rule_named: Callable[[str], Rule | None],
 ) -> Decision:
-    """Decide; then refund what was charged before under an ident or for a scope that is not the call's."""
+    """Decide a call; then refund earlier charges of it for another scope, or under another ident."""
     decision = await decide()
     try:
         if wrong := _misplaced(ledger, decision.outcomes):
@@ -323,7 +323,7 @@ async def decide_and_correct(
 
 
 def _misplaced(ledger: Ledger, outcomes: Iterable[Outcome]) -> frozenset[NameAndIdent]:
-    """What was charged elsewhere, or under another ident than that of the same rule now."""
+    """Return the rules and idents that were charged for another scope, or under another ident than the rule's now."""
     idents: dict[str, set[str]] = {}
     for outcome in outcomes:
         if not (outcome.shadow and outcome.reason is Reason.BLOCKED):  # its ident is an override's subject
@@ -365,7 +365,7 @@ def _without(charge: Charge | None, outcome: Outcome) -> Outcome:
 
 
 async def settle(io: Io, settlement: Correct | None) -> tuple[int, ...]:
-    """Correct what was charged beforehand; returns the means, none where the store fails: then the reserve stays."""
+    """Settle a call; return the means, or an empty tuple if the store fails, which leaves the reserve charged."""
     if settlement is None:
         return ()
     try:

@@ -275,7 +275,7 @@ def _decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = N
 
 
 def outcomes_of(charges: Sequence[Charge], answers: Sequence[Answer], *, commit: bool = True) -> tuple[Outcome, ...]:
-    """What each rule says of a call; without ``commit`` it was not charged."""
+    """Return the outcome of each charge; without ``commit`` the call was not charged."""
     pairs = list(zip(charges, answers, strict=True))
     granted = commit and not [1 for charge, answer in pairs if answer.retry and not charge.rule.is_shadow]
     return tuple([_outcome(charge, answer, granted) for charge, answer in pairs])

@@ -1,4 +1,4 @@
-"""The ledger of a call: what the decisions made for it have charged, and what of that goes back."""
+"""The ledger of a call: the charges of the decisions that were made for it, and their refund or settlement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NameAndIdent = tuple[str, str]  # a rule's name, an ident
 
 
 class OutcomeLike(Protocol):
-    """What a ledger reads of an outcome."""
+    """The attributes that a ledger reads of an outcome."""
 
     @property
     def rule(self) -> str: ...
@@ -23,7 +23,7 @@ class OutcomeLike(Protocol):
 
 
 class DecisionLike(Protocol):
-    """What a ledger reads of a decision."""
+    """The attributes that a ledger reads of a decision."""
 
     @property
     def outcomes(self) -> Sequence[OutcomeLike]: ...
@@ -32,15 +32,15 @@ class DecisionLike(Protocol):
 
 
 class Ledger:
-    """What a call was charged under each rule and ident, until it is refunded or settled.
+    """The charges of a call, by rule and ident, until they are refunded or settled.
 
-    A decision has a ledger of its own charges, and a request, for which several entry points may decide, one of all
-    that they charged. Entries are made when somebody reads them: most calls owe nothing, and nobody ever does.
-    ``unsettled`` are the entries that a call which has ended had reserved under rules of measured units.
-    ``misplaced`` are the rules and idents that were charged for a scope that has turned out not to be the call's.
+    A decision has a ledger of its own charges. A request has a single ledger for all its decisions, because several
+    entry points may decide it. Entries are made when they are first read, which most calls never do.
+    ``unsettled`` are entries of a call that has ended, reserved under rules of measured units.
+    ``misplaced`` are the rules and idents that were charged for another scope than the call's.
     """
 
-    # Of the class until they change, as one is made for each request; all are replaced, and none is changed in place.
+    # Attributes of the class until they change, because each request makes a ledger. They are replaced, never mutated.
     unsettled: tuple[Entry, ...] = ()
     misplaced: frozenset[NameAndIdent] = frozenset()
     _unread: tuple[Sequence[Charge], Sequence[Answer], bool] = (), (), False
@@ -57,17 +57,17 @@ class Ledger:
 
     @classmethod
     def of_costs(cls, costs: Mapping[NameAndIdent, int]) -> Ledger:
-        """Return the ledger of a call that was charged these costs, of which nothing goes back."""
+        """Return the ledger of a call that was charged these costs, none of which can be refunded."""
         ledger = cls()
         ledger._costs = costs
         return ledger
 
     def note(self, decision: DecisionLike, cost: int = 1) -> None:
-        """Add what a decision on a call of this cost has charged."""
+        """Add the charges of a decision on a call of this cost."""
         self._decisions += ((decision, cost),)
 
     def add(self, entries: tuple[Entry, ...]) -> None:
-        """Add entries to those of the call; where it has ended, to those that are yet to be settled."""
+        """Add entries to those of the call, or to the unsettled ones if it has ended."""
         if self.unsettled and not self.entries:
             self.unsettled += entries
         else:
@@ -75,13 +75,13 @@ class Ledger:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What was charged and may go back, the oldest first; another object when it has changed."""
+        """The charges that may be refunded, oldest first. The tuple is another object when they have changed."""
         self._read()
         return self._entries
 
     @property
     def reserved(self) -> tuple[Entry, ...]:
-        """What code that spends units draws on: the entries, or those that are yet to be settled."""
+        """The entries from which ``spend`` draws units: those of the call, or the unsettled ones if it has ended."""
         return self.entries or self.unsettled
 
     @property
@@ -114,28 +114,28 @@ class Ledger:
         return 0
 
     def refund(self) -> tuple[Correct, ...]:
-        """Return what gives back everything."""
+        """Take all entries; return the commands that refund them."""
         return self._take(lambda entry: True)
 
     def refund_pairs(self, pairs: Collection[NameAndIdent]) -> tuple[Correct, ...]:
-        """Return what gives back all that was charged under these rules and idents."""
+        """Take the entries of these rules and idents; return the commands that refund them."""
         self._read()
         self._costs = {pair: cost for pair, cost in self._costs.items() if pair not in pairs}
         self.misplaced -= frozenset(pairs)
         return self._take(lambda entry: entry.pair in pairs)
 
     def refund_queued(self) -> tuple[Correct, ...]:
-        """Return what gives back the call's places in queues, where it does not come to its turn."""
+        """Take the entries of queues, for a call that gives up waiting; return the commands that refund them."""
         return self._take(lambda entry: entry.charge.rule.is_queue)
 
     def refund_for_status(self, status: int | str) -> tuple[Correct, ...]:
-        """End the call with this HTTP status, or as CANCELLED; return what gives back that which does not count."""
+        """End the call with this HTTP status, or as CANCELLED; return the commands that refund what does not count."""
         refunds = self._take(lambda entry: not entry.charge.rule.counts(status))
         self.end()
         return refunds
 
     def refund_for_refusal(self) -> tuple[Correct, ...]:
-        """End the call as refused; return what gives back its charges, as if one decision had refused it."""
+        """End the call as refused; return the commands that refund it, as if a single decision had refused it."""
         refunds = self._take(lambda entry: not entry.charge.rule.count_denied)
         self._entries = ()
         return refunds
@@ -148,28 +148,28 @@ class Ledger:
         return corrections(taken)
 
     def end(self) -> None:
-        """End the call: what it was charged stays, and what it reserved is yet to be settled."""
+        """End the call: its charges stay, and its reserves become unsettled."""
         self.unsettled += tuple([entry for entry in self.entries if entry.charge.rule.is_measured])
         self._entries = ()
 
     def drop(self) -> None:
-        """End a call that has reserved nothing: what it was charged stays."""
+        """End a call that has reserved nothing: its charges stay. Reads nothing, so it costs less than ``end``."""
         self._unread, self._entries, self._ended = Ledger._unread, (), len(self._decisions)
 
     def forget_costs(self) -> None:
-        """Forget what was charged by whom: what follows is another call."""
+        """Forget the costs, because the request is used for another call."""
         if self._ended < len(self._decisions):
             self._read()
         self._decisions, self._ended, self._costs = (), 0, {}
 
     def settle(self, used: Callable[[Rule], int | None], scope: str, name: str) -> Correct | None:
-        """Return what corrects what the call had reserved, once it has ended; see ``settlement``."""
+        """Take the unsettled entries; return the command that settles them, see ``settlement``."""
         entries, self.unsettled = self.unsettled, ()
         return settlement(entries, used, scope, name)
 
 
 def entries_of(charges: Sequence[Charge], answers: Sequence[Answer], *, locally: bool = False) -> Iterator[Entry]:
-    """The entries of a decision that has charged these; ``locally`` when this process alone has decided."""
+    """Yield the entries of a decision with these answers; ``locally`` if this process alone made it."""
     for charge, answer in zip(charges, answers, strict=True):
         rule = charge.rule
         if answer.retry == 0 and (charge.cost or rule.is_measured) and not rule.holds_slots:
@@ -177,16 +177,16 @@ def entries_of(charges: Sequence[Charge], answers: Sequence[Answer], *, locally:
 
 
 def corrections(back: Sequence[Entry]) -> tuple[Correct, ...]:
-    """What gives these back, the newest first: a command for the store and one for what this process has decided."""
+    """Return the commands that refund these entries, newest first: for the store, and for this process's own counts."""
     parts = [tuple([entry for entry in reversed(back) if entry.locally is locally]) for locally in (False, True)]
     return tuple([Correct(part) for part in parts if part])
 
 
 def settlement(entries: Iterable[Entry], used: Callable[[Rule], int | None], scope: str, name: str) -> Correct | None:
-    """What corrects all that one call was charged under rules that are measured; None where nothing does.
+    """Return the command that corrects the reserves of a call under measured rules; None if they were right.
 
-    ``used`` says what the call came to under a rule, None for what was reserved. ``scope`` is the call's, and ``name``
-    no other call's.
+    ``used`` returns what the call used under a rule, or None to keep the reserve. ``scope`` is the call's scope, and
+    ``name`` identifies the call.
     """
     reserved: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
@@ -209,7 +209,7 @@ def settlement(entries: Iterable[Entry], used: Callable[[Rule], int | None], sco
 
 
 def _last(entries: Sequence[Entry], cost: int) -> Iterator[Entry]:
-    """So much of these entries, the newest first."""
+    """Yield entries that come to ``cost``, newest first."""
     for entry in reversed(entries):
         if cost > 0:
             yield entry.costing(min(cost, entry.charge.cost))
