@@ -19,7 +19,7 @@ from redis import Redis
 
 from django_throttle.exceptions import StoreError
 from django_throttle.local import process_identity
-from tests.connections.conftest import BATCHING, QUICK, MakeWorker, Refresh, Site
+from tests.connections.conftest import BATCHING, MakeWorker, Refresh, Site
 from tests.servers import RedisServer, wait_until
 
 Figure = Callable[..., None]
@@ -29,21 +29,6 @@ SLOW = {"PROCESS_TTL": 60.0}  # nobody is found silent in a test
 def comes_to(site: Site, number: int, ident: str = "user:1") -> float:
     """Wait until so many connections are counted; returns the seconds that it took."""
     return wait_until(lambda: site.count(ident) == number, timeout=30)
-
-
-@pytest.mark.row("F43")
-@pytest.mark.row("R08")
-def test_slots_of_a_killed_process_come_back(make_worker: MakeWorker, site: Site, redis: Redis, figure: Figure) -> None:
-    killed, living = make_worker(), make_worker()
-    killed.ask("acquire", "user:1", 20)
-    living.ask("acquire", "user:1", 3)
-    comes_to(site, 23)
-    uid = killed.ask("uid")
-    killed.kill()
-    silent_since = redis.zscore("dt:{p}:live", uid)
-    figure("slots back after, with a silence of 1 s,", comes_to(site, 3), "s")
-    seconds, micros = redis.time()
-    assert seconds + (micros - silent_since) / 1_000_000 >= QUICK["PROCESS_TTL"], "nobody could know earlier"
 
 
 @pytest.mark.row("F43", "F54")

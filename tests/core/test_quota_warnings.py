@@ -12,7 +12,6 @@ from django_throttle.core.commands import charges_of
 from django_throttle.core.decide import decide_charges, drop_reported, reset_charges
 from django_throttle.core.io import run
 from django_throttle.core.rule import thresholds
-from django_throttle.exceptions import Cause, StoreError
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import BlockingIo
 from tests.clock import FrozenClock
@@ -108,16 +107,3 @@ class TestFirstTold:
                 moments += [second for _ in told(rule, store)]
         assert moments
         assert all(later - earlier >= 60 for earlier, later in pairwise(moments))
-
-
-def test_without_the_store_nothing_is_reached() -> None:
-    """A share of a limit in one process says nothing of the use of all of it."""
-
-    class Away(MemoryStore):
-        def execute(self, command: Any) -> Any:
-            if type(command).__name__ == "Decide":
-                raise StoreError(Cause.UNAVAILABLE)
-            return super().execute(command)
-
-    decision = call(fixed(), Away(clock=FrozenClock()), 10)
-    assert decision.degraded and decision.crossed == ()

@@ -25,7 +25,6 @@ DAMPER: dict[str, Any] = {"rate": "100/s", "algorithm": "damper"}
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"rate": None}, "needs a rate"),
-    ({"rate": None, "limit": 5}, "add algorithm: concurrency"),
     ({"rate": 5}, 'a rate must be text such as "5/min", not 5'),
     ({"rate": ["10/min"]}, r"""not \['10/min'\]; several go into rates: \["10/s", "1000/day"\]"""),
     ({"plans": {"staff": {"rate": "1/s", "limit": 9}}}, "needs a rate .*, a limit, not both"),
@@ -46,7 +45,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"scopes": ()}, "scopes needs at least one name"),
     *(({"scopes": scopes}, "no empty ones") for scopes in (("",), (" ",))),
     ({"scopes": ("search,chat",)}, "no comma and no space around it, unlike 'search,chat'"),
-    ({"scopes": ("chat", " search ")}, "unlike ' search '"),
     *(({"key": key}, "key must be one of") for key in (".", "a..b", ".a", "a.", "a b.c", "shop.limits()")),
     ({"action": "drop"}, "action must be one of"),
     ({"on_store_failure": "open"}, "on_store_failure must be one of"),
@@ -66,9 +64,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({**CAP, "rate": "10/min"}, "has a limit, the number held at once, instead of a rate"),
     *(({**CAP, "limit": limit}, "limit must be a whole number") for limit in (None, 0, True, MAX_LIMIT + 1)),
     ({**CAP, "cost": 2}, "cost does not go with concurrency"),
-    ({**CAP, "burst": 2}, "burst belongs to token bucket, leaky bucket and GCRA only"),
     ({"rate": "1/366d", "algorithm": "gcra", "burst": MAX_LIMIT}, "longer than a store can count"),
-    ({"rate": "1/366d", **INTERVAL, "burst": MAX_LIMIT}, "longer than a store can count"),
     ({"action": "delay"}, "only a leaky bucket can delay"),
     ({"algorithm": "leaky_bucket", "max_delay": 5}, "belongs to rules that delay"),
     *(({**QUEUE, "max_delay": most}, "max_delay must be") for most in (-1, "5", True, float("nan"), float("inf"))),
@@ -86,7 +82,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rate": None, "rates": tuple(f"5/{number}s" for number in range(1, 12))}, "at most 10"),
     ({**CAP, "rates": ("10/min",)}, "instead of a rate"),
     *(({"methods": given}, "methods must be a list such as") for given in ("GET", None, 5, b"GET")),
-    ({"methods": [""]}, "no empty ones"),
     ({"methods": ["PSOT"]}, "no method 'PSOT'; did you mean 'POST'"),
     ({"methods": ["BREW"]}, "no method 'BREW'"),
     ({"methods": ["GET"], "events": ["request", "message"]}, "methods belong to rules of HTTP"),
@@ -105,7 +100,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"warn_at": [1.5]}, "never reaches 1.5 times the limit: calls are refused at 1$"),
     ({"warn_at": [80]}, "80 % is 0.8"),
     *(({"rate": None, "limit": 5, "events": [event]}, "add algorithm: concurrency") for event in HELD),
-    ({"warn_at": [150], "enforce_at": 2}, "150 % is 1.5"),
     *(
         ({"enforce_at": given}, "enforce_at must be a number from 1")
         for given in (0.5, 0, 101, "2", True, None, float("nan"), float("inf"))
@@ -113,10 +107,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"enforce_at": 150}, "from 1 to 100, not 150; 150 % is 1.5$"),
     ({"algorithm": "leaky_bucket", "action": "delay", "enforce_at": 2}, "has one limit"),
     ({"rate": f"{MAX_LIMIT}/min", "enforce_at": 1.1}, "more than the 999,999,999,999,999 that can be counted"),
-    ({"algorithm": "gcra", "burst": MAX_LIMIT, "enforce_at": 1.1}, "that can be counted"),
     ({"rate": "9000/min", "algorithm": "sliding_log", "enforce_at": 1.5}, "more than the 10,000"),
     *(({"cost": given}, "cost must be a whole number") for given in ("5", "price", "a..b", ".a", "a.b()", 1.5)),
-    ({**CAP, "cost": "shop.limits.price"}, "cost does not go with concurrency"),
     ({"estimator": "average"}, "estimator belongs to damper only"),
     ({**DAMPER, "estimator": "slow"}, "estimator must be one of fast, average"),
     ({**DAMPER, "rate": None, "rates": ["100/s", "1000/min"]}, "has one rate"),
@@ -126,7 +118,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
         for shape in (CAP, DAMPER)
         for option, value in {"count_denied": True, "count_on": [401], "warn_at": [0.8], "enforce_at": 2.5}.items()
     ),
-    ({**DAMPER, "burst": 5}, "burst belongs to"),
     ({**DAMPER, "prepaid": True}, r"buy ahead \(prepaid\) does not go with damper"),
     *(({"prepaid": True, **shape}, "cannot be bought ahead") for shape in (QUEUE, INTERVAL, {"unit": "rows"})),
     *(({"prepaid": True, **each}, "about each call") for each in (DENIED, {"count_on": [401]}, {"refund_on": ["5xx"]})),

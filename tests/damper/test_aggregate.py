@@ -102,21 +102,6 @@ def test_a_foreign_value_is_replaced(redis_server: RedisServer, redis_url: str, 
     assert reply == Reply(clock.now_us, True, 0, (Count(5, 6, 7), Count(3, 3, 3), *EMPTY[2:]))
 
 
-def test_nothing_lives_longer_than_it_matters(redis_server: RedisServer, redis_url: str) -> None:
-    store = RedisStore(redis_url, deadline=5.0)
-    (reply,) = store.aggregator.damp([Report(RULE.id, "u", "one", 0, None, ())])
-    assert isinstance(reply, Reply)
-    index = reply.now // SUB_US
-    owns = tuple(MeterCount(index - age, 5, 5, 5) for age in range(-1, KEPT))
-    store.aggregator.damp([Report(RULE.id, "u", "one", reply.now, reply.now, owns)])
-    store.call("undamp", (store.key(RULE.id, "v"),), ("",))
-    with redis_server.client() as client:
-        lifetimes = [client.pttl(key) for key in client.scan_iter()]
-        assert client.dbsize() == KEPT + 2
-    assert immortal_keys(redis_server) == []
-    assert all(0 < lifetime <= 48_000 for lifetime in lifetimes)
-
-
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("pass"), st.sampled_from([0.001, 0.7, 2.0, 5.999, 6.0, 13.0, 60.0, -0.5])),

@@ -53,17 +53,12 @@ async def aview(request: HttpRequest) -> HttpResponse:
     return answered(request)
 
 
-@throttle("api", ident=lambda request: None)
-def free(request: HttpRequest) -> HttpResponse:
-    return answered(request)
-
-
 @throttle("api", ident=lambda request: get_user_model().objects.get(username=said(request)))
 async def found(request: HttpRequest) -> HttpResponse:
     return answered(request)
 
 
-urlpatterns = [path(each.__name__, each) for each in (view, aview, free, found)]
+urlpatterns = [path(each.__name__, each) for each in (view, aview, found)]
 
 
 @pytest.fixture
@@ -163,7 +158,6 @@ def test_nobody_s_exemption_or_budget_is_had_by_a_name(enforce: Enforce, ask: As
 def test_a_block_of_the_address_holds_whatever_the_name(enforce: Enforce, ask: Ask) -> None:
     enforce(Override(subject=f"ip:{HERE}", effect="block"))
     assert statuses(ask, "anna", "user:1", ["a"]) == [429] * 3
-    assert Client().get("/free").status_code == 429
     assert ask("anna", address=ELSEWHERE).status_code == 200
 
 

@@ -17,7 +17,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.publishing.groups import LocalMembers, MemberCounts, MemberReporter, group_ident
 from django_throttle.stores.base import BlockingIo
 from tests.conftest import immortal_keys
-from tests.connections.evictions import Door, lease_of, lose, redis_store
+from tests.connections.evictions import Door, lease_of, redis_store
 from tests.fleet import READY, RedisCluster
 from tests.servers import RedisServer, wait_until
 
@@ -64,21 +64,6 @@ async def test_simultaneous_handshakes_are_let_in_to_the_cap(cluster: RedisClust
     for lease, process in itertools.product(opened, pair):
         Limiter(process.rules, process.store).release(lease)
     assert (first.count(), first.at_address()) == (0, 0)
-
-
-@pytest.mark.parametrize("is_lost", [False, True], ids=["at once", "after a lost reply"])
-def test_a_newcomer_closes_the_oldest_of_another_process(
-    cluster: RedisCluster, monkeypatch: Any, is_lost: bool
-) -> None:
-    first, second = processes(cluster, TABS, PLACES)
-    leases = [lease_of(first.open()) for _ in range(3)]
-    with monkeypatch.context() as broken:
-        if is_lost:
-            lose(second, broken)
-        assert second.open().allowed is not is_lost
-    second.reconciler().resend()
-    assert first.closed() == leases[:1]
-    assert (second.count(), second.at_address()) == (3 - is_lost, 4 - is_lost), "until the oldest has closed"
 
 
 def test_members_of_a_group_are_added_up(cluster: RedisCluster, settings: Any) -> None:

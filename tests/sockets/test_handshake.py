@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import UserDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,7 +22,7 @@ from django_throttle.observe.reports import ident_for_logs
 from django_throttle.sockets.error_frames import Close, refuse_handshake
 from django_throttle.sockets.server_stream import is_given_up
 from tests.clock import FrozenClock
-from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, PlainEcho, handshake, held
+from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, handshake, held
 from tests.doors import BOTH, REDIS, Enforce
 from tests.inside import commands_to
 from tests.sockets.guarded import ADDRESS, Line, blocked, only, used
@@ -273,21 +272,3 @@ async def test_a_reset_reaches_the_inner_one(enforce: Enforce) -> None:
         await asyncio.sleep(0)
         socket.send("again")
         await socket.until(lambda: socket.frames[2:] == ["again"])
-
-
-@pytest.mark.parametrize("kind", [dict, UserDict])
-@pytest.mark.parametrize("scopes", [("chat", "chat"), ("chat", "news")])
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-async def test_consumers_side_by_side(
-    enforce: Enforce, kind: Callable[..., Any], scopes: tuple[str, str], order: tuple[int, int]
-) -> None:
-    """As a demultiplexer has them: both begin at once, and either may end first."""
-    store = enforce(sockets={**TWO_SOCKETS, "limit": 4})
-    lines = [Line(ThrottleMiddleware(PlainEcho.as_asgi(), scope)) for scope in scopes]
-    lines[0].scope = lines[1].scope = shared = kind(lines[0].scope)
-    await asyncio.gather(*(each.open() for each in lines))
-    assert [each.sent[0]["type"] for each in lines] == ["websocket.accept"] * 2
-    assert held(store) > 0
-    for place in order:
-        await lines[place].close()
-    assert (held(store), len(open_sockets), dict(shared).get("django_throttle")) == (0, 0, None)

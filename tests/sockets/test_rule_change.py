@@ -116,30 +116,6 @@ class TestLowerLimits:
             assert (first.told("error"), first.closed) == ([], None)
             assert (second.closed and second.closed["code"]) == code
 
-    async def test_who_is_not_accepted_yet_is_not_warned(self, enforce: Enforce, change: Any) -> None:
-        """A frame before the accept is an error to every server."""
-        go_on = asyncio.Event()
-
-        async def slow(scope: Any, receive: Any, send: Any) -> None:
-            await receive()
-            await go_on.wait()
-            await send({"type": "websocket.accept"})
-            await receive()
-
-        enforce(sockets={**SOCKETS, "limit": 5})
-        async with Line():
-            second = Line(inside=slow)
-            opening = asyncio.ensure_future(second.open())
-            await becomes(lambda: len(open_sockets) == 2)
-            async with Line() as third:
-                change(sockets(1))
-                await third.error()  # and it was looked at after the second
-                assert second.sent == []
-                go_on.set()
-                await opening
-                assert [event["type"] for event in second.sent] == ["websocket.accept"]
-                await second.close()
-
 
 @pytest.fixture
 def nothing_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,16 +68,12 @@ OOM = "OOM command not allowed when used memory > 'maxmemory'."
 ACL = "ACL failure in script: User app has no permissions to run the 'time' command"
 IN_A_SCRIPT = {
     f"{OOM}{NEW}": Cause.SERVER_STATE,
-    f"READONLY You can't write against a read only replica.{NEW}": Cause.SERVER_STATE,
-    f"MISCONF Errors writing to the AOF file: No space left{NEW}": Cause.SERVER_STATE,
     f"NOREPLICAS Not enough good replicas to write.{NEW}": Cause.SERVER_STATE,
     f"ERR The user executing the script can't run this command or subcommand{NEW}": Cause.CONFIG,
     f"NOPERM this user has no permissions to run the 'time' command{NEW}": Cause.CONFIG,
     f"NOPERM {ACL} script: on @user_script:1.": Cause.CONFIG,
     f"{ACL} script: on @user_script:1.": Cause.CONFIG,  # Valkey 9.1 has no code before it
-    "ACL failure in script: No permissions to access a key script: on @user_script:1.": Cause.CONFIG,
     f"{OLD}The user executing the script can't run this command or subcommand": Cause.CONFIG,
-    f"{OLD}-NOREPLICAS Not enough good replicas to write.": Cause.SERVER_STATE,
     f"{OLD}-{OOM}": Cause.SERVER_STATE,
     f"{OLD}-READONLY You can't write against a read only replica.": Cause.SERVER_STATE,
 }

@@ -84,7 +84,6 @@ FAULTS: dict[str, tuple[Fault, Fault]] = {
     "hangs": (lambda server, proxy: server.pause(), lambda server, proxy: server.resume()),
     "is killed": (lambda server, proxy: server.kill(), lambda server, proxy: server.start()),
     "is behind a black hole": (lambda server, proxy: proxy.set("dead"), lambda server, proxy: proxy.set("pass")),
-    "trickles": (lambda server, proxy: proxy.set("trickle"), lambda server, proxy: proxy.set("pass")),
 }
 
 

@@ -53,7 +53,6 @@ def numbers(settings: Any, address: str) -> list[str]:
         ("foo=bar", "E036", "no option 'foo'"),
         ("socket_red_size=1", "E036", "did you mean 'socket_read_size'?"),
         ("socket_type=2", "E036", "text"),
-        ("parser_class=x", "E036", "text"),
         ("protocol=4", "E036", "no valid value for redis-py: it is 2 or 3"),
         ("client_name=a+b", "E036", "it is ASCII text without spaces"),  # Redis refuses it, and with it every call
         ("client_name=%C3%A9", "E036", "no valid value for redis-py: it is ASCII text"),
@@ -75,7 +74,6 @@ def test_what_is_said_of_those_that_do_not_hold(query: str, number: str, words: 
     [
         ("redis://one/0?host=two", "'host' is in the URL already"),
         ("redis://one:two@three/0?password=four", "'password' is in the URL already"),
-        ("redis+cluster://one:two@three?username=four", "'username' is in the URL already"),
         ("unix:///a?path=/b", "'path' is in the URL already"),
         ("redis://one/0?path=/a", "no option 'path'"),  # it is one of Unix sockets
         ("redis://one/0?queue_clas=x", "no option 'queue_clas'"),  # nearly one that others of ours replace
@@ -84,7 +82,6 @@ def test_what_is_said_of_those_that_do_not_hold(query: str, number: str, words: 
         ("rediss://one?ssl_min_version=3", "ssl_min_version"),
         ("rediss://one?ssl_validate_ocsp=true", "ssl_validate_ocsp"),
         ("redis+cluster://one?db=1", "db"),
-        ("redis+sentinel://one/name?host=two", "host"),
         ("redis://one/name", "its path is the number of a database"),
     ],
 )
