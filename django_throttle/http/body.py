@@ -89,10 +89,17 @@ class _Kept:
             if tape is not None and tape.has_begun:
                 self._request._stream = tape
         elif tape is not None:
+            if not hasattr(self._request, "_body") and (body := self._body_on(tape)) is not None:
+                self._request._body, self._request._stream = body, BytesIO(body)
             tape.let_go()
             if self._request._stream is tape:
                 self._request._stream = tape.stream
         return True
+
+    def _body_on(self, tape: _Tape) -> bytes | None:
+        """Return the body that a form was parsed from as it came in, which Django does not keep; None if too large."""
+        body, most = tape.content(), settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        return None if body is None or (most is not None and len(body) > most) else body
 
     def _is_empty(self) -> bool:
         """Return whether nothing has come of what was read meanwhile, as after an error that the function handled."""
@@ -134,6 +141,10 @@ class _Tape:
     def close(self) -> None:
         """Close the input later: it may have to be read again."""
         self._is_closed = True
+
+    def content(self) -> bytes | None:
+        """Return all that was read; None where nothing or too much was."""
+        return b"".join(self._parts) if self.has_begun and self._parts is not None else None
 
     def let_go(self) -> None:
         """Keep nothing more."""

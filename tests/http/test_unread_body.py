@@ -43,7 +43,6 @@ BODIES: dict[str, tuple[bytes, str]] = {
     "multipart": (PART % (b"a", b"1") + UPLOAD % b"file" + b"--x--\r\n", MULTIPART),
     "large file": (PART % (b"a", b"1") + UPLOAD % (b"file" * 100_000) + b"--x--\r\n", MULTIPART),
 }
-READABLE = ("too much", "empty form", "form", "json", "multipart", "large file", "unknown type", "another charset")
 
 
 def reads_post(request: HttpRequest) -> HttpResponse:
@@ -144,10 +143,9 @@ async def aask(where: str, body: str) -> tuple[int, bytes]:
 @pytest.mark.parametrize("cost", COSTS)
 def test_under_the_decorator(enforce: Enforce, cost: str, view: str) -> None:
     enforce(api={"rate": "999999/min"})
-    bodies = set(BODIES)
-    if cost != "body" and view in ("reads_body", "reads_stream"):
-        bodies -= set(READABLE)  # Django has no body any more where a function has parsed a form
-    for body in bodies:
+    for body in BODIES:
+        if body == "large file" and cost != "body" and view in ("reads_body", "reads_stream"):
+            continue  # a function has parsed the form, which is larger than what Django keeps in memory
         assert ask(f"/{cost}/{view}", body) == ask(f"/bare/{view}", body), body
 
 
