@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db import models
 from django.utils.translation import gettext_lazy
 
@@ -18,7 +16,7 @@ __all__ = ["ThrottleCandidate", "ThrottleChange", "ThrottleConnection", "Throttl
 class NoRows(models.Manager["ThrottleConnection"]):
     """Finds nothing without a query, for dumpdata, which reads every model."""
 
-    def get_queryset(self) -> Any:
+    def get_queryset(self) -> models.QuerySet[ThrottleConnection]:
         return super().get_queryset().none()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models, router, transaction
@@ -81,7 +81,7 @@ class ThrottleCandidate(CheckedRow):
 
     read = as_candidate
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """What it is, as the command prints it."""
         starts_at = self.starts_at.isoformat() if self.starts_at else None
         return {"name": self.name, "candidate": self.meaning, "share": self.share or 0.0, "starts_at": starts_at}

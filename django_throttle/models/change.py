@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from django.db import models
 from django.utils.translation import gettext, gettext_lazy, gettext_noop
@@ -57,7 +57,7 @@ class ThrottleChange(models.Model):
     def __str__(self) -> str:
         return f"{self.get_kind_display()} {self.name} {self.get_action_display()}".replace("  ", " ")
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Every column, by the names that the log command prints."""
         named = ("kind", "name", "row", "action", "words", "before", "after", "who", "via", "reason")
         return {"id": self.pk, "at": self.at.isoformat(), **{name: getattr(self, name) for name in named}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from decimal import Decimal
 from functools import lru_cache
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import BaseConstraint, CheckConstraint, Q
 from django.utils.functional import lazy
 from django.utils.text import format_lazy
@@ -52,7 +53,7 @@ def is_text(given: str) -> bool:
 class Column(models.Field):  # type: ignore[type-arg]
     """A column of which migrations record nothing that is only read: label, help and choices may change without one."""
 
-    def deconstruct(self) -> Any:
+    def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
         """Recorded as the class of Django's that it is made of, unless it has a ``description`` of its own."""
         name, path, args, kwargs = super().deconstruct()
         kept = {key: value for key, value in kwargs.items() if key not in ("verbose_name", "help_text", "choices")}
@@ -83,7 +84,7 @@ class Unbounded(Column):
 
     validators = []
 
-    def formfield(self, **options: Any) -> Any:
+    def formfield(self, **options: Any) -> forms.Field | None:
         return super().formfield(**{"min_value": None, "max_value": None, **options})
 
 
@@ -100,8 +101,8 @@ class RatesField(Column, models.CharField):  # type: ignore[type-arg]
 
     description = "Rates"
 
-    def to_python(self, value: Any) -> Any:
-        text = super().to_python(value)
+    def to_python(self, value: object) -> str | None:
+        text: str | None = super().to_python(value)
         if not text:
             return text
         try:
@@ -109,8 +110,8 @@ class RatesField(Column, models.CharField):  # type: ignore[type-arg]
         except InvalidRate as error:
             raise ValidationError(capitalised(translated(error)), code="invalid") from error
 
-    def get_prep_value(self, value: Any) -> Any:
-        text = super(models.CharField, self).get_prep_value(value)
+    def get_prep_value(self, value: object) -> str | None:
+        text: str | None = super(models.CharField, self).get_prep_value(value)
         try:
             return tidy_rates(str(text)) if text else text
         except InvalidRate:
@@ -122,16 +123,16 @@ class NumberColumn(Column, models.FloatField):  # type: ignore[type-arg]
 
     default_error_messages = {"invalid": gettext_lazy("Write a number, with a point and no comma: 0.5.")}
 
-    def formfield(self, **options: Any) -> Any:
+    def formfield(self, **options: Any) -> forms.Field | None:
         return super().formfield(**{"error_messages": self.default_error_messages, **options})
 
-    def to_python(self, value: Any) -> Any:
-        number = super().to_python(value)
+    def to_python(self, value: object) -> float | None:
+        number: float | None = super().to_python(value)
         if number is not None and not isfinite(number):
             raise ValidationError(gettext("“{value}” is not a finite number.").format(value=value), code="invalid")
         return number
 
-    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+    def get_db_prep_save(self, value: object, connection: BaseDatabaseWrapper) -> object:
         number = super().get_db_prep_save(value, connection)
         if isinstance(number, float) and not isfinite(number):
             raise IntegrityError(f"{self.name} must be a finite number, not {number}")
@@ -141,47 +142,47 @@ class NumberColumn(Column, models.FloatField):  # type: ignore[type-arg]
 class ReadField(Column, models.CharField):  # type: ignore[type-arg]
     """A column of text; in Python what ``read`` makes of that. A form has what ``typed`` makes of its text."""
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: Any) -> object:
         """What a row holds, of a text or of what it holds."""
         raise NotImplementedError
 
-    def typed(self, value: Any) -> Any:
+    def typed(self, value: object) -> object:
         return self.read(value)
 
-    def shown(self, value: Any) -> Any:
+    def shown(self, value: object) -> object:
         """As a form shows it."""
         return value
 
-    def from_db_value(self, value: str, *_: object) -> Any:
+    def from_db_value(self, value: str, *_: object) -> object:
         return self.read(value)
 
-    def to_python(self, value: Any) -> Any:
+    def to_python(self, value: object) -> object:
         return self.read(value)
 
-    def get_prep_value(self, value: Any) -> Any:
+    def get_prep_value(self, value: object) -> str:
         return str(value)
 
-    def run_validators(self, value: Any) -> None:
+    def run_validators(self, value: object) -> None:
         super().run_validators(self.get_prep_value(value))
 
-    def formfield(self, **options: Any) -> Any:
+    def formfield(self, **options: Any) -> forms.Field | None:
         return super().formfield(**{"form_class": ReadInput, "column": self, **options})
 
 
 class ReadInput(forms.CharField):
     """The form field of such a column."""
 
-    def __init__(self, *args: Any, column: ReadField, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, *, column: ReadField, **options: Any) -> None:
+        super().__init__(**options)
         self.column = column
 
-    def to_python(self, value: Any) -> Any:
+    def to_python(self, value: object) -> Any:  # not a text, as Django's field has
         return self.column.typed(value if isinstance(value, (list, tuple)) else super().to_python(value))
 
-    def prepare_value(self, value: Any) -> Any:
+    def prepare_value(self, value: object) -> object:
         return self.column.shown(value)
 
-    def run_validators(self, value: Any) -> None:
+    def run_validators(self, value: object) -> None:
         super().run_validators(self.column.get_prep_value(value))
 
 
@@ -190,14 +191,14 @@ class NamesField(ReadField):
 
     description = "List of names"
 
-    def read(self, value: Any) -> tuple[Any, ...]:
+    def read(self, value: Any) -> tuple[object, ...]:
         """The names in a text or a list."""
         return split(value or ())
 
-    def shown(self, value: Any) -> Any:
+    def shown(self, value: object) -> object:
         return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
-    def get_prep_value(self, value: Any) -> Any:
+    def get_prep_value(self, value: object) -> str:
         return ",".join(map(str, self.read(value)))
 
     def value_to_string(self, obj: models.Model) -> str:
@@ -209,11 +210,11 @@ class PlansField(NamesField):
 
     description = "List of plans"
 
-    def read(self, value: Any) -> tuple[Any, ...]:
+    def read(self, value: Any) -> tuple[str, ...]:
         lines = value.splitlines() if isinstance(value, str) else value or ()
         return tuple(line.strip() for line in map(str, lines) if line.strip())
 
-    def typed(self, value: Any) -> Any:
+    def typed(self, value: object) -> tuple[str, ...]:
         """As a rule has them, whatever spaces were typed."""
         lines = self.read(value)
         try:
@@ -221,13 +222,13 @@ class PlansField(NamesField):
         except InvalidRule as error:
             raise ValidationError(capitalised(translated(error)), code="invalid") from error
 
-    def shown(self, value: Any) -> Any:
+    def shown(self, value: object) -> object:
         return "\n".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
-    def get_prep_value(self, value: Any) -> Any:
+    def get_prep_value(self, value: object) -> str:
         return "\n".join(self.read(value))
 
-    def formfield(self, **options: Any) -> Any:
+    def formfield(self, **options: Any) -> forms.Field | None:
         return super().formfield(**{**options, "widget": forms.Textarea(attrs={"rows": 3})})
 
 
@@ -240,7 +241,7 @@ class MethodsField(NamesField):
 
     description = "List of HTTP methods"
 
-    def read(self, value: Any) -> tuple[Any, ...]:
+    def read(self, value: Any) -> tuple[str, ...]:
         return split(name.upper() for name in split(value or ()))
 
 
@@ -248,12 +249,12 @@ class SortedField(NamesField):
     """A list, sorted; a text that is not of the ``kind`` stays one, which a rule refuses."""
 
     kind: ClassVar[Callable[[str], Any]]
-    order: ClassVar[Any] = None  # by what it is sorted, where that is not the value
+    order: ClassVar[Callable[[Any], Any] | None] = None  # by what it is sorted, where that is not the value
 
-    def read(self, value: Any) -> tuple[Any, ...]:
+    def read(self, value: Any) -> tuple[object, ...]:
         found = split(map(str, value) if isinstance(value, (list, tuple)) else value or ())
         try:
-            return tuple(sorted(set(map(type(self).kind, found)), key=self.order))
+            return tuple(sorted(set(map(type(self).kind, found)), key=type(self).order))
         except (ValueError, OverflowError):
             return found
 
@@ -264,15 +265,15 @@ class SharesField(SortedField):
     description = "List of shares"
     kind = float
 
-    def typed(self, value: Any) -> Any:
+    def typed(self, value: Any) -> tuple[float, ...]:
         return tuple(sorted(set(map(_share, split(value or ())))))
 
-    def shown(self, value: Any) -> Any:
+    def shown(self, value: object) -> object:
         if not isinstance(value, (list, tuple)):
             return value
         return ", ".join(f"{_plain(share, 100)} %" if isinstance(share, float) else str(share) for share in value)
 
-    def get_prep_value(self, value: Any) -> Any:
+    def get_prep_value(self, value: object) -> str:
         return ",".join(map(_plain, self.read(value)))
 
 
@@ -300,7 +301,7 @@ class CostField(ReadField):
 
     description = "Cost"
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: object) -> object:
         text = str(value).strip()
         return int(text) if text.isdecimal() and len(text) < 20 else value
 
@@ -391,7 +392,7 @@ def column(row: Option) -> Column:
 class Check(CheckConstraint):
     """A constraint of which migrations record no message, so that words change without one."""
 
-    def __init__(self, name: str, condition: Q, says: Any) -> None:
+    def __init__(self, name: str, condition: Q, says: object) -> None:
         super().__init__(name=name, condition=condition)
         self.says = says
 
@@ -401,7 +402,7 @@ class Check(CheckConstraint):
     def clone(self) -> Check:
         return copy(self)
 
-    def deconstruct(self) -> Any:
+    def deconstruct(self) -> tuple[str, Sequence[Any], dict[str, Any]]:
         _, args, kwargs = super().deconstruct()
         return "django.db.models.CheckConstraint", args, kwargs
 

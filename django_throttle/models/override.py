@@ -264,7 +264,7 @@ class ThrottleOverride(CheckedRow):
             row._stored = (row.kind, row.value)
         return row
 
-    def clean_fields(self, exclude: Any = None) -> None:
+    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
         """Also look the subject up, and replace what was typed by what is stored; not for an unchanged one."""
         super().clean_fields(exclude=exclude)
         if {"kind", "value"} & set(exclude or ()) or (self.kind, self.value) == self._stored:

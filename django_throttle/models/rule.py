@@ -66,7 +66,7 @@ class CheckedRow(models.Model):
         abstract = True
 
     history_kind: ClassVar[str]
-    read: Callable[..., Any]
+    read: Callable[..., object]
     describe: Callable[..., str]
 
     @property

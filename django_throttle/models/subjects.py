@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
@@ -24,6 +24,10 @@ from django_throttle.identity.keys import ident_of, user_value
 from django_throttle.models.fields import is_text
 from django_throttle.models.typed_keys import ident_of_typed_key
 from django_throttle.translated import translated
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
+    from django.db.models import Manager
 
 # The hash of an API key is stored with this in front, so that a form can tell it from a key that was typed.
 HASHED: Final = "hash:"
@@ -88,16 +92,16 @@ def subject_of(kind: str, value: str) -> str:
     return ident_of(kind, _widened(value) if kind == "ip" else value) or f"{kind}:"
 
 
-def find_users(typed: str) -> list[Any]:
+def find_users(typed: str) -> list[AbstractBaseUser]:
     """The users who have this id, name or e-mail address."""
     if not is_text(typed):  # no database could be asked
         return []
     users = _users()
-    found = [user for query in _queries(users.model, typed) for user in users.filter(**query)[:2]]
+    found = [user for query in _queries(typed) for user in users.filter(**query)[:2]]
     return list({user.pk: user for user in found}.values())
 
 
-def users_meant(typed: str) -> list[Any] | None:
+def users_meant(typed: str) -> list[AbstractBaseUser] | None:
     """The same; None where the site has no users."""
     with suppress(ValidationError):
         return find_users(typed)
@@ -148,9 +152,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return gettext_lazy("Did you mean {near!r}?", near=near[0]) if near else ""
 
 
-def _as_pk(text: str) -> Any:
+def _as_pk(text: str) -> object:
     """The primary key that the text is; None when it cannot be one."""
-    field: Any = get_user_model()._meta.pk
+    field = get_user_model()._meta.pk
     with suppress(ValidationError, ValueError):
         pk = field.to_python(text)
         field.run_validators(pk)  # else a number that is too long is an error of the database
@@ -158,14 +162,15 @@ def _as_pk(text: str) -> Any:
     return None
 
 
-def _users() -> Any:
+def _users() -> Manager[AbstractBaseUser]:
     try:
         return get_user_model()._default_manager
     except ImproperlyConfigured as error:
         raise ValidationError(gettext("This site has no users.")) from error
 
 
-def _queries(model: Any, typed: str) -> Iterator[dict[str, object]]:
+def _queries(typed: str) -> Iterator[dict[str, object]]:
+    model = get_user_model()
     if (pk := _as_pk(typed)) is not None:
         yield {"pk": pk}
     yield {model.USERNAME_FIELD: typed}
@@ -183,7 +188,7 @@ def _user(typed: str) -> str:
     raise ValidationError(gettext("Several users match: {users}. Write what only one of them has.").format(users=users))
 
 
-def _user_value(user: Any) -> str:
+def _user_value(user: AbstractBaseUser) -> str:
     try:
         name = user_value(user)
     except InvalidIdent as error:

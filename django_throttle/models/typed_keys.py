@@ -123,7 +123,7 @@ def _row(label: str, typed: str, *, checks: bool) -> Model | None:
             else gettext("There is no model {label!r}.")
         )
         raise ValidationError(said.format(label=label, near=near and near[0])) from None
-    field: Any = model._meta.pk
+    field = model._meta.pk
     try:
         row = model._base_manager.filter(pk=field.to_python(typed)).first()
     except (ValidationError, ValueError, OverflowError):
