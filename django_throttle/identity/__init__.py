@@ -17,7 +17,7 @@ from django_throttle.identity.keys import combined, is_async
 __all__ = ["HttpWho", "ScopeWho", "client_address", "combined", "is_async", "network", "who_of"]
 
 
-def client_address(request_or_scope: Any) -> str | None:
+def client_address(request_or_scope: HttpRequest | Mapping[str, Any]) -> str | None:
     """The address that rules by ``ip`` go by, of a request (Django's or REST framework's) or an ASGI scope.
 
     Through the proxies that TRUSTED_PROXIES names, whole and in one notation; None where nobody knows it.

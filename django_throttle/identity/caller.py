@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject, empty
@@ -20,6 +20,7 @@ from django_throttle.identity.address import MAX_TEXT, Address, client_address, 
 from django_throttle.identity.keys import (
     FAILED,
     JSON_TYPES,
+    User,
     api_key,
     checked_value,
     combined,
@@ -29,6 +30,9 @@ from django_throttle.identity.keys import (
     site_value,
     text_of,
 )
+
+if TYPE_CHECKING:
+    from django.contrib.sessions.backends.base import SessionBase
 
 logger = logging.getLogger("django_throttle")
 
@@ -44,7 +48,7 @@ def refuses_without_address() -> bool:
 class Caller(ABC):
     """A caller; subclasses read requests and scopes."""
 
-    subject: Any
+    subject: object
     is_known: bool = False  # whether it was found to be logged in
     _address: Any = _UNASKED
 
@@ -121,7 +125,7 @@ class Caller(ABC):
         return None
 
     @abstractmethod
-    def user(self) -> Any: ...
+    def user(self) -> User | None: ...
 
     @abstractmethod
     def read(self, name: str) -> Any:
@@ -145,20 +149,22 @@ AUTH_MIDDLEWARE: Final = "django.contrib.auth.middleware"
 class HttpWho(Caller):
     """The caller of a Django or DRF request; ``user`` if it is known already."""
 
-    def __init__(self, request: HttpRequest, user: Any = None) -> None:
+    subject: HttpRequest
+
+    def __init__(self, request: HttpRequest, user: User | None = None) -> None:
         self.subject = request
         self._user = user
 
     async def aload(self) -> None:
         """Load the user, if that is to be awaited; REST framework's requests have authenticated before."""
-        request: Any = self.subject
+        request = self.subject
         if not hasattr(request, "_request") and hasattr(request, "auser") and not _is_nobody(request):
             self._user = await request.auser()
 
-    def user(self) -> Any:
+    def user(self) -> User | None:
         if self._user is not None:
             return self._user
-        user = getattr(self.subject, "user", None)
+        user: User | None = getattr(self.subject, "user", None)
         return None if type(user) is SimpleLazyObject and _is_nobody(self.subject) else user
 
     def read(self, name: str) -> Any:
@@ -172,14 +178,14 @@ class HttpWho(Caller):
         return str(self.subject.META.get(f"HTTP_{name.upper().replace('-', '_')}", ""))
 
 
-def _is_nobody(request: Any) -> bool:
+def _is_nobody(request: HttpRequest) -> bool:
     """Whether the user is to be read from a session that is empty; reading it would add Cookie to Vary."""
     user = getattr(request, "__dict__", {}).get("user")
     if type(user) is not SimpleLazyObject or user._wrapped is not empty:
         return False
-    session: Any = getattr(request, "session", None)  # REST framework looks for it in two places
-    is_lazy = session is not None and getattr(vars(user).get("_setupfunc"), "__module__", "") == AUTH_MIDDLEWARE
-    return is_lazy and bool(session.is_empty())
+    session: SessionBase | None = getattr(request, "session", None)  # REST framework looks for it in two places
+    is_lazy = getattr(vars(user).get("_setupfunc"), "__module__", "") == AUTH_MIDDLEWARE
+    return is_lazy and session is not None and session.is_empty()
 
 
 # The scope's key of its open socket.
@@ -193,12 +199,15 @@ GROUPS_LAST: Final = 1.0
 class ScopeWho(Caller):
     """The caller of an ASGI connection; made anew, it has the groups that the user has now."""
 
+    subject: dict[str, Any]
+
     def __init__(self, scope: dict[str, Any]) -> None:
         self.subject = scope
         self.groups_since = monotonic() - GROUPS_LAST
 
-    def user(self) -> Any:
-        return self.subject.get("user")
+    def user(self) -> User | None:
+        user: User | None = self.subject.get("user")
+        return user
 
     def read(self, name: str) -> Any:
         return self.subject.get(name)
@@ -229,8 +238,8 @@ class IdentWho:
     """A caller of whom only the ident is known, such as "user:42", and the user where a function has returned one."""
 
     name: str
-    subject: Any = None
-    account: Any = None
+    subject: object = None
+    account: User | None = None
 
     def ident(self, key: str) -> str | None:
         if key == EVERYONE:
@@ -238,7 +247,7 @@ class IdentWho:
         kind = KEY_KINDS.get(self.name.partition(":")[0])
         return self.name if kind is None or key in (kind.name, *kind.answers) else None
 
-    def user(self) -> Any:
+    def user(self) -> User | None:
         return self.account
 
     def is_(self, trait: str) -> bool:
@@ -252,7 +261,7 @@ class IdentWho:
         return False
 
 
-def given_ident(what: str, value: Any, caller: Caller | None) -> str | None:
+def given_ident(what: str, value: object, caller: Caller | None) -> str | None:
     """The ident for a value that a site's function returned; None for None, which is not limited.
 
     A text or a number is used as it is, or hashed if it is long; a user gives that user's ident. In a view, a text that
@@ -271,7 +280,7 @@ def given_ident(what: str, value: Any, caller: Caller | None) -> str | None:
     return ident if caller is None or _is_free(ident, caller) else ident_of(CLAIMED, ident)
 
 
-def is_user(value: Any) -> bool:
+def is_user(value: object) -> TypeGuard[User]:
     """Whether it is a Django user, also AnonymousUser."""
     return hasattr(value, "is_authenticated")
 

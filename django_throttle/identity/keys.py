@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from math import inf
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from django.contrib.sessions.backends.signed_cookies import SessionStore
@@ -28,6 +28,9 @@ from django_throttle.exceptions import InvalidIdent
 from django_throttle.http.body import KeptBody, is_of_request
 from django_throttle.log_throttling import LogThrottle
 
+if TYPE_CHECKING:
+    from django.contrib.sessions.backends.base import SessionBase
+
 logger = logging.getLogger("django_throttle")
 _log_throttle: Final = LogThrottle()
 
@@ -38,6 +41,24 @@ FAILED: Final = object()
 MAX_VALUE: Final = 512
 # In front of the hash of what is longer.
 HASHED: Final = "~"
+
+
+class User(Protocol):
+    """A user of the site's model, or AnonymousUser."""
+
+    @property
+    def pk(self) -> object: ...
+
+    @property
+    def is_authenticated(self) -> bool: ...
+
+
+class CallerWithUser(Protocol):
+    """A caller whose user is known, or known to be nobody."""
+
+    def ident(self, key: str) -> str | None: ...
+
+    def user(self) -> User | None: ...
 
 
 def ident_of(kind: str, value: object) -> str | None:
@@ -110,7 +131,7 @@ def shortened(value: str) -> str:
     return HASHED + hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
 
 
-def is_async(found: Any) -> bool:
+def is_async(found: object) -> bool:
     """True when calling it gives something to await, which never names a caller."""
     called = getattr(found, "__call__", None)  # noqa: B004 - of an object whose class defines it
     return any(map(inspect.iscoroutinefunction, (found, called))) or inspect.isasyncgenfunction(found)
@@ -123,7 +144,7 @@ def is_path(text: str) -> bool:
     return first in sys.stdlib_module_names or find_spec(first) is None
 
 
-def tenant_of(subject: Any) -> object:
+def tenant_of(subject: object) -> object:
     """The tenant of a request or a scope, by the setting TENANT; None without one.
 
     Raises InvalidIdent for what is neither a text, a number nor a saved row of a model.
@@ -135,29 +156,29 @@ def tenant_of(subject: Any) -> object:
     return checked_value("TENANT", getattr(found, "pk", found))
 
 
-def user_value(user: Any) -> object:
+def user_value(user: User) -> object:
     """What a logged-in user counts under: the primary key, or what the function named by USER_IDENT returns."""
     setting = conf().USER_IDENT
     return checked_value("USER_IDENT", import_string(setting)(user)) if setting else user.pk
 
 
-def counted_user(user: Any) -> object:
+def counted_user(user: User) -> object:
     """Return what a logged-in user counts under, or FAILED."""
     return site_value(f"USER_IDENT {conf().USER_IDENT!r}", user_value, user) if conf().USER_IDENT else user.pk
 
 
-def counted_tenant(subject: Any) -> object:
+def counted_tenant(subject: object) -> object:
     """Return the tenant that a request or a scope counts under, None without one, or FAILED."""
     return site_value(f"TENANT {conf().TENANT!r}", tenant_of, subject)
 
 
-def _follow(subject: Any, path: str) -> Any:
+def _follow(subject: object, path: str) -> object:
     for name in path.split("."):
         subject = subject.get(name) if isinstance(subject, Mapping) else getattr(subject, name, None)
     return subject
 
 
-def api_key(accepted: Any) -> str | None:
+def api_key(accepted: object) -> str | None:
     """The ident of what authentication put in ``auth``: the row of a model, a text, a number; None for anything else.
 
     A session, a token that is made anew every few minutes, or True, says only that there is a user. The key itself is
@@ -171,7 +192,7 @@ def api_key(accepted: Any) -> str | None:
 key_types: Final[set[type]] = set()
 
 
-def _name(accepted: Any) -> str | None:
+def _name(accepted: object) -> str | None:
     if isinstance(accepted, Model):
         row = accepted.pk
         # A text is the key itself; the number of a row is one in every table.
@@ -185,7 +206,7 @@ def _name(accepted: Any) -> str | None:
 SESSION_NAME: Final = "_throttle_session"
 
 
-def session_key(session: Any) -> str | None:
+def session_key(session: SessionBase | None) -> str | None:
     """The key; None of a session that is empty, or that nobody has stored.
 
     Raises SynchronousOnlyOperation on an event loop where it has to be read first: a database would say so by itself,
@@ -221,20 +242,21 @@ def is_audience(trait: str) -> bool:
     return kind is not None and kind.is_audience
 
 
-def has_trait(trait: str, caller: Any) -> bool:
+def has_trait(trait: str, caller: CallerWithUser) -> bool:
     kind, _, name = trait.partition(":")
     if is_audience(trait):
         return name != "" and caller.ident(kind) == ident_of(kind, name)
     user = caller.user()
-    known = user is not None and bool(user.is_authenticated)
-    if kind in ("anonymous", "authenticated"):
-        return known == (kind == "authenticated")
+    if user is None or not user.is_authenticated:
+        return kind == "anonymous"
     if kind == "staff":
-        return known and bool(getattr(user, "is_staff", False))
-    return known and kind == "group" and name in groups_of(user, getattr(caller, "groups_since", -inf))
+        return bool(getattr(user, "is_staff", False))
+    return kind == "authenticated" or (
+        kind == "group" and name in groups_of(user, getattr(caller, "groups_since", -inf))
+    )
 
 
-def groups_of(user: Any, since: float) -> frozenset[str]:
+def groups_of(user: User, since: float) -> frozenset[str]:
     """The names of a user's groups, asked for again where those remembered on the user were asked for before ``since``.
 
     While the database fails they are those asked for last, or none. Raises SynchronousOnlyOperation on an event loop,
@@ -249,7 +271,7 @@ def groups_of(user: Any, since: float) -> frozenset[str]:
     return known or frozenset()
 
 
-def read_groups(user: Any) -> frozenset[str] | None:
+def read_groups(user: User) -> frozenset[str] | None:
     if user.pk is None or not hasattr(user, "groups"):  # of a user model without permissions
         return frozenset()
     try:
@@ -267,5 +289,5 @@ def read_groups(user: Any) -> frozenset[str] | None:
         return None
 
 
-def group_names(user: Any) -> frozenset[str]:
+def group_names(user: Any) -> frozenset[str]:  # of a model with permissions
     return frozenset(user.groups.values_list("name", flat=True))

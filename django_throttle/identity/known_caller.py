@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
@@ -16,6 +16,9 @@ from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import is_dotted, key_parts
 from django_throttle.core.texts import gettext_lazy, gettext_noop
 from django_throttle.identity.keys import FAILED, combined, counted_tenant, has_trait, ident_of, is_path
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
 
 LOGIN_NAME: Final = "django_throttle.logins.login_name"
 GROUP: Final = "django_throttle.publishing.group"
@@ -33,9 +36,11 @@ class KnownCaller:
     of the site's names. ``is_given`` for an ident that no key makes: only an entry point that names it counts it.
     """
 
-    subject: Any = None
+    subject: object = None
 
-    def __init__(self, ident: str, *, user: Any = None, auth: Any = None, is_given: bool = False) -> None:
+    def __init__(
+        self, ident: str, *, user: AbstractBaseUser | None = None, auth: object = None, is_given: bool = False
+    ) -> None:
         self.name, self.auth = ident, auth
         self.kind, _, value = ident.partition(":")
         self.kinds = key_parts(self.kind)
@@ -63,7 +68,7 @@ class KnownCaller:
     def lacks_address(self, key: str) -> bool:
         return False  # it has one that is not known here
 
-    def user(self) -> Any:
+    def user(self) -> AbstractBaseUser | None:
         return self._user
 
     def request(self) -> PartialRequest | None:
@@ -118,11 +123,11 @@ class PartialRequest:
     # Key functions may tell a request from an ASGI scope by isinstance().
     __class__ = property(lambda self: HttpRequest)
 
-    def __init__(self, attributes: dict[str, Any]) -> None:
+    def __init__(self, attributes: dict[str, object]) -> None:
         self.lacks_any = False
         vars(self).update(attributes)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if not name.startswith("_"):
             self.lacks_any = True
         raise AttributeError(f"of the caller's requests no {name} is known")
@@ -133,7 +138,7 @@ def _is_of_user() -> bool:
     return conf().TENANT.startswith("user.") and is_path(conf().TENANT)
 
 
-def _user(value: str) -> Any:
+def _user(value: str) -> AbstractBaseUser | None:
     """The user of this primary key; None where there is none, and where a function of the site's names users."""
     if conf().USER_IDENT:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from django.apps import apps
 from django.conf import settings
@@ -17,6 +17,9 @@ from django.utils.module_loading import import_string
 from django.utils.translation import gettext
 
 from django_throttle.identity.keys import api_key, key_types
+
+if TYPE_CHECKING:
+    from django.contrib.auth.base_user import AbstractBaseUser
 
 MOST_ROWS: Final = 50_000  # the newest, among which the row of an ident is looked for
 _ROW: Final = re.compile(r"([A-Za-z_]\w*\.[A-Za-z_]\w*):(.+)")
@@ -52,7 +55,7 @@ def idents_of_rows() -> Iterator[tuple[str, Model]]:
             yield str(api_key(model(pk=pk))), model(pk=pk)
 
 
-def user_of_row(row: object) -> Any:
+def user_of_row(row: object) -> AbstractBaseUser | None:
     """Return the user as whom a row is accepted; None where only an authentication of the site's own can tell."""
     return getattr(row, "user", None) if isinstance(row, tuple(_models_of_settings())) else None
 
