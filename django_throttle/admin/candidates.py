@@ -168,14 +168,16 @@ class ThrottleCandidateAdmin(ListAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         row = self.get_object(request, object_id)
-        urls: dict[str, Any] = {}
+        urls: dict[str, str] = {}
         if row is not None and self.has_change_permission(request, row):
             is_allowed = {"promote": may_add_rules(request) or not row.adds_rule(), "discard": True}
             for name in filter(is_allowed.get, is_allowed):
                 urls[f"{name}_url"] = reverse(f"{self.admin_site.name}:django_throttle_{name}", args=[row.pk])
         return super().change_view(request, object_id, form_url, {**urls, **(extra_context or {})})
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+    def get_form(
+        self, request: HttpRequest, obj: ThrottleCandidate | None = None, change: bool = False, **options: Any
+    ) -> Any:
         form: Any = super().get_form(request, obj, change, **options)
         form.may_add = may_add_rules(request)
         return form
@@ -183,15 +185,15 @@ class ThrottleCandidateAdmin(ListAdmin):
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_view_permission(self, request: HttpRequest, obj: ThrottleCandidate | None = None) -> bool:
         names = (f"django_throttle.{action}_throttlerule" for action in ("view", "change"))
         return any(map(request.user.has_perm, names))
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: ThrottleCandidate | None = None) -> bool:
         return bool(request.user.has_perm("django_throttle.change_throttlerule"))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: ThrottleCandidate | None = None) -> bool:
         return self.has_change_permission(request, obj)

@@ -39,7 +39,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             path("close/", self.admin_site.admin_view(close), name=f"{URL_NAME}_close"),
         ]
 
-    def _never(self, request: HttpRequest, obj: Any = None) -> bool:
+    def _never(self, request: HttpRequest, obj: ThrottleConnection | None = None) -> bool:
         return False
 
     has_add_permission = has_change_permission = has_delete_permission = _never
@@ -99,7 +99,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return said
 
 
-def _overview_context(search: str) -> dict[str, Any]:
+def _overview_context(search: str) -> dict[str, object]:
     try:
         overview, failure = look(get_store(), search), ""
     except (StoreError, InvalidSetting) as error:

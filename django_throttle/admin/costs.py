@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from django.contrib.admin import ModelAdmin
 from django.http import HttpRequest, HttpResponse
@@ -12,6 +12,7 @@ from django_throttle.admin.page import shown_page
 from django_throttle.core.option_words import UNITS
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.meter import MEASURES
+from django_throttle.models import ThrottleRule
 from django_throttle.observe.route_costs import HOURS, dearest, fetch, in_short
 from django_throttle.stores import get_store
 from django_throttle.translated import translated, written
@@ -20,7 +21,7 @@ URL_NAME: Final = "django_throttle_costs"
 PAGE_ROWS: Final = 200
 
 
-def costs_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
+def costs_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpResponse:
     """The page, for those who may see the rules; ``?by`` names the measure by which routes are in order."""
     by = request.GET.get("by", "")
     by = by if by in MEASURES else "wall_ms"
@@ -34,7 +35,7 @@ def costs_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
     )
 
 
-def _rows(by: str) -> dict[str, Any]:
+def _rows(by: str) -> dict[str, object]:
     try:
         store = get_store()
         found = dearest(fetch(store), by)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from django.contrib import messages
@@ -15,8 +15,9 @@ from django.utils.translation import gettext
 
 from django_throttle import rulebook
 from django_throttle.admin.page import event_labels, shown_page
+from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.explain import REASONS, VERDICTS, Explanation, in_short
+from django_throttle.explain import REASONS, VERDICTS, Explanation, RuleState, in_short
 from django_throttle.limiter import Limiter
 from django_throttle.models import ThrottleRule
 from django_throttle.models.subjects import HASHED
@@ -35,7 +36,7 @@ SUBJECTS: Final = ("user", "ip", "tenant", "api_key")
 RESETS: Final = "django_throttle.add_throttleoverride"  # who may relieve somebody
 
 
-def explain_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
+def explain_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpResponse:
     """The page, for those who may see the rules; ``?ident``, ``scope``, ``method`` and ``event`` say what is asked."""
     asked = {name: request.GET.get(name, "").strip()[:LONGEST] for name in FIELDS}
     about = {"asked": asked, "events": event_labels(), "reset_url": reverse(f"{rules.admin_site.name}:{RESET_NAME}")}
@@ -48,7 +49,7 @@ def explain_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
     )
 
 
-def reset_view(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
+def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpResponse:
     """Make the budgets of one caller full again; for those who may add overrides."""
     if not (rules.has_view_permission(request) and request.user.has_perm(RESETS)):
         raise PermissionDenied
@@ -58,7 +59,7 @@ def reset_view(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
         told = answer(store, snapshot, Call(), asked["ident"]).explanation
         if told is None:
             raise ValidationError(gettext("Nobody knows whose this is: ask by the identity itself."))
-        idents: dict[str, list[Any]] = {}
+        idents: dict[str, list[Rule]] = {}
         for one in told.rules:
             if not one.counting.rule.holds_slots:
                 idents.setdefault(one.outcome.ident, []).append(one.counting.held or one.counting.rule)
@@ -78,7 +79,7 @@ def reset_view(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect(f"{reverse(f'{rules.admin_site.name}:{URL_NAME}')}?{urlencode(asked)}")
 
 
-def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
+def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, object]:
     try:
         call = Call(asked["scope"], asked["method"].upper(), asked["event"])
         found = answer(get_store(), rulebook.current(), call, asked["ident"])
@@ -109,7 +110,7 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _row(one: Any) -> dict[str, Any]:
+def _row(one: RuleState) -> dict[str, object]:
     number = one.counting.override.number if one.counting.override else None
     full = translated(in_short(one.outcome.reset_after)) if one.outcome.reset_after else gettext("now")
     numbers = {"used": written(one.used), "limit": written(one.outcome.limit)}

@@ -121,7 +121,7 @@ class ThrottleChangeAdmin(ListAdmin):
         context = {**shown, "asks": "confirm" in request.GET, **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ThrottleChange]:
         return super().get_queryset(request).filter(kind__in=[kind for kind in MODELS if _may_view(request, kind)])
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
@@ -130,14 +130,14 @@ class ThrottleChangeAdmin(ListAdmin):
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_view_permission(self, request: HttpRequest, obj: ThrottleChange | None = None) -> bool:
         return any(_may_view(request, kind) for kind in ([obj.kind] if obj is not None else MODELS))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: ThrottleChange | None = None) -> bool:
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: ThrottleChange | None = None) -> bool:
         return False

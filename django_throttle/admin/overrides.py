@@ -11,7 +11,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Q, QuerySet, Value
+from django.db.models import Model, Q, QuerySet, Value
 from django.db.models.functions import Concat
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse
@@ -86,9 +86,9 @@ class OverrideForm(RowForm):
             self.fields["lasting"].initial = UNTIL_BELOW if self.instance.until else ENDLESS
             self.fields["lasting"].choices = (*DURATIONS, (END_NOW, gettext("End it now")))  # type: ignore[attr-defined]
 
-    def clean_rules(self) -> Any:
+    def clean_rules(self) -> tuple[str, ...]:
         """Refuse unknown names, but those that the override had already."""
-        names = self.cleaned_data["rules"]
+        names: tuple[str, ...] = self.cleaned_data["rules"]
         wrong = misspelt((name for name in names if name not in self.instance.rules), self.known)
         if wrong:
             raise ValidationError(wrong)
@@ -131,10 +131,10 @@ class StateFilter(admin.SimpleListFilter):
     title = gettext_lazy("state")
     parameter_name = "state"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, str]]:
         return [("force", gettext("In force")), ("expired", gettext("Expired"))]
 
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+    def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[ThrottleOverride]:
         chosen = {"force": OverrideQuerySet.in_force, "expired": OverrideQuerySet.expired}.get(self.value() or "")
         return chosen(queryset) if chosen else queryset
 
@@ -228,7 +228,9 @@ class ThrottleOverrideAdmin(ListAdmin):
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
         return UserNamesChangeList
 
-    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> Any:
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[ThrottleOverride], search_term: str
+    ) -> tuple[QuerySet[ThrottleOverride], bool]:
         """Also by the name of a user, whose id is stored, and by an address that a network contains."""
         found, may_repeat = super().get_search_results(request, queryset, search_term)
         typed = search_term.strip()
@@ -237,14 +239,16 @@ class ThrottleOverrideAdmin(ListAdmin):
         users = Q(kind="user", value__in=values_of_users(typed))
         return found | queryset.filter(users | Q(kind="ip", value__in=networks_around(typed))), may_repeat
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Without ``lasting`` for those who may not change it, and without what is unknown until it is saved."""
         may_change = obj is None or self.has_change_permission(request, obj)
         hidden = UNSAVED_FIELDS if obj is None else frozenset(() if may_change else ("lasting",))
         found = super().get_fieldsets(request, obj)
         return [(name, {"fields": [one for one in given["fields"] if one not in hidden]}) for name, given in found]
 
-    def save_model(self, request: HttpRequest, obj: Any, form: ModelForm[Any], change: bool) -> None:
+    def save_model(
+        self, request: HttpRequest, obj: ThrottleOverride, form: ModelForm[ThrottleOverride], change: bool
+    ) -> None:
         if not change:
             obj.created_by = request.user.get_username()[:150]
         super().save_model(request, obj, form, change)
@@ -254,5 +258,11 @@ class ThrottleOverrideAdmin(ListAdmin):
             self.message_user(request, BLOCKS_YOU, messages.WARNING)
 
     @method_decorator(sensitive_post_parameters("value"))  # it may be an API key
-    def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
-        return super().changeform_view(request, *args, **options)
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        return super().changeform_view(request, object_id, form_url, extra_context)

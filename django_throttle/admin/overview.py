@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from django.contrib.admin import ModelAdmin
 from django.core.paginator import Paginator
@@ -11,6 +11,7 @@ from django.utils.translation import gettext
 
 from django_throttle.admin.page import shown_page
 from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.models import ThrottleRule
 from django_throttle.recording.cells import Minute
 from django_throttle.recording.overview import STATES, overview, rule_names
 from django_throttle.stores import get_store
@@ -22,12 +23,12 @@ MOST_PROCESSES: Final = 200
 WIDTH, HEIGHT = 120, 24
 
 
-def overview_page(rules: ModelAdmin[Any], request: HttpRequest) -> HttpResponse:
+def overview_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpResponse:
     """The page, for those who may see the rules; ``?q`` searches names, ``?page`` has the next ones."""
     return shown_page(rules, request, "throttlerule/overview", gettext("Rules at work"), lambda: _found(request.GET))
 
 
-def _found(asked: QueryDict) -> dict[str, Any]:
+def _found(asked: QueryDict) -> dict[str, object]:
     search = asked.get("q", "")[:200]
     page = Paginator(rule_names(search), PAGE_ROWS).get_page(asked.get("page"))
     try:

@@ -20,7 +20,7 @@ def event_labels() -> list[tuple[str, str]]:
 
 
 def shown_page(
-    of: ModelAdmin[Any], request: HttpRequest, template: str, title: str, context: Callable[[], Mapping[str, Any]]
+    of: ModelAdmin[Any], request: HttpRequest, template: str, title: str, context: Callable[[], Mapping[str, object]]
 ) -> HttpResponse:
     """The page, for those who may see the rows of ``of``; nobody keeps it. Raises PermissionDenied for others.
 

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import NON_FIELD_ERRORS, PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.forms import ModelForm, model_to_dict
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
@@ -70,7 +70,7 @@ def fieldsets(of: type[Options]) -> Any:
     ]
 
 
-def preview_options(of: type[Options]) -> dict[str, Any]:
+def preview_options(of: type[Options]) -> dict[str, object]:
     """What preview.js needs of the table: which algorithms have an option, and what a field holds by default."""
     some = {name: row for name, row in stored(of).items() if row.owners or row.never}
     return {
@@ -191,7 +191,7 @@ class EventFilter(admin.SimpleListFilter):
     title = gettext_lazy("event")
     parameter_name = "event"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, str]]:
         return event_labels()
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[ThrottleRule]) -> QuerySet[ThrottleRule]:
@@ -206,7 +206,7 @@ class KeyFilter(admin.SimpleListFilter):
     title = gettext_lazy("count by")
     parameter_name = "key"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, str]]:
         return key_choices()
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[ThrottleRule]) -> QuerySet[ThrottleRule]:
@@ -231,7 +231,7 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         is_filtered = any(name not in ("o", "p", "all", "q") for name in request.GET)
         return self.list_filter if is_filtered or self.model._default_manager.count() > FILTERLESS_ROWS else ()
 
-    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Without ``edit_reason`` for those who may not edit."""
         found = super().get_fieldsets(request, obj)
         if obj is None or self.has_change_permission(request, obj):
@@ -241,23 +241,33 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             for name, given in found
         ]
 
-    def changelist_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         with history.editing(request.user.get_username(), "admin"):
-            return super().changelist_view(request, *args, **options)
+            return super().changelist_view(request, extra_context)
 
-    def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
         with history.editing(request.user.get_username(), "admin"):
-            return super().changeform_view(request, *args, **options)
+            return super().changeform_view(request, object_id, form_url, extra_context)
 
-    def delete_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         with history.editing(request.user.get_username(), "admin"):
-            return super().delete_view(request, *args, **options)
+            return super().delete_view(request, object_id, extra_context)
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Any, form: ModelForm[Any], change: bool) -> None:
         with history.because(form.cleaned_data.get("edit_reason", "")):
             super().save_model(request, obj, form, change)
 
-    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
         """The lines of this row in the history of all rows."""
         row = self.get_object(request, unquote(object_id))
         if not self.has_view_or_change_permission(request, row):
@@ -380,7 +390,7 @@ class ThrottleRuleAdmin(ListAdmin):
         context = {"settings_rules": self._from_settings(), "only_records": conf().SHADOW}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
-    def save_model(self, request: HttpRequest, obj: ThrottleRule, form: Any, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: ThrottleRule, form: ModelForm[ThrottleRule], change: bool) -> None:
         if change and CANDIDATE in request.POST:
             self._save_candidate(request, obj, form.cleaned_data.get("edit_reason", ""))
             return
@@ -392,11 +402,11 @@ class ThrottleRuleAdmin(ListAdmin):
             warning = str(LIMITS_THESE_PAGES).format(row=obj, user=user, name=name)
             self.message_user(request, warning, messages.WARNING)
 
-    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+    def log_change(self, request: HttpRequest, obj: ThrottleRule, message: object) -> Any:
         """Not of a candidate, as the rule stays as it is."""
         return None if CANDIDATE in request.POST else super().log_change(request, obj, message)
 
-    def response_change(self, request: HttpRequest, obj: Any) -> HttpResponse:
+    def response_change(self, request: HttpRequest, obj: ThrottleRule) -> HttpResponse:
         """After "Save as candidate" to the candidate."""
         if CANDIDATE not in request.POST:
             return super().response_change(request, obj)
@@ -419,7 +429,7 @@ class ThrottleRuleAdmin(ListAdmin):
         is_about_requests = rule.enabled and not {"request", "inflight"}.isdisjoint(rule.events)
         return is_about_requests and covers(rule.scopes, page)
 
-    def _from_settings(self) -> list[dict[str, Any]]:
+    def _from_settings(self) -> list[dict[str, object]]:
         """The rules of settings that no row replaces."""
         replaced = set(ThrottleRule.objects.values_list("name", flat=True))
         found = sources.from_settings()
@@ -433,7 +443,7 @@ class ThrottleRuleAdmin(ListAdmin):
         return [row for row in rows if row["name"] not in replaced]
 
 
-def _legible(options: Any) -> Iterator[tuple[str, Any]]:
+def _legible(options: object) -> Iterator[tuple[str, object]]:
     """Of the options of an invalid rule those that are valid alone, and texts and numbers as they are."""
     for option, given in options.items() if isinstance(options, Mapping) else ():
         if option == "rates" and isinstance(given, (list, tuple)):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from django.contrib.admin import ModelAdmin
 from django.urls import URLPattern, path
 from django.views.decorators.http import require_POST, require_safe
 
 from django_throttle.admin import costs, explain, overview
+from django_throttle.models import ThrottleRule
 
 
-def page_urls(rules: ModelAdmin[Any]) -> list[URLPattern]:
+def page_urls(rules: ModelAdmin[ThrottleRule]) -> list[URLPattern]:
     """The addresses of these pages, below that of the list of rules."""
     views = {
         "explain/": (explain.URL_NAME, require_safe(partial(explain.explain_page, rules))),
