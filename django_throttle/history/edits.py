@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.apps import apps
 from django.core.exceptions import ValidationError
@@ -14,6 +14,10 @@ from django.db.models.signals import post_save, pre_delete, pre_save
 
 from django_throttle.history.lines import State, because, changes, keep, made
 from django_throttle.translated import gettext, translated
+
+if TYPE_CHECKING:
+    from django_throttle.models.change import ThrottleChange
+    from django_throttle.models.rule import CheckedRow
 
 M = TypeVar("M", bound=models.Model)
 
@@ -35,7 +39,7 @@ def state(row: models.Model) -> dict[str, Any]:
     return found
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> object:
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, datetime):
@@ -50,17 +54,17 @@ def connect() -> None:
             signal.connect(hear, sender=f"django_throttle.{name}", dispatch_uid="django_throttle.history")
 
 
-def _before_save(*, instance: Any, using: str, **_: object) -> None:
+def _before_save(*, instance: CheckedRow, using: str, **_: object) -> None:
     rows = _rows(type(instance), using).filter(pk=instance.pk) if instance.pk is not None else ()
     instance.before_save = next(iter(rows), None)
 
 
-def _after_save(*, instance: Any, using: str, **_: object) -> None:
+def _after_save(*, instance: CheckedRow, using: str, **_: object) -> None:
     saved = type(instance)._base_manager.using(using).filter(pk=instance.pk).first()
     _tell([(instance.before_save, saved)], using)
 
 
-def _before_deletion(*, instance: Any, using: str, **_: object) -> None:
+def _before_deletion(*, instance: CheckedRow, using: str, **_: object) -> None:
     """Tell of a row that is still there: of two who remove one at once, the second removes nothing."""
     _tell([(row, None) for row in _rows(type(instance), using).filter(pk=instance.pk)], using)
 
@@ -76,7 +80,7 @@ def updating(rows: models.QuerySet[Any]) -> Iterator[None]:
         _tell([(row, after.get(pk)) for pk, row in before.items()], using)
 
 
-def tell_created(rows: Iterable[models.Model], using: str) -> None:
+def tell_created(rows: Iterable[CheckedRow], using: str) -> None:
     """Tell of rows that were created in bulk."""
     _tell([(None, row) for row in rows], using)
 
@@ -94,19 +98,19 @@ def lock_rows(rows: models.QuerySet[M]) -> models.QuerySet[M]:
     return rows
 
 
-def _rows(model: type[models.Model], using: str) -> models.QuerySet[Any]:
+def _rows(model: type[CheckedRow], using: str) -> models.QuerySet[CheckedRow]:
     """Locked until the transaction ends, so that what they held is what the edit has replaced."""
     rows = model._base_manager.using(using).all()
     return lock_rows(rows) if transaction.get_connection(using).in_atomic_block else rows
 
 
-def _tell(edits: Iterable[tuple[Any, Any]], using: str) -> None:
+def _tell(edits: Iterable[tuple[CheckedRow | None, CheckedRow | None]], using: str) -> None:
     lines = [_line(before, after) for before, after in edits]
     if found := [line for line in lines if line is not None]:
         keep(found, using)
 
 
-def _line(before: Any, after: Any) -> Any:
+def _line(before: CheckedRow | None, after: CheckedRow | None) -> ThrottleChange | None:
     """The line of one edit: a row as it was and as it is, of which one may be None; None where they are equal."""
     row = after or before
     if row is None:
@@ -124,12 +128,12 @@ KINDS: Final = {"rule": "ThrottleRule", "override": "ThrottleOverride"}
 CHANGED: Final = "changed"  # the code of the error that ``confirmed`` overrules
 
 
-def is_revertible(change: Any) -> bool:
+def is_revertible(change: ThrottleChange) -> bool:
     """True for edits of rows; settings are a file, and an override that has run out is as it was."""
     return change.kind in KINDS and change.row is not None and change.before != change.after
 
 
-def revert(change: Any, *, confirmed: bool = False) -> str:
+def revert(change: ThrottleChange, *, confirmed: bool = False) -> str:
     """Put the row back to what it was before this line of the history; returns what that changed, in words.
 
     Raises ValidationError: where the row has changed since, unless ``confirmed``; where it is so already; and where
@@ -146,10 +150,10 @@ def revert(change: Any, *, confirmed: bool = False) -> str:
             raise ValidationError(gettext("It is as it was before this edit: there is nothing to revert."))
         if now != change.after and not confirmed:
             raise ValidationError(_since(model, change.after, now), code=CHANGED)
-        if change.before is None:
-            row.delete()
-        else:
+        if change.before is not None:
             _restore(row or model(pk=change.row), change.before, using)
+        elif row is not None:
+            row.delete()
     what = f"{change.get_kind_display()} {change.name}"
     if change.before is None:
         return gettext("{what} is removed", what=what)
@@ -158,16 +162,16 @@ def revert(change: Any, *, confirmed: bool = False) -> str:
     return _differences(model, now, change.before)
 
 
-def _present(model: Any, change: Any, using: str) -> Any:
+def _present(model: Any, change: ThrottleChange, using: str) -> CheckedRow | None:
     """The row of this line, locked; a rule that was removed and made again is found by its name."""
     rows = lock_rows(model._base_manager.using(using).all())
-    found = rows.filter(pk=change.row).first()
+    found: CheckedRow | None = rows.filter(pk=change.row).first()
     if found is None and change.kind == "rule":
-        found = rows.filter(name=(change.after or change.before)["name"]).first()
+        found = rows.filter(name=change.name).first()
     return found
 
 
-def _restore(row: Any, before: dict[str, Any], using: str) -> None:
+def _restore(row: CheckedRow, before: State, using: str) -> None:
     for field in row._meta.concrete_fields:
         if not field.primary_key and field.name not in UNTOLD:
             value = before[field.name] if field.name in before else field.get_default()
@@ -176,12 +180,12 @@ def _restore(row: Any, before: dict[str, Any], using: str) -> None:
     row.save(using=using)
 
 
-def _differences(model: Any, before: Any, after: Any) -> str:
+def _differences(model: type[CheckedRow], before: State | None, after: State | None) -> str:
     labels = {one.name: str(one.verbose_name) for one in model._meta.fields}
     return "; ".join(map(translated, changes(before, after, labels)))
 
 
-def _since(model: Any, after: Any, now: Any) -> str:
+def _since(model: type[CheckedRow], after: State | None, now: State | None) -> str:
     if now is None:
         return gettext("It has been removed since.")
     if after is None:

@@ -7,16 +7,19 @@ import logging
 from collections.abc import Mapping
 from hashlib import blake2b
 from threading import current_thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.db import Error, transaction
 
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.history.lines import editing, keep, made, record
+from django_throttle.history.lines import State, editing, keep, made, record
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.in_force import rules_read
+
+if TYPE_CHECKING:
+    from django_throttle.models.change import ThrottleChange
 
 logger = logging.getLogger("django_throttle")
 
@@ -48,7 +51,7 @@ def tell_settings(rules: Mapping[str, Rule], using: str) -> bool:
     return True
 
 
-def _line(name: str, before: Any, rule: Rule | None, after: Any) -> Any:
+def _line(name: str, before: State | None, rule: Rule | None, after: State | None) -> ThrottleChange:
     action = "added" if before is None else "removed" if after is None else "changed"
     words = describe(rule) if rule is not None and before is None else "no longer in settings" if after is None else ""
     return made("rule", name, action, words, before=before, after=after)

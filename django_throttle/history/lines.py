@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
 from django.db import Error, IntegrityError, models, transaction
@@ -25,6 +25,9 @@ from django_throttle.core.texts import gettext_lazy
 from django_throttle.rulebook import sources
 from django_throttle.translated import to_the_second
 
+if TYPE_CHECKING:
+    from django_throttle.models.change import ThrottleChange
+
 logger = logging.getLogger("django_throttle")
 
 MOST_WORDS: Final = 4000  # characters of a description in words, or of a reason
@@ -32,7 +35,7 @@ MOST_CHANGES: Final = 100_000  # lines that are kept, the newest
 MOMENTS: Final = ("until", "starts_at")  # columns that hold one, as JSON has it
 PRUNE_SECONDS: Final = 600.0  # between two looks of a process for lines that are too old
 
-State = Mapping[str, Any]
+State = Mapping[str, Any]  # the columns of a row, as JSON has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +71,24 @@ def because(reason: str, action: str = "") -> Iterator[None]:
 
 
 def record(
-    kind: str, name: str, action: str, words: str = "", *, once: str = "", using: str | None = None, **states: Any
+    kind: str,
+    name: str,
+    action: str,
+    words: str = "",
+    *,
+    row: int | None = None,
+    before: State | None = None,
+    after: State | None = None,
+    once: str = "",
+    using: str | None = None,
 ) -> bool:
     """Write one line, by the present editor; False where a line with the same ``once`` is there already.
 
-    ``kind`` is "rule", "override" or "settings". ``states`` are ``row``, the primary key, ``before`` and ``after``, of
-    which ``words`` are made where they are empty. The line is part of the caller's transaction in the database
-    ``using``, which is that of the rules by default.
+    ``kind`` is "rule", "override" or "settings", ``row`` the primary key. Empty ``words`` are made of ``before`` and
+    ``after``. The line is part of the caller's transaction in the database ``using``, which is that of the rules by
+    default.
     """
-    change = made(kind, name, action, words, **states)
+    change = made(kind, name, action, words, row=row, before=before, after=after)
     using = using or sources.alias()
     if not once:
         keep([change], using)
@@ -101,7 +113,7 @@ def made(
     row: int | None = None,
     before: State | None = None,
     after: State | None = None,
-) -> Any:
+) -> ThrottleChange:
     """One line by the present editor, not saved."""
     editor = _editor.get()
     return _model()(
@@ -123,7 +135,7 @@ def _as_text(given: str) -> str:
     return given.encode("utf-8", "replace").decode().replace("\x00", "?")
 
 
-def keep(lines: Iterable[models.Model], using: str) -> None:
+def keep(lines: Iterable[ThrottleChange], using: str) -> None:
     """Save these lines; what is too old is removed once they are committed."""
     _model()._base_manager.using(using).bulk_create(lines, batch_size=500)
     transaction.on_commit(lambda: _prune_sometimes(using), using=using, robust=True)
@@ -140,12 +152,12 @@ def changes(before: State | None, after: State | None, labels: State = MappingPr
             yield gettext_lazy("{label}: {was} → {now}", label=label, was=was, now=now)
 
 
-def _moment(value: Any) -> str:
+def _moment(value: object) -> str:
     moment = parse_datetime(value) if isinstance(value, str) else None
     return to_the_second(moment) if moment else in_words(value)
 
 
-def in_words(value: Any) -> str:
+def in_words(value: object) -> str:
     """What a column holds."""
     if isinstance(value, bool):
         return gettext_lazy("yes") if value else gettext_lazy("no")
@@ -183,5 +195,5 @@ def _prune_sometimes(using: str) -> None:
         logger.warning("old lines of the history could not be removed, they stay until the next edit: %s", error)
 
 
-def _model() -> Any:
+def _model() -> type[ThrottleChange]:
     return apps.get_model("django_throttle", "ThrottleChange")

@@ -90,7 +90,7 @@ def checked_value(what: str, value: object) -> object:
     raise InvalidIdent(f"{what} returns a text, a number or None, not {kind}{hint}")
 
 
-def site_value(what: str, function: Callable[[Any], object], subject: Any, *, takes_json: bool = False) -> object:
+def site_value(what: str, function: Callable[[Any], object], subject: object, *, takes_json: bool = False) -> object:
     """Return the value by which a function of the site counts a call, or FAILED.
 
     The function fails if it raises or returns what no ident can be made of, and the log says so. FAILED without a line

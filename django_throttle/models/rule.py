@@ -35,7 +35,7 @@ from django_throttle.rulebook import in_force
 from django_throttle.rulebook.sources import check_allowed, sentence
 from django_throttle.translated import capitalised, translated
 
-M = TypeVar("M", bound=models.Model)
+M = TypeVar("M", bound="CheckedRow")
 
 
 class AnnouncedQuerySet(models.QuerySet[M]):
@@ -66,6 +66,7 @@ class CheckedRow(models.Model):
         abstract = True
 
     history_kind: ClassVar[str]
+    before_save: Self | None  #: the row in the table, while this one is saved
     read: Callable[..., object]
     describe: Callable[..., str]
 
