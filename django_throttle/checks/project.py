@@ -261,7 +261,7 @@ MIDDLEWARE: Final = "django_throttle.middleware.ThrottleMiddleware"
 ASGI_MIDDLEWARE: Final = "django_throttle.channels.ThrottleMiddleware"
 AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 DECIDED_THROTTLE: Final = "django_throttle.drf.DecidedThrottle"
-DROP_IN: Final = "django_throttle.drf.StoreRateThrottle"
+DROP_IN: Final = "django_throttle.drf.SimpleRateThrottle"
 RULE_THROTTLE: Final = "django_throttle.drf.RuleThrottle"
 
 

@@ -1,17 +1,19 @@
 """The REST framework door: one decision for every rule that matches, and drop-ins for DRF's own throttles.
 
-``RuleThrottle`` obeys the rulebook. ``AnonRateThrottle``, ``UserRateThrottle`` and ``ScopedRateThrottle``
-obey DRF's settings, as the classes they replace do: each is a limit of its own, decided by itself, and an
-allowed one stays charged when another refuses.
+``RuleThrottle`` obeys the rulebook. ``AnonRateThrottle``, ``UserRateThrottle``, ``ScopedRateThrottle`` and
+``SimpleRateThrottle`` obey DRF's settings, as the classes they replace do: each is a limit of its own, decided by
+itself, and an allowed one stays charged when another refuses.
 """
 
 from django_throttle.exceptions import needs_extra
 
 with needs_extra("drf", "rest_framework"):
-    from django_throttle.drf.drop_ins import AnonRateThrottle, ScopedRateThrottle, StoreRateThrottle, UserRateThrottle
+    from django_throttle.drf.drop_ins import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
     from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, RuleThrottle
+
+StoreRateThrottle = SimpleRateThrottle  # its former name
 
 __all__ = [
     "AnonRateThrottle", "DecidedThrottle", "LimiterUnavailable", "RuleThrottle", "ScopedRateThrottle",
-    "StoreRateThrottle", "UserRateThrottle",
+    "SimpleRateThrottle", "UserRateThrottle",
 ]  # fmt: skip

@@ -68,7 +68,7 @@ class _RatesInForce:
 _RATES_AT_IMPORT: Final = throttling.SimpleRateThrottle.THROTTLE_RATES
 
 
-class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
+class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
     """DRF's SimpleRateThrottle, counted in our store: atomic, by the store's clock, refused calls free.
 
     A subclass sets ``rate``, or ``scope`` for DEFAULT_THROTTLE_RATES, and may override ``get_cache_key`` (whose
@@ -153,10 +153,10 @@ class StoreRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
                 raise ImproperlyConfigured(unsupported.message(cls))
 
 
-_NEVER_OVERRIDDEN: Final = (StoreRateThrottle.timer, StoreRateThrottle.cache)
+_NEVER_OVERRIDDEN: Final = (SimpleRateThrottle.timer, SimpleRateThrottle.cache)
 
 
-class AnonRateThrottle(StoreRateThrottle):
+class AnonRateThrottle(SimpleRateThrottle):
     """Limits each address that is not logged in."""
 
     scope = "anon"
@@ -165,7 +165,7 @@ class AnonRateThrottle(StoreRateThrottle):
         return None if HttpWho(request).ident("user") else self.get_ident(request)
 
 
-class UserRateThrottle(StoreRateThrottle):
+class UserRateThrottle(SimpleRateThrottle):
     """Limits each user, and each address that is not logged in."""
 
     scope = "user"
@@ -224,7 +224,7 @@ def unsupported_reads(kind: type[Any]) -> Iterator[tuple[str, str, str]]:
 
     Methods whose source cannot be read, and attributes that the class itself sets, are passed over.
     """
-    missing = {name: at for name, at in vars(StoreRateThrottle).items() if isinstance(at, Unsupported)}
+    missing = {name: at for name, at in vars(SimpleRateThrottle).items() if isinstance(at, Unsupported)}
     wanted = {name: at for name, at in missing.items() if inspect.getattr_static(kind, name, None) is at}
     uses = [use for base in kind.__mro__ if base.__module__ not in _LIBRARIES for use in _uses_of_self(base)]
     wanted = {
@@ -251,9 +251,9 @@ def _uses_of_self(kind: type[Any]) -> Iterator[tuple[str, ast.Attribute, bool]]:
                     yield method.name, node, isinstance(node.ctx, ast.Store)
 
 
-def loaded_drop_ins() -> Iterator[type[StoreRateThrottle]]:
-    """Yield the classes that are loaded, without ``StoreRateThrottle`` itself."""
-    classes = StoreRateThrottle.__subclasses__()
+def loaded_drop_ins() -> Iterator[type[SimpleRateThrottle]]:
+    """Yield the classes that are loaded, without ``SimpleRateThrottle`` itself."""
+    classes = SimpleRateThrottle.__subclasses__()
     while classes:
         kind = classes.pop()
         classes += kind.__subclasses__()

@@ -47,7 +47,7 @@ def get(*throttles: type[Any], user: User | None = None, **extra: Any) -> Any:
 
 class TestWhatTheyDoNotHave:
     @pytest.mark.parametrize("own", [{"timer": lambda throttle: 0.0}, {"cache": {}}], ids=["timer", "cache"])
-    @pytest.mark.parametrize("base", [drf.UserRateThrottle, drf.ScopedRateThrottle, drf.StoreRateThrottle])
+    @pytest.mark.parametrize("base", [drf.UserRateThrottle, drf.ScopedRateThrottle, drf.SimpleRateThrottle])
     def test_a_clock_or_a_cache_of_ones_own_is_refused(self, own: dict[str, Any], base: type[Any]) -> None:
         (name,) = own
         with pytest.raises(ImproperlyConfigured, match=rf"Own\.{name}: calls are counted (by the clock|in the store)"):

@@ -203,23 +203,28 @@ def test_behind_proxies_each_machine_has_a_budget_whatever_a_client_writes(
 class TestClasses:
     """What a subclass meets."""
 
-    def base(self, kind: Kind) -> str:
-        return "SimpleRateThrottle" if kind.module is throttling else "StoreRateThrottle"
-
     def test_it_needs_a_scope_or_a_rate_and_a_key(self, kind: Kind) -> None:
         with pytest.raises(ImproperlyConfigured, match=r"either `.scope` or `.rate`"):
-            kind(self.base(kind))()
+            kind("SimpleRateThrottle")()
         with pytest.raises(ImproperlyConfigured, match="No default throttle rate set for 'no such' scope"):
-            kind(self.base(kind), scope="no such")()
+            kind("SimpleRateThrottle", scope="no such")()
         with pytest.raises(NotImplementedError):
-            kind(self.base(kind), rate="1/min")().get_cache_key({}, {})
+            kind("SimpleRateThrottle", rate="1/min")().get_cache_key({}, {})
 
     @pytest.mark.parametrize("key", ["user:1", 7, "", "x" * 200, "{x} %s\n"])
     def test_a_key_of_its_own(self, kind: Kind, key: Any) -> None:
         """By whatever the site says; a user of that name has a budget of its own all the same."""
-        throttle = kind(self.base(kind), scope="x", rate="1/min", get_cache_key=lambda *given: key)
+        throttle = kind("SimpleRateThrottle", scope="x", rate="1/min", get_cache_key=lambda *given: key)
         assert told(view_of(throttle), 2) == ["ok", "60"]
         assert told(view_of(kind("UserRateThrottle", scope="x", rate="1/min")), 1, by(1)) == ["ok"]
+
+    def test_a_key_in_the_usual_format(self, kind: Kind) -> None:
+        def get_cache_key(throttle: Any, request: Request, view: APIView) -> Any:
+            return throttle.cache_format % {"scope": throttle.scope, "ident": throttle.get_ident(request)}
+
+        view = view_of(kind("SimpleRateThrottle", scope="x", rate="1/min", get_cache_key=get_cache_key))
+        assert told(view, 2) == ["ok", "60"]
+        assert told(view, 1, by(address="192.0.2.9")) == ["ok"]
 
 
 def histories(kind: Kind, clock: FrozenClock, times: Sequence[float], *rates: str) -> list[str]:
