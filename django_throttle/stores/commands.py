@@ -37,7 +37,7 @@ from django_throttle.core.key import key_root
 from django_throttle.core.ledger import entries_of
 from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.local.freed_slots import freed_slots
-from django_throttle.stores.batch import Announcement, Ask, BatchFailed, announce_call
+from django_throttle.stores.batch import Announcement, BatchFailed, PendingDecision, announce_call
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import LoopBlocked, cause_of
 from django_throttle.stores.packing import JoinedCall, ReleaseCall, packed_lease, packing_of, record_head, repack
@@ -130,12 +130,12 @@ class RedisCommand:
 class RoundTrip(NamedTuple):
     """Calls to be sent together, within ``seconds`` where that is less than the transport's deadline.
 
-    On an event loop ``asks``, where there are any, are sent in place of the calls, in the loop's batch.
+    On an event loop ``decisions``, where there are any, are sent in place of the calls, in the loop's batch.
     """
 
     calls: Sequence[ScriptCall]
     seconds: float | None = None
-    asks: Sequence[Ask] = ()
+    decisions: Sequence[PendingDecision] = ()
 
 
 SendTrip = Callable[[RoundTrip], Awaitable[Sequence[Any]]]
@@ -226,24 +226,24 @@ class DecideCommand(RedisCommand, ScriptCall):
             self._packed += packed_lease(self)
         return self._packed
 
-    def joined(self, asks: Sequence[DecideCommand]) -> ScriptCall:
-        return self if len(asks) == 1 else JoinedCall(asks)
+    def joined(self, decisions: Sequence[DecideCommand]) -> ScriptCall:
+        return self if len(decisions) == 1 else JoinedCall(decisions)
 
-    def read_joined(self, asks: Sequence[DecideCommand], reply: bytes) -> list[Answers]:
+    def read_joined(self, decisions: Sequence[DecideCommand], reply: bytes) -> list[Answers]:
         """All numbers are looked at together, as most often every charge fits, and much is left."""
-        if len(asks) == 1:
+        if len(decisions) == 1:
             return [self.read_reply(reply)]
         repaired, now = HEAD.unpack_from(reply)
         if repaired:
             self._note_repaired(repaired, now)
         own = self.packing.numbers
-        if len(reply) != HEAD.size + own.size * len(asks):
-            raise InvalidResponse(f"{len(reply)} bytes answer {len(asks)} times {len(self.packing.parts)} charges")
+        if len(reply) != HEAD.size + own.size * len(decisions):
+            raise InvalidResponse(f"{len(reply)} bytes answer {len(decisions)} times {len(self.packing.parts)} charges")
         rows = memoryview(reply)[HEAD.size :]
         numbers = unpack(f"<{len(rows) // 8}d", rows)
         fits = None if any(numbers[::3]) else True
         answers = [Answers(row, now, fits) for row in own.iter_unpack(rows)]
-        self.context.answered.note_all([ask.charges for ask in asks], answers)
+        self.context.answered.note_all([decision.charges for decision in decisions], answers)
         return answers
 
     def alone(self, answers: Answers) -> bytes:
@@ -556,12 +556,12 @@ class MultiSlotCommand(LongCommand):
 
     async def reply(self, send: SendTrip) -> tuple[Answer, ...]:
         until = time.monotonic() + (self.seconds or self.context.transport.seconds)
-        if undo := self.undo_calls(await send(RoundTrip(self.calls, self.seconds, self.asks))):
+        if undo := self.undo_calls(await send(RoundTrip(self.calls, self.seconds, self.decisions))):
             self.note_undone(await send(RoundTrip(undo, max(until - time.monotonic(), LEAST_SECONDS))))
         return self.answers()
 
     @property
-    def asks(self) -> list[Ask]:
+    def decisions(self) -> list[PendingDecision]:
         """What travels in an event loop's batch: nothing when a part takes leases, which has arguments of its own."""
         return [] if any(part.decide.derives for part in self.parts) else [part.decide for part in self.parts]
 

@@ -29,7 +29,7 @@ from django_throttle.core.commands import (
 from django_throttle.core.io import run
 from django_throttle.damper.aggregate import Count, Reply, Report
 from django_throttle.stores.base import REPLY
-from django_throttle.stores.batch import Batcher, Releases
+from django_throttle.stores.batch import Batcher
 from django_throttle.stores.cluster import connect
 from django_throttle.stores.commands import (
     DecideCommand,
@@ -116,8 +116,7 @@ class RedisStore(RedisContext):
         self.control = RedisControl(self)
         self.evictions = UncertainEvictions(self, self.control)
         self.aggregator = RedisAggregator(self)  # what dampers report to
-        self.releases = Releases(self)
-        self.batcher = Batcher(self, self.releases)
+        self.batcher = Batcher(self)
         # What callers with rates alone are charged by, by the key of the charges: the same for each of their calls.
         self._known: dict[tuple[Any, ...], DecideCommand] = {}
 
@@ -156,14 +155,14 @@ class RedisStore(RedisContext):
             made.admit()
         try:
             if batched:
-                sent = self.batcher.ask(batched)
+                sent = self.batcher.decide(batched)
                 try:
                     return batched.end(await sent)
                 except asyncio.CancelledError as error:
                     keep_reply(error, batched, sent)
                     raise
             if isinstance(made, ReleaseCommand):
-                return made.finish(await self.releases.send(calls))
+                return made.finish(await self.batcher.release(calls))
             if isinstance(made, LongCommand):
                 return made.end(await made.reply(self._asend))
             return made.finish(await self.transport.asend_all(calls, made.seconds))
@@ -176,17 +175,17 @@ class RedisStore(RedisContext):
         """Release on this event loop without anybody waiting for it; what fails, the agent sends again."""
         made = ReleaseCommand(self, command)
         if made.calls and self.breaker.is_calm:
-            self.releases.send_soon(made.calls, made.hear)
+            self.batcher.release_soon(made.calls, made.hear)
 
     async def _send(self, trip: RoundTrip) -> Sequence[Any]:
         return self.transport.send_all(trip.calls, trip.seconds)
 
     async def _asend(self, trip: RoundTrip) -> Sequence[Any]:
-        if not trip.asks or call_began.get():
+        if not trip.decisions or call_began.get():
             return await self.transport.asend_all(trip.calls, trip.seconds)
-        replies = await asyncio.gather(*map(self.batcher.ask, trip.asks), return_exceptions=True)
-        both = zip(trip.asks, replies, strict=True)
-        return [reply if isinstance(reply, BaseException) else ask.alone(reply) for ask, reply in both]
+        replies = await asyncio.gather(*map(self.batcher.decide, trip.decisions), return_exceptions=True)
+        both = zip(trip.decisions, replies, strict=True)
+        return [reply if isinstance(reply, BaseException) else decision.alone(reply) for decision, reply in both]
 
     def _redis_command(self, command: Command) -> RedisCommand:
         """The command as it is sent: a decision after what is owed for its idents."""

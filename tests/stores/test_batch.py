@@ -12,7 +12,7 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.batch import MOST
+from django_throttle.stores.batch import MAX_BATCH_CHARGES
 from tests.servers import slack
 from tests.stores.conftest import evaluations
 
@@ -31,8 +31,8 @@ MANY = [Rule(f"r{i}", rates=tuple(f"{j + 2}/{j + 1}h" for j in range(10))) for i
 @pytest.mark.parametrize(
     ("rules", "cost", "calls", "batches"),
     [
-        (RULES[:1], 1, 2 * MOST + 1, 3),
-        ([Rule(f"r{number}", "10/hour") for number in range(20)], 1, 50, 50 * 20 // MOST),
+        (RULES[:1], 1, 2 * MAX_BATCH_CHARGES + 1, 3),
+        ([Rule(f"r{number}", "10/hour") for number in range(20)], 1, 50, 50 * 20 // MAX_BATCH_CHARGES),
         ([LOG], 9_000, 4, 1),  # a log has an entry for each call, whatever it costs
     ],
     ids=["calls", "rules", "costs"],
