@@ -34,12 +34,6 @@ def override(effect: str, **options: Any) -> Override:
 
 
 class TestPrecedence:
-    RULES = (
-        Rule("a", "5/min"),
-        Rule("b", rates=("5/min", "2/s"), algorithm="gcra"),
-        Rule("s", limit=2, algorithm="concurrency"),
-    )
-
     def test_block_goes_before_replace_multiply_and_exempt_for_one_subject(self) -> None:
         rule = Rule("a", "5/min")
         ranked = sorted(map(override, ("exempt", "multiply", "replace", "block")), key=lambda one: one.rank)
@@ -53,13 +47,10 @@ class TestPrecedence:
         ranked = [override("replace"), override("multiply", subject="group:a")]  # a rate, for what is no rate
         assert overridden(SOCKETS, ranked, apply_override) == Rule("sockets", limit=10, algorithm="concurrency")
 
-
-class TestBlock:
-    def block(self, rules: Any, *overrides: Override) -> tuple[Any, ...]:
-        return block_outcomes(rules, overrides, apply_override, 30.0)
-
-    def test_each_covered_rule_that_it_names_refuses(self) -> None:
-        found = self.block(TestPrecedence.RULES, override("block", rules=("b", "s"), until=90.0))
+    def test_each_covered_rule_that_a_block_names_refuses(self) -> None:
+        several = Rule("b", rates=("5/min", "2/s"), algorithm="gcra")
+        rules = (Rule("a", "5/min"), several, Rule("s", limit=2, algorithm="concurrency"))
+        found = block_outcomes(rules, [override("block", rules=("b", "s"), until=90.0)], apply_override, 30.0)
         assert [(one.rule, one.limit, one.window, one.retry_after) for one in found] == [
             ("b", 5, 60, 60.0),
             ("b", 2, 1, 60.0),

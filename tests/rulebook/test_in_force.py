@@ -22,7 +22,7 @@ from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import Caller
 from tests.clock import FrozenClock
 from tests.forks import holds_in_child
-from tests.inside import book, forget_rules
+from tests.inside import book
 from tests.raw_rows import force
 from tests.rulebook.conftest import charged, names
 from tests.servers import RedisServer
@@ -49,14 +49,6 @@ def heard() -> Iterator[Heard]:
     rules_changed.connect(listen)
     yield told
     rulebook.pin(None)
-
-
-@pytest.mark.django_db(transaction=True)
-async def test_the_first_reading_does_not_run_on_the_event_loop(rules: Any) -> None:
-    await ThrottleRule.objects.acreate(name="api", rate="3/min")
-    forget_rules()
-    assert names(await rulebook.acurrent()) == ["api"]
-    assert await rulebook.acurrent() is rulebook.current()
 
 
 @pytest.mark.django_db(transaction=True)

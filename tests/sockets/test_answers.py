@@ -122,17 +122,6 @@ class TestGraphQL:
             assert (await client.receive_json_from())["type"] == "connection_error"
         assert await closing(client) == CODES[protocol]
 
-    async def test_a_refused_handshake(self, enforce: Enforce, protocol: str) -> None:
-        enforce(sockets={**TWO_SOCKETS, "limit": 1})
-        first, second = [await opened(graphql(), subprotocols=[protocol]) for _ in range(2)]
-        if protocol == "graphql-ws":
-            frame = await second.receive_json_from()
-            assert (frame["type"], frame["payload"]["extensions"]["code"]) == ("connection_error", "connection_limit")
-        close = await second.receive_output()
-        assert (close["type"], close["code"]) == ("websocket.close", 4430)
-        assert close["reason"].startswith("connection limit; retry_after=")
-        await first.disconnect()
-
     async def test_what_answers_no_message(self, enforce: Enforce, change: Any, protocol: str) -> None:
         """A warning, a report of dropped frames and a goodbye are no frames that a client fails on."""
         slots: dict[str, Any] = {**TWO_SOCKETS, "events": ("connection",)}

@@ -302,12 +302,6 @@ class TestLoss:
             await asyncio.sleep(2)
             assert line.frames.count("x") + sum(gap["lost"] for gap in line.told("continuity_lost")) == 500
 
-    async def test_it_is_what_the_site_says(self, enforce: Enforce) -> None:
-        enforce(outward={**OUT, "rate": "2/2s"})
-        async with Line(continuity=lambda gap: f"{gap.lost} missing") as line:
-            await say(line, *"abcde")
-            await line.until(lambda: line.frames == ["a", "b", "3 missing"])
-
     async def test_who_closes_tells_of_the_gap_first(self, enforce: Enforce) -> None:
         enforce(outward={**OUT, "rate": "2/hour"})
         async with Line(coalesce=kind) as line:

@@ -217,14 +217,6 @@ class TestRefusals:
         stage.run(0.02)
         assert stage.kinds() == ["open", "sent", "throttled", "resumed", "sent"]
 
-    @pytest.mark.parametrize(("said", "chance", "seconds"), [(8, 0.5, 9), (8, 1.0, 10), (MONTH, 1.0, MONTH + 60)])
-    def test_some_of_a_wait_is_random(self, stage: Stage, said: int, chance: float, seconds: float) -> None:
-        """So that a crowd which was refused together comes back apart."""
-        stage.refused(limited(said), chance=chance)
-        assert stage.told("throttled")[0]["seconds"] == pytest.approx(seconds)
-        stage.end(4429)
-        stage.comes_back_after(seconds)
-
     def test_it_keeps_the_pace_of_the_rule_afterwards(self, stage: Stage) -> None:
         """20 in 2 seconds: a tenth of a second apart, however many wait."""
         stage.refused(limited(0.1, window=2))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -113,36 +111,3 @@ def test_slots_are_held_and_the_agent_says_that_the_process_lives(server: RedisS
         wait_until(lambda: redis.zscore("dt:{p}:live", uid) > beat, timeout=slack(5))
         assert sorted(each.result()[0] for each in asked) == [200, 200, 200, 429, 429]
         wait_until(lambda: site.get("/held/0")[0] == 200, timeout=slack(2))
-
-
-def run(program: str, server: RedisServer) -> tuple[str, str]:
-    """What a program prints, and what it logs."""
-    line = [sys.executable, "-W", "ignore", "-c", program, server.url]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=slack(60), check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
-
-
-REFUSES = """
-import eventlet
-eventlet.monkey_patch()
-import sys
-from django.conf import settings
-settings.configure(SECRET_KEY="green", INSTALLED_APPS=["django_throttle"], DJANGO_THROTTLE={"REDIS": sys.argv[1]})
-import django
-django.setup()
-from django.core import checks
-from django_throttle.exceptions import InvalidSetting
-from django_throttle.stores import get_store
-print(*[message.id for message in checks.run_checks() if message.id.startswith("django_throttle")])
-try:
-    get_store()
-except InvalidSetting as error:
-    print(error)
-"""
-
-
-def test_eventlet_is_refused_by_a_check_and_when_the_store_is_made(server: RedisServer) -> None:
-    need_package("eventlet")
-    number, error = run(REFUSES, server)[0].splitlines()
-    assert number == "django_throttle.E035" and "eventlet" in error and "gevent" in error

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,6 +99,13 @@ def test_what_does_not_hold_of_an_address_is_named(url: str, words: str, setting
 def test_an_address_that_makes_no_sense_is_refused_by_the_setting_s_name(address: str, settings: Any) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": address}
     with pytest.raises(InvalidSetting, match=r"^REDIS: "):
+        get_store()
+
+
+def test_eventlet_is_refused_by_a_check_and_when_the_store_is_made(settings: Any, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "eventlet.patcher", SimpleNamespace(is_monkey_patched="socket".__eq__))
+    assert "E035" in numbers(settings, "redis://127.0.0.1:1/0")
+    with pytest.raises(InvalidSetting, match=r"eventlet has replaced .*: use gevent, or threads"):
         get_store()
 
 
