@@ -110,7 +110,7 @@ class RuleState(NamedTuple):
         pattern = (open_ if one.window is None else used)[bool(plan)]
         return gettext_lazy(pattern, used=self.used, limit=one.limit, plan=plan)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         one, override = self.outcome, self.counting.override
         return {
             "name": one.rule,
@@ -306,7 +306,7 @@ def _is_sure(state: RuleState, passes: set[bool]) -> bool:
     return not state.counting.alternatives or len(passes) == 1
 
 
-def override_as_json(override: Override) -> dict[str, Any]:
+def override_as_json(override: Override) -> dict[str, object]:
     """``until`` is in seconds since 1970, None for no end."""
     return {
         "number": override.number,

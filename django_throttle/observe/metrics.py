@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django_throttle import rulebook
 from django_throttle.core.decision import Outcome
@@ -88,11 +88,11 @@ class Counts:
         self.known[rule, outcome.allowed, outcome.shadow, id(reason)] = add
         return add
 
-    def count_drop(self, *, method: str, queues: int, **_: Any) -> None:
+    def count_drop(self, *, method: str, queues: int, **_: object) -> None:
         """Count what a channel layer has dropped."""
         self.series(DROPS, method)(queues)
 
-    def count_costly(self, *, scope: str, **_: Any) -> None:
+    def count_costly(self, *, scope: str, **_: object) -> None:
         """Count a request that used too much."""
         if len(self.scopes) < MOST_RULES:
             self.scopes.add(scope)

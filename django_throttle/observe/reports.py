@@ -190,7 +190,7 @@ def tell_dropped(method: str, queues: int) -> None:
     _send(layer_dropped, method=method, queues=queues)
 
 
-def _send(signal: Signal, **told: Any) -> None:
+def _send(signal: Signal, **told: object) -> None:
     try:
         signal.send_robust(sender=None, **told)
     except Exception:  # an asynchronous receiver, where an event loop runs in this thread

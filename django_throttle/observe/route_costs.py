@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from math import ceil, log2
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django.utils import timezone
 
@@ -175,7 +175,7 @@ class RouteCost(NamedTuple):
         """What all its requests came to together."""
         return self.calls * self.spreads[measure].mean
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {"scope": self.scope, "calls": self.calls, **{k: v._asdict() for k, v in self.spreads.items()}}
 
 

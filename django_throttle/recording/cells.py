@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import ceil, frexp
-from typing import Any, Final
+from typing import Final
 
 from django_throttle.core.decision import Reason
 
@@ -53,7 +53,7 @@ class Minute:
     def calls(self) -> int:
         return self.allowed + sum(self.refused.values())
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "at": self.at.isoformat(),
             "allowed": self.allowed,

@@ -124,7 +124,7 @@ class RecordFlusher:
         return "sample", list(map(self.store.process_key, names)), args
 
 
-def state_of(reply: Any) -> list[int]:
+def state_of(reply: object) -> list[int]:
     """Return the bound of a sample and its full ranks, as sample.lua wrote them."""
     text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
     bound, *full = map(int, re.findall(r"\d+", text[:LONGEST_STATE]) or [RANKS])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django.utils import timezone
 
@@ -67,7 +67,7 @@ class RuleOverview(NamedTuple):
             p99=self.p99_ms,
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         spans = {name: {key: value for key, value in of.as_json().items() if key != "at"}
                  for name, of in (("hour", self.hour), ("day", self.day))}  # fmt: skip
         figures = {"refused_share": self.refused_share, "p99_ms": self.p99_ms, "hints": self.hints}
@@ -149,7 +149,7 @@ class Overview:
     def _newest(self) -> list[ProcessRules]:
         return [one for one in self.processes if one.state == "live" and one.version == self.version]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "rules": [one.as_json() for one in self.rules],
             "version": self.version,

@@ -68,7 +68,7 @@ class ProcessRules(NamedTuple):
     def since_at(self) -> datetime:
         return datetime.fromtimestamp(self.since, UTC)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {name: value for name, value in self._asdict().items() if name not in ("dampers", "recent")}
 
 
@@ -144,7 +144,7 @@ def _process(uid: str, told: dict[str, Any], now: float) -> ProcessRules | None:
     return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, after, breakers, dampers, recent, clock)
 
 
-def _seconds(told: Any) -> float:
+def _seconds(told: object) -> float:
     return float(told) if isinstance(told, int | float) else 0.0
 
 

@@ -48,7 +48,7 @@ class Recorded:
     weight: float
     tags: Mapping[str, str]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         names = ("scope", "method", "event", "tag", "rule", "reason", "cost", "outcome", "weight")
         return {"at": self.at.isoformat(), **{name: getattr(self, name) for name in names}, "tags": dict(self.tags)}
 
@@ -238,7 +238,7 @@ def _recorded(entry: bytes, weight: float) -> Recorded | None:
     return Recorded(when, scope, method, event, tag, rule, reason, cost, outcome, weight, tags)
 
 
-def _bytes(found: Any) -> bytes:
+def _bytes(found: object) -> bytes:
     return found if isinstance(found, bytes) else str(found).encode("utf-8", "surrogateescape")
 
 
@@ -285,7 +285,7 @@ class Comparison:
         yield gettext_lazy("Refused where the live rule holds"), self.of_live.in_words
         yield gettext_lazy("Refused where the candidate holds"), self.of_candidate.in_words
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             **{name: getattr(self, name) for name in ("calls", "both", "only_live", "only_candidate")},
             "live_holds": self.of_live._asdict(),

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from django_throttle.core.commands import Answer, Charge, Charges, Correct, Decide, Entry
 from django_throttle.core.edits import period, takeovers
@@ -139,7 +139,7 @@ async def _carry(io: Io, edit: Edit, charge: Charge) -> None:
 async def _ask(io: Io, old: Rule, new: Rule, ident: str) -> Sequence[Answer]:
     command = Decide(Charges.of((Charge(old, ident, 0), Charge(new, ident, 0))), commit=False)
     try:
-        answers: Any = await io.execute(command)
+        answers = await io.execute(command)
     except RepeatCommand:
         answers = await io.execute(command)
     return tuple(answers)

@@ -119,7 +119,7 @@ def _options(row: ThrottleRule) -> dict[str, Any]:
     return {**options, "description": row.description} if row.description else options
 
 
-def _parse(raw: bytes) -> Mapping[str, Any]:
+def _parse(raw: bytes) -> Mapping[str, object]:
     if len(raw) > MAX_BYTES:
         raise InvalidFile(gettext_lazy("the file is larger than {most:,} bytes; rules are small", most=MAX_BYTES))
     try:
@@ -155,7 +155,7 @@ def _row(name: str, options: object) -> ThrottleRule:
     return row
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

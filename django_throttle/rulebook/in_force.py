@@ -14,12 +14,13 @@ from itertools import count
 from math import inf
 from threading import Event, Lock
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
 from django.core.signals import setting_changed
 from django.db import Error, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.signals import post_delete, post_save
 from django.dispatch import Signal, receiver
 
@@ -184,7 +185,7 @@ class _Book:
     snapshot: Snapshot | None = None
     is_committed: bool = False
     knows_past: bool = False  # the edits before this process began
-    open_in: Callable[[], Any] | None = None
+    open_in: Callable[[], BaseDatabaseWrapper | None] | None = None
     seen: str | None = None  # the version in Redis before the last reading
     read_at: float = 0.0
     confirmed_at: float = 0.0  # when database or Redis last said that these are the newest, on the monotonic clock
@@ -335,7 +336,7 @@ def _without_database() -> Snapshot:
         return _book.snapshot
 
 
-def _is_over(connection: Any) -> bool:
+def _is_over(connection: BaseDatabaseWrapper | None) -> bool:
     """True when the transaction in which the rules were read has ended, and may have been rolled back."""
     return connection is None or not connection.in_atomic_block
 
@@ -409,7 +410,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 # By connection: whether the edits since its last commit of any were announced to the others.
-_announced: Final[WeakKeyDictionary[Any, Event]] = WeakKeyDictionary()
+_announced: Final[WeakKeyDictionary[BaseDatabaseWrapper, Event]] = WeakKeyDictionary()
 
 
 def connect() -> None:

@@ -485,7 +485,7 @@ def _asks_user(rule: Rule) -> bool:
     return bool(rule.audience or rule.plans or rule.functions) or any(kind is None or kind.asks_user for kind in found)
 
 
-def _add(digest: Any, entries: Iterable[object]) -> None:
+def _add(digest: hashlib.blake2b, entries: Iterable[object]) -> None:
     # One by one: as one text, ten thousand rules would hold up every other thread while it is encoded.
     for entry in entries:
         digest.update(json.dumps(entry, sort_keys=True).encode())

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from threading import Condition, Thread
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from django.apps import apps
 from django.db import OperationalError, ProgrammingError, connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql import compiler as sql_compiler  # noqa: F401 - so that no call does
 from django.utils import timezone
 
@@ -27,6 +28,9 @@ from django_throttle.core.options import key_parts
 from django_throttle.core.overrides import Candidate, candidate_name
 from django_throttle.core.texts import gettext_lazy, gettext_noop, text_of
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
+
+if TYPE_CHECKING:
+    from django_throttle.models.change import ThrottleChange
 
 # The name of a rule or the number of an override, and what was made of it: a Rule, an Override, or what is wrong.
 Made = tuple[Any, Any]
@@ -64,7 +68,7 @@ class Reading:
     settings: SourceRules
     database: SourceRules = NO_RULES
     failure: Exception | None = None
-    open_in: Callable[[], Any] | None = None
+    open_in: Callable[[], BaseDatabaseWrapper | None] | None = None
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -283,11 +287,11 @@ def are_in_database() -> bool:
 
 def is_private() -> bool:
     """True when no other thread can read the rules' database: SQLite in memory."""
-    connection: Any = connections[alias()]
+    connection: Any = connections[alias()]  # only SQLite's has the method
     return connection.vendor == "sqlite" and bool(connection.is_in_memory_db())
 
 
-def _made(name: Any, make: Callable[[], Any]) -> Made:
+def _made(name: str | int, make: Callable[[], object]) -> Made:
     try:
         return name, make()
     except (InvalidRule, InvalidRate, InvalidOverride) as error:
@@ -326,7 +330,7 @@ def past_edits(seconds: float) -> list[tuple[float, Rule, Rule]]:
     return [(age, before, after) for age, before, after in found if before is not None and after is not None]
 
 
-def _past(line: Any, name: str) -> Rule | None:
+def _past(line: ThrottleChange, name: str) -> Rule | None:
     """The rule before or after an edit; None where there was none, or it is no longer valid."""
     state = getattr(line, name)
     if line.row is None:  # of settings

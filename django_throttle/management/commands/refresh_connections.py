@@ -117,7 +117,7 @@ class Command(ShellCommand):
         parser.add_argument("--once", action="store_true", help="make one pass; fails when Redis does not answer")
         parser.add_argument("--interval", type=_seconds, default=1.0, help="seconds between two passes (default 1.0)")
 
-    def handle(self, *, once: bool, interval: float, **options: Any) -> None:
+    def handle(self, *, once: bool, interval: float, **options: object) -> None:
         refresher = HostRefresher(remote_store(gettext_lazy("connections live in one process and need no refreshing.")))
         if not once:
             self._repeat(refresher, interval)

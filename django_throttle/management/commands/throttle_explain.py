@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
@@ -38,7 +38,7 @@ class Command(ShellCommand):
         parser.add_argument("--event", default="", help="what happens, such as request or message (default any)")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
-    def handle(self, *, ident: str, scope: str, method: str, event: str, **options: Any) -> None:
+    def handle(self, *, ident: str, scope: str, method: str, event: str, **options: object) -> None:
         try:
             call = Call(scope, method.strip().upper(), event)
             found = answer(get_store(), rules_in_force(), call, ident, wait=ANSWER_SECONDS)

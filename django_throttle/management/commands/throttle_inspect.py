@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from django.core.management.base import CommandParser
 
@@ -28,7 +28,7 @@ class Command(ShellCommand):
         parser.add_argument("search", nargs="?", default="", help="part of an identity, address, scope or path")
         parser.add_argument("--most", type=int, default=USUAL, help=f"identities that are listed (default {USUAL})")
 
-    def handle(self, *, search: str, most: int, **options: Any) -> None:
+    def handle(self, *, search: str, most: int, **options: object) -> None:
         store = remote_store(gettext_lazy("nobody but each process knows what it holds."))
         *_, overview = looks(store, search, ANSWER_SECONDS)
         for line in _lines(overview, most):

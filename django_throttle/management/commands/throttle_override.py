@@ -58,7 +58,7 @@ class Command(ShellCommand):
         end_some.add_argument("numbers", nargs="+", type=_number, metavar="NUMBER", help="what list prints before each")
         end_some.add_argument("--reason", default="", help="why, for the history")
 
-    def handle(self, *args: Any, todo: str, **options: Any) -> None:
+    def handle(self, *args: object, todo: str, **options: Any) -> None:
         try:
             with history.editing(shell_user(), "command", options.get("reason", "")):
                 {"add": self.add, "list": self.list, "end": self.end}[todo](options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
-from typing import Any, Final
+from typing import Final
 
 from django.core.management.base import CommandError
 
@@ -29,7 +29,7 @@ class Command(ShellCommand):
         parser.add_argument("--most", type=int, default=USUAL, help=f"rules that are listed (default {USUAL})")
         parser.add_argument("--json", action="store_true", help="print JSON")
 
-    def handle(self, *, search: str, most: int, **options: Any) -> None:
+    def handle(self, *, search: str, most: int, **options: object) -> None:
         if most < 1:
             raise CommandError(gettext("--most is a number of rules, from 1, not {most}", most=most))
         store = remote_store(ELSEWHERE)

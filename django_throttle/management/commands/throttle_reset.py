@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
@@ -32,7 +31,7 @@ class Command(ShellCommand):
         parser.add_argument("ident", help=f"whose: {', '.join(KINDS)}, or a user's id, name or e-mail address")
         parser.add_argument("--rules", nargs="+", default=[], metavar="NAME", help="names of rules; else every rule")
 
-    def handle(self, *, ident: str, rules: list[str], **options: Any) -> None:
+    def handle(self, *, ident: str, rules: list[str], **options: object) -> None:
         try:
             reading = sources.read()
             found = reading.rules

@@ -66,7 +66,7 @@ class Command(ShellCommand):
         log.add_argument("--most", type=_positive, default=MOST_LINES, metavar="N", help=f"lines; else {MOST_LINES}")
         log.add_argument("--json", action="store_true", help="as JSON, with the columns before and after")
 
-    def handle(self, *args: Any, todo: str, **options: Any) -> None:
+    def handle(self, *args: object, todo: str, **options: Any) -> None:
         do = {
             "list": self.list, "check": self.check_rules, "export": self.export, "import": self.import_rules,
             "candidates": self.candidates, "log": self.log,
