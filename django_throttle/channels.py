@@ -89,7 +89,7 @@ class ThrottledConsumerMixin:
         """The frame for a client after frames to it were dropped."""
         return continuity_payload(dropped)
 
-    def dispatch(self, message: Any) -> Any:
+    def dispatch(self, message: Event) -> Any:  # nothing, or of an asynchronous consumer something to await
         """Handle an event; a frame that has reserved a cost is measured, and settled when it has been handled."""
         handle = super().dispatch  # type: ignore[misc]
         state = message.get(RESERVED)
@@ -98,7 +98,7 @@ class ThrottledConsumerMixin:
         self.throttle = FrameThrottle(state)
         return measure(handle, message, state)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:  # with the types of the consumer's base
         try:
             settings = consumer_settings(self, ThrottledConsumerMixin)
             return await handshake.run(super().__call__, scope, receive, send, settings)  # type: ignore[misc]
@@ -127,7 +127,7 @@ class ThrottleMiddleware:
         """An outer URLRouter reads it, to leave the rest of the path to an inner one."""
         return getattr(self.app, "_path_routing", False)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> Any:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> object:
         try:
             return await handshake.run(self.app, scope, receive, send, self.settings)
         finally:

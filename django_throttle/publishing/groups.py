@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle import observe, rulebook
 from django_throttle.conf import conf
@@ -23,6 +23,9 @@ from django_throttle.stores.commands import tell_calls
 from django_throttle.stores.failures import errors_of, raise_first
 from django_throttle.stores.redis import RedisStore
 from django_throttle.stores.transport import batches
+
+if TYPE_CHECKING:
+    from channels.layers import BaseChannelLayer
 
 
 class LocalMembers:
@@ -217,7 +220,7 @@ DropFilter(logging.getLogger("channels_redis.core"))
 class TellingQueue(asyncio.Queue[Any]):
     """What channels_redis has for each channel in its process: when full it drops its oldest message, and tells."""
 
-    def put_nowait(self, message: Any) -> None:
+    def put_nowait(self, message: object) -> None:
         if self.full():
             self.get_nowait()
             observe.tell_dropped("receive", 1)
@@ -227,7 +230,7 @@ class TellingQueue(asyncio.Queue[Any]):
 class CountingLayer:
     """Stands before a channel layer for one consumer, whose channel is the first that it makes; all else passes."""
 
-    def __init__(self, layer: Any, alias: str, counts: LocalMembers = members) -> None:
+    def __init__(self, layer: BaseChannelLayer, alias: str, counts: LocalMembers = members) -> None:
         self._layer, self.alias, self._counts = layer, alias, counts
         if (queues := getattr(layer, "__dict__", {}).get("receive_buffer")) is not None:
             queues.default_factory = partial(TellingQueue, layer.capacity)
@@ -237,9 +240,9 @@ class CountingLayer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._layer, name)
 
-    async def new_channel(self, *args: Any, **kwargs: Any) -> Any:
+    async def new_channel(self, *args: Any, **kwargs: Any) -> str:
         """A name for a channel; the consumer's own, the first time."""
-        channel = await self._layer.new_channel(*args, **kwargs)
+        channel: str = await self._layer.new_channel(*args, **kwargs)
         self._channel = self._channel or channel
         return channel
 
@@ -279,7 +282,7 @@ class CountingLayer:
 class ChannelLayerAttribute:
     """The attribute ``channel_layer`` of a consumer: what Channels puts there is put behind a CountingLayer."""
 
-    def __get__(self, consumer: Any, owner: type | None = None) -> Any:
+    def __get__(self, consumer: object, owner: type | None = None) -> object:
         if consumer is None:
             return self
         try:
@@ -287,13 +290,13 @@ class ChannelLayerAttribute:
         except KeyError:
             raise AttributeError("channel_layer: the consumer has not been called yet") from None
 
-    def __set__(self, consumer: Any, layer: Any) -> None:
+    def __set__(self, consumer: object, layer: BaseChannelLayer | CountingLayer | None) -> None:
         if layer is not None and not isinstance(layer, CountingLayer):
             layer = CountingLayer(layer, getattr(consumer, "channel_layer_alias", "default"))
         vars(consumer)["channel_layer"] = layer
 
     @staticmethod
-    def end(consumer: Any) -> None:
+    def end(consumer: object) -> None:
         layer = vars(consumer).get("channel_layer")
         if layer is not None:
             layer.end()

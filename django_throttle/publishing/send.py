@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,7 +32,7 @@ class Publisher:
     group: str
 
     @property
-    def subject(self) -> Any:
+    def subject(self) -> object:
         return self.who.subject
 
     def ident(self, key: str) -> str | None:
@@ -67,7 +68,7 @@ def _known_refusal(snapshot: Snapshot, least: Facts, store: Store) -> Decision |
 
 
 async def throttled_group_send(
-    group: str, message: dict[str, Any], *, publisher: Any, scope: str | None = None, layer: Any = None
+    group: str, message: dict[str, Any], *, publisher: object, scope: str | None = None, layer: object = None
 ) -> None:
     """Send to a group of a channel layer under rules of event ``publish``, or raise PublishRefused and send nothing.
 
@@ -80,15 +81,15 @@ async def throttled_group_send(
 
 
 def throttled_group_send_sync(
-    group: str, message: dict[str, Any], *, publisher: Any, scope: str | None = None, layer: Any = None
+    group: str, message: dict[str, Any], *, publisher: object, scope: str | None = None, layer: object = None
 ) -> None:
     """The same for synchronous code: views, tasks and synchronous consumers."""
     async_to_sync(run(_charged(BlockingIo(get_store()), group, message, publisher, scope, layer)))()
 
 
 async def _charged(
-    io: StoreIo, group: str, message: dict[str, Any], publisher: Any, scope: str | None, layer: Any
-) -> Any:
+    io: StoreIo, group: str, message: dict[str, Any], publisher: object, scope: str | None, layer: object
+) -> Callable[[], Awaitable[None]]:
     """What sends the message, once it is charged; raises PublishRefused."""
     channel_layer, alias = _layer(layer)
     if (check := getattr(channel_layer, "require_valid_group_name", None)) is not None:
@@ -109,7 +110,7 @@ async def _charged(
     return partial(channel_layer.group_send, group, message)
 
 
-async def _awho_of(publisher: Any) -> Who:
+async def _awho_of(publisher: object) -> Who:
     who = who_of(publisher)
     if isinstance(who, HttpWho) and who is not publisher:
         await who.aload()
@@ -120,7 +121,7 @@ def _facts(who: Who, scope: str, members: int) -> Facts:
     return Facts(scope, ("publish",), who, min(1 + members, MAX_LIMIT))
 
 
-def _layer(given: Any) -> tuple[Any, str]:
+def _layer(given: object) -> tuple[Any, str]:
     """The layer and its alias; one that has none counts its groups as the default one's."""
     if isinstance(given, CountingLayer):
         return given, given.alias
