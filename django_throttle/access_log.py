@@ -99,7 +99,7 @@ def read(path: str, progress: Callable[[float], None] = lambda share: None) -> A
 
 
 def _lines(file: io.BufferedReader) -> Iterator[bytes]:
-    found: Any = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP else file
+    found: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP else file
     while line := found.readline(MAX_LINE):
         yield line
         while len(line) == MAX_LINE and not line.endswith(b"\n"):  # the rest of it is no line of its own
@@ -183,7 +183,7 @@ def _call(
     return Call(at, intern(name), intern(user), intern(method.upper()), intern(where), intern(scope), status)
 
 
-def _first(line: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+def _first(line: Mapping[str, Any], names: tuple[str, ...]) -> object:
     for name in names:
         value = line.get(name)
         if value not in (None, "", "-") and not isinstance(value, dict):

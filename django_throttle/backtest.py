@@ -67,7 +67,7 @@ class LoggedCaller(Caller):
     def user(self) -> Any:
         return self._user
 
-    def read(self, name: str) -> Any:
+    def read(self, name: str) -> None:
         return None
 
     def peer(self) -> object:

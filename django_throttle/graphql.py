@@ -63,7 +63,7 @@ class _Tuning:
     max_length: int
     __qualname__ = "graphql_cost"
 
-    def __call__(self, request: Any) -> int:
+    def __call__(self, request: HttpRequest) -> int:
         reading, body = _Reading(self), KeptBody([request])
         try:
             with body:
@@ -113,7 +113,7 @@ def _ends(form: QueryDict) -> list[Parameters]:
     return [first, last] if first != last else [last] if last else []
 
 
-def _ways(entry: Mapping[str, Any], in_url: list[Parameters]) -> Iterator[Parameters]:
+def _ways(entry: Parameters, in_url: list[Parameters]) -> Iterator[Parameters]:
     """Yield the ways to read an operation of the body beside the query string: either alone, or one before the other.
 
     Graphene prefers each parameter of the query string, strawberry reads one of both.
@@ -150,7 +150,7 @@ class _Reading:
         bodies = (body if isinstance(body, list) else [body] for body in self._bodies(request))
         return max([sum([self._dearest(entry, in_url) for entry in entries]) for entries in bodies])
 
-    def _bodies(self, request: HttpRequest) -> Iterator[Any]:
+    def _bodies(self, request: HttpRequest) -> Iterator[object]:
         """Yield an operation, or a list of them, for each way to read the body."""
         if request.content_type in FORMS:
             yield from _ends(request.POST) or [{}]
@@ -162,7 +162,7 @@ class _Reading:
             yield {"query": body.decode(errors="replace")}
         yield self._json(body) if body else {}
 
-    def _json(self, data: str | bytes) -> Any:
+    def _json(self, data: str | bytes) -> object:
         """Parse JSON; return an empty operation for what is none. Raise _TooLarge before parsing too many values."""
         try:
             text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
@@ -179,7 +179,7 @@ class _Reading:
         if self.steps > MAX_STEPS:
             raise _TooLarge
 
-    def _dearest(self, entry: Any, in_url: list[Parameters]) -> float:
+    def _dearest(self, entry: object, in_url: list[Parameters]) -> float:
         self.step()
         if not isinstance(entry, Mapping):
             entry = {}
@@ -263,7 +263,7 @@ class _Operation:
                 self._spread[name] = self._selected(self.fragments[name].selection_set)
         return self._spread[name]
 
-    def _found(self, name: str, value: Any) -> Iterator[float]:
+    def _found(self, name: str, value: object) -> Iterator[float]:
         """The sizes of lists that an argument asks for, at any depth: of the query's own values, or of JSON's."""
         waiting = [(name, value)]
         while waiting:

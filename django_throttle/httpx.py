@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeVar
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
@@ -34,7 +34,7 @@ __all__ = ["AsyncThrottledTransport", "CallRefused", "ThrottledTransport"]
 logger = logging.getLogger("django_throttle")
 _log_throttle: Final = LogThrottle()
 
-Ident = str | Callable[[httpx.Request], Any] | None
+Ident = str | Callable[[httpx.Request], object] | None
 Send = Callable[[Any], Any]
 MOST_IDENTS: Final = 10_000  # whose pauses a process keeps by itself
 
@@ -67,15 +67,18 @@ class CallRefused(ThrottleError, httpx.TransportError):
         return partial(type(self), message=str(self)), (self.decision,)
 
 
-class _Turns:
+Transport = TypeVar("Transport", httpx.BaseTransport, httpx.AsyncBaseTransport)
+
+
+class _Turns(Generic[Transport]):
     """What both transports do with a call, written once."""
 
-    _default: Callable[[], Any]
+    _default: Callable[[], Transport]
 
     def __init__(
         self,
         rule: str,
-        transport: Any = None,
+        transport: Transport | None = None,
         *,
         ident: Ident = None,
         max_wait: float = 30.0,
@@ -91,22 +94,23 @@ class _Turns:
         if type(retries) is not int:
             raise ValueError(f"retries is a whole number, not {retries!r}")
         self.rule, self.ident = rule, ident
-        self.transport = self._default() if transport is None else transport
+        self.transport: Transport = self._default() if transport is None else transport
         self.max_wait, self.retries, self.longest_pause = max_wait, retries, longest_pause
         self._heard_here = MemoryStore(max_entries=MOST_IDENTS)  # while Redis is away
 
-    async def _sent(self, io: StoreIo, request: httpx.Request, send: Send, close: Send) -> Any:
+    async def _sent(self, io: StoreIo, request: httpx.Request, send: Send, close: Send) -> httpx.Response:
         """Send a call in its turn, and heed the answer; ``send`` and ``close`` are both sync, or both async."""
         given = self.ident(request) if callable(self.ident) else self.ident
         ident = given_ident("ident", f"host:{request.url.host}" if self.ident is None else given, None)
         if ident is None:
-            return await io.call(partial(send, request), partial(send, request))
+            unlimited: httpx.Response = await io.call(partial(send, request), partial(send, request))
+            return unlimited
         until = time.monotonic() + self.max_wait
         retries = self.retries if isinstance(request.stream, httpx.ByteStream) else 0  # others can be sent only once
         while True:
             decision = await self._turn(io, request, ident, until)
             try:
-                response = await io.call(partial(send, request), partial(send, request))
+                response: httpx.Response = await io.call(partial(send, request), partial(send, request))
             except BaseException:
                 await release_lease(io, decision.lease)
                 raise
@@ -202,7 +206,7 @@ class _Turns:
         return float(min(left / 1_000_000, self.longest_pause))
 
 
-class ThrottledTransport(_Turns, httpx.BaseTransport):
+class ThrottledTransport(_Turns[httpx.BaseTransport], httpx.BaseTransport):
     """Sends calls by ``transport``, an ``httpx.HTTPTransport`` unless given, each when a rule lets it pass.
 
     ``rule`` is the name of a rule, whatever its scopes and events. One that is switched off, or that nobody has made
@@ -219,13 +223,13 @@ class ThrottledTransport(_Turns, httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Wait for the call's turn, then send it."""
         io = BlockingIo(get_store())
-        return cast(httpx.Response, run(self._sent(io, request, self.transport.handle_request, httpx.Response.close)))
+        return run(self._sent(io, request, self.transport.handle_request, httpx.Response.close))
 
     def close(self) -> None:
         self.transport.close()
 
 
-class AsyncThrottledTransport(_Turns, httpx.AsyncBaseTransport):
+class AsyncThrottledTransport(_Turns[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
     """The same on an event loop; ``transport`` is an ``httpx.AsyncHTTPTransport`` unless given."""
 
     _default = httpx.AsyncHTTPTransport
@@ -233,7 +237,7 @@ class AsyncThrottledTransport(_Turns, httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Wait for the call's turn, then send it."""
         send, close = self.transport.handle_async_request, httpx.Response.aclose
-        return cast(httpx.Response, await self._sent(LoopIo(get_store()), request, send, close))
+        return await self._sent(LoopIo(get_store()), request, send, close)
 
     async def aclose(self) -> None:
         await self.transport.aclose()
@@ -265,7 +269,7 @@ class _Held(httpx.SyncByteStream, httpx.AsyncByteStream):
             await limiter.arelease(self._lease)
 
 
-def _check(rule: Any, ident: Any) -> None:
+def _check(rule: object, ident: object) -> None:
     if not isinstance(rule, str) or not rule:
         raise TypeError(f"a transport is given the name of a rule, not {rule!r}")
     if ident is not None and not callable(ident) and not (isinstance(ident, str) and ident):

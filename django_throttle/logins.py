@@ -36,7 +36,7 @@ UNCOUNTED: Final = frozenset(("Mn", "Me", "Cf", "Cc"))
 ENCODINGS: Final = ("utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp125")
 
 
-def login_name(request: Any, *fields: str, as_typed: bool = False) -> str | None:
+def login_name(request: object, *fields: str, as_typed: bool = False) -> str | None:
     """The name that this request logs in by, so written that two spellings of it are one; None where there is none.
 
     ``request`` is Django's or REST framework's; ``fields`` are what the name is called there: ``username``, and the
@@ -73,7 +73,7 @@ def fold_name(typed: object) -> str:
         return UNCLEAR
 
 
-def _values_of(request: Any, fields: Iterable[str]) -> Iterator[object]:
+def _values_of(request: object, fields: Iterable[str]) -> Iterator[object]:
     """The values of these fields, empty texts left out; raises for a body that cannot be read."""
     visitor: HttpRequest = django_request(request)
     parsed = vars(request).get("_full_data")  # by REST framework, which reads a body once
@@ -83,7 +83,7 @@ def _values_of(request: Any, fields: Iterable[str]) -> Iterator[object]:
             yield value
 
 
-def _pairs_of(form: Any) -> list[tuple[Any, Any]]:
+def _pairs_of(form: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
     """The pairs of a form, in which a name may be there several times, or of a mapping."""
     lists = form.lists() if hasattr(form, "lists") else ((name, [value]) for name, value in form.items())
     return [(name, value) for name, values in lists for value in values]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
 from django.utils.module_loading import import_string
@@ -19,6 +19,11 @@ from django_throttle.http.problem_details import CONTENT_TYPE
 from django_throttle.http.refusal import HTML
 from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.problems import answer
+
+if TYPE_CHECKING:
+    Base = openapi.AutoSchema
+else:  # the class after the mixin is the site's own
+    Base = object
 
 __all__ = ["AutoSchema", "ThrottleSchema"]
 
@@ -60,7 +65,7 @@ HEADERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 ANY: Final = (Policy("", 1, 1, 1, None, 0.0),)
 
 
-class ThrottleSchema:
+class ThrottleSchema(Base):
     """A mixin for a site's own AutoSchema: adds what our throttles and our middleware can answer to each operation.
 
     What a view documents of these responses itself stays as it is.
@@ -68,7 +73,7 @@ class ThrottleSchema:
 
     def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         """drf-spectacular's operation, with the refusals that it can meet."""
-        operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)  # type: ignore[misc]
+        operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)
         media = self._refused_as() if operation else {}
         if operation and media:
             names = _headers()
@@ -80,7 +85,7 @@ class ThrottleSchema:
                 operation["responses"].setdefault(status, refusal | {"content": media})
         return operation
 
-    def _refused_as(self: Any) -> dict[str, Any]:
+    def _refused_as(self) -> dict[str, Any]:
         """The media types of a refusal; none where neither the middleware nor a throttle of ours can refuse."""
         problem = {CONTENT_TYPE: {"schema": self._component(PROBLEM)}}
         media: dict[str, Any] = {}
@@ -90,10 +95,10 @@ class ThrottleSchema:
             media = problem if as_problem else dict.fromkeys(self.map_renderers("media_type"), detail)
         return media | problem | {HTML: {"schema": TEXT}} if _is_behind_middleware() else media
 
-    def _described(self: Any, names: list[str]) -> dict[str, Any]:
+    def _described(self, names: list[str]) -> dict[str, Any]:
         return {name: self._component(name, ResolvedComponent.HEADER) for name in names}
 
-    def _component(self: Any, name: str, kind: str = ResolvedComponent.SCHEMA) -> dict[str, Any]:
+    def _component(self, name: str, kind: str = ResolvedComponent.SCHEMA) -> dict[str, Any]:
         """A reference to what is described once for the whole schema."""
         schema = SCHEMAS.get(name) or dict(zip(("description", "schema"), HEADERS[name], strict=True))
         component = ResolvedComponent(name, kind, schema, ThrottleSchema)  # type: ignore[no-untyped-call]

@@ -7,14 +7,33 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from asgiref.sync import sync_to_async
 
 from django_throttle.turns import Turn
 
+if TYPE_CHECKING:
+    from django.tasks.base import Task, TaskResult
+
+
+class Enqueued(Protocol):
+    """A task that waits in a queue, as the queue returns it."""
+
+    @property
+    def id(self) -> str: ...
+
+
+class CeleryTask(Protocol):
+    """A task of Celery, which has no types of its own."""
+
+    name: str
+
+    def apply_async(self, *args: object, **options: object) -> Enqueued: ...
+
+
 # A call of a queue, and the same for an event loop.
-Enqueuing = tuple[Callable[[], Any], Callable[[], Awaitable[Any]]]
+Enqueuing = tuple[Callable[[], Enqueued], Callable[[], Awaitable[Enqueued]]]
 
 QUEUED, RUNNING, DONE, FAILED, UNKNOWN = "queued", "running", "done", "failed", "unknown"
 
@@ -26,16 +45,17 @@ def tasks_module() -> str:
 
 
 @lru_cache(maxsize=1)
-def task_class() -> Any:
+def task_class() -> type[Task[..., Any]]:
     """The class of django.tasks' tasks; raises ImportError where there is none."""
-    return import_module(f"{tasks_module() or 'django.tasks'}.base").Task
+    found: type[Task[..., Any]] = import_module(f"{tasks_module() or 'django.tasks'}.base").Task
+    return found
 
 
 class Found(NamedTuple):
     """What a queue says of a task: one of the states above, and its result where it is done."""
 
     state: str
-    result: Any = None
+    result: object = None
 
 
 class SiteQueue(Protocol):
@@ -43,7 +63,7 @@ class SiteQueue(Protocol):
 
     name: str
 
-    def takes(self, task: Any) -> bool:
+    def takes(self, task: object) -> bool:
         """Whether the task is one of this queue's."""
 
     def can_wait(self, task: Any) -> bool:
@@ -72,22 +92,23 @@ class DjangoTasks:
 
     name = "django"
 
-    def takes(self, task: Any) -> bool:
+    def takes(self, task: object) -> bool:
         return bool(tasks_module()) and isinstance(task, task_class())
 
-    def can_wait(self, task: Any) -> bool:
+    def can_wait(self, task: Task[..., Any]) -> bool:
         return bool(task.get_backend().supports_defer)
 
     def enqueue(
-        self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
+        self, task: Task[..., Any], turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
     ) -> Enqueuing:
         due = task.using(run_after=turn.run_after)
         if is_own:
-            backend, put = due.get_backend(), {"task": due, "args": list(args), "kwargs": dict(kwargs)}
+            backend: Any = due.get_backend()  # its types are of one task
+            put = {"task": due, "args": list(args), "kwargs": dict(kwargs)}
             return partial(backend.enqueue, **put), partial(backend.aenqueue, **put)
         return partial(due.enqueue, *args, **kwargs), partial(due.aenqueue, *args, **kwargs)
 
-    def place(self, task: Any, enqueued: Any) -> str:
+    def place(self, task: object, enqueued: TaskResult[..., Any]) -> str:
         return str(enqueued.backend)
 
     def find(self, place: str, id: str) -> Found | None:  # noqa: A002
@@ -116,20 +137,20 @@ class CeleryTasks:
 
     name = "celery"
 
-    def takes(self, task: Any) -> bool:
+    def takes(self, task: object) -> bool:
         return callable(getattr(task, "apply_async", None))
 
-    def can_wait(self, task: Any) -> bool:
+    def can_wait(self, task: object) -> bool:
         return True
 
     def enqueue(
-        self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
+        self, task: CeleryTask, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
     ) -> Enqueuing:
         own = {"headers": {HEADER: [0, 0, True, ""]}} if is_own else {}
         put = partial(task.apply_async, tuple(args), dict(kwargs), eta=turn.moment, **own)
         return put, sync_to_async(put, thread_sensitive=False)
 
-    def place(self, task: Any, enqueued: Any) -> str:
+    def place(self, task: CeleryTask, enqueued: object) -> str:
         return str(task.name)
 
     def find(self, place: str, id: str) -> Found | None:  # noqa: A002
@@ -154,7 +175,7 @@ limited_tasks: Final[list[tuple[str, Any]]] = []  # rules, and the tasks of djan
 QUEUES: Final[tuple[SiteQueue, ...]] = (DjangoTasks(), CeleryTasks())
 
 
-def queue_of(task: Any) -> SiteQueue:
+def queue_of(task: object) -> SiteQueue:
     """The queue of a task; raises TypeError for what is no task."""
     for queue in QUEUES:
         if queue.takes(task):

@@ -232,7 +232,7 @@ def _snapshot(rules: tuple[Rule, ...], below: Snapshot) -> Snapshot:
 class _Answer(NamedTuple):
     """What one call came to; ``decisions`` are those that are known of it."""
 
-    given: Any
+    given: object
     decisions: tuple[Decision, ...]
 
     @property
@@ -316,7 +316,7 @@ def _faults_in_order(made: list[_Answer], after: int, times: int | None) -> Iter
             yield f"call {number} was {answer}, though {wanted}"
 
 
-def _call(function: Callable[[], Any]) -> _Answer:
+def _call(function: Callable[[], object]) -> _Answer:
     heard: list[Decision] = []
 
     def hear(decision: Decision, **_: object) -> None:
@@ -337,17 +337,17 @@ def _call(function: Callable[[], Any]) -> _Answer:
     return _answer(given, heard)
 
 
-def _is_answer(given: Any) -> bool:
+def _is_answer(given: object) -> bool:
     return isinstance(given, Decision | Refused | str | Mapping) or hasattr(given, "status_code")
 
 
-def _given(answer: Any) -> _Answer:
+def _given(answer: object) -> _Answer:
     if not _is_answer(answer):
         raise TypeError(f"an answer must be a response, a Decision, a Refused or a frame, not {answer!r}")
     return _answer(answer)
 
 
-def _answer(given: Any, heard: Iterable[Decision] = ()) -> _Answer:
+def _answer(given: object, heard: Iterable[Decision] = ()) -> _Answer:
     """What a call came to; a frame that is text and JSON as what it says."""
     if isinstance(given, str):
         with suppress(ValueError):
@@ -367,7 +367,7 @@ def _refusal_in(frame: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return found if is_refusal and frame.get("type") == "error" else None
 
 
-def _decisions(given: Any) -> tuple[Decision, ...]:
+def _decisions(given: object) -> tuple[Decision, ...]:
     if isinstance(given, Decision):
         return (given,)
     if isinstance(given, Refused):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from django.utils import timezone, translation
 from django.utils.formats import get_format
@@ -38,12 +38,12 @@ def joined(parts: Sequence[str]) -> str:
     return translated(sentences(parts))
 
 
-def gettext(pattern: str, /, **values: Any) -> str:
+def gettext(pattern: str, /, **values: object) -> str:
     """The text that the pattern makes of these values, in the language in force."""
     return translated(gettext_lazy(pattern, **values))
 
 
-def ngettext(one: str, many: str, number: int, /, **values: Any) -> str:
+def ngettext(one: str, many: str, number: int, /, **values: object) -> str:
     """The same, by the number, which is the value ``count`` unless another is given."""
     return translated(ngettext_lazy(one, many, number, **values))
 
@@ -106,8 +106,7 @@ def said_language() -> str:
     return translation.pgettext("language of these texts", "en")
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     if isinstance(value, (Text, Exception)):
         return translated(value)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return _Number(value) if is_number else value
+    return _Number(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value

@@ -147,8 +147,9 @@ def installed_hooks() -> tuple[Hook, ...]:
 
 def load_hook(path: str) -> Hook:
     """The hook of a dotted path; of a class it is one instance. Raises whatever importing or making it raises."""
-    found: Any = import_string(path)
-    return found() if isinstance(found, type) else found  # type: ignore[no-any-return]
+    found = import_string(path)
+    hook: Hook = found() if isinstance(found, type) else found
+    return hook
 
 
 def call_hooks(report: Report) -> None:
