@@ -124,7 +124,7 @@ class Deferral:
                 )
                 return later.response(who.subject, Found(QUEUED), pages + later.token(who), now, 202, place)
         await limiter.report(io, facts, refused)
-        return refusal(request, refused)
+        return refusal(who.subject, refused)
 
     def _line_up(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Any, int] | None:
         """Raise ImproperlyConfigured for a task that would take no slot."""
@@ -160,7 +160,7 @@ class Deferral:
             await _give_back(io, state, turn)
             decision = _refused(turn)
             state.note(decision)
-            return refusal(request, decision)
+            return refusal(who.subject, decision)
         asked = partial(self._asked_of_turn, turn, who, args, kwargs)
         try:
             # Wrapping takes longer than what is asked: only on an event loop.

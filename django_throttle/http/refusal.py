@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.dispatch import receiver
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils import timezone
@@ -44,11 +44,17 @@ VARY: Final = {"Vary": "Accept"}
 MAX_RANGES: Final = 32
 
 
-def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
-    """The response: 429 with Retry-After, or 503 when the store failed; never cached.
+def refusal(request: Any, decision: Decision) -> HttpResponse:
+    """Return the response: 429 with Retry-After, or 503 when the store failed; never cached.
 
-    A client that prefers HTML gets the template ``django_throttle/429.html``; any other a problem document.
+    A client that prefers HTML gets the template ``django_throttle/429.html``; any other a problem document. A view of
+    REST framework that has made its request of ``request`` answers itself, by its exception handler.
     """
+    if (view := (getattr(request, "parser_context", None) or {}).get("view")) is not None:
+        from django_throttle.drf.rule_throttle import exception_of  # as REST framework is optional
+
+        answer: HttpResponse = view.handle_exception(exception_of(decision))
+        return answer
     status = 503 if decision.unavailable else 429
     seconds = retry_seconds(decision.retry_after)
     page = _page(decision, status, seconds) if prefers_html(request.META.get("HTTP_ACCEPT", "")) else None

@@ -18,7 +18,7 @@ from django_throttle.core.io import Io
 from django_throttle.exceptions import Refused
 from django_throttle.http.finalize import afinish_failed, finish, finish_failed, status_of_error
 from django_throttle.http.refusal import refusal
-from django_throttle.http.request_state import RequestState, state_of
+from django_throttle.http.request_state import RequestState, django_request, state_of
 from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo
@@ -104,7 +104,7 @@ async def serve(
         request.__dict__["throttle"] = RequestThrottle(state)
     try:
         call, decision = await decide(request, who, state) if awaits else decide(request, who, state)
-        response = refusal_by_rules(request, state, call, decision)
+        response = refusal_by_rules(who.subject, state, call, decision)
         if response is None and instead is not None:
             response = await instead((LoopIo if awaits else BlockingIo)(get_store()))
         if response is None:
@@ -112,7 +112,7 @@ async def serve(
     except Refused as error:
         if not finishes:
             raise
-        response = refusal_of_error(request, error)
+        response = refusal_of_error(who.subject, error)
     except BaseException as error:
         if finishes and awaits:
             await afinish_failed(request, status_of_error(error))
@@ -124,15 +124,15 @@ async def serve(
     return response
 
 
-def refusal_by_rules(request: HttpRequest, state: RequestState, call: Facts, decision: Decision) -> HttpResponse | None:
+def refusal_by_rules(request: Any, state: RequestState, call: Facts, decision: Decision) -> HttpResponse | None:
     """Note what was decided under the rules that match a request: None where it is allowed, else its refusal."""
     state.note(decision, call)
     if state.byte_facts:
-        meter_input(request, call.size)
+        meter_input(django_request(request), call.size)
     return None if decision.allowed else refusal(request, decision)
 
 
-def refusal_of_error(request: HttpRequest, error: Refused) -> HttpResponse:
+def refusal_of_error(request: Any, error: Refused) -> HttpResponse:
     """The response to a refusal of something that the view called."""
-    state_of(request).note(error.decision)
+    state_of(django_request(request)).note(error.decision)
     return refusal(request, error.decision)

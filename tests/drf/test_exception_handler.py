@@ -69,6 +69,39 @@ class AsyncView(AsyncAPIView):
 async def _asend() -> None: ...
 
 
+class Enveloped(APIView):
+    throttle_classes = ()
+
+    def get_exception_handler(self) -> Any:
+        return in_envelope
+
+    @throttle("mail")
+    def get(self, request: Any) -> Response:
+        return Response({})
+
+    @throttle("free")
+    def post(self, request: Any) -> Response:
+        send()
+        return Response({})
+
+
+class AsyncEnveloped(Enveloped, AsyncAPIView):
+    @throttle("mail")
+    async def get(self, request: Any) -> Response:
+        return Response({})
+
+    @throttle("free")
+    async def post(self, request: Any) -> Response:
+        await throttle("mail", ident="everyone")(_asend)()
+        return Response({})
+
+
+@api_view(["GET", "POST"])
+@throttle("mail")
+def decorated_function(request: Any) -> Response:
+    return Response({})
+
+
 urlpatterns = [
     path("rules", View.as_view()),
     path("drop-in", type("DropIn", (View,), {"throttle_classes": [Free]}).as_view()),
@@ -77,6 +110,11 @@ urlpatterns = [
     path("actions", type("Actions", (View, GenericViewSet), {"throttle_classes": []}).as_view({"get": "get"})),
     path("function", api_view(["GET"])(lambda request: View.get(None, request))),
     path("async", AsyncView.as_view()),
+    path("decorated", Enveloped.as_view()),
+    path("decorated-async", AsyncEnveloped.as_view()),
+    path("decorated-function", decorated_function),
+    path("decorated-rules", type("Both", (Enveloped,), {"throttle_classes": [RuleThrottle]}).as_view()),
+    path("around-function", throttle("mail")(api_view(["GET"])(lambda request: Response({})))),
 ]
 
 
@@ -110,6 +148,29 @@ async def test_so_it_does_on_an_event_loop(enforce: Enforce, settings: Any, midd
     answers = [await AsyncClient().get("/async") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 429]
     assert set(answers[1].json()) == {"error"}
+
+
+@pytest.mark.parametrize("middleware", [[], MIDDLEWARE], ids=["no middleware", "middleware"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("name", ["decorated", "decorated-async", "decorated-rules", "decorated-function"])
+def test_so_does_a_refusal_by_the_decorator_of_a_method(
+    enforce: Enforce, settings: Any, name: str, method: str, middleware: list[str]
+) -> None:
+    """Also one of what such a method calls; header fields are as ever."""
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, middleware
+    enforce(mail={"rate": "1/min", "scopes": ["mail"]}, free={"rate": "9/min", "scopes": ["free"]})
+    first, second = (Client().generic(method, f"/{name}", headers={"Accept": "application/json"}) for _ in range(2))
+    assert (first.status_code, second.status_code) == (200, 429)
+    assert set(second.json()) == ({"detail"} if name == "decorated-function" else {"error"})
+    assert 0 < int(second["Retry-After"]) <= 132 and '"mail";r=0' in second["RateLimit"]
+    assert second["Allow"] and second["Content-Type"] == "application/json"
+
+
+def test_a_decorator_around_the_whole_view_answers_itself(enforce: Enforce, settings: Any) -> None:
+    settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []
+    enforce(mail={"rate": "1/min", "scopes": ["mail"]})
+    answers = [Client().get("/around-function") for _ in range(2)]
+    assert answers[1]["Content-Type"] == "application/problem+json"
 
 
 def test_what_the_handler_does_not_answer_goes_on(enforce: Enforce, settings: Any) -> None:
