@@ -216,7 +216,7 @@ def fast_path_command(charges: Charges, store: Store) -> Decide | Decision | Non
     """Return the one command that decides these charges, or the refusal that is remembered; None for any other call."""
     if not charges.rules.is_straight or rulebook.carry_over.edits:
         return None
-    refused = store.denials.find(charges) if store.denials.known else None
+    refused = store.refusal_cache.find(charges) if store.refusal_cache.refusals else None
     return refused or Decide(charges)
 
 
@@ -228,7 +228,7 @@ def execute_decision(io: StoreIo, call: Decide | Decision | Deciding, facts: Fac
     if type(call) is not Decide:
         return call if isinstance(call, Decision) else run(call)  # type: ignore[arg-type]
     store = io.store
-    since = perf_counter(), store.denials.epoch
+    since = perf_counter(), store.refusal_cache.epoch
     try:
         answers = store.execute(call)
     except StoreError as error:
@@ -241,7 +241,7 @@ async def aexecute_decision(io: StoreIo, call: Decide | Decision | Deciding, fac
     if type(call) is not Decide:
         return call if isinstance(call, Decision) else await call  # type: ignore[misc]
     store = io.store
-    since = perf_counter(), store.denials.epoch
+    since = perf_counter(), store.refusal_cache.epoch
     try:
         answers = await io.execute(call)
     except StoreError as error:
@@ -275,14 +275,16 @@ async def decide_fully(
         return await carry_over.carry_first(io, due, again)
     store, rules = io.store, charges.rules
     if rules.is_counted:  # as of most calls
-        return await decide_charges(io, charges, commit=commit, denials=store.denials)
+        return await decide_charges(io, charges, commit=commit, refusal_cache=store.refusal_cache)
     prepaid = rules.has_prepaid and store.is_costly
     leased = commit and any([charges.costs[place] for place in rules.leases])  # noqa: C419 - on the hot path
     if leased or rules.has_local:
         agent.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
     counts = store.local_limits if rules.has_local else None
-    decide = partial(decide_charges, io, commit=commit, lease=lease, denials=store.denials, local_limits=counts)
+    decide = partial(
+        decide_charges, io, commit=commit, lease=lease, refusal_cache=store.refusal_cache, local_limits=counts
+    )
     decide_all: Callable[[], Deciding] = partial(decide, charges)
     if prepaid and not commit:
         return await peek_prepaid(decide_all, charges, store.local_limits.prepaid)
@@ -333,13 +335,13 @@ def finish_decision(
     if found is not None and facts is not None and not reports.installed_hooks():  # as of most calls of doors
         reports.record.passed(charges, facts.scope, facts.method, facts.events, since[0])
         return found  # type: ignore[no-any-return]
-    denials = io.store.denials
+    refusal_cache = io.store.refusal_cache
     if isinstance(answers, RepeatCommand):
-        found = partial(decide_charges, io, charges, denials=denials)
+        found = partial(decide_charges, io, charges, refusal_cache=refusal_cache)
     elif isinstance(answers, StoreError):
         found = partial(decide_without_store, io, command, answers)
     elif found is None:
-        found = concluded(command, answers, denials, since[1])
+        found = concluded(command, answers, refusal_cache, since[1])
     if facts is not None:
         return decide_reported(io, found, facts, True, charges, since[0])
     return found if isinstance(found, Decision) else found()

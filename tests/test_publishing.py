@@ -36,7 +36,7 @@ from django_throttle.publishing.groups import (
 from django_throttle.signals import layer_dropped
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo, LoopIo
-from django_throttle.stores.denials import Denials
+from django_throttle.stores.refusal_cache import RefusalCache
 from tests.clock import FrozenClock
 from tests.docs import test_readme
 from tests.doors import REDIS, Enforce
@@ -232,7 +232,7 @@ def live(redis_url: str, settings: Any, clock: FrozenClock) -> Live:
 
     def enforce(**given: Any) -> RedisStore:
         store = live_enforcer(redis_url, settings)(**given)
-        store.denials = Denials(clock)
+        store.refusal_cache = RefusalCache(clock)
         return store
 
     return enforce
@@ -282,7 +282,7 @@ async def test_but_it_is_asked_where_the_refusal_says_nothing(
     store = live(posts={**FIVE, **options})
     await used_up(publisher=publisher)
     if not options:
-        store.denials.clear()
+        store.refusal_cache.clear()
     asked = commands_to(store, monkeypatch)
     assert await refusal("room.1", publisher)
     assert asked

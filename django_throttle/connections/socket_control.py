@@ -137,7 +137,7 @@ class SocketControl:
     def _about_idents(self, given: Mapping[ControlMessage, float]) -> None:
         by_tag = {message.tag: message for message in sorted(given, key=lambda message: message.kind == CLOSE)}
         if any(message.kind == RESET for message in by_tag.values()):
-            self.store.denials.clear()  # or a remembered refusal would refuse a socket
+            self.store.refusal_cache.clear()  # or a remembered refusal would refuse a socket
             reset = {tag for tag, message in by_tag.items() if message.kind == RESET}
             self.store.local_limits.prepaid.forget(lambda budget: self.store.control.tag(budget.ident) in reset)
         for socket in self.sockets.everyone():

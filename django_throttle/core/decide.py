@@ -91,14 +91,14 @@ async def decide_with_local(
     return decision._replace(crossed=rest.crossed, ledger=rest.ledger, cause=rest.cause)
 
 
-class Denials(Protocol):
+class RefusalCacheLike(Protocol):
     """A cache of recent refusals, for stores that are slow to ask."""
 
     @property
     def epoch(self) -> int: ...
 
     @property
-    def known(self) -> Collection[object]: ...
+    def refusals(self) -> Collection[object]: ...
 
     def find(self, charges: Charges) -> Decision | None: ...
 
@@ -111,7 +111,7 @@ async def decide_charges(
     *,
     commit: bool = True,
     lease: str | None = None,
-    denials: Denials | None = None,
+    refusal_cache: RefusalCacheLike | None = None,
     local_limits: LocalCounts | None = None,
 ) -> Decision:
     """Decide all charges as one; without the store, each rule's failure policy decides."""
@@ -120,10 +120,10 @@ async def decide_charges(
     if not charges.idents:
         return PASSED
     if local_limits is not None and charges.rules.has_local:
-        rest = partial(decide_charges, io, commit=commit, lease=lease, denials=denials)
+        rest = partial(decide_charges, io, commit=commit, lease=lease, refusal_cache=refusal_cache)
         return await decide_with_local(charges, commit, local_limits, rest)
-    remembered = denials if commit else None
-    if remembered is not None and remembered.known and (known := remembered.find(charges)) is not None:
+    remembered = refusal_cache if commit else None
+    if remembered is not None and remembered.refusals and (known := remembered.find(charges)) is not None:
         return known
     command, epoch = Decide(charges, commit, lease), 0 if remembered is None else remembered.epoch
     try:
@@ -136,8 +136,8 @@ async def decide_charges(
     return concluded(command, answers, remembered, epoch)
 
 
-def concluded(command: Decide, answers: Sequence[Answer], remembered: Denials | None, epoch: int) -> Decision:
-    """What the store's answers come to; a refusal is ``remembered``, see ``Denials.note``."""
+def concluded(command: Decide, answers: Sequence[Answer], remembered: RefusalCacheLike | None, epoch: int) -> Decision:
+    """What the store's answers come to; a refusal is ``remembered``, see ``RefusalCacheLike.note``."""
     charges = command.charges
     decision = decided(command, answers, _lease(command) if command.lease else None)
     if decision.allowed:

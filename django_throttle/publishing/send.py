@@ -53,12 +53,12 @@ def _known_refusal(snapshot: Snapshot, least: Facts, store: Store) -> Decision |
         blocks = snapshot.blocks(least)
         if any(not block.shadow for block in blocks):
             return conclude(blocks)
-        if not store.denials.knows_publications:
+        if not store.refusal_cache.has_publications:
             return None
         charges = snapshot.match(least)
     except SynchronousOnlyOperation:  # nobody knows yet who publishes
         return None
-    refusals = store.denials.refused(charges)
+    refusals = store.refusal_cache.refused(charges)
     if not refusals:
         return None
     store.local_limits.decide_all(

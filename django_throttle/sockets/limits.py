@@ -22,7 +22,7 @@ from django_throttle.sockets import counters
 from django_throttle.sockets.frame_throttle import reserve
 from django_throttle.stores import get_store
 from django_throttle.stores.base import LastingIo, LoopIo
-from django_throttle.stores.denials import Denial
+from django_throttle.stores.refusal_cache import CachedRefusal
 
 # Seconds that matched rules hold: an override that ends and a user who logs in are announced by no edit of a rule.
 MATCH_LIFETIME: Final = 1.0
@@ -134,7 +134,7 @@ class FrameLimits:
         self._has_ended = False
         self._matched: MatchedRules | None = None
         # It holds until there is room again: nobody else charges the counters of own rules.
-        self._own_refusal: tuple[MatchedRules, Denial[Decision]] | None = None
+        self._own_refusal: tuple[MatchedRules, CachedRefusal[Decision]] | None = None
 
     def passes(self) -> bool:
         """Whether a frame that costs 1 passes without a wait, and nobody needs to know more; if so, it is charged."""
@@ -234,7 +234,7 @@ class FrameLimits:
         decision = counters.decision_of(own, result)
         if not result.allowed and matched.remembers:
             until = inf if decision.retry_after is None else now + decision.retry_after
-            self._own_refusal = matched, Denial(decision, now, until, (cost, size))
+            self._own_refusal = matched, CachedRefusal(decision, now, until, (cost, size))
         return _together(decision, Decision(), matched.blocks) if matched.blocks else decision
 
     async def _by_all(self, frame: dict[str, Any], matched: MatchedRules, cost: int, size: int) -> Decision:

@@ -12,7 +12,7 @@ from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.io import Io
 from django_throttle.local.leases import Leases
 from django_throttle.local.limits import LocalLimits
-from django_throttle.stores.denials import Denials
+from django_throttle.stores.refusal_cache import RefusalCache
 
 T = TypeVar("T")
 
@@ -33,12 +33,12 @@ class Store(Protocol):
     """Where counters live. Executes one command and answers it, or raises StoreError.
 
     ``is_remote`` where other processes share it, and it may not answer. ``is_costly`` where asking takes a round
-    trip: then ``denials`` remember refusals, and units are bought ahead. ``local_limits`` decide
+    trip: then ``refusal_cache`` has refusals, and units are bought ahead. ``local_limits`` decide
     what dampers refuse, and hold what is bought. ``leases`` are those that this process holds, ``control`` what
     other processes ask of it.
     """
 
-    denials: Denials
+    refusal_cache: RefusalCache
     local_limits: LocalLimits
     leases: Leases
 

@@ -381,7 +381,7 @@ def reset_command(context: RedisContext, command: Reset) -> RedisCommand:
         return _forget_call(context, heads)
 
     def read(replies: Sequence[Any]) -> int:
-        context.denials.clear()  # what was refused while this travelled
+        context.refusal_cache.clear()  # what was refused while this travelled
         for charge in command.charges:
             context.local_limits.forget(charge.rule.id, charge.ident)
         return sum(map(int, replies))

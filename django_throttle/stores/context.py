@@ -16,8 +16,8 @@ from django_throttle.local.limits import LocalLimits
 from django_throttle.local.store_time import Calendar
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.stores.cluster import ClusterTransport
-from django_throttle.stores.denials import Denials, NoDenials
 from django_throttle.stores.failures import COUNTED, advice, cause_of, text_of, waited
+from django_throttle.stores.refusal_cache import NoRefusalCache, RefusalCache
 from django_throttle.stores.scripts import MOST_CHARGES, OWN_KEY, script
 from django_throttle.stores.sync_pool import text
 from django_throttle.stores.transport import Call, Transport, grouped
@@ -68,7 +68,7 @@ class RedisContext:
         self.leases = Leases()
         # A clock that is set leaves ours behind: nothing is remembered by it, nor prepaid.
         self.is_costly = clock is None
-        self.denials: Denials = Denials() if self.is_costly else NoDenials()
+        self.refusal_cache: RefusalCache = RefusalCache() if self.is_costly else NoRefusalCache()
         self.local_limits = LocalLimits(clock or time.monotonic)
         self.local_limits.prepaid.patience = transport.seconds
         self.answered = answered

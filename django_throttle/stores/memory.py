@@ -40,7 +40,7 @@ from django_throttle.local.leases import HeldUnder, Leases
 from django_throttle.local.limits import LocalLimits, flush
 from django_throttle.local.store_time import Calendar
 from django_throttle.stores.counters import Counters
-from django_throttle.stores.denials import Denials, NoDenials
+from django_throttle.stores.refusal_cache import NoRefusalCache, RefusalCache
 
 FIRST_SWEEP: Final = 1024
 SWEEPS: Final = 64  # while as many counters as are kept are written anew
@@ -65,7 +65,7 @@ class MemoryStore:
         self, clock: Callable[[], float] | None = None, *, leases: Leases | None = None, max_entries: int = 100_000
     ) -> None:
         self.clock = clock or time.time
-        self.denials: Denials = NoDenials()
+        self.refusal_cache: RefusalCache = NoRefusalCache()
         self.aggregator = self.aggregates = Aggregates(self.clock)
         self.local_limits = LocalLimits(self.clock, on_due=lambda: flush(self.local_limits, self))
         self.leases = Leases() if leases is None else leases

@@ -16,7 +16,7 @@ import pytest
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.denials import NoDenials
+from django_throttle.stores.refusal_cache import NoRefusalCache
 from tests.fleet import SYNC
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
@@ -53,7 +53,7 @@ def stepping(servers: None) -> Iterator[tuple[str, Step]]:
 
 def store_of(url: str) -> RedisStore:
     store = RedisStore(url, deadline=5.0)
-    store.denials = NoDenials()  # every call is to reach Redis
+    store.refusal_cache = NoRefusalCache()  # every call is to reach Redis
     return store
 
 

@@ -21,7 +21,7 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo
-from django_throttle.stores.denials import NoDenials
+from django_throttle.stores.refusal_cache import NoRefusalCache
 from testproject.check.standstill import elapsed
 from tests.faults.conftest import BOUND
 from tests.servers import RedisServer, wait_until
@@ -67,7 +67,7 @@ def test_what_is_in_use_goes_last(policy: str, servers: None, figure: Any) -> No
     """The clock of least recent use counts seconds: beside a cache that fills the memory in one, it tells nothing."""
     with RedisServer("--maxmemory", "3mb", "--maxmemory-policy", policy) as server, server.client() as client:
         store = RedisStore(server.url, deadline=5.0)
-        store.denials = NoDenials()  # every call is to reach Redis
+        store.refusal_cache = NoRefusalCache()  # every call is to reach Redis
         limiter, passed, evicted = Limiter([Rule("hot", "50/366d", algorithm="gcra")], store), 0, 0
         for number in range(100):
             with client.pipeline(transaction=False) as pipeline:

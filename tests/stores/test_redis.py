@@ -19,8 +19,8 @@ from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from django_throttle.stores.base import BlockingIo
-from django_throttle.stores.denials import NoDenials
 from django_throttle.stores.packing import packing_of
+from django_throttle.stores.refusal_cache import NoRefusalCache
 from django_throttle.stores.scripts import MOST_CHARGES, Form
 from tests.clock import FrozenClock
 from tests.records import Record, kept_id, of_rule, records, written
@@ -147,7 +147,7 @@ async def test_a_foreign_lease_index_is_replaced_and_fails_no_other_call(
 @pytest.mark.parametrize("rule", [*RATES, CAP], ids=lambda rule: rule.name)
 def test_an_immortal_key_gets_a_ttl_at_the_next_touch(rule: Rule, store: RedisStore, client: Redis) -> None:
     limiter = Limiter([rule], store)
-    store.denials = NoDenials()  # every call is to reach Redis
+    store.refusal_cache = NoRefusalCache()  # every call is to reach Redis
     limiter.acquire("user:1")
     refusals = 1 if rule is not CAP else 0  # which touch no lease
     for left in range(limiter.peek("user:1").remaining or 0, -refusals, -1):

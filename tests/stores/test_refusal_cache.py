@@ -14,7 +14,13 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.denials import LONGEST, MANY_REFUSALS, MOST, SLOT_SECONDS, Denials
+from django_throttle.stores.refusal_cache import (
+    MANY_REFUSALS,
+    MAX_CACHED_SECONDS,
+    MAX_REFUSALS,
+    SLOT_SECONDS,
+    RefusalCache,
+)
 from tests.stores.conftest import evaluations
 
 RULE = Rule("api", "2/hour")
@@ -31,8 +37,8 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def denials(now: list[float]) -> Denials:
-    return Denials(lambda: now[0])
+def refusal_cache(now: list[float]) -> RefusalCache:
+    return RefusalCache(lambda: now[0])
 
 
 def test_a_flood_of_refused_calls_asks_redis_once(acquire: Callable[..., Any], client: Redis) -> None:
@@ -40,7 +46,7 @@ def test_a_flood_of_refused_calls_asks_redis_once(acquire: Callable[..., Any], c
         pass
     before, began = evaluations(client), time.monotonic()
     assert not any(acquire(RULE).allowed for _ in range(200))
-    assert evaluations(client) - before <= 1 + (time.monotonic() - began) // LONGEST
+    assert evaluations(client) - before <= 1 + (time.monotonic() - began) // MAX_CACHED_SECONDS
 
 
 def test_a_peek_asks_redis(store: RedisStore, redis_url: str) -> None:
@@ -52,20 +58,20 @@ def test_a_peek_asks_redis(store: RedisStore, redis_url: str) -> None:
     assert here.peek("user:1").allowed
 
 
-@pytest.mark.parametrize(("retry", "lasts"), [(0.25, 0.25), (10.0, LONGEST), (None, LONGEST)])
+@pytest.mark.parametrize(("retry", "lasts"), [(0.25, 0.25), (10.0, MAX_CACHED_SECONDS), (None, MAX_CACHED_SECONDS)])
 def test_it_lasts_until_the_call_could_pass_and_no_longer_than_a_second(
-    retry: float | None, lasts: float, denials: Denials, now: list[float]
+    retry: float | None, lasts: float, refusal_cache: RefusalCache, now: list[float]
 ) -> None:
     charges = charges_of(RULE, "user:1", 1)
-    denials.note(charges, REFUSED._replace(retry_after=retry), 0)
+    refusal_cache.note(charges, REFUSED._replace(retry_after=retry), 0)
     now[0] += lasts / 2
-    found = denials.find(charges)
+    found = refusal_cache.find(charges)
     assert found is not None and found.reset_after == 20.0 - lasts / 2
     assert found.retry_after == (retry and retry - lasts / 2)
     now[0] += lasts / 2 - 0.001
-    assert denials.find(charges) is not None
+    assert refusal_cache.find(charges) is not None
     now[0] += 0.001
-    assert denials.find(charges) is None
+    assert refusal_cache.find(charges) is None
 
 
 @pytest.mark.parametrize(
@@ -81,45 +87,45 @@ def test_it_lasts_until_the_call_could_pass_and_no_longer_than_a_second(
     ids=["allowed", "without the store", "counts denied", "shadow", "slots", "slots that newcomers get"],
 )
 def test_only_refusals_by_rates_that_charge_nothing_are_remembered(
-    rule: Rule, decision: Decision, times: int, denials: Denials
+    rule: Rule, decision: Decision, times: int, refusal_cache: RefusalCache
 ) -> None:
     charges = charges_of(rule, "user:1", 1)
     for _ in range(times):
-        denials.note(charges, decision, 0)
-        assert denials.find(charges) is None
+        refusal_cache.note(charges, decision, 0)
+        assert refusal_cache.find(charges) is None
 
 
 def test_who_insists_while_all_slots_are_taken_is_refused_for_a_moment_without_asking(
-    denials: Denials, now: list[float]
+    refusal_cache: RefusalCache, now: list[float]
 ) -> None:
     charges = charges_of(CAP, "user:1", 1)
     for _ in range(MANY_REFUSALS - 1):
-        denials.note(charges, FULL, 0)
+        refusal_cache.note(charges, FULL, 0)
         now[0] += 0.99
-        assert denials.find(charges) is None
-    denials.note(charges, FULL, 0)
+        assert refusal_cache.find(charges) is None
+    refusal_cache.note(charges, FULL, 0)
     now[0] += SLOT_SECONDS - 0.001
-    assert denials.find(charges) is not None
+    assert refusal_cache.find(charges) is not None
     now[0] += 0.002
-    assert denials.find(charges) is None
-    denials.note(charges, FULL, 0)
-    assert denials.find(charges) is not None
+    assert refusal_cache.find(charges) is None
+    refusal_cache.note(charges, FULL, 0)
+    assert refusal_cache.find(charges) is not None
     now[0] += 1.2
-    denials.note(charges, FULL, 0)
-    assert denials.find(charges) is None
+    refusal_cache.note(charges, FULL, 0)
+    assert refusal_cache.find(charges) is None
 
 
-def test_another_cost_another_ident_and_an_edited_rule_are_asked_for(denials: Denials) -> None:
-    denials.note(charges_of(RULE, "user:1", 2), REFUSED, 0)
+def test_another_cost_another_ident_and_an_edited_rule_are_asked_for(refusal_cache: RefusalCache) -> None:
+    refusal_cache.note(charges_of(RULE, "user:1", 2), REFUSED, 0)
     for rule, ident, cost in [(RULE, "user:1", 1), (RULE, "user:2", 2), (Rule("api", "3/hour"), "user:1", 2)]:
-        assert denials.find(charges_of(rule, ident, cost)) is None
+        assert refusal_cache.find(charges_of(rule, ident, cost)) is None
 
 
 @pytest.mark.row("A20")
 def test_it_is_bounded() -> None:
-    denials = Denials()
-    for number in range(MOST + 5):
-        denials.note(charges_of(RULE, f"user:{number}", 1), Decision(allowed=False, retry_after=10.0), 0)
-    assert denials.find(charges_of(RULE, "user:0", 1)) is None
-    assert denials.find(charges_of(RULE, f"user:{MOST + 4}", 1)) is not None
-    assert len(denials.known) == MOST
+    refusal_cache = RefusalCache()
+    for number in range(MAX_REFUSALS + 5):
+        refusal_cache.note(charges_of(RULE, f"user:{number}", 1), Decision(allowed=False, retry_after=10.0), 0)
+    assert refusal_cache.find(charges_of(RULE, "user:0", 1)) is None
+    assert refusal_cache.find(charges_of(RULE, f"user:{MAX_REFUSALS + 4}", 1)) is not None
+    assert len(refusal_cache.refusals) == MAX_REFUSALS

@@ -1,0 +1,176 @@
+"""Cache of recent refusals: a call that was refused a moment ago is refused again without asking Redis.
+
+An attack costs Redis one call a second for each ident and process. A budget that another process gives back shows
+here within a second. A client that is refused because no slot is free costs Redis ten calls a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from django_throttle.core.commands import Charge, Charges
+from django_throttle.core.decision import Decision, Outcome
+from django_throttle.core.rule import Rule
+from django_throttle.lifecycle import in_child
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+MAX_CACHED_SECONDS: Final = 1.0
+MAX_REFUSALS: Final = 10_000
+# A slot may come back at any moment: only from so many refusals on, none a second after the last, is one remembered.
+MANY_REFUSALS: Final = 10
+SLOT_SECONDS: Final = 0.1
+PUBLISH: Final = "publish"
+
+
+D = TypeVar("D", Decision, Outcome)
+
+
+@dataclass(slots=True)
+class CachedRefusal(Generic[D]):
+    """A refusal in the cache of a process, or of a socket for its own rules.
+
+    ``at`` is when it was decided, and ``until`` when it expires. ``costs`` are the costs that were refused.
+    """
+
+    decision: D
+    at: float
+    until: float
+    costs: tuple[int, ...] = ()
+
+    def again(self, costs: tuple[int, ...], now: float) -> D | None:
+        """Return the decision as it reads now; None if it has expired, or if one of the costs is smaller."""
+        if now >= self.until or any(map(int.__lt__, costs, self.costs)):
+            return None
+        return self.decision.later(now - self.at)
+
+
+class _Streak(NamedTuple):
+    """Refusals by slots, each less than a second after the one before."""
+
+    refusals: int
+    last: float
+
+
+class RefusalCache:
+    """The last ``MAX_REFUSALS`` refusals of a process, by their charges; times are seconds on the monotonic clock.
+
+    The rules are part of the key, so an edited rule finds no refusal of its former edition.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.refusals: dict[tuple[Any, ...], CachedRefusal[Decision]] = {}  # by the key of the charges
+        self._full: dict[tuple[Any, ...], _Streak] = {}
+        self._publish_refusals: dict[
+            tuple[Rule, str], CachedRefusal[Outcome]
+        ] = {}  # of publications, whose costs differ
+        self.epoch = 0  # budgets given back so far
+        self._lock = Lock()
+        in_child(self, type(self)._renew)
+
+    def find(self, charges: Charges) -> Decision | None:
+        """Return the cached decision as it reads now; None if the store has to be asked."""
+        refusal = self.refusals.get(charges.key)
+        if refusal is None:
+            return None
+        now = self._clock()
+        if now >= refusal.until:
+            with self._lock:
+                self.refusals.pop(charges.key, None)
+            return None
+        return refusal.decision.later(now - refusal.at)
+
+    def note(self, charges: Charges, decision: Decision, epoch: int) -> None:
+        """Cache a refusal by rates that charge nothing for it; other decisions are not cached.
+
+        A refusal by slots alone is cached for ``SLOT_SECONDS``, from the tenth in a row on. ``epoch`` is the epoch
+        before the store was asked: if a budget was given back since, the refusal is not cached.
+        """
+        each = tuple(charges)
+        if decision.allowed or decision.degraded or any(map(_counts_every_call, each)):
+            return
+        now, wait, by_slots = self._clock(), _cached_seconds(decision.retry_after), False
+        if charges.rules.has_leases:
+            refusals = [each for each in decision.outcomes if each.window and not (each.allowed or each.shadow)]
+            wait, by_slots = max([_cached_seconds(each.retry_after) for each in refusals], default=0.0), not refusals
+        with self._lock:
+            if epoch != self.epoch:
+                return
+            if by_slots:
+                wait = self._cached_seconds_of_slots(charges, now)
+            if wait:
+                _keep(self.refusals, charges.key, CachedRefusal(decision, now, now + wait))
+            for (rule, ident, cost), outcome in zip(each, decision.outcomes, strict=False):
+                if PUBLISH in rule.events and not (outcome.allowed or outcome.shadow):
+                    until = now + _cached_seconds(outcome.retry_after)
+                    _keep(self._publish_refusals, (rule, ident), CachedRefusal(outcome, now, until, (cost,)))
+
+    @property
+    def has_publications(self) -> bool:
+        """True if the cache has refusals of publications."""
+        return bool(self._publish_refusals)
+
+    def refused(self, charges: Sequence[Charge]) -> tuple[Outcome, ...]:
+        """Return the outcomes of rules that recently refused a publication of this cost or less."""
+        if any(map(_counts_every_call, charges)):
+            return ()
+        now, outcomes = self._clock(), []
+        for rule, ident, cost in charges:
+            refusal = self._publish_refusals.get((rule, ident))
+            most = min(rule.plan.limit, rule.burst or rule.plan.limit)  # a larger cost is refused as too large
+            if refusal and cost <= most and (outcome := refusal.again((cost,), now)):
+                outcomes.append(outcome)
+        return tuple(outcomes)
+
+    def _cached_seconds_of_slots(self, charges: Charges, now: float) -> float:
+        """Return the seconds for which a refusal by slots is cached; 0.0 if one of the rules makes room."""
+        if any(charge.rule.at_limit != "reject" for charge in charges):
+            return 0.0
+        before = self._full.pop(charges.key, None)
+        count = before.refusals + 1 if before is not None and now - before.last < MAX_CACHED_SECONDS else 1
+        _keep(self._full, charges.key, _Streak(count, now))
+        return SLOT_SECONDS if count >= MANY_REFUSALS else 0.0
+
+    def _renew(self) -> None:
+        self._lock = Lock()
+
+    def clear(self) -> None:
+        """Empty the cache, because a budget was given back."""
+        with self._lock:
+            self.epoch += 1
+            self.refusals.clear()
+            self._full.clear()
+            self._publish_refusals.clear()
+
+
+class NoRefusalCache(RefusalCache):
+    """Caches nothing, for a store that costs no more to ask."""
+
+    def find(self, charges: Charges) -> Decision | None:
+        return None
+
+    def note(self, charges: Charges, decision: Decision, epoch: int) -> None:
+        return None
+
+
+def _keep(cache: dict[K, T], key: K, value: T) -> None:
+    cache.pop(key, None)  # keeps the cache in the order of the last refusals
+    while len(cache) >= MAX_REFUSALS:
+        cache.pop(next(iter(cache)), None)
+    cache[key] = value
+
+
+def _cached_seconds(retry_after: float | None) -> float:
+    """Return the seconds for which a refusal by a rate is cached."""
+    return MAX_CACHED_SECONDS if retry_after is None else min(retry_after, MAX_CACHED_SECONDS)
+
+
+def _counts_every_call(charge: Charge) -> bool:
+    rule = charge.rule
+    return rule.count_denied or rule.action == "shadow"
