@@ -169,6 +169,46 @@ def test_the_plan_of_an_api_key(
             assert told["rules"][0]["plan"] == plan
 
 
+def plan_of_staff(request: Any) -> str | None:
+    return "staff" if request.user.is_staff else None
+
+
+@pytest.mark.parametrize("is_staff", [True, False])
+@pytest.mark.parametrize("name", ["", "name_of"])
+def test_a_plan_that_a_function_tells_by_the_user(
+    enforce: Enforce, settings: Any, django_user_model: Any, name: str, is_staff: bool
+) -> None:
+    enforce(api={"rate": "2/hour", "key": "user", "plans": {f"{HERE}plan_of_staff:staff": "100/hour"}})
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "USER_IDENT": f"{HERE}{name}" if name else ""}
+    request: Any = RequestFactory().get("/")
+    request.user = django_user_model.objects.create_user("anna", is_staff=is_staff)
+    passed = [limiter.decide(Facts("search", ("request",), HttpWho(request))).allowed for _ in range(5)]
+    assert passed.count(True) == (5 if is_staff else 2)
+    for typed in ("anna", str(HttpWho(request).ident("user"))):
+        told = explained(typed)
+        assert (told["would"], told["rules"][0]["used"]) == (("allowed", 5) if is_staff else ("refused", 2))
+
+
+def name_of(user: Any) -> str:
+    return str(user.username)
+
+
+@pytest.mark.parametrize("plan", ["staff", f"{HERE}plan_of_staff:staff"])
+def test_nobody_can_tell_whether_the_code_names_a_user_or_a_text(
+    enforce: Enforce, django_user_model: Any, plan: str
+) -> None:
+    """A user whom the code names has a plan, and a text that reads alike has none."""
+    enforce(mails={"rate": "9/hour", "key": "ip", "scopes": ["mails"], "plans": {plan: "1/hour"}})
+    user = django_user_model.objects.create_user("anna", is_staff=True)
+    allows = throttle("mails", ident=lambda: user)(lambda: True)
+    assert allows()
+    told = explained(f"user:{user.pk}")
+    assert told["would"] is None
+    assert told["sentence"].endswith(
+        f"(where the code names user:{user.pk} itself, if the caller has no plan by {plan})."
+    )
+
+
 @pytest.mark.parametrize("ident", ["account:anna", "anna b.", "x" * 400])
 def test_idents_that_a_decorator_makes(enforce: Enforce, ident: str) -> None:
     enforce(mails={"rate": "2/hour", "scopes": ["none"]}, all={"rate": "1/hour", "key": "everyone", "scopes": ["x"]})

@@ -124,10 +124,26 @@ def _if_named(snapshot: Snapshot, rule: Rule, call: Call, who: KnownCaller) -> C
     """Return how the rule counts the caller's ident where the code names it; None if its key makes that or another."""
     if who.ident(rule.key) is not None or rule.key == "connection":
         return None
-    override, held = snapshot.overrides.deciding(rule, snapshot.overrides.of(who))
-    assumed = "" if who.is_given else gettext_lazy("where the code names {caller} itself", caller=who.name)
+    ranked = snapshot.overrides.of(who)
+    override, held = snapshot.overrides.deciding(rule, ranked)
     cost = _cost(rule if held is None else held, call, who)
-    return Counting(rule, held, override, who.name, cost, assumed, may_not_count=not who.is_given)
+    if who.is_given:
+        return Counting(rule, held, override, who.name, cost)
+    # The code may name a user, who has a plan, or a text, which has none.
+    planned, unasked = _planned(rule, who)
+    plans = {other.plan_of: other for other in (planned, *unasked.values()) if other.plan_of}
+    held_by_plan = [snapshot.overrides.deciding(other, ranked)[1] for other in plans.values()]
+    assumed = gettext_lazy("where the code names {caller} itself", caller=who.name)
+    return Counting(
+        rule=rule,
+        held=held,
+        override=override,
+        ident=who.name,
+        cost=cost,
+        assumed=with_commas([assumed, _without_plan(list(plans))]),
+        may_not_count=True,
+        alternatives=tuple([other for other in held_by_plan if other is not None]),
+    )
 
 
 def _cost(rule: Rule, call: Call, who: KnownCaller) -> int:
@@ -161,11 +177,13 @@ def _planned(rule: Rule, who: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
 def _assumed(rule: Rule, unasked: Sequence[str], who: KnownCaller) -> str:
     """What of the caller nobody can tell, in words; empty where all is known."""
     audience = alternatives(rule.audience) if _is_unknown(rule, who) else ""
-    plans = alternatives(unasked)
     in_audience = gettext_lazy("if the caller is {audience}", audience=audience) if audience else ""
-    without_plan = gettext_lazy("if the caller has no plan by {plans}", plans=plans) if plans else ""
     without_key = gettext_lazy("if the caller sends no API key") if who.may_have(rule.key) else ""
-    return with_commas([in_audience, without_plan, without_key])
+    return with_commas([in_audience, _without_plan(unasked), without_key])
+
+
+def _without_plan(plans: Sequence[str]) -> str:
+    return gettext_lazy("if the caller has no plan by {plans}", plans=alternatives(plans)) if plans else ""
 
 
 def _why_not_this_call(rule: Rule, call: Call) -> str:
