@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from reprlib import Repr
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
@@ -23,6 +23,8 @@ from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
 from django_throttle.http.body import KeptBody, is_of_request
 from django_throttle.log_throttling import LogThrottle
+
+T = TypeVar("T")
 
 
 class Who(Protocol):
@@ -88,14 +90,14 @@ class Facts:
         never_fits = any(self.cost * part.factor > part.plan.limit for part in rule.parts)  # which its refusal says
         return self if never_fits else self.but(cost=self.cost - done)
 
-    def but(self, **changes: Any) -> Facts:
+    def but(self, **changes: object) -> Facts:
         """The same call with these changes."""
         found = copy(self)
         vars(found).update(changes)
         return found
 
 
-def own_function(value: Any) -> Any:
+def own_function(value: T) -> T:
     """Return what an instance has under a name; of a function without a place for the instance, the function itself.
 
     ``throttle_cost = lambda request: …`` in a class becomes a method, which would be called with one argument too many.
@@ -105,7 +107,7 @@ def own_function(value: Any) -> Any:
 
 
 @lru_cache(maxsize=512)
-def _takes_instance(function: Any) -> bool:
+def _takes_instance(function: Callable[..., object]) -> bool:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -120,13 +122,13 @@ def _takes_instance(function: Any) -> bool:
 logger = logging.getLogger("django_throttle")
 
 _log_throttle: Final = LogThrottle()
-_NOTHING: Final[Mapping[str, Any]] = {}
+_NOTHING: Final[Mapping[str, object]] = {}
 
 
 def cost_of(
     said: Callable[..., int] | int,
-    *args: Any,
-    options: Mapping[str, Any] = _NOTHING,
+    *args: object,
+    options: Mapping[str, object] = _NOTHING,
     what: str = "message",
     name: str = "throttle_cost",
     lets: tuple[type[Exception], ...] = (),
@@ -141,7 +143,7 @@ def cost_of(
     body = KeptBody((*args, *options.values()))
     try:
         with body:
-            cost: Any = said(*args, **options) if callable(said) else said
+            cost: object = said(*args, **options) if callable(said) else said
     except lets:
         raise
     except Exception as error:
@@ -192,7 +194,7 @@ _shown: Final = Repr()  # of what fails when it is shown, too
 _shown.maxother = 80
 
 
-def plans_said(rule: Rule, path: str, subject: Any, *, logs: bool = True) -> Collection[str] | None:
+def plans_said(rule: Rule, path: str, subject: object, *, logs: bool = True) -> Collection[str] | None:
     """The names of the plans by this function that the caller has, "" of the one without a name.
 
     None, with a line where it ``logs``, if it fails: it must neither fail the call nor lift a limit. The same without a

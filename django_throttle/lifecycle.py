@@ -8,13 +8,14 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-_renewals: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+T = TypeVar("T")
+_renewals: WeakKeyDictionary[object, Callable[[Any], object]] = WeakKeyDictionary()
 
 
-def in_child(owner: Any, renew: Callable[[Any], None]) -> None:
+def in_child(owner: T, renew: Callable[[T], object]) -> None:
     """Call ``renew(owner)`` first thing in each forked child, as long as the owner lives."""
     _renewals[owner] = renew
 
@@ -31,7 +32,7 @@ SERVERS: Final = ("uvicorn",)  # packages whose handlers of SIGTERM end the proc
 _MODULES: Final = tuple(f"{name}.server" for name in SERVERS)
 LAST_SECONDS: Final = 2.0  # at most, for the work at the end
 
-OnSignal = Callable[[int, FrameType | None], Any]
+OnSignal = Callable[[int, FrameType | None], object]
 
 
 class Shutdown:
@@ -64,7 +65,7 @@ class Shutdown:
         self._on_begin, self._before_exit = on_begin, before_exit
 
     def _noticing(self, former: OnSignal) -> OnSignal:
-        def handle(number: int, frame: FrameType | None) -> Any:
+        def handle(number: int, frame: FrameType | None) -> object:
             self.has_begun = True
             self._on_begin()
             return former(number, frame)

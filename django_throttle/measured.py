@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import ceil
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
@@ -49,7 +49,7 @@ def reserve_of(rule: Rule, facts: Facts) -> int:
     return min([reserve, *[part.plan.limit for part in rule.parts]])
 
 
-def _measured(rule: Rule, *args: Any) -> int | None:
+def _measured(rule: Rule, *args: object) -> int | None:
     """What the function of the site at ``measure`` returns; None, with a log line, where that is no cost."""
     try:
         return check_cost(import_string(rule.measure)(*args))
@@ -61,7 +61,7 @@ def _measured(rule: Rule, *args: Any) -> int | None:
         return None
 
 
-def used(rule: Rule, meter: Meter, spent: int | None, args: tuple[Any, ...]) -> int | None:
+def used(rule: Rule, meter: Meter, spent: int | None, args: tuple[object, ...]) -> int | None:
     """What a call came to under a rule; None where nothing has measured it.
 
     ``spent`` are the units that the code spent, None where it cannot. ``args`` are the arguments of a function of the
@@ -86,7 +86,7 @@ async def measured(io: Io, ledger: Ledger, scope: str, go: Callable[[], Awaitabl
         await settle(io, ledger, scope, meter, None, ())
 
 
-async def settle(io: Io, ledger: Ledger, scope: str, meter: Meter, spent: int | None, args: tuple[Any, ...]) -> None:
+async def settle(io: Io, ledger: Ledger, scope: str, meter: Meter, spent: int | None, args: tuple[object, ...]) -> None:
     """Correct all that a call was charged under measured rules; where the store fails, what was reserved stays."""
     settled = ledger.settle(partial(used, meter=meter, spent=spent, args=args), scope, secrets.token_urlsafe(9))
     if settled is None:

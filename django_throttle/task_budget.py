@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from asgiref.sync import sync_to_async
 
@@ -27,13 +27,14 @@ from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, StoreIo
 from django_throttle.turns import Turn
 
+T = TypeVar("T")
 Ident = str | Callable[..., Any]
 Cost = int | Callable[..., int]
-Arguments = tuple[Sequence[Any], Mapping[str, Any]]
-Go = Callable[[], Awaitable[Any]]  # runs the task
+Arguments = tuple[Sequence[object], Mapping[str, object]]
+Go = Callable[[], Awaitable[T]]  # runs the task
 
 
-def check_options(rule: Any, cost: Any, ident: Any, max_put_off: Any, strict: Any) -> None:
+def check_options(rule: object, cost: object, ident: object, max_put_off: object, strict: object) -> None:
     if not isinstance(rule, str) or not rule:
         raise TypeError(f'@throttled_task is given the name of a rule, as in @throttled_task("reports"), not {rule!r}')
     if not callable(cost):
@@ -62,7 +63,7 @@ def _start_rule(rule: Rule) -> Rule:
 BUDGET: Final = "budget"  # the attribute of a limited task, or of its function, that has this
 
 
-def budget_of(task: Any) -> TaskBudget | None:
+def budget_of(task: object) -> TaskBudget | None:
     """Return the budget that runs of this task draw on; None for a task that is not limited."""
     for found in (task, getattr(task, "run", None)):
         if isinstance(budget := getattr(found, BUDGET, None), TaskBudget):
@@ -70,7 +71,7 @@ def budget_of(task: Any) -> TaskBudget | None:
     return None
 
 
-def takes_slot(task: Any, rule: str) -> bool:
+def takes_slot(task: object, rule: str) -> bool:
     """Return True for a task whose runs draw on this rule."""
     budget = budget_of(task)
     return budget is not None and budget.rule == rule
@@ -83,7 +84,7 @@ class TaskBudget:
         self.rule, self.most, self.strict = rule, most, strict
         self._cost, self._ident, self.name = cost, ident, name
 
-    async def called(self, io: StoreIo, go: Go, given: Arguments) -> Any:
+    async def called(self, io: StoreIo, go: Go[T], given: Arguments) -> T:
         """A call that no worker makes: nobody can put it off."""
         decision = limiter.admitted(await self.decided(io, given, waits=True))
         return await run_once(io, go, decision, self.name)
@@ -109,7 +110,7 @@ class TaskBudget:
             await io.sleep(decision.delay)
         return decision
 
-    def _starts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Charge, ...]:
+    def _starts(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Charge, ...]:
         """Return what the start of a run is charged; nothing under a rule without a queue."""
         charges = rulebook.current().match(self._facts(args, kwargs, waits=False))
         return tuple(
@@ -134,12 +135,12 @@ class TaskBudget:
             charge.ident == turn.ident for charge in rulebook.current().match(self._facts(*arguments, waits=False))
         )
 
-    def slot_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Rule, str]:
+    def slot_of(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Rule, str]:
         """Return the rule and the ident of the slot that a run with these arguments will take."""
         charge = rulebook.current().match(self._facts(args, kwargs, waits=False))[0]
         return charge.rule, charge.ident
 
-    def has_slot(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def has_slot(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return True where a slot is free by now."""
         charges = rulebook.current().match(self._facts(args, kwargs, waits=False))
         return run(limiter.decide_fully(BlockingIo(get_store()), charges, commit=False)).allowed
@@ -156,7 +157,7 @@ class TaskBudget:
             return Refused(decision)
         return PutOffTooOften(decision, self.name, times) if times >= self.most else None
 
-    def _facts(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, waits: bool) -> Facts:
+    def _facts(self, args: Sequence[object], kwargs: Mapping[str, object], *, waits: bool) -> Facts:
         price = cost_of(self._cost, *args, options=kwargs, what="task")
         value = self._ident(*args, **kwargs) if callable(self._ident) else self._ident
         ident = given_ident("ident", value, None) if callable(self._ident) else shortened(value)
@@ -167,7 +168,7 @@ class TaskBudget:
         )
 
 
-async def run_once(io: StoreIo, go: Go, decision: Decision, scope: str) -> Any:
+async def run_once(io: StoreIo, go: Go[T], decision: Decision, scope: str) -> T:
     """Run it, settle what it has reserved by what it used, and release its slots."""
     try:
         return await measured(io, decision.ledger, scope, go)

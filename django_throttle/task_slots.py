@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from django.conf import settings
@@ -27,6 +27,16 @@ from django_throttle.shared_clock import shared_now
 from django_throttle.site_queues import HEADER, CeleryTasks, deferred_to
 from django_throttle.stores import get_store
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from celery import Celery  # type: ignore[import-untyped]
+    from celery import Task as CeleryTask
+    from celery.canvas import Signature  # type: ignore[import-untyped]
+    from celery.result import AsyncResult  # type: ignore[import-untyped]
+    from django.db.models import Model
+    from django.tasks import Task, TaskResult
+
 logger = logging.getLogger("django_throttle")
 
 # Seconds after which a run that waits asks by itself.
@@ -36,19 +46,27 @@ CLAIMED_MS: Final = 86_400_000  # for which it is known which message has had a 
 # Messages of Celery for one run: that which asks by itself, and that of a call; neither of one that is not to run.
 WAITING, CALLED, WITHDRAWN = "waiting", "called", "withdrawn"
 
-celery_apps: Final[dict[str, Any]] = {}  # by the names of tasks that have run in this process
+celery_apps: Final[dict[str, Celery]] = {}  # by the names of tasks that have run in this process
 
 
-def line_up(task: Any, hold: HeldUnder, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> Any:
+def line_up(
+    task: CeleryTask | Task[..., object],
+    hold: HeldUnder,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    most: int,
+) -> tuple[AsyncResult | TaskResult[..., object], Any] | None:
     """Enqueue a task that runs when it has a slot; returns its result to be and its place, None if ``most`` wait."""
     return (_line_up_celery if CeleryTasks().takes(task) else _line_up_row)(task, hold, args, kwargs, most)
 
 
-def _line_up_celery(task: Any, hold: HeldUnder, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> Any:
+def _line_up_celery(
+    task: CeleryTask, hold: HeldUnder, args: Sequence[object], kwargs: Mapping[str, object], most: int
+) -> tuple[AsyncResult, int | None] | None:
     task_id = str(uuid4())
     name = f"{task_id}.0"
 
-    def message(kind: str) -> Any:
+    def message(kind: str) -> Signature:
         return task.signature(tuple(args), dict(kwargs)).set(task_id=task_id, headers={HEADER: [0, 0, False, kind]})
 
     place = enlist(hold, name, celery_entry(name, task, message(CALLED)), most=most)
@@ -61,7 +79,9 @@ def _line_up_celery(task: Any, hold: HeldUnder, args: Sequence[Any], kwargs: Map
         raise
 
 
-def _line_up_row(task: Any, hold: HeldUnder, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> Any:
+def _line_up_row(
+    task: Task[..., object], hold: HeldUnder, args: Sequence[object], kwargs: Mapping[str, object], most: int
+) -> tuple[TaskResult[..., object], int | None] | None:
     look = next_look()
     due = task.using(run_after=look if settings.USE_TZ else timezone.make_naive(look))
     result = due.enqueue(*args, **kwargs)
@@ -114,7 +134,7 @@ def _call(hold: HeldUnder, entry: list[str]) -> bool:
         return True
 
 
-def row_entry(row: Any) -> str:
+def row_entry(row: Model) -> str:
     return json.dumps(["row", str(row.pk)])
 
 
@@ -124,7 +144,7 @@ def _call_row(key: str) -> bool:
     return bool(DBTaskResult.objects.filter(pk=key, status="READY").update(run_after=shared_now()))
 
 
-def celery_entry(name: str, task: Any, signature: Any) -> str:
+def celery_entry(name: str, task: CeleryTask, signature: Signature) -> str:
     """Return what publishes the message of a run of Celery's, serialized as its broker has it."""
     serializer = task.serializer or task.app.conf.task_serializer
     content_type, encoding, body = _serialization().dumps(dict(signature), serializer=serializer)
@@ -133,7 +153,7 @@ def celery_entry(name: str, task: Any, signature: Any) -> str:
 
 
 def _call_celery(name: str, task: str, content_type: str, encoding: str, body: str) -> bool:
-    from celery.canvas import Signature  # type: ignore[import-untyped]
+    from celery.canvas import Signature
 
     if not claim(name, CALLED, commit=False):
         return False
@@ -144,12 +164,12 @@ def _call_celery(name: str, task: str, content_type: str, encoding: str, body: s
     return True
 
 
-def _serialization() -> Any:
+def _serialization() -> ModuleType:
     return import_module("kombu.serialization")
 
 
-def _apps(task: str) -> Iterator[Any]:
-    from celery import current_app  # type: ignore[import-untyped]
+def _apps(task: str) -> Iterator[Celery]:
+    from celery import current_app
 
     if task in celery_apps:
         yield celery_apps[task]

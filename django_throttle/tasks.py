@@ -14,7 +14,7 @@ from dataclasses import field, make_dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial, wraps
 from importlib import import_module
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from django_throttle import limiter, task_slots
 from django_throttle.core import Decision
@@ -31,9 +31,17 @@ from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 from django_throttle.task_budget import BUDGET, Cost, Go, Ident, TaskBudget, check_options, run_once
 from django_throttle.turns import Turn, last_turn
 
+if TYPE_CHECKING:
+    from celery import Task as CeleryTask  # type: ignore[import-untyped]
+    from celery.app.task import Context  # type: ignore[import-untyped]
+    from celery.canvas import Signature  # type: ignore[import-untyped]
+    from django.db.models import Model
+    from django.tasks import TaskResult
+
 __all__ = ["throttled_task"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 PLACE: Final = "@throttled_task goes above @task of django.tasks, or below @shared_task of Celery, next to the function"
 NOT_PLAIN: Final = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 
@@ -69,7 +77,7 @@ def throttled_task(
     return decorate
 
 
-def _check_function(task: Any) -> None:
+def _check_function(task: object) -> None:
     """Raise TypeError for what cannot be limited below @shared_task."""
     if not inspect.isroutine(task):
         raise TypeError(f"{PLACE}: not around {task!r:.80}")
@@ -80,13 +88,13 @@ def _check_function(task: Any) -> None:
         )
 
 
-def _limited_function(function: Any, budget: TaskBudget) -> Any:
+def _limited_function(function: Callable[P, T], budget: TaskBudget) -> Callable[P, T]:
     @wraps(function)
-    def limited(*args: Any, **kwargs: Any) -> Any:
+    def limited(*args: P.args, **kwargs: P.kwargs) -> T:
         if (started := running.get()) and _is_in(started.task.func, limited):
             raise TypeError(f"{PLACE}: not below @task, where a run cannot be put off; change their order")
 
-        async def go() -> Any:
+        async def go() -> T:
             return function(*args, **kwargs)
 
         found, io = _celery_run(limited), BlockingIo(get_store())
@@ -99,10 +107,10 @@ def _limited_function(function: Any, budget: TaskBudget) -> Any:
     return limited
 
 
-def _celery_run(function: Any) -> Any:
+def _celery_run(function: object) -> CeleryTask | None:
     """Celery's task whose worker runs this function now; None where something else calls it."""
     try:
-        from celery import current_task  # type: ignore[import-untyped]
+        from celery import current_task
     except ImportError:
         return None
     if not current_task or current_task.request.called_directly or current_task.request.is_eager:
@@ -111,7 +119,7 @@ def _celery_run(function: Any) -> Any:
     return task if _is_in(getattr(task, "__wrapped__", None) or type(task).run, function) else None
 
 
-def _is_in(outer: Any, function: Any) -> bool:
+def _is_in(outer: object, function: object) -> bool:
     """Whether ``outer`` is that function, or is wrapped around it."""
     while outer is not None:
         outer = getattr(outer, "__func__", outer)
@@ -121,7 +129,7 @@ def _is_in(outer: Any, function: Any) -> bool:
     return False
 
 
-async def _run_by_celery(io: StoreIo, budget: TaskBudget, task: Any, go: Go) -> Any:
+async def _run_by_celery(io: StoreIo, budget: TaskBudget, task: CeleryTask, go: Go[T]) -> T:
     """Run it, or publish it again for its moment; Celery stores no result then, and acknowledges the message."""
     from celery.exceptions import Ignore  # type: ignore[import-untyped]
 
@@ -168,7 +176,7 @@ class PutOffs(NamedTuple):
     message: str = ""
 
 
-def _put_offs(request: Any) -> PutOffs:
+def _put_offs(request: Context) -> PutOffs:
     """Read the header of a message; a retry is a run of its own."""
     try:
         times, retries, has_turn, message = (request.headers or {})[HEADER]
@@ -183,7 +191,7 @@ def _moment(decision: Decision, turn: Turn | None, start: Decision) -> datetime:
     return turn.moment if turn else shared_now() + timedelta(seconds=wait or 0.0)
 
 
-def _publish_again(task: Any, eta: datetime, put_offs: PutOffs, why: Refused) -> None:
+def _publish_again(task: CeleryTask, eta: datetime, put_offs: PutOffs, why: Refused) -> None:
     """Publish it with the same id, arguments, retries, links and limits; raises whatever the broker does.
 
     Its state is RETRY until then, as Celery's own retry leaves it. Noted before, as another worker may be quick.
@@ -200,19 +208,19 @@ def _publish_again(task: Any, eta: datetime, put_offs: PutOffs, why: Refused) ->
         raise
 
 
-def _mark_as_waiting(task: Any, why: Refused) -> None:
+def _mark_as_waiting(task: CeleryTask, why: Refused) -> None:
     if not (task.ignore_result or task.request.ignore_result):
         task.backend.mark_as_retry(task.request.id, why, request=task.request)
 
 
-def _again(task: Any, eta: datetime | None, put_offs: PutOffs) -> Any:
+def _again(task: CeleryTask, eta: datetime | None, put_offs: PutOffs) -> Signature:
     request = task.request
     times, has_turn, message = put_offs
     headers = {**(request.headers or {}), HEADER: [times, request.retries, has_turn, message]}
     return task.signature_from_request(request, eta=eta, retries=request.retries, headers=headers)
 
 
-def _wait_for_slot(task: Any, name: str, message: str, hold: HeldUnder, why: Refused) -> None:
+def _wait_for_slot(task: CeleryTask, name: str, message: str, hold: HeldUnder, why: Refused) -> None:
     """Publish a run that asks by itself in a while, and note how to call it when a slot is given back.
 
     Of both messages one runs: see ``task_slots.claim``. It is no put-off that counts.
@@ -228,36 +236,36 @@ def _wait_for_slot(task: Any, name: str, message: str, hold: HeldUnder, why: Ref
 
 
 # What a worker of django.tasks is running.
-running: Final[ContextVar[Any]] = ContextVar("running", default=None)
+running: Final[ContextVar[TaskResult[..., Any] | None]] = ContextVar("running", default=None)
 
 
-def _note(sender: Any, task_result: Any, **_: Any) -> None:
+def _note(sender: object, task_result: TaskResult[..., Any], **_: object) -> None:
     running.set(task_result)
 
 
 @lru_cache(maxsize=16)
-def _limited_class(kind: Any) -> Any:
+def _limited_class(kind: type) -> Callable[..., _Limited]:
     """Made from the task's own class: a backend may have one of its own."""
     budget = ("budget", Any, field(default=None, compare=False, repr=False))
     return make_dataclass(kind.__name__, [budget], bases=(_Limited, kind), frozen=True, kw_only=True, slots=True)
 
 
-Steps = Callable[[Any, StoreIo, Any, Any], Coroutine[Any, Any, Any]]
+Steps = Callable[["_Limited", StoreIo, tuple[object, ...], dict[str, object]], Coroutine[None, None, T]]
 
 
-def _blocking(steps: Steps) -> Callable[..., Any]:
+def _blocking(steps: Steps[T]) -> Callable[..., T]:
     """Return the method that runs these steps."""
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: _Limited, *args: object, **kwargs: object) -> T:
         return run(steps(self, BlockingIo(get_store()), args, kwargs))
 
     return method
 
 
-def _awaiting(steps: Steps) -> Callable[..., Any]:
+def _awaiting(steps: Steps[T]) -> Callable[..., Coroutine[None, None, T]]:
     """Return the same for an event loop."""
 
-    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    async def method(self: _Limited, *args: object, **kwargs: object) -> T:
         return await steps(self, LoopIo(get_store()), args, kwargs)
 
     return method
@@ -268,26 +276,27 @@ class _Limited:
 
     __slots__ = ()
     budget: TaskBudget
-    using: Any
-    run_after: Any
-    func: Any
+    using: Callable[..., _Limited]
+    get_backend: Callable[[], Any]  # a backend, whose methods are typed for tasks alone
+    run_after: datetime | None
+    func: Callable[..., object]
     takes_context: bool
 
-    async def _enqueued(self, io: StoreIo, args: Any, kwargs: Any) -> Any:
+    async def _enqueued(self, io: StoreIo, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         turn, due = None, self
         if await self.budget.is_queue(io):
             turn = last_turn(limiter.admitted(await self.budget.decided(io, (args, kwargs))))
         try:
             if turn is not None:
                 due = self.using(run_after=max(filter(None, (self.run_after, turn.run_after))))
-            backend = due.get_backend()  # type: ignore[attr-defined]
+            backend = due.get_backend()
             put = {"task": due, "args": args, "kwargs": kwargs}
             return await io.call(partial(backend.enqueue, **put), partial(backend.aenqueue, **put))
         except Exception:
             await correct(io, turn.refund() if turn else ())
             raise
 
-    async def _run(self, io: StoreIo, args: Any, kwargs: Any) -> Any:
+    async def _run(self, io: StoreIo, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         call, acall = super().call, super().acall  # type: ignore[misc]
         go = partial(io.call, partial(call, *args, **kwargs), partial(acall, *args, **kwargs))
         found, given = running.get(), (args[1:] if self.takes_context else args, kwargs)
@@ -312,10 +321,10 @@ class _Limited:
     call, acall = _blocking(_run), _awaiting(_run)  # as a worker does
 
 
-def _wait_as_row(found: Any, error: Refused, hold: HeldUnder, has_slot: Callable[[], bool]) -> Refused:
+def _wait_as_row(found: TaskResult[..., Any], error: Refused, hold: HeldUnder, has_slot: Callable[[], bool]) -> Refused:
     """Return the error with which a row waits for a slot: it is put off, and noted as one to be called earlier."""
 
-    def enlist(row: Any) -> None:
+    def enlist(row: Model) -> None:
         entry, has_waited = task_slots.row_entry(row), len(found.worker_ids) > 1
         task_slots.enlist(hold, str(row.pk), entry, is_first=has_waited)
         if has_slot():
@@ -324,7 +333,9 @@ def _wait_as_row(found: Any, error: Refused, hold: HeldUnder, has_slot: Callable
     return _put_off(found, error, task_slots.next_look(), enlist)
 
 
-def _put_off(found: Any, error: Refused, moment: datetime, then: Callable[[Any], object] = id) -> Refused:
+def _put_off(
+    found: TaskResult[..., Any], error: Refused, moment: datetime, then: Callable[[Model], object] = id
+) -> Refused:
     """What has the worker of the database backend put the row off when it is raised, in place of marking it failed."""
     row = getattr(found, "db_result", None)
     if row is None:
