@@ -48,8 +48,8 @@ from django_throttle.stores.base import LoopIo
 
 # What applications put into the scope for a caller: as soon as one of these changes, the socket may be of another.
 CALLER_ENTRIES: Final = ("user", "auth", "session")
-# What a wait returns that was cut short.
-INTERRUPTED: Final[Any] = object()
+# What a wait returns that was cut short: known by its identity.
+INTERRUPTED: Final[Event] = {}
 
 
 class InterruptibleWaits:
@@ -60,7 +60,7 @@ class InterruptibleWaits:
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[Any] | None] = set()
 
-    async def on(self, work: Awaitable[Any]) -> Any:
+    async def on(self, work: Awaitable[object]) -> object:
         """Wait for this; returns INTERRUPTED when ``interrupt`` is called meanwhile."""
         task = asyncio.current_task()
         before = self.begin(task)
@@ -232,7 +232,7 @@ class Connection:
         self.outgoing: FrameLimits = FrameLimits(self.scope, "send", self.who, self._counters, around[1])
         self.escalation = Escalation()
         self.take_dropped: Callable[[], DroppedFrames | None] = _none_dropped
-        self._caller: list[Any] = []
+        self._caller: list[object] = []
         self.is_open = self.has_ended = self.is_left = False
         self.closed: Close | None = None
         self._closed_at = 0.0
@@ -300,7 +300,7 @@ class Connection:
         if self._deadlines is not None and self.is_open:
             self._deadlines.accept(*settings.lifetimes())
 
-    def _caller_entries(self) -> list[Any]:
+    def _caller_entries(self) -> list[object]:
         scope = self.who.subject
         return [*map(scope.get, CALLER_ENTRIES), len(scope)]
 
@@ -321,7 +321,7 @@ class Connection:
             return frozenset()
         return (await match(self.outer.scope, events, self.outer.who, await rulebook.acurrent())).pairs
 
-    async def next_event(self) -> Any:
+    async def next_event(self) -> Event:
         """The next event from the server; INTERRUPTED where the wait was cut short."""
         self._listening_since = monotonic()
         waits, task = self.waits, asyncio.current_task()

@@ -9,7 +9,7 @@ from time import monotonic, perf_counter
 from typing import Any, Final
 
 from django_throttle import rulebook
-from django_throttle.call_facts import Facts, Who
+from django_throttle.call_facts import Facts
 from django_throttle.core.commands import Charge, Charges
 from django_throttle.core.decide import correct, drop_reported
 from django_throttle.core.decision import PASSED, Decision, Outcome, conclude
@@ -93,7 +93,7 @@ class MatchedRules:
         return tuple([one._replace(cost=one.cost * counts.get(one.rule.unit, min(cost, 1))) for one in charges])
 
 
-async def match(scope: str, events: tuple[str, ...], who: Who, snapshot: rulebook.Snapshot) -> MatchedRules:
+async def match(scope: str, events: tuple[str, ...], who: ScopeWho, snapshot: rulebook.Snapshot) -> MatchedRules:
     """The rules that match these events of a socket; in a thread, where a database or session is asked who it is."""
     facts = Facts(scope, events, ScopeWho(who.subject), size=1)
     charges, blocks = await at_once_or_in_thread(lambda: (snapshot.match(facts), snapshot.blocks(facts)))
@@ -123,7 +123,7 @@ class FrameLimits:
     )  # fmt: skip
 
     def __init__(
-        self, scope: str, event: str, who: Who, own: counters.SocketCounters, outer: FrameLimits | None
+        self, scope: str, event: str, who: ScopeWho, own: counters.SocketCounters, outer: FrameLimits | None
     ) -> None:
         self._scope, self._events, self._who, self._outer = scope, (event,), who, outer
         self._counters = own

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from datetime import datetime
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from django.utils import timezone
 
@@ -42,12 +42,12 @@ class Inbound:
             await asyncio.shield(spawn(login.follow(connection)))
         while True:
             waits = connection.closed is None or self._has_seen_close
-            event: Any = self._pending or (await connection.next_event() if waits else INTERRUPTED)
+            event = self._pending or (await connection.next_event() if waits else INTERRUPTED)
             if event is not INTERRUPTED and event["type"] != "websocket.receive":
                 self._pending = None
                 if event["type"] == "websocket.disconnect":
                     connection.end()
-                return event  # type: ignore[no-any-return]
+                return event
             if (close := connection.closed) is not None:  # a frame that crosses our close reaches no one
                 self._pending = None
                 if not self._has_seen_close:
@@ -64,7 +64,7 @@ class Inbound:
                         self._is_excused = False
                     elif (escalation := connection.escalation).violations or escalation.quiet_until:
                         escalation.reset()
-                    return event  # type: ignore[no-any-return]
+                    return event
                 await asyncio.sleep(0)  # it crosses the application's own close: nobody is charged for it any more
 
     async def _admit(self, event: Event) -> bool:

@@ -15,7 +15,7 @@ SERVER: Final = "hypercorn"
 MAX_DEPTH: Final = 6  # wrappers of middleware around the server's own function
 
 
-def is_given_up(send: Any) -> bool:
+def is_given_up(send: object) -> bool:
     """Return True where the server has closed the stream of this ``send``."""
     if SERVER not in sys.modules:
         return False
@@ -23,7 +23,7 @@ def is_given_up(send: Any) -> bool:
     return stream is not None and stream.closed is True
 
 
-def _stream(function: Any, depth: int, seen: set[int]) -> Any:
+def _stream(function: object, depth: int, seen: set[int]) -> Any:
     """Return hypercorn's stream, found through bound methods, partials, closures and objects that keep functions."""
     owner = getattr(function, "__self__", None)
     if type(owner).__module__.startswith(f"{SERVER}.") and hasattr(owner, "closed"):
@@ -35,7 +35,7 @@ def _stream(function: Any, depth: int, seen: set[int]) -> Any:
     return next((stream for stream in found if stream is not None), None)
 
 
-def _wrapped(function: Any, owner: Any) -> Iterator[Any]:
+def _wrapped(function: object, owner: object) -> Iterator[object]:
     if isinstance(function, partial):
         yield from (function.func, *function.args)
     for cell in getattr(function, "__closure__", None) or ():

@@ -244,7 +244,7 @@ _NEAR: Final = 0.8
 
 _attributes: Final = attrgetter(*OPTIONS)
 # The settings of each class whose consumers all have the same, and by what attributes of it.
-_checked: Final[WeakKeyDictionary[type, tuple[tuple[Any, ...], SocketSettings]]] = WeakKeyDictionary()
+_checked: Final[WeakKeyDictionary[type, tuple[tuple[object, ...], SocketSettings]]] = WeakKeyDictionary()
 
 
 def middleware_settings(scope: str, refuse: str | None, options: Mapping[str, Any]) -> SocketSettings:
@@ -257,7 +257,7 @@ def middleware_settings(scope: str, refuse: str | None, options: Mapping[str, An
     return settings
 
 
-def consumer_settings(consumer: Any, mixin: type) -> SocketSettings:
+def consumer_settings(consumer: object, mixin: type) -> SocketSettings:
     """The settings of a consumer, checked; what it has unchanged of the ``mixin`` is as in SocketSettings.
 
     Raises InvalidSetting.

@@ -129,7 +129,7 @@ class _SubscriptionsTransportWs(_GraphQL):
 
 
 PLAIN: Final = Subprotocol()
-SUBPROTOCOLS: Final[Mapping[Any, Subprotocol]] = {
+SUBPROTOCOLS: Final[Mapping[object, Subprotocol]] = {
     "graphql-transport-ws": _TransportWs(),
     "graphql-ws": _SubscriptionsTransportWs(),
 }
