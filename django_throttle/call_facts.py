@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from reprlib import Repr
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
@@ -34,7 +34,7 @@ class Who(Protocol):
     """
 
     @property
-    def subject(self) -> Any: ...
+    def subject(self) -> object: ...
 
     def ident(self, key: str) -> str | None:
         """The ident under a rule's key, such as "user:42"; None when the key does not apply to this caller."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial, wraps
 from types import FunctionType
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -31,7 +31,7 @@ from django_throttle.http.request_state import RequestFacts, RequestState, djang
 from django_throttle.http.serve import serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
 from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user, normalize_ident
-from django_throttle.identity.keys import shortened
+from django_throttle.identity.keys import User, shortened
 from django_throttle.measured import measured
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
@@ -45,13 +45,14 @@ CONTENT: Final = (HttpResponseBase, Mapping, list, tuple, str, bytes)
 # Functions that @throttle has no way to know the caller of: rule and name, and where they may have a request.
 unidentified: Final[dict[tuple[str, str], str]] = {}
 # Methods under @throttle that get a request after self, as views do: the rule, the function, the name of the request.
-request_methods: Final[list[tuple[str, Any, str]]] = []
+request_methods: Final[list[tuple[str, Callable[..., object], str]]] = []
 # The attribute by which Django Ninja knows what it has made of a function.
 OPERATION: Final = "_ninja_operation"
 # Functions around those that Ninja has taken, which it may take later: the rule, the function, the former operation.
-around_operations: Final[list[tuple[str, Any, Any]]] = []
+around_operations: Final[list[tuple[str, Callable[..., object], object]]] = []
 # What is under a rule by its name: the rule, and the names of those functions.
 decorated: Final[dict[str, set[str]]] = {}
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Ident = str | Callable[..., Any] | None
 Cost = int | Callable[..., int]
@@ -62,7 +63,7 @@ def throttle(
     *,
     cost: Cost = 1,
     ident: Ident = None,
-    defer_to: Any = None,
+    defer_to: object = None,
     payload: Payload = None,
     show_result: bool = False,
 ) -> Callable[[F], F]:
@@ -101,7 +102,7 @@ def throttle(
         awaits = _is_awaited(function)
         deferred = None if later is None else later.below(function)
 
-        def decided(args: Any, kwargs: Any) -> Any:
+        def decided(args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
             return _Call(rule, cost, ident, deferred, function, args, kwargs).answer(awaits)
 
         around = throttled(function, decided)
@@ -123,16 +124,16 @@ def _methods_around(view: Any, is_deferred: bool) -> list[str]:
     return [name for name in view.http_method_names if name != "options" and hasattr(view, name)]
 
 
-def throttled(function: F, decided: Callable[[Any, Any], Any]) -> F:
+def throttled(function: F, decided: Callable[[tuple[object, ...], dict[str, object]], Any]) -> F:
     """The function that is called in place of this one.
 
     It has the same globals, as Django Ninja resolves the names of annotations in them.
     """
 
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: object, **kwargs: object) -> object:
         return decided(args, kwargs)
 
-    async def acalled(*args: Any, **kwargs: Any) -> Any:
+    async def acalled(*args: object, **kwargs: object) -> object:
         return await decided(args, kwargs)
 
     made = acalled if _is_awaited(function) else called
@@ -152,8 +153,8 @@ class _Call:
         ident: Ident,
         later: Deferral | None,
         function: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> None:
         self.rule, self.ident, self._later = rule, ident, later
         self._function, self._args, self._kwargs = function, args, kwargs
@@ -181,7 +182,7 @@ class _Call:
         answered = serve(django_request(self.subject), who, decide, answer, instead, awaits=awaits)
         return answered if awaits else run(answered)
 
-    async def _call_unless_refused(self, io: StoreIo, caller: Caller | None, go: Callable[[], Any]) -> Any:
+    async def _call_unless_refused(self, io: StoreIo, caller: Caller | None, go: Callable[[], Any]) -> object:
         """Make a call that is no request."""
         call = await io.call(partial(self.facts, caller), partial(self.afacts, caller))
         decision = limiter.admitted(await io.call(partial(limiter.decide, call), partial(limiter.adecide, call)))
@@ -190,16 +191,18 @@ class _Call:
         finally:
             await release_lease(io, decision.lease)
 
-    async def _answered_later(self, later: Deferral, who: HttpWho, rest: Any, io: Io) -> Any:
+    async def _answered_later(
+        self, later: Deferral, who: HttpWho, rest: tuple[object, ...], io: Io
+    ) -> HttpResponse | None:
         if self._refused is not None:
             return await later.lined_up(io, who, rest, self._kwargs, *self._refused)
         return await later.answered(io, who, rest, self._kwargs)
 
-    def _decide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Any]:
+    def _decide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Decision]:
         facts = self._with_report(self.facts(who))
         return facts, self._noted(facts, limiter.decide(facts))
 
-    async def _adecide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Any]:
+    async def _adecide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Decision]:
         if self._later is not None:  # which asks for its rule
             await rulebook.acurrent()
         facts = self._with_report(await self.afacts(who))
@@ -241,7 +244,7 @@ class _Call:
         except SynchronousOnlyOperation:
             return await sync_to_async(self.facts)(caller)
 
-    def _ident_of_call(self, caller: Caller | None) -> tuple[str | None, bool, Any]:
+    def _ident_of_call(self, caller: Caller | None) -> tuple[str | None, bool, User | None]:
         """The ident, whether nothing else identifies the caller, and the user if the site's function returned one."""
         if callable(self.ident):
             value = self.ident(*self._args, **self._kwargs)
@@ -257,20 +260,20 @@ class _Call:
         for found in (*self._args, *self._kwargs.values()):
             if isinstance(django_request(found), HttpRequest):
                 return HttpWho(django_request(found))
-            if isinstance(getattr(found, "scope", None), dict):
-                return ScopeWho(found.scope)
+            if isinstance(scope := getattr(found, "scope", None), dict):
+                return ScopeWho(scope)
         return None
 
 
-def _view(rule: str, function: Any, go: Callable[[], Any], request: HttpRequest) -> Any:
+def _view(rule: str, function: object, go: Callable[[], object], request: HttpRequest) -> object:
     return _checked_answer(rule, function, go())
 
 
-async def _aview(rule: str, function: Any, go: Callable[[], Any], request: HttpRequest) -> Any:
+async def _aview(rule: str, function: object, go: Callable[[], Awaitable[object]], request: HttpRequest) -> object:
     return _checked_answer(rule, function, await go())
 
 
-def _checked_answer(rule: str, function: Any, answer: Any) -> Any:
+def _checked_answer(rule: str, function: object, answer: T) -> T:
     """Return what a view has answered. Raise TypeError for what no view answers.
 
     A refusal would be a response in place of a value, and true. Django Ninja makes a response of any value.
@@ -293,7 +296,9 @@ def _is_in_ninja() -> bool:
     return False
 
 
-def _place_of_request(function: Any, args: Any, kwargs: Any) -> str | None:
+def _place_of_request(
+    function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+) -> str | None:
     """Return where a call has a request: "request", or "self.request"; None where it has none."""
     with suppress(TypeError, ValueError):
         arguments = inspect.signature(function).bind(*args, **kwargs).arguments
@@ -305,7 +310,7 @@ def _place_of_request(function: Any, args: Any, kwargs: Any) -> str | None:
     return None
 
 
-def _without_ident(rule: str, function: Any, where: str | None) -> str:
+def _without_ident(rule: str, function: Callable[..., object], where: str | None) -> str:
     """Return what to write in place of a decorator that has no way to know the caller."""
     name = getattr(function, "__qualname__", type(function).__name__)
     fault = f'@throttle("{rule}") around {name}: a callable that gets no request'
@@ -316,7 +321,7 @@ def _without_ident(rule: str, function: Any, where: str | None) -> str:
     return f"{fault}. It has a request in {where}: {hint}, or write ident=lambda {_parameters(function)}: {where}.user"
 
 
-def _parameters(function: Any) -> str:
+def _parameters(function: Callable[..., object]) -> str:
     """Return the parameters of a function as they are written, without annotations."""
     try:
         signature = inspect.signature(function)
@@ -330,7 +335,7 @@ def _parameters(function: Any) -> str:
 REQUESTS: Final = re.compile("_?re?q")
 
 
-def _lacks_request(function: Any) -> str | None:
+def _lacks_request(function: Callable[..., object]) -> str | None:
     """Return where a function that is no view may have a request, by its parameters; None for what may be a view."""
     try:
         parameters = inspect.signature(function).parameters
@@ -350,7 +355,7 @@ def _lacks_request(function: Any) -> str | None:
     return None if names else ""
 
 
-def _request_of_method(function: Any) -> str | None:
+def _request_of_method(function: Callable[..., object]) -> str | None:
     """Return the name of the first parameter after ``self`` that is called as a request is; None for any other."""
     try:
         first, second = list(inspect.signature(function).parameters)[:2]
@@ -359,12 +364,12 @@ def _request_of_method(function: Any) -> str | None:
     return second if first == "self" and REQUESTS.match(second) else None
 
 
-def is_of_view(function: Any) -> bool:
+def is_of_view(function: Callable[..., object]) -> bool:
     """Return False for a method of a class that is no view, nor a base of one; True where the class cannot be found.
 
     A class without subclasses whose method is called as those of views are may become a base of one.
     """
-    owner: Any = sys.modules.get(getattr(function, "__module__", ""))
+    owner: object = sys.modules.get(getattr(function, "__module__", ""))
     for name in getattr(function, "__qualname__", "").split(".")[:-1]:
         owner = getattr(owner, name, None)
     if not isinstance(owner, type):
@@ -375,19 +380,19 @@ def is_of_view(function: Any) -> bool:
     return may_become or any(issubclass(kind, View) for kind in kinds)
 
 
-def _is_awaited(function: Any) -> bool:
+def _is_awaited(function: object) -> bool:
     """Whether it returns an awaitable, as ``dispatch`` and ``options`` of an asynchronous class-based view do too."""
     owner = getattr(getattr(function, "func", function), "__self__", None)
     return iscoroutinefunction(function) or is_async(function) or getattr(owner, "view_is_async", False)
 
 
-def _check_name(rule: Any) -> None:
+def _check_name(rule: object) -> None:
     if not isinstance(rule, str) or not rule:
         error = ValueError if rule == "" else TypeError
         raise error('@throttle is given the name of a rule: @throttle("search")')
 
 
-def _check_decoration(function: Any, cost: Any, ident: Any, is_deferred: bool) -> None:
+def _check_decoration(function: object, cost: object, ident: object, is_deferred: bool) -> None:
     if isinstance(function, (classmethod, staticmethod, property)):
         raise TypeError(f"put @throttle below @{type(function).__name__}, next to the function")
     if any(callable(getattr(function, name, None)) for name in TASK_METHODS):

@@ -10,19 +10,22 @@ Rows are those that are fetched by Django's cursors. ``callproc``, and what a dr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from threading import get_ident
 from time import perf_counter, thread_time
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.apps import apps
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.db.backends.utils import CursorWrapper
+
+T = TypeVar("T")
 
 # What a meter measures; the names of the units in which rules, logs and commands speak of it.
 MEASURES: Final = ("queries", "rows", "db_ms", "wall_ms", "cpu_ms", "response_bytes")
@@ -166,13 +169,13 @@ def install() -> None:
         _connected(connection)
 
 
-def _connected(connection: Any, **_: object) -> None:
+def _connected(connection: BaseDatabaseWrapper, **_: object) -> None:
     wrappers = connection.execute_wrappers
     if count_query not in wrappers:
         wrappers.insert(0, count_query)  # not last: ``with connection.execute_wrapper`` takes off the last
 
 
-def count_query(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
+def count_query(execute: Callable[..., T], sql: Any, params: object, many: bool, context: dict[str, Any]) -> T:
     """The wrapper: run a query, and count it in the meter in use."""
     meter = in_use.get()
     if meter is None:
@@ -205,19 +208,20 @@ class _CountsRows:
     """What a cursor of Django's becomes once it has run a query that is counted: fetching counts the rows."""
 
     throttle_use: Use
-    cursor: Any
-    db: Any
+    cursor: Any  # the driver's
+    db: BaseDatabaseWrapper
 
-    def fetchone(self) -> Any:
+    def fetchone(self) -> object:
         row = self._fetched(self.cursor.fetchone)
         if row is not None:
             self.throttle_use.rows += 1
         return row
 
-    def fetchmany(self, *size: Any, **named: Any) -> Any:  # the ORM's way, so it goes through no other call
+    def fetchmany(self, *size: int, **named: int) -> Sequence[object]:
+        # The ORM's way, so it goes through no other call.
         use, start = self.throttle_use, perf_counter()
         try:
-            rows = self.cursor.fetchmany(*size, **named)
+            rows: Sequence[object] = self.cursor.fetchmany(*size, **named)
         except Exception:
             with self.db.wrap_database_errors:
                 raise
@@ -226,22 +230,22 @@ class _CountsRows:
         use.rows += len(rows)
         return rows
 
-    def fetchall(self) -> Any:
-        rows = self._fetched(self.cursor.fetchall)
+    def fetchall(self) -> Sequence[object]:
+        rows: Sequence[object] = self._fetched(self.cursor.fetchall)
         self.throttle_use.rows += len(rows)
         return rows
 
-    def _fetched(self, fetch: Callable[..., Any], *size: Any, **named: Any) -> Any:
+    def _fetched(self, fetch: Callable[[], T]) -> T:
         start = perf_counter()
         try:
-            return fetch(*size, **named)
+            return fetch()
         except Exception:
             with self.db.wrap_database_errors:
                 raise
         finally:
             self.throttle_use.seconds += perf_counter() - start
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         rows = super().__iter__()  # type: ignore[misc]
         while True:
             use, start = self.throttle_use, perf_counter()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.apps import apps
 from django.core.exceptions import SynchronousOnlyOperation
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from django_throttle import limiter, rulebook
@@ -44,25 +44,27 @@ class ThrottleMiddleware:
     def __init__(self, get_response: GetResponse) -> None:
         if not apps.is_installed("django_throttle"):
             logger.warning(UNINSTALLED)
-        self.get_response: Any = get_response
+        self.get_response = get_response
         self.is_async = iscoroutinefunction(get_response)
-        self._decide: Callable[..., Any] = _adecide if self.is_async else _decide
+        self._decide: Callable[[HttpRequest, HttpWho, RequestState], object] = _adecide if self.is_async else _decide
         if self.is_async:
             markcoroutinefunction(self)
             self.process_view = self._aprocess_view  # type: ignore[method-assign]  # not in a thread
 
-    def __call__(self, request: HttpRequest) -> Any:
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         answered = serve(request, HttpWho(request), self._decide, self.get_response, awaits=self.is_async)
         return answered if self.is_async else run(answered)
 
-    def process_view(self, request: HttpRequest, *view: Any) -> Any:
+    def process_view(self, request: HttpRequest, *view: object) -> HttpResponse | Awaitable[HttpResponse | None] | None:
         """Apply the rules of another scope too, where later middleware has changed the view of the request."""
         state = _state_elsewhere(request)
-        return state and refusal_by_rules(request, state, *_decide(request, HttpWho(request), state))
+        return None if state is None else refusal_by_rules(request, state, *_decide(request, HttpWho(request), state))
 
-    async def _aprocess_view(self, request: HttpRequest, *view: Any) -> Any:
+    async def _aprocess_view(self, request: HttpRequest, *view: object) -> HttpResponse | None:
         state = _state_elsewhere(request)
-        return state and refusal_by_rules(request, state, *await _adecide(request, HttpWho(request), state))
+        if state is None:
+            return None
+        return refusal_by_rules(request, state, *await _adecide(request, HttpWho(request), state))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """A refusal of what a view has called is a refusal of the request: the innermost handler answers it."""

@@ -60,7 +60,7 @@ class _RatesInForce:
     Tests of a site may put other rates on DRF's own class: those hold then.
     """
 
-    def __get__(self, throttle: object | None, owner: type) -> Any:
+    def __get__(self, throttle: object | None, owner: type) -> Mapping[str, object]:
         rates = throttling.SimpleRateThrottle.THROTTLE_RATES
         return api_settings.DEFAULT_THROTTLE_RATES if rates is _RATES_AT_IMPORT else rates
 
@@ -87,7 +87,7 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
     history: Any = Unsupported("the store keeps none; self.decision has limit, remaining and retry_after")
     now: Any = Unsupported("calls are counted by the clock of the store")
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         cls._check()
         is_formatted = cls.cache_format != throttling.SimpleRateThrottle.cache_format
@@ -99,7 +99,7 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
 
     THROTTLE_RATES: Any = _RatesInForce()
 
-    def parse_rate(self, rate: str | None) -> Any:
+    def parse_rate(self, rate: str | None) -> Any:  # whole seconds in DRF
         """(limit, window in seconds), or a pair of None for no limit; raises InvalidRate."""
         return read_rate(rate)
 
