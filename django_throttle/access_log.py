@@ -183,7 +183,7 @@ def _call(
     return Call(at, intern(name), intern(user), intern(method.upper()), intern(where), intern(scope), status)
 
 
-def _first(line: Mapping[str, Any], names: tuple[str, ...]) -> object:
+def _first(line: Mapping[str, object], names: tuple[str, ...]) -> object:
     for name in names:
         value = line.get(name)
         if value not in (None, "", "-") and not isinstance(value, dict):

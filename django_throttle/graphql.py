@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 from django.http import HttpRequest, QueryDict
 from django.http.request import RawPostDataException
@@ -41,7 +41,7 @@ __all__ = ["graphql_cost", "operation_cost"]
 
 FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 PARAMETERS: Final = ("query", "variables", "operationName")
-Parameters = Mapping[str, Any]
+Parameters = Mapping[str, object]
 MAX_VALUES: Final = 50_000  # in the JSON of a request
 MAX_STEPS: Final = 100_000  # fields, values and operations that are looked at
 TYPENAME: Final = "__typename"
@@ -223,10 +223,10 @@ class _Operation:
     reading: _Reading
     node: OperationDefinitionNode
     fragments: Mapping[str, FragmentDefinitionNode]
-    variables: Mapping[str, Any]
+    variables: Mapping[str, object]
     _spread: dict[str, float] = field(default_factory=dict)
     _sizes: dict[tuple[bool, str], float] = field(default_factory=dict)
-    _defaults: dict[str, Any] = field(init=False)
+    _defaults: dict[str, object] = field(init=False)
 
     def __post_init__(self) -> None:
         definitions = self.node.variable_definitions or ()

@@ -63,7 +63,7 @@ class CallRefused(ThrottleError, httpx.TransportError):
     def __str__(self) -> str:
         return str(self.args[0])
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial(type(self), message=str(self)), (self.decision,)
 
 

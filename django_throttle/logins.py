@@ -83,13 +83,13 @@ def _values_of(request: object, fields: Iterable[str]) -> Iterator[object]:
             yield value
 
 
-def _pairs_of(form: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+def _pairs_of(form: Mapping[Any, Any]) -> list[tuple[object, object]]:
     """The pairs of a form, in which a name may be there several times, or of a mapping."""
     lists = form.lists() if hasattr(form, "lists") else ((name, [value]) for name, value in form.items())
     return [(name, value) for name, values in lists for value in values]
 
 
-def _pairs_in_body(request: HttpRequest) -> Iterator[tuple[Any, Any]]:
+def _pairs_in_body(request: HttpRequest) -> Iterator[tuple[object, object]]:
     """The pairs in all that a view may take the body for; Django's request stays as it was, but for its body read."""
     if size_of(request) > MAX_BODY:
         raise ValueError("too large for a login")
@@ -129,7 +129,7 @@ def _multipart_form(request: HttpRequest, body: bytes) -> QueryDict:
     return found
 
 
-def _json_pairs(text: str) -> list[tuple[Any, Any]]:
+def _json_pairs(text: str) -> list[tuple[object, object]]:
     """The pairs of an object, each as often as it is there; of anything else none."""
     try:
         found = json.loads(text, object_pairs_hook=_JsonObject)
@@ -138,7 +138,7 @@ def _json_pairs(text: str) -> list[tuple[Any, Any]]:
     return list(found) if isinstance(found, _JsonObject) else []
 
 
-class _JsonObject(list[tuple[str, Any]]):
+class _JsonObject(list[tuple[str, object]]):
     """The pairs of one object of JSON."""
 
 

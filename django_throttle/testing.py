@@ -68,7 +68,7 @@ def _microseconds(moment: float | datetime) -> int:
 
 Store = MemoryStore | RedisStore
 S = TypeVar("S", MemoryStore, RedisStore, Store)
-Rules = Mapping[str, Mapping[str, Any]] | Iterable[Rule]
+Rules = Mapping[str, Mapping[str, object]] | Iterable[Rule]
 
 
 class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings is)

@@ -191,7 +191,7 @@ class EventFilter(admin.SimpleListFilter):
     title = gettext_lazy("event")
     parameter_name = "event"
 
-    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[ThrottleRule]) -> list[tuple[str, str]]:
         return event_labels()
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[ThrottleRule]) -> QuerySet[ThrottleRule]:
@@ -206,7 +206,7 @@ class KeyFilter(admin.SimpleListFilter):
     title = gettext_lazy("count by")
     parameter_name = "key"
 
-    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[ThrottleRule]) -> list[tuple[str, str]]:
         return key_choices()
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[ThrottleRule]) -> QuerySet[ThrottleRule]:
@@ -362,7 +362,7 @@ class ThrottleRuleAdmin(ListAdmin):
         """What the live rule (``?row``) and the posted form's would have refused; without fields the live one only."""
         return trial_part(self, request, lambda: self._tried(request))
 
-    def _tried(self, request: HttpRequest) -> dict[str, Any]:
+    def _tried(self, request: HttpRequest) -> Mapping[str, Any]:
         fields = request.POST.copy()
         row = self.get_object(request, request.GET.get("row", ""))
         if row is None:

@@ -19,6 +19,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.models import ThrottleRule
 from django_throttle.translated import translated, written
 
 MOST_AFFECTED: Final = 10
@@ -26,7 +27,9 @@ BARS: Final = {"hour": 60, "day": 48}
 NAMES: Final = {"live": gettext_lazy("live rule"), "edited": gettext_lazy("edited rule")}
 
 
-def trial_part(rules: ModelAdmin[Any], request: HttpRequest, asked: Callable[[], Mapping[str, Any]]) -> HttpResponse:
+def trial_part(
+    rules: ModelAdmin[ThrottleRule], request: HttpRequest, asked: Callable[[], Mapping[str, Any]]
+) -> HttpResponse:
     """The answer, for those who may see the rules. ``asked`` returns ``live``, ``edited`` and ``errors`` of the form.
 
     Either rule may be None: one that is new has no live rule. ``span`` in the form is "hour" or "day".
@@ -35,7 +38,7 @@ def trial_part(rules: ModelAdmin[Any], request: HttpRequest, asked: Callable[[],
     return shown_page(rules, request, "throttlerule/trial", "", lambda: _tried(span, asked()))
 
 
-def _tried(span: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _tried(span: str, asked: Mapping[str, Any]) -> dict[str, object]:
     """What the template shows of both rules."""
     if asked["errors"]:
         return {"errors": asked["errors"]}
@@ -82,7 +85,7 @@ def _remarks(side: str, rule: Rule | None, told: RecordedCalls) -> list[str]:
     return [text.format(rule=NAMES[side]) for text, holds in found.items() if holds]
 
 
-def _side(side: str, one: Replayed, told: RecordedCalls) -> dict[str, Any]:
+def _side(side: str, one: Replayed, told: RecordedCalls) -> dict[str, object]:
     return {
         "name": NAMES[side],
         "one": one,
@@ -96,7 +99,7 @@ def _about(estimate: tuple[int, int, int]) -> str:
     return gettext("{likely} ({low} to {high})").format(likely=written(likely), low=written(low), high=written(high))
 
 
-def _affected(found: Mapping[str, Replayed]) -> list[dict[str, Any]]:
+def _affected(found: Mapping[str, Replayed]) -> list[dict[str, object]]:
     """The idents for whom the edit changes most; those for whom it changes nothing by what is refused to them."""
     idents = {ident for one in found.values() for ident in one.idents}
     rows = [(ident, [one.idents[ident] for one in found.values()]) for ident in idents]
@@ -104,7 +107,7 @@ def _affected(found: Mapping[str, Replayed]) -> list[dict[str, Any]]:
     return [{"ident": row[0], "is_one": row[0] != EVERYONE, "numbers": row[1]} for row in rows[:MOST_AFFECTED]]
 
 
-def _pictures(found: Mapping[str, Replayed], span: str, end: float) -> list[dict[str, Any]]:
+def _pictures(found: Mapping[str, Replayed], span: str, end: float) -> list[dict[str, object]]:
     """Refused calls over time, of each rule, all drawn to one scale."""
     number, seconds = BARS[span], SPANS[span] * 3600
     heights = {side: [0] * number for side in found}

@@ -112,7 +112,7 @@ class SocketReporter:
         raise_first(self.store.pipeline(calls))
         self.pauses_until = time.monotonic() + PAUSE * (time.monotonic() - now)
 
-    def listed(self, search: str, most: int) -> dict[str, Any]:
+    def listed(self, search: str, most: int) -> dict[str, object]:
         """How many sockets are open, under how many idents, and some of them: first those of whoever has most."""
         return _listed(self._everyone(), search, most)
 
@@ -136,7 +136,7 @@ class SocketReporter:
         return entry
 
 
-def _listed(everyone: Entries, search: str, most: int, tags: Iterable[str] = ()) -> dict[str, Any]:
+def _listed(everyone: Entries, search: str, most: int, tags: Iterable[str] = ()) -> dict[str, object]:
     """See ``SocketReporter.listed``; ``tags`` are counted whether they are among the first idents or not."""
     found = [one for one in everyone if one[1].matches(search)]
     counts = Counter(tag for _, entry in found for tag in entry.known.tags)
@@ -144,7 +144,7 @@ def _listed(everyone: Entries, search: str, most: int, tags: Iterable[str] = ())
     first = dict(counts.most_common(min(MOST_IDENTS, IDENTS_A_SOCKET * most)))
     first.update((tag, counts[tag]) for tag in tags)
 
-    def order(one: tuple[OpenSocket, Entry]) -> tuple[Any, ...]:
+    def order(one: tuple[OpenSocket, Entry]) -> tuple[int, tuple[str, ...], float]:
         known = one[1].known
         return -max([counts[tag] for tag in known.tags], default=0), known.idents, one[0].opened
 
@@ -181,7 +181,7 @@ def _idents_of(socket: OpenSocket) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda ident: (ident.startswith("ip:"), ident)))
 
 
-def _row(socket: OpenSocket, idents: tuple[str, ...]) -> dict[str, Any]:
+def _row(socket: OpenSocket, idents: tuple[str, ...]) -> dict[str, object]:
     now = time.monotonic()
     copied = ("id", "address", "scope", "received", "refused", "sent", "lost")
     return {

@@ -189,11 +189,13 @@ class ProcessRecords:
         """Whether each of these (index key, lease) is there; None where the server did not answer."""
         return self._each([("has_lease", (index,), (uid, lease)) for index, lease in leases], bool)
 
-    def _each(self, calls: Sequence[tuple[str, Sequence[str], Any]], read: Callable[[Any], T]) -> list[T | None]:
+    def _each(
+        self, calls: Sequence[tuple[str, Sequence[str], Sequence[object]]], read: Callable[[Any], T]
+    ) -> list[T | None]:
         replies = self.store.pipeline(calls)
         return [None if isinstance(reply, Exception) else read(reply) for reply in replies]
 
-    def _ask(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    def _ask(self, name: str, keys: Sequence[str], args: Sequence[object]) -> Any:
         """A caller that failed does not know which processes were silent meanwhile."""
         try:
             return self.store.call(name, keys, args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_throttle.connections.processes import GRACE_SECONDS, SHARE_SECONDS, ProcessRecords, ServerState, Sweeper
 from django_throttle.exceptions import StoreError
@@ -275,8 +275,8 @@ class Reconciler:
                 self.on_evicted(list(map(text, reply[1:])))
         return failed
 
-    def _as_call(self, uid: str, pair: HeldUnder, leases: Mapping[str, float]) -> tuple[str, tuple[str], list[Any]]:
-        args: list[Any] = [self.store.now_arg(), uid, self.store.lease_ttl_ms]
+    def _as_call(self, uid: str, pair: HeldUnder, leases: Mapping[str, float]) -> tuple[str, tuple[str], list[object]]:
+        args: list[object] = [self.store.now_arg(), uid, self.store.lease_ttl_ms]
         args += [len(self.leases.former), *self.leases.former]
         for lease, age in leases.items():
             args += (lease, round(age * 1_000_000))

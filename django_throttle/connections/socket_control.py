@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from django_throttle import rulebook
 from django_throttle.connections.overview import SocketReporter
@@ -65,8 +65,8 @@ class Activity:
         return errors_of(self.store.pipeline([_call(self.store, pair, heard, now) for pair, heard in some]))
 
 
-def _call(store: RedisStore, pair: HeldUnder, heard: Heard, now: float) -> tuple[str, tuple[str], list[Any]]:
-    args: list[Any] = [store.now_arg(), store.leases.uid]
+def _call(store: RedisStore, pair: HeldUnder, heard: Heard, now: float) -> tuple[str, tuple[str], list[object]]:
+    args: list[object] = [store.now_arg(), store.leases.uid]
     for lease, since in heard.items():
         args += (lease, round((now - since) * 1_000_000))
     return "touch", (store.key(*pair),), args
@@ -149,6 +149,6 @@ class SocketControl:
 
 def _close(socket: OpenSocket, message: ControlMessage) -> None:
     why = message.why if message.why in _DETAILS else CLOSED
-    payload: dict[str, Any] = notice_payload(why, _DETAILS[why])
+    payload: dict[str, object] = notice_payload(why, _DETAILS[why])
     payload.update(rule=message.rule or None, limit=message.limit or None)
     socket.close(socket.close_code(why), why, payload)

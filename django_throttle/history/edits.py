@@ -26,7 +26,7 @@ MODELS: Final = ("ThrottleRule", "ThrottleOverride", "ThrottleCandidate")
 UNTOLD: Final = frozenset(("updated_at", "created_at"))
 
 
-def state(row: models.Model) -> dict[str, Any]:
+def state(row: models.Model) -> dict[str, object]:
     """The columns of a row that differ from their defaults, as JSON has them."""
     found = {}
     for field in row._meta.concrete_fields:

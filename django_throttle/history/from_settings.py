@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from hashlib import blake2b
 from threading import current_thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.apps import apps
 from django.db import Error, transaction
@@ -34,9 +34,9 @@ def connect() -> None:
 def tell_settings(rules: Mapping[str, Rule], using: str) -> bool:
     """Write what differs from the last line of settings, a line for each rule; False where nothing does."""
     lines = apps.get_model("django_throttle", "ThrottleChange")._base_manager.using(using)
-    now: dict[str, Any] = json.loads(json.dumps({name: rule.as_options() for name, rule in rules.items()}))
+    now: dict[str, State] = json.loads(json.dumps({name: rule.as_options() for name, rule in rules.items()}))
     last = lines.filter(kind="settings").order_by("-pk").first()
-    then: dict[str, Any] = (last.after if last else None) or {}
+    then: dict[str, State] = (last.after if last else None) or {}
     names = [name for name in dict.fromkeys((*then, *now)) if then.get(name) != now.get(name)]
     if not names:
         return False

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from django.apps import apps
 from django.db import Error, IntegrityError, models, transaction
@@ -35,7 +35,7 @@ MOST_CHANGES: Final = 100_000  # lines that are kept, the newest
 MOMENTS: Final = ("until", "starts_at")  # columns that hold one, as JSON has it
 PRUNE_SECONDS: Final = 600.0  # between two looks of a process for lines that are too old
 
-State = Mapping[str, Any]  # the columns of a row, as JSON has them
+State = Mapping[str, object]  # the columns of a row, as JSON has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,9 @@ def keep(lines: Iterable[ThrottleChange], using: str) -> None:
     transaction.on_commit(lambda: _prune_sometimes(using), using=using, robust=True)
 
 
-def changes(before: State | None, after: State | None, labels: State = MappingProxyType({})) -> Iterator[str]:
+def changes(
+    before: State | None, after: State | None, labels: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[str]:
     """What differs, a text for each column, such as "rate: 100/min → 50/min"; a column at its default is "default"."""
     old, new = before or {}, after or {}
     for name in dict.fromkeys((*old, *new)):

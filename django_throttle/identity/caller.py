@@ -138,7 +138,7 @@ class Caller(ABC):
     def header(self, name: str) -> str: ...
 
 
-def _called(path: str, subject: Any) -> object:
+def _called(path: str, subject: object) -> object:
     return import_string(path)(subject)
 
 

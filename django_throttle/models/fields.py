@@ -446,7 +446,7 @@ def _of_option(row: Option) -> Iterator[Check]:
     name, label = row.name, row.label or row.name.replace("_", " ")
     default = Q(**{name: "" if row.default in (None, (), "") else row.default})
     if row.kind == "choice" and not row.shape:
-        told: dict[str, Any] = {"name": texts.gettext_lazy(label), "known": ", ".join(row.choices)}
+        told: dict[str, object] = {"name": texts.gettext_lazy(label), "known": ", ".join(row.choices)}
         wanted = texts.gettext_lazy("{name} must be one of {known}.", **told)
         yield Check(f"{PREFIX}_{name}_known", Q(**{f"{name}__in": sorted(row.choices)}), wanted)
     if row.kind == "whole":

@@ -155,7 +155,7 @@ class RuleRow(CheckedRow):
         values["timezone"] = rule.timezone or ""
         return cls(**values)
 
-    def as_options(self) -> dict[str, Any]:
+    def as_options(self) -> dict[str, object]:
         """The options as Rule.from_options takes them."""
         found = {option: getattr(self, option) for option in stored(self.core) if option not in ("name", "rate")}
         rates = split(self.rate)

@@ -9,7 +9,7 @@ import logging
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django.core.signals import setting_changed
 from django.dispatch import Signal, receiver
@@ -50,7 +50,7 @@ def log_left_out() -> None:
 
 
 def _log_refusal(facts: Facts, outcome: Outcome, left_out: int) -> None:
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "rule": plain(outcome.rule),
         "outcome": outcome.verdict,
         "reason": outcome.reason.value,
@@ -171,7 +171,7 @@ def _forget(*, setting: str, **_: object) -> None:
         installed_hooks.cache_clear()
 
 
-SignalArguments = tuple[Signal, dict[str, Any]]
+SignalArguments = tuple[Signal, dict[str, object]]
 
 
 def tell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:

@@ -61,7 +61,7 @@ class RecordFlusher:
         self._send()
 
     def _send(self) -> None:
-        errors: list[Any] = []
+        errors: list[Exception] = []
         for batch in list(batches(self._pending)):
             replies = self.store.pipeline(batch)
             pairs = list(zip(batch, replies, strict=True))

@@ -15,7 +15,7 @@ from django_throttle.core.overrides import candidate_name
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.recording import own_records, places
 from django_throttle.recording.cells import HOUR, Minute, minute_of, number_at, total, unpacked
-from django_throttle.recording.flush import packed, state_of
+from django_throttle.recording.flush import Sending, packed, state_of
 from django_throttle.recording.heavy_hitters import HeavyHitters
 from django_throttle.recording.places import HOURS, MINUTES, Span
 from django_throttle.recording.recorder import LONGEST_TEXT
@@ -146,7 +146,7 @@ def _fetched(
     starts = range(first // span.key * span.key, max(first, int(end)) + 1, span.key)
     asked = [(name, start) for name in names for start in starts]
     cells: dict[str, list[tuple[int, dict[int, int]]]] = {name: [] for name in names}
-    calls: list[Any] = [("read_cells", [store.process_key(span.name(*one))], []) for one in asked]
+    calls: list[Sending] = [("read_cells", [store.process_key(span.name(*one))], []) for one in asked]
     for (name, start), reply in zip(asked, _replies(store, calls), strict=True):
         fields = {int(field) * span.cell: cell for field, cell in zip(reply[::2], reply[1::2], strict=True)}
         # After the cells of a day are its rankings.
@@ -154,7 +154,7 @@ def _fetched(
     return cells
 
 
-def _replies(store: RedisStore, calls: Sequence[Any]) -> Iterator[Any]:
+def _replies(store: RedisStore, calls: Sequence[Sending]) -> Iterator[Any]:
     for batch in batches(calls):
         replies = store.pipeline(batch)
         raise_first([reply for reply in replies if isinstance(reply, Exception)])
@@ -216,7 +216,7 @@ def _entries(
         ]
     else:
         names = [store.process_key(places.sample_name(stratum, slot)) for slot in slots]
-        calls: list[Any] = [("read_sample", [name, f"{name}:level"], []) for name in names]
+        calls: list[Sending] = [("read_sample", [name, f"{name}:level"], []) for name in names]
         replies = [[*map(_bytes, reply)] for reply in _replies(store, calls)]
         samples = [
             (state_of(state), [(int.from_bytes(entry[:4], "big"), entry[4:]) for entry in entries])

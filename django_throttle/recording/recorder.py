@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain
 from math import frexp
 from threading import Lock
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from django.core.signals import setting_changed
 from django.utils import timezone
@@ -48,6 +49,11 @@ class Seen(NamedTuple):
     idents: dict[str, list[str]]
 
 
+T = TypeVar("T")
+# Charges, scope, method, events, and when the call began and ended on the clock of perf_counter.
+PassedCall = tuple[Charges, str, str, tuple[str, ...], float, float]
+# Decision, scope, method, events, cost, seconds that the decision took, and when it was made.
+OtherCall = tuple[Decision, str, str, tuple[str, ...], int, float, datetime]
 Samples = dict[tuple[str, int], Thinned[Seen]]
 
 
@@ -80,8 +86,8 @@ class Recorder:
         """Begin anew."""
         self._lock, self.reading = Lock(), Lock()  # the latter for who adds what it takes to what it keeps
         # The same list as long as the process lives: an append by another thread must not miss it.
-        self._waiting: list[tuple[Any, ...]] = []
-        self._others: list[tuple[Any, ...]] = []  # likewise
+        self._waiting: list[PassedCall] = []
+        self._others: list[OtherCall] = []  # likewise
         self._names: dict[RuleSet, list[tuple[str, int]]] = {}
         self._records = Records()
         self._is_off = False
@@ -144,7 +150,7 @@ class Recorder:
                     self._count_other(decision, cost, seconds, int(at))
                     self._sample(decision, scope, method, events, cost, at)
 
-    def _count_passed(self, calls: Sequence[tuple[Any, ...]]) -> None:
+    def _count_passed(self, calls: Sequence[PassedCall]) -> None:
         wall, now = timezone.now().timestamp(), perf_counter()
         minute = int(wall) // cells.MINUTE * cells.MINUTE
         if minute != self._minute or len(self._passed) > MOST_CELLS:
@@ -200,7 +206,7 @@ class Recorder:
             found = self._names[rules] = list(places.items())
         return found
 
-    def _sample_passed(self, calls: Sequence[tuple[Any, ...]], offset: float) -> None:
+    def _sample_passed(self, calls: Sequence[PassedCall], offset: float) -> None:
         """Offer those calls to the sample that have an ident of a rank that is low enough."""
         whole = self._sample_of("whole", offset + perf_counter())
         for rank, (charges, scope, method, events, began, _) in ranked(calls, whole.bound):
@@ -245,14 +251,14 @@ def thin_older(samples: Samples, slot: int) -> None:
             samples[stratum, number].thin(places.MOST_OLDER[stratum])
 
 
-def _taken(waiting: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def _taken(waiting: list[T]) -> list[T]:
     """What waits, which is removed; what another thread adds meanwhile stays."""
     found = waiting[: len(waiting)]
     del waiting[: len(found)]
     return found
 
 
-def ranked(calls: Sequence[tuple[Any, ...]], bound: int) -> Iterable[tuple[int, tuple[Any, ...]]]:
+def ranked(calls: Sequence[PassedCall], bound: int) -> Iterable[tuple[int, PassedCall]]:
     """Return the calls with an ident of a rank below the bound, and the lowest rank of their idents.
 
     The ident of everybody counts only where a call has no other.

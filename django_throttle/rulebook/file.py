@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from django.core.exceptions import ValidationError
 
@@ -107,7 +107,7 @@ def load(raw: bytes) -> list[ThrottleRule]:
     return rows
 
 
-def _options(row: ThrottleRule) -> dict[str, Any]:
+def _options(row: ThrottleRule) -> dict[str, object]:
     """The row's options that differ from the defaults; all of them, of an invalid row."""
     try:
         rule = row.as_rule()

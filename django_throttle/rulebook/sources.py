@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from django_throttle.models.change import ThrottleChange
 
 # The name of a rule or the number of an override, and what was made of it: a Rule, an Override, or what is wrong.
-Made = tuple[Any, Any]
+Made = tuple[str | int, object]
 # The rows of a table by their values, as the database's driver gives them.
-Rows = Mapping[tuple[Any, ...], Made]
+Rows = Mapping[tuple[object, ...], Made]
 NO_ROWS: Final[Rows] = {}
 
 

@@ -8,7 +8,7 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django.core.management.base import CommandError
 
@@ -90,7 +90,7 @@ class HostRefresher:
         return sum(isinstance(there, IndexLeases) and there.leases > 0 for some in found for there in some)
 
 
-def _beats_itself(meta: Mapping[str, Any], now: int) -> bool:
+def _beats_itself(meta: Mapping[str, object], now: int) -> bool:
     """Whether the process has sent a beat of its own lately, by the server's clock."""
     at = meta.get("at")
     return type(at) is int and abs(now - at) < conf().PROCESS_TTL * 1_000_000
