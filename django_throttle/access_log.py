@@ -99,11 +99,11 @@ def read(path: str, progress: Callable[[float], None] = lambda share: None) -> A
 
 
 def _lines(file: io.BufferedReader) -> Iterator[bytes]:
-    found: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP else file
-    while line := found.readline(MAX_LINE):
+    log: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP else file
+    while line := log.readline(MAX_LINE):
         yield line
         while len(line) == MAX_LINE and not line.endswith(b"\n"):  # the rest of it is no line of its own
-            line = found.readline(MAX_LINE)
+            line = log.readline(MAX_LINE)
 
 
 def _call_of(text: str) -> Call:

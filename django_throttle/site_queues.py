@@ -47,8 +47,8 @@ def tasks_module() -> str:
 @lru_cache(maxsize=1)
 def task_class() -> type[Task[..., Any]]:
     """The class of django.tasks' tasks; raises ImportError where there is none."""
-    found: type[Task[..., Any]] = import_module(f"{tasks_module() or 'django.tasks'}.base").Task
-    return found
+    kind: type[Task[..., Any]] = import_module(f"{tasks_module() or 'django.tasks'}.base").Task
+    return kind
 
 
 class Found(NamedTuple):

@@ -165,10 +165,10 @@ def revert(change: ThrottleChange, *, confirmed: bool = False) -> str:
 def _present(model: Any, change: ThrottleChange, using: str) -> CheckedRow | None:
     """The row of this line, locked; a rule that was removed and made again is found by its name."""
     rows = lock_rows(model._base_manager.using(using).all())
-    found: CheckedRow | None = rows.filter(pk=change.row).first()
-    if found is None and change.kind == "rule":
-        found = rows.filter(name=change.name).first()
-    return found
+    row: CheckedRow | None = rows.filter(pk=change.row).first()
+    if row is None and change.kind == "rule":
+        row = rows.filter(name=change.name).first()
+    return row
 
 
 def _restore(row: CheckedRow, before: State, using: str) -> None:
