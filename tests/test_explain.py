@@ -185,8 +185,8 @@ def test_a_plan_that_a_function_tells_by_the_user(
     passed = [limiter.decide(Facts("search", ("request",), HttpWho(request))).allowed for _ in range(5)]
     assert passed.count(True) == (5 if is_staff else 2)
     for typed in ("anna", str(HttpWho(request).ident("user"))):
-        told = explained(typed)
-        assert (told["would"], told["rules"][0]["used"]) == (("allowed", 5) if is_staff else ("refused", 2))
+        answer = explained(typed)
+        assert (answer["would"], answer["rules"][0]["used"]) == (("allowed", 5) if is_staff else ("refused", 2))
 
 
 def name_of(user: Any) -> str:
@@ -202,9 +202,9 @@ def test_nobody_can_tell_whether_the_code_names_a_user_or_a_text(
     user = django_user_model.objects.create_user("anna", is_staff=True)
     allows = throttle("mails", ident=lambda: user)(lambda: True)
     assert allows()
-    told = explained(f"user:{user.pk}")
-    assert told["would"] is None
-    assert told["sentence"].endswith(
+    answer = explained(f"user:{user.pk}")
+    assert answer["would"] is None
+    assert answer["sentence"].endswith(
         f"(where the code names user:{user.pk} itself, if the caller has no plan by {plan})."
     )
 

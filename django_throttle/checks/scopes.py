@@ -82,7 +82,9 @@ class Site(NamedTuple):
         if near:
             return f"nothing has the scope {entry!r}; did you mean {near[0]!r}?"
         is_whole = self.is_whole and (self.knows_sockets or OF_SOCKETS.isdisjoint(rule.events)) and _is_of_places(rule)
-        return f"nothing that was found has the scope {entry!r}" if is_whole and entry != rule.name else ""
+        # A rule of WebSockets alone is hardly asked by its name.
+        is_asked = entry == rule.name and (not OF_SOCKETS.issuperset(rule.events) or _is_asked_by_name())
+        return f"nothing that was found has the scope {entry!r}" if is_whole and not is_asked else ""
 
     def fault_of_events(self, rule: Rule, entry: str) -> str:
         """Return why none of the rule's events happens in the scopes that an entry matches; empty where one does.

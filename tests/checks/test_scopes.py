@@ -136,6 +136,7 @@ def test_others_are_not(
         ({"scopes": ["rooms"], "events": ["message"]}, "088", "that was found has the scope 'rooms'"),
         ({"scopes": ["rooms"], **HELD, "events": ["connection"]}, "088", "that was found has the scope 'rooms'"),
         ({"scopes": ["front"], "events": ["connect"]}, "088", "'front' is the scope of a view"),
+        ({"scopes": ["api"], "events": ["message"]}, "088", "that was found has the scope 'api'"),
         ({"events": ["message"]}, "089", "limits nothing: no WebSockets were found"),
     ],
 )
