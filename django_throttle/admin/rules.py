@@ -58,7 +58,7 @@ def form_fields(of: type[Options]) -> list[str]:
     return [*stored(of), "description"]
 
 
-def fieldsets(of: type[Options]) -> Any:
+def fieldsets(of: type[Options]) -> Any:  # Django's type is not public
     """The form's groups: the options by the headings that the table gives them."""
     groups = {group: [name for name, row in stored(of).items() if row.group == group] for group in ("", *GROUPS)}
     head = [*groups.pop(""), "in_words"]
@@ -402,7 +402,7 @@ class ThrottleRuleAdmin(ListAdmin):
             warning = str(LIMITS_THESE_PAGES).format(row=obj, user=user, name=name)
             self.message_user(request, warning, messages.WARNING)
 
-    def log_change(self, request: HttpRequest, obj: ThrottleRule, message: object) -> Any:
+    def log_change(self, request: HttpRequest, obj: ThrottleRule, message: object) -> Any:  # Django says LogEntry
         """Not of a candidate, as the rule stays as it is."""
         return None if CANDIDATE in request.POST else super().log_change(request, obj, message)
 

@@ -321,7 +321,7 @@ class ScopeRules:
         idents = [who.ident(key) for key in self._keys]
         kind = tuple(map(_is_some, idents))
         rules, places = self._sets.get(kind) or self._prepare(kind)
-        whose: Any = tuple(map(idents.__getitem__, places))
+        whose: Any = tuple(map(idents.__getitem__, places))  # all idents that are there
         return rules.charges(whose, cost)
 
     def _prepare(self, kind: tuple[bool, ...]) -> tuple[RuleSet, tuple[int, ...]]:

@@ -304,7 +304,7 @@ def _divided(made: Mapping[Any, Made]) -> tuple[dict[Any, Any], dict[Any, str]]:
     return {name: one for name, one in made.values() if name not in faults}, faults
 
 
-def _model(name: str = "ThrottleRule") -> Any:
+def _model(name: str = "ThrottleRule") -> Any:  # each model has methods of its own
     return apps.get_model(APP, name)
 
 
