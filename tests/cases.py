@@ -673,6 +673,31 @@ COUNT_DENIED = (
         (fixed("10/min", count_denied=True), Rule("plain", "10/min"), Rule("strict", "1/min", algorithm="gcra")),
         (passes(0, each=(9, 9, 0)), refused(0, each=(8, 9, 0), rule="strict", retry=60.0), refused(0, each=(7, 9, 0))),
     ),
+    *(
+        Case(
+            f"count_denied: the wait is for {type(rule.plan).__name__}, which another rule's refusal uses up",
+            (rule, Rule("minute", "1/min", algorithm="gcra")),
+            (
+                passes(0, each=(2, 0)),
+                refused(0, each=(1, 0), rule="minute", retry=60.0),
+                refused(0, each=(0, 0), rule=rule.name, retry=wait),
+                passes(wait),
+            ),
+        )
+        for rule, wait in (
+            (fixed("3/h", count_denied=True), 3600.0),
+            (log("3/h", count_denied=True), 3600.0),
+            (bucket("3/h", count_denied=True), 1200.0),
+            (window("3/h", count_denied=True), 4800.0),
+            (window("3/h", 2, count_denied=True), 4200.0),
+            (Rule("interval", "3/h", algorithm="token_bucket", refill="interval", count_denied=True), 3600.0),
+        )
+    ),
+    Case(
+        "count_denied: of a rule that only watches nobody waits",
+        (fixed("2/h", count_denied=True, action="shadow"), Rule("minute", "1/min", algorithm="gcra")),
+        (passes(0, each=(1, 0)), refused(0, each=(0, 0), rule="minute", retry=60.0)),
+    ),
 )
 
 MIXED = (

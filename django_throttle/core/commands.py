@@ -8,7 +8,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeVar
 
-from django_throttle.core.algorithms import StepResult
+from django_throttle.core.algorithms import Plan, StepResult
 from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.exceptions import InvalidCost
 from django_throttle.core.rule import Rule
@@ -159,7 +159,8 @@ class Answer(NamedTuple):
     """What the store says of one charge; times in microseconds.
 
     ``retry`` is 0 when it fits, -1 when it never will. ``remaining`` and ``reset`` are as they stand
-    afterwards: after the charge when it was made. ``at`` is the store's time.
+    afterwards: after the charge when it was made. So is ``retry`` of a charge that was made although another rule
+    refused the call. ``at`` is the store's time.
     """
 
     retry: int
@@ -191,6 +192,15 @@ class Answers(_Row[Answer]):
 def passes(charge: Charge, answer: Answer | StepResult) -> bool:
     """Whether a charge stands in nobody's way: it fits, or its rule only watches."""
     return answer.retry == 0 or charge.rule.is_shadow
+
+
+def wait_once_charged(rule: Rule, plan: Plan, step: StepResult, now: int, cost: int) -> int:
+    """Return how long a call waits after an equal one that fits, but was refused by another rule and is charged.
+
+    0 of a rule that only watches.
+    """
+    state = step.charged_state
+    return 0 if state is None or rule.is_shadow else plan.step(state, now, cost, counts_denied=False).retry
 
 
 class Decide(NamedTuple):

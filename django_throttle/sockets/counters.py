@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms import State, StepResult
-from django_throttle.core.commands import Answer, Charge
+from django_throttle.core.commands import Answer, Charge, wait_once_charged
 from django_throttle.core.decision import Decision, Reason, conclude, outcomes_of
 from django_throttle.core.rule import Rule
 
@@ -47,11 +47,14 @@ class SocketCounters:
     def charge(self, charges: tuple[Charge, ...], now: float) -> CounterResult:
         """Charge all of them or none, ``now`` in seconds; refused ones are charged where the rule says so."""
         result = self.peek(charges, now)
-        for (rule, _, cost), step in zip(charges, result.steps, strict=True):
+        for place, ((rule, _, cost), step) in enumerate(zip(charges, result.steps, strict=True)):
             # As in a store: a refused call leaves the state as it was, or as its rule counts refused calls.
             made = step.charged_state is not None and (result.allowed or rule.count_denied)
             if cost and (state := step.charged_state if made else step.refused_state) is not None:
                 self._states[rule.id] = state
+            if cost and made and not result.allowed:
+                wait = wait_once_charged(rule, rule.plan, step, round(now * 1_000_000), cost)
+                result.steps[place] = step._replace(retry=wait)
         return result
 
     def clear(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, Final, Literal
 
-from django_throttle.core.algorithms import LateCost, State, StepResult
+from django_throttle.core.algorithms import LateCost, Plan, State, StepResult
 from django_throttle.core.commands import (
     Answer,
     CallNext,
@@ -30,9 +30,11 @@ from django_throttle.core.commands import (
     SetOnceKeys,
     passes,
     pause_id,
+    wait_once_charged,
 )
 from django_throttle.core.control_messages import MAX_WAITING, ControlMessage, Received, closing, with_tags
 from django_throttle.core.key import ident_tag
+from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import Aggregates, Reply, Report
 from django_throttle.lifecycle import in_child
 from django_throttle.local.freed_slots import freed_slots
@@ -162,9 +164,11 @@ class MemoryStore:
             return rule.plan.step((held, mine), now, charge.cost, False)
         entry = self._counters.get(_key(charge))
         state = None if entry is None or entry[1] <= now else entry[0]
-        plan = self.calendar.plan_at(rule, now) if rule.plan.needs_calendar else rule.plan
         counts_denied = rule.count_denied and command.commit and charge.cost > 0
-        return plan.step(state, now, charge.cost, counts_denied)
+        return self._plan(rule, now).step(state, now, charge.cost, counts_denied)
+
+    def _plan(self, rule: Rule, now: int) -> Plan:
+        return self.calendar.plan_at(rule, now) if rule.plan.needs_calendar else rule.plan
 
     def _settle(self, charge: Charge, step: StepResult, now: int, command: Decide, granted: bool) -> Answer:
         """Store what this charge leaves behind, and say how things stand afterwards."""
@@ -179,7 +183,8 @@ class MemoryStore:
         if step.charged_state is not None and (granted or rule.count_denied):
             is_spent = step.charged_remaining <= 0
             self._write(_key(charge), step.charged_state, now + step.charged_reset, is_spent=is_spent)
-            return Answer(step.retry, step.charged_remaining, step.charged_reset, now)
+            retry = 0 if granted else wait_once_charged(rule, self._plan(rule, now), step, now, charge.cost)
+            return Answer(retry, step.charged_remaining, step.charged_reset, now)
         if step.refused_state is not None:
             self._write(_key(charge), step.refused_state, now + step.reset, is_spent=step.remaining <= 0)
         return Answer(step.retry, step.remaining, step.reset, now)

@@ -127,9 +127,7 @@ class Histories(RuleBasedStateMachine):
         assert changed <= {b"{p}", *(tag_of(self.redis.key("", ident).encode()) for ident in writers)}
         self.passed += [pair for pair in zip(wanted, found, strict=True) if pair[0].allowed]
         (ident, cost), decision = calls[-1], found[-1]
-        # A refused call may have taken the last unit of a rule that counts it and would have let it pass.
-        is_told = len(self.parts()) == 1 or not any(part.count_denied for part in self.parts())
-        if cost and is_told and not decision.allowed and decision.retry_after and not self.waits_for_a_slot(decision):
+        if cost and not decision.allowed and decision.retry_after and not self.waits_for_a_slot(decision):
             self.retry_is_exact(ident, cost, decision.retry_after)
 
     @rule(ident=st.sampled_from(IDENTS), on_loop=st.booleans())

@@ -19,7 +19,7 @@
 -- expires and the state as the call leaves them, with `added` of the cost charged. It sets is_changed where that is to be
 -- stored although the call is refused: a counted denial, or a state that the clock, set back, has made wrong.
 -- One with a key of its own (its number is 10 or more) sets `writes` and charged_reset where it may be charged instead,
--- and has a section "write".
+-- and has a section "write", and "wait", which sets `retry` of a call like the one that was written.
 -- Sections "before" define functions and check all calls beforehand, "call" begins a call. Times are microseconds.
 -- What the usual way does not need is not looked up beforehand: a function in a table takes as long as ten steps.
 local call, decode, encode = redis.call, struct.unpack, struct.pack
@@ -69,9 +69,11 @@ repeat
     value_v, repaired = '', repaired + 1
   end
 --- end
-  local charges, keeps = granted, false
+  -- Up to three times: as if all is charged, then what is stored of a refused call, then how long that has others wait.
+  local charges, keeps, is_stored = granted, false, false
   local repaired_before = repaired
   while true do
+    if not is_stored then
 --- each value
     is_written_v = false
     for _ = 1, 2 do
@@ -109,11 +111,12 @@ repeat
     LONGEST_v
     lasted_v = longest
 --- end
+    end
 --- each record
-    do
+    if not is_stored or (flags_i == 1 and cost_i > 0 and retry_i == 0) then
       local algorithm, cost, NUMBERS = ALGORITHM_i, cost_i, NUMBERS_i
       if not (cost >= 0 and cost < EXACT) then return redis.error_reply('ERR a cost is a whole number') end -- NaN too
-      local counts_denied = flags_i % 2 == 1 and commit and cost > 0
+      local counts_denied = flags_i % 2 == 1 and commit and cost > 0 and not is_stored
       local added = (charges or counts_denied) and cost or 0
       local retry, remaining, reset, charged_remaining, is_changed = 0, 0, 0, 0, counts_denied
       local STATE = STATE_i
@@ -133,11 +136,15 @@ repeat
       retry_i = retry
       remaining_i = remaining
       reset_i = reset
-      charged_i = charged_remaining
+      charged_i = is_stored and remaining or charged_remaining
     end
 --- end
-    if granted or not charges or not keeps then break end
-    charges, repaired = false, repaired_before -- refused: again, for what is stored all the same
+    if granted or is_stored or not keeps then break end
+    if charges then
+      charges, repaired = false, repaired_before
+    else
+      is_stored = true
+    end
   end
   if commit then
 --- each record
@@ -215,6 +222,10 @@ repeat
       if writes_i and (granted or flags_i % 2 == 1) then
 --- write
         remaining_i, reset_i = charged_remaining, charged_reset
+        if not granted and flags_i == 1 and charged_remaining < cost then
+--- wait
+          retry_i = retry
+        end
       elseif call('PTTL', key) == -1 then
         call('PEXPIRE', key, lifetime(reset_i))
       end

@@ -28,6 +28,16 @@ local function rank_of(key, unit, last)
   return low
 end
 
+-- Microseconds until a cost fits into a log whose units end at `last`; `oldest` is an entry that ends at `first`.
+local function wait_for(key, cost, limit, window, last, oldest, first)
+  local unit = last + cost - limit -- the last of those that must be gone
+  if not first or unit > first then
+    local rank = rank_of(key, unit, last)
+    oldest = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')
+  end
+  return math.min(now, tonumber(oldest[2])) + window - now
+end
+
 -- What was taken later than now was taken now, in the same order; 1,000 at a time because unpack has a limit.
 local function bring_back(key)
   local later = redis.call('ZRANGEBYSCORE', key, string.format('(%d', now), '+inf')
@@ -73,15 +83,7 @@ end
         if is_cut then redis.call('ZADD', key, oldest[2], string.format('%016d:%d', first, first - last + taken)) end
         redis.call('PEXPIRE', key, lifetime(window))
       end
-      retry = NEVER
-      if cost <= limit then
-        local unit = last + cost - limit -- the last of those that must be gone
-        if not first or unit > first then
-          local rank = rank_of(key, unit, last)
-          oldest = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')
-        end
-        retry = math.min(now, tonumber(oldest[2])) + window - now
-      end
+      retry = cost > limit and NEVER or wait_for(key, cost, limit, window, last, oldest, first)
     end
     remaining = math.max(0, limit - taken)
     reset = taken > 0 and latest + window - now or 0
@@ -90,6 +92,9 @@ end
         append(key, entry(redis.call('ZREVRANGE', key, 0, 0)[1]) or 0, cost)
         redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now - charged_reset))
         redis.call('PEXPIRE', key, lifetime(charged_reset))
+--- wait
+        local last = entry(redis.call('ZREVRANGE', key, 0, 0)[1])
+        local retry = wait_for(key, cost, limit, charged_reset, last)
 --- refund
     -- What was taken later has its units numbered anew; the units of that microsecond are alike.
     local later = redis.pcall('ZRANGEBYSCORE', key, string.format('%d', since), '+inf', 'WITHSCORES')
