@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
+from django.apps import AppConfig
 from django.core.checks import CheckMessage, Tags, register
 
 from django_throttle.checks.project import MIDDLEWARE
@@ -40,7 +41,7 @@ def check_order(given: Given) -> Iterator[CheckMessage]:
 
 @register(Tags.database)
 def check_order_rows(
-    app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
+    app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
 ) -> list[CheckMessage]:
     """The same of rules in the database, only where it may be asked."""
     return list(_unseen_statuses(filter(_asks_for_304, rules_of_database(databases).rules.values())))

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from itertools import chain
 from math import inf
 from types import FunctionType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from django.apps import apps
+from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Tags, register
 from django.core.exceptions import ImproperlyConfigured
@@ -41,6 +41,9 @@ from django_throttle.site_queues import limited_tasks, queue_of
 from django_throttle.sockets.settings import misspelt_options
 from django_throttle.task_budget import takes_slot
 
+if TYPE_CHECKING:
+    from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
+
 DAPHNE: Final = "daphne"
 
 
@@ -58,7 +61,7 @@ def check_origins(given: Given) -> Iterator[CheckMessage]:
         yield warning("W042", message, hint)
 
 
-def _is_open_to_all(consumer: type, around: tuple[Any, ...]) -> bool:
+def _is_open_to_all(consumer: type, around: tuple[object, ...]) -> bool:
     """Whether a limited consumer finds users by cookies, and nothing around it is known to check the origin."""
     from channels.security.websocket import OriginValidator
     from channels.sessions import CookieMiddleware, SessionMiddleware
@@ -86,7 +89,7 @@ def check_delays(given: Given) -> Iterator[CheckMessage]:
 
 @register(Tags.database)
 def check_waiting_rows(
-    app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
+    app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
 ) -> list[CheckMessage]:
     """The same of rules in the database, only where it may be asked."""
     if DAPHNE not in settings.INSTALLED_APPS:
@@ -129,7 +132,7 @@ def check_attributes(given: Given) -> Iterator[CheckMessage]:
         yield warning("W044", message, f"Rename it to {meant}, or to a name that is less like it.")
 
 
-def _misspelt_attributes(view: Any) -> Iterator[tuple[str, str, str]]:
+def _misspelt_attributes(view: object) -> Iterator[tuple[str, str, str]]:
     """Yield each misspelt attribute of a view: who has it, its name, the one that was probably meant.
 
     Not one that a method of the view or of its throttles reads.
@@ -143,7 +146,7 @@ def _misspelt_attributes(view: Any) -> Iterator[tuple[str, str, str]]:
                 yield getattr(owner, "__name__", repr(owner)), name, meant
 
 
-def _reads(kind: Any, name: str) -> bool:
+def _reads(kind: object, name: str) -> bool:
     """Return whether a class has a method that names this attribute, or an attribute with its name as the value."""
     for value in chain.from_iterable(vars(base).values() for base in getattr(kind, "__mro__", ())):
         is_method = isinstance(value, (classmethod, staticmethod))
@@ -183,7 +186,7 @@ def _layer_times(alias: str) -> list[float]:
         return []
 
 
-def _application() -> Any:
+def _application() -> object:
     """The application for WebSockets; None where it cannot be found or loaded, or Channels is not installed."""
     if find_spec("channels") is None:
         return None
@@ -217,12 +220,12 @@ def site_scopes() -> Iterator[str]:
     yield from socket_scopes()
 
 
-def _limiting_middleware() -> Iterator[Any]:
+def _limiting_middleware() -> Iterator[ThrottleMiddleware]:
     """The middleware in the application for WebSockets that limits them."""
     return (app for app, _ in _parts(_application()) if _is_middleware(app))
 
 
-def _parts(app: Any, around: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+def _parts(app: object, around: tuple[object, ...] = ()) -> Iterator[tuple[object, tuple[object, ...]]]:
     """An application and all that are inside it, each with those around it."""
     if app is not None:
         yield app, around
@@ -232,13 +235,13 @@ def _parts(app: Any, around: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[
             yield from _parts(one, (*around, app))
 
 
-def _is_middleware(app: Any) -> bool:
+def _is_middleware(app: object) -> TypeGuard[ThrottleMiddleware]:
     from django_throttle.channels import ThrottleMiddleware
 
     return isinstance(app, ThrottleMiddleware)
 
 
-def _consumer_classes() -> Iterator[Any]:
+def _consumer_classes() -> Iterator[type[ThrottledConsumerMixin]]:
     """The loaded classes with the mixin; loads the application for WebSockets first."""
     if find_spec("channels") is None:
         return
@@ -426,7 +429,7 @@ def check_deferring_views(given: Given) -> Iterator[CheckMessage]:
         )
 
 
-def _decorate_methods(view: Any) -> None:
+def _decorate_methods(view: object) -> None:
     """Apply the decorators of a class's methods that defer calls, as ``method_decorator`` does at each call."""
     kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
     names = (DISPATCH, *getattr(kind, "http_method_names", ()), *(getattr(view, "actions", None) or {}).values())
@@ -474,7 +477,7 @@ def check_deferring_rules(given: Given) -> Iterator[CheckMessage]:
 
 @register(Tags.database)
 def check_deferring_rows(
-    app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
+    app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
 ) -> list[CheckMessage]:
     """The same of rules in the database, only where it may be asked."""
     rules = rules_of_database(databases).rules.values()
@@ -548,7 +551,7 @@ def _sees_all_requests() -> bool:
     return inherits(settings.MIDDLEWARE, MIDDLEWARE) or is_for_all_views(DECIDED_THROTTLE)
 
 
-def _drf_setting(name: str, default: Any) -> Any:
+def _drf_setting(name: str, default: object) -> Any:
     return getattr(settings, "REST_FRAMEWORK", {}).get(name, default)
 
 
@@ -562,27 +565,27 @@ def _is_on_a_view(throttle: str) -> bool:
     return any(inherits(throttle_classes(view), throttle) for _, view in _views())
 
 
-def throttle_classes(view: Any) -> Sequence[Any]:
+def throttle_classes(view: object) -> Sequence[object]:
     """The throttles that a view of REST framework names, or has by default."""
     options = getattr(view, "initkwargs", None) or {}
     classes = options.get("throttle_classes", getattr(getattr(view, "cls", None), "throttle_classes", ()))
     return classes if isinstance(classes, Sequence) else ()
 
 
-def chooses_throttles(view: Any) -> bool:
+def chooses_throttles(view: object) -> bool:
     """Return True if a view of REST framework has a ``get_throttles`` of its own."""
     method = getattr(getattr(view, "cls", None), "get_throttles", None)
     return method is not None and method.__module__ != "rest_framework.views"
 
 
-def _views() -> Iterator[tuple[str | None, Any]]:
+def _views() -> Iterator[tuple[str | None, object]]:
     """The names of the site's routes, and their views."""
     return ((name, view) for name, view, _ in routes())
 
 
 def routes(
     resolver: URLResolver | None = None, spaces: str = "", before: str = ""
-) -> Iterator[tuple[str | None, Any, str]]:
+) -> Iterator[tuple[str | None, object, str]]:
     """The names of the site's routes, their views, and each route as it is written."""
     if resolver is None and not getattr(settings, "ROOT_URLCONF", None):
         return

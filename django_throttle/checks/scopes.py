@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Tags, register
 
@@ -56,7 +57,7 @@ class Site(NamedTuple):
     application that was not found.
     """
 
-    views: tuple[tuple[str | None, Any, str], ...]
+    views: tuple[tuple[str | None, object, str], ...]
     sockets: frozenset[str]
     scopes: frozenset[str]
     is_whole: bool
@@ -133,7 +134,7 @@ def check_cost_functions(given: Given) -> Iterator[CheckMessage]:
             yield warning("W097", message, hint)
 
 
-def _is_limited(view: Any) -> bool:
+def _is_limited(view: object) -> bool:
     """Return whether rules may apply to this view by its scope."""
     is_listed = inherits(settings.MIDDLEWARE, MIDDLEWARE) or inherits(throttle_classes(view), RULE_THROTTLE)
     return is_listed or chooses_throttles(view)
@@ -147,7 +148,7 @@ def check_scopes(given: Given) -> Iterator[CheckMessage]:
 
 @register(Tags.database)
 def check_scope_rows(
-    app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
+    app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
 ) -> list[CheckMessage]:
     """The same of rules in the database, only where it may be asked."""
     database = rules_of_database(databases)

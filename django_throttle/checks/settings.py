@@ -12,7 +12,7 @@ from inspect import signature
 from time import monotonic
 from typing import Any, Final
 
-from django.apps import apps
+from django.apps import AppConfig, apps
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.checks import CheckMessage, Error, Info, Tags, Warning, register
@@ -41,13 +41,15 @@ logger = logging.getLogger("django_throttle")
 DEFAULTS: Final = Conf()
 
 Given = Mapping[str, Any]  # the setting DJANGO_THROTTLE
+Finder = Callable[[Given], Iterable[CheckMessage]]
+Check = Callable[..., list[CheckMessage]]  # as Django calls it
 
 
-def settings_check(*tags: str, deploy: bool = False) -> Callable[..., Any]:
+def settings_check(*tags: str, deploy: bool = False) -> Callable[[Finder], Check]:
     """Register a function of the setting DJANGO_THROTTLE as a system check; not called where it is no dictionary."""
 
-    def decorate(find: Callable[[Given], Iterable[CheckMessage]]) -> Any:
-        def check(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+    def decorate(find: Finder) -> Check:
+        def check(app_configs: Sequence[AppConfig] | None, **_: object) -> list[CheckMessage]:
             given = getattr(settings, "DJANGO_THROTTLE", {})
             return list(find(given)) if isinstance(given, Mapping) else []
 
@@ -89,9 +91,9 @@ def warning(number: str, message: str, hint: str) -> CheckMessage:
     return Warning(message, hint=hint, id=f"django_throttle.{number}")
 
 
-def inherits(found: Iterable[Any], *wanted: str) -> bool:
+def inherits(kinds: Iterable[object], *wanted: str) -> bool:
     """Whether one of these classes, or dotted paths of classes, is of such a kind; what cannot be imported is not."""
-    classes = (kind for kind in map(importable, found) if isinstance(kind, type))
+    classes = (kind for kind in map(importable, kinds) if isinstance(kind, type))
     return any(issubclass(kind, tuple(map(import_string, wanted))) for kind in classes)
 
 
@@ -104,7 +106,7 @@ def place_of(path: str) -> int | None:
     return None
 
 
-def importable(path: Any) -> Any:
+def importable(path: object) -> Any:
     """Return what a dotted path names, None where it cannot be imported; anything but a text as it is."""
     try:
         return import_string(path) if isinstance(path, str) else path
@@ -112,7 +114,7 @@ def importable(path: Any) -> Any:
         return None
 
 
-def is_number(value: object, of: Any = (int, float)) -> bool:
+def is_number(value: object, of: type | tuple[type, ...] = (int, float)) -> bool:
     """True for a number of these types; True and False are none."""
     return isinstance(value, of) and not isinstance(value, bool)
 
@@ -120,7 +122,9 @@ def is_number(value: object, of: Any = (int, float)) -> bool:
 Wanted = tuple[str, Callable[[Any], bool]]  # what a value must be, in words, and whether it is
 
 
-def _number(least: float, most: float, kind: str = "number of seconds", of: Any = (int, float)) -> Wanted:
+def _number(
+    least: float, most: float, kind: str = "number of seconds", of: type | tuple[type, ...] = (int, float)
+) -> Wanted:
     return f"a {kind} from {least} to {most}", lambda value: is_number(value, of) and least <= value <= most
 
 
@@ -269,7 +273,7 @@ def _check_function(
     path: str,
     unusable: str,
     awaited: str,
-    load: Callable[[str], Any] = import_string,
+    load: Callable[[str], object] = import_string,
     given: Sequence[str] = (),
 ) -> Iterator[CheckMessage]:
     """A dotted path must lead to a function, by which calls are decided or reported, so a plain one.
@@ -290,10 +294,10 @@ def _check_function(
         yield mistake(unusable, f"{what} {path!r} must be a function of ({', '.join(given)})")
 
 
-def _takes(function: Callable[..., Any], given: Sequence[str]) -> bool:
+def _takes(function: Callable[..., object], arguments: Sequence[str]) -> bool:
     """Whether it can be called with so many arguments; True where that cannot be known, as of some built-in ones."""
     try:
-        signature(function).bind(*given)
+        signature(function).bind(*arguments)
     except TypeError:
         return False
     except ValueError:
@@ -387,7 +391,7 @@ SETTING_CHECKS: Final = (_unknown_names, _values, _rules, _redis, _intervals, _c
 
 
 @register("django_throttle")
-def check_settings(app_configs: Sequence[Any] | None, **_: Any) -> list[CheckMessage]:
+def check_settings(app_configs: Sequence[AppConfig] | None, **_: object) -> list[CheckMessage]:
     """Everything in DJANGO_THROTTLE, without a connection to the database or to Redis."""
     given = getattr(settings, "DJANGO_THROTTLE", {})
     if not isinstance(given, Mapping):
@@ -513,7 +517,7 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
 
 @register(Tags.database)
 def check_rows(
-    app_configs: Sequence[Any] | None, databases: Iterable[str] | None = None, **_: Any
+    app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
 ) -> list[CheckMessage]:
     """Rules and overrides in the database that are skipped, and groups that are not there."""
     if not databases or check_settings(None):
