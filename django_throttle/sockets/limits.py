@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic, perf_counter
-from typing import Any, Final
+from typing import Final
 
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts
@@ -19,6 +19,7 @@ from django_throttle.identity import ScopeWho
 from django_throttle.limiter import aexecute_decision, decide_fully, fast_path_command
 from django_throttle.observe import reports
 from django_throttle.sockets import counters
+from django_throttle.sockets.error_frames import Event
 from django_throttle.sockets.frame_throttle import reserve
 from django_throttle.stores import get_store
 from django_throttle.stores.base import LastingIo, LoopIo
@@ -128,7 +129,7 @@ class FrameLimits:
         self._scope, self._events, self._who, self._outer = scope, (event,), who, outer
         self._counters = own
         # A frame whose decision nobody waited for in the end, and the decision.
-        self._decided_before: tuple[dict[str, Any], Decision] | None = None
+        self._decided_before: tuple[Event, Decision] | None = None
         # What frames that wait for their turn were charged, and when that is, on the monotonic clock.
         self._waiting: list[tuple[Ledger, float]] = []
         self._has_ended = False
@@ -148,7 +149,7 @@ class FrameLimits:
         reports.record.passed(matched.all, self._scope, "", self._events, began)
         return True
 
-    async def admit(self, frame: dict[str, Any], cost: int = 1) -> Decision | None:
+    async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
         """None when the frame passes at once; else a refusal, or for how many seconds it is to wait."""
         began = perf_counter()
         matched = self._known(began) or await self.matched()
@@ -179,7 +180,7 @@ class FrameLimits:
             return await self._told(frame, decision, cost, began)
         return None if decision.allowed and not decision.delay else decision
 
-    async def _told(self, frame: dict[str, Any], decision: Decision, cost: int, began: float) -> Decision | None:
+    async def _told(self, frame: Event, decision: Decision, cost: int, began: float) -> Decision | None:
         """Report a decision to hooks, log and signals; None where the frame passes at once."""
         facts = Facts(self._scope, self._events, self._who, cost, size=size_of(frame))
         await reports.atell(facts, decision, perf_counter() - began)
@@ -237,7 +238,7 @@ class FrameLimits:
             self._own_refusal = matched, CachedRefusal(decision, now, until, (cost, size))
         return _together(decision, Decision(), matched.blocks) if matched.blocks else decision
 
-    async def _by_all(self, frame: dict[str, Any], matched: MatchedRules, cost: int, size: int) -> Decision:
+    async def _by_all(self, frame: Event, matched: MatchedRules, cost: int, size: int) -> Decision:
         """Own rules refuse before others are asked, and are charged when all the others have let the frame pass."""
         if matched.is_blocked:
             return conclude(matched.blocks)
@@ -252,7 +253,7 @@ class FrameLimits:
             return others
         return _together(counters.decision_of(own, result), others, matched.blocks)
 
-    async def _by_metered(self, frame: dict[str, Any], matched: MatchedRules, cost: int, size: int) -> Decision:
+    async def _by_metered(self, frame: Event, matched: MatchedRules, cost: int, size: int) -> Decision:
         """Metered rules refuse before the shared ones are asked."""
         judged = get_store().local_limits.decide_all(matched.priced(matched.metered, cost, size))
         if not all(one.allowed or one.shadow for one in judged):
@@ -266,7 +267,7 @@ class FrameLimits:
             return False
         return charges.rules.is_prepaid and get_store().local_limits.prepaid.spend_all(tuple(charges))
 
-    async def _by_shared(self, frame: dict[str, Any], matched: MatchedRules, cost: int, size: int) -> Decision:
+    async def _by_shared(self, frame: Event, matched: MatchedRules, cost: int, size: int) -> Decision:
         as_it_is = cost == 1 and not matched.sized
         charges = matched.shared_charges if as_it_is else Charges.of(matched.priced(matched.shared, cost, size))
         if self._has_ended or not any(charges.costs):
@@ -284,7 +285,7 @@ class FrameLimits:
         self._waiting.append((decision.ledger, now + decision.delay))
         return decision
 
-    async def _decided(self, frame: dict[str, Any], charges: Charges) -> Decision:
+    async def _decided(self, frame: Event, charges: Charges) -> Decision:
         """Decide a frame once: an application that stops waiting for it comes back for the same one.
 
         What goes out does not come back, so what it was charged is refunded.
@@ -308,7 +309,7 @@ class FrameLimits:
         raise io.cancelled
 
 
-def size_of(frame: dict[str, Any]) -> int:
+def size_of(frame: Event) -> int:
     text = frame.get("text")
     if text is None:
         return len(frame.get("bytes") or b"")
