@@ -122,12 +122,11 @@ async def _buy(io: Io, budgets: PrepaidBudgets, pending: Pending) -> None:
         budgets.end(pending, error)
 
 
-async def _ask(io: Io, command: Decide) -> tuple[Answer, ...]:
+async def _ask(io: Io, command: Decide) -> Sequence[Answer]:
     try:
-        answers: tuple[Answer, ...] = await io.execute(command)
+        return await io.execute(command)
     except RepeatCommand:
-        answers = await io.execute(command)
-    return answers
+        return await io.execute(command)
 
 
 Buying = Callable[[], Coroutine[Any, Any, None]]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from django_throttle.core.algorithms import Plan, StepResult
 from django_throttle.core.control_messages import ControlMessage
@@ -14,6 +14,7 @@ from django_throttle.core.exceptions import InvalidCost
 from django_throttle.core.rule import Rule
 
 T = TypeVar("T")
+Reply_co = TypeVar("Reply_co", covariant=True)
 
 
 def check_cost(cost: object) -> int:
@@ -102,7 +103,13 @@ class _Row(Sequence[T]):
 
     __slots__ = ()
 
-    def __getitem__(self, place: Any) -> Any:
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
         return tuple(self)[place]
 
     def __eq__(self, other: object) -> bool:
@@ -203,34 +210,44 @@ def wait_once_charged(rule: Rule, plan: Plan, step: StepResult, now: int, cost: 
     return 0 if state is None or rule.is_shadow else plan.step(state, now, cost, counts_denied=False).retry
 
 
-class Decide(NamedTuple):
+class Command(Generic[Reply_co]):
+    """A command to a store, which replies with a value of this type."""
+
+    __slots__ = ()
+
+
+class _Decide(NamedTuple):
+    charges: Charges
+    commit: bool = True
+    lease: str | None = None
+
+
+class Decide(_Decide, Command[Any]):  # the limiter has an error in place of the reply
     """Decide every charge as one, all or nothing. Reply: a sequence with an Answer for each.
 
     ``commit`` False only asks. ``lease`` names the slot that concurrency rules hold, chosen by the
     caller beforehand so that asking twice holds one.
     """
 
-    charges: Charges
-    commit: bool = True
-    lease: str | None = None
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class DecideLocally:
+class DecideLocally(Command[Sequence[Answer]]):
     """The same, by this process alone: each rule's limit is divided by the live processes."""
 
     decide: Decide
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Command[int]):
     """Make the rates of these charges full again; held leases stay. Reply: the number of keys removed."""
 
     charges: Sequence[Charge]
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(Command[None]):
     """Give a lease back; ``holds`` are (rule id, ident) pairs. Doing it twice changes nothing. Reply: None."""
 
     lease: str
@@ -247,14 +264,14 @@ class OnceKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SetOnceKeys:
+class SetOnceKeys(Command[tuple[bool, ...]]):
     """Ask which of these nobody has said yet, over all processes. Reply: a tuple with True for each that is new."""
 
     keys: tuple[OnceKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Command[int]):
     """Hold back the calls under an ident for ``lasts`` microseconds at least; of several pauses the longest holds.
 
     ``rule`` is the name of a rule, which may be edited meanwhile. ``lasts`` of 0 only asks. A reset ends the pause.
@@ -302,7 +319,7 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Correct:
+class Correct(Command[tuple[int, ...]]):
     """Correct counts: refund the entries in ``back``, and charge those that are ``due``.
 
     A due entry is charged even if it exceeds the limit, as of ``age`` microseconds ago; an algorithm that cannot owe
@@ -323,7 +340,7 @@ class Correct:
 
 
 @dataclass(frozen=True, slots=True)
-class Enlist:
+class Enlist(Command[int]):
     """Note a run of a task that waits for a slot; ``entry`` says how to call it. Without effect on a noted one's place.
 
     ``most`` may wait. Reply: its place, from 1 on; 0 for one too many.
@@ -339,7 +356,7 @@ class Enlist:
 
 
 @dataclass(frozen=True, slots=True)
-class CallNext:
+class CallNext(Command[bytes | None]):
     """Take the first run that waits for a slot. Reply: its entry; None where none waits."""
 
     rule_id: str
@@ -347,7 +364,7 @@ class CallNext:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Command[str]):
     """Ask which of several messages for a run has it, or with ``lasts_ms`` have this one take it, if none has.
 
     Reply: that message; empty for none.
@@ -363,14 +380,14 @@ SOCKET_LEASE: Final = "~"
 
 
 @dataclass(frozen=True, slots=True)
-class SendControl:
+class SendControl(Command[None]):
     """Send these control messages. Reply: None. What fails is sent again later, and meanwhile raised."""
 
     messages: tuple[ControlMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Evict:
+class Evict(Command[bool]):
     """Have ``lease`` take the slot of a socket where a rule of concurrency is full, and have that socket closed.
 
     The first to go is the one whose lease was taken, or last heard of, longest ago. Reply: True when the newcomer has
@@ -382,7 +399,7 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
-class CountMembers:
+class CountMembers(Command[int | None]):
     """Ask how many members other processes than this one have in a group, those silent for so many seconds left out.
 
     Reply: the number; None where there are no other processes.
@@ -391,9 +408,3 @@ class CountMembers:
     group: str
     process: str
     silence: float
-
-
-Command = (
-    Decide | DecideLocally | Reset | Release | SetOnceKeys | Correct | Evict | SendControl | CountMembers |
-    Pause | Enlist | CallNext | Claim
-)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from django_throttle.core.commands import (
     Answer,
@@ -148,7 +148,7 @@ def concluded(command: Decide, answers: Sequence[Answer], remembered: RefusalCac
     return decision
 
 
-def passed(command: Decide, answers: Any) -> Decision | None:
+def passed(command: Decide, answers: object) -> Decision | None:
     """The decision of a call under plain rules; None unless the store has answered that it fits all of them."""
     return plain_decision(command, answers) if type(answers) is Answers and answers.fits else None
 

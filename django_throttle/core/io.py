@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Io(Protocol):
     """Store commands, pauses and calls of other functions, for coroutines to await."""
 
-    def execute(self, command: Command) -> Awaitable[Any]:
+    def execute(self, command: Command[T]) -> Awaitable[T]:
         """Have the store execute a command, and return its reply. Raises StoreError."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:

@@ -115,7 +115,7 @@ def joined_keys() -> tuple[str, ...]:
     return tuple(name for name, kind in KEY_KINDS.items() if kind.joins)
 
 
-def without_setting(keys: Iterable[str], settings: Any) -> Iterable[KeyKind]:
+def without_setting(keys: Iterable[str], settings: object) -> Iterable[KeyKind]:
     """The kinds among these keys, or entries of an audience, whose setting is empty: they find nobody on this site."""
     for key in keys:
         kind = KEY_KINDS.get(key.partition(":")[0])

@@ -60,8 +60,8 @@ class Option:
 
     name: str = ""
     kind: str
-    default: Any = None
-    initial: Any = None  # what the form of a new rule has, where that is not the default
+    default: object = None
+    initial: object = None  # what the form of a new rule has, where that is not the default
     help: str
     label: str = ""
     group: str = ""  # the heading under which the admin has it
@@ -85,7 +85,7 @@ class Option:
         """The algorithms that alone have the option; empty where it belongs to none of them in particular."""
         return tuple(name for name, each in ALGORITHMS.items() if name in self.only or self.name in each.takes)
 
-    def read(self, given: object) -> Any:
+    def read(self, given: object) -> object:
         """The value that a rule has for what was given; raises InvalidRule."""
         return given if given is None and self.default is None else KINDS[self.kind](self, given)
 
@@ -118,7 +118,7 @@ class Option:
         return InvalidRule(fault, self.name)
 
 
-def option(kind: str, default: Any = None, **row: Any) -> Any:
+def option(kind: str, default: object = None, **row: Any) -> Any:
     """A field of a dataclass that is a row of the table; one whose default is MISSING has to be given."""
     return field(default=default, metadata={"row": Option(kind=kind, default=default, **row)})
 
@@ -375,7 +375,7 @@ def _results(row: Option, given: object) -> tuple[str, ...]:
     return tuple(sorted(set(found)))
 
 
-KINDS: Final[dict[str, Callable[[Option, object], Any]]] = {
+KINDS: Final[dict[str, Callable[[Option, object], object]]] = {
     "name": _name,
     "switch": _switch,
     "choice": lambda row, given: _one_of(row.name, given, row.choices),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any
 
 
 class Text(str):
@@ -21,7 +20,7 @@ class Text(str):
     pattern: str
     plural: str
     number: int
-    values: tuple[Sequence[Any], Mapping[str, Any]]
+    values: tuple[Sequence[object], Mapping[str, object]]
 
 
 def gettext_noop(text: str) -> str:
@@ -29,17 +28,17 @@ def gettext_noop(text: str) -> str:
     return text
 
 
-def gettext_lazy(pattern: str, /, *places: Any, **values: Any) -> Text:
+def gettext_lazy(pattern: str, /, *places: object, **values: object) -> Text:
     """The text that the pattern makes of these values, as ``format`` does."""
     return _text(pattern, "", 0, places, values)
 
 
-def ngettext_lazy(one: str, many: str, number: int, /, **values: Any) -> Text:
+def ngettext_lazy(one: str, many: str, number: int, /, **values: object) -> Text:
     """The same, by the number, which is the value ``count`` unless another is given."""
     return _text(one, many, number, (), {"count": number, **values})
 
 
-def _text(pattern: str, plural: str, number: int, places: Sequence[Any], values: Mapping[str, Any]) -> Text:
+def _text(pattern: str, plural: str, number: int, places: Sequence[object], values: Mapping[str, object]) -> Text:
     english = plural if plural and number != 1 else pattern
     text = Text(english.format(*places, **values))
     text.pattern, text.plural, text.number, text.values = pattern, plural, number, (places, values)

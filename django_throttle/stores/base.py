@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from django_throttle.core.commands import Command, Release
 from django_throttle.core.control_messages import ControlMessage
@@ -51,9 +51,9 @@ class Store(Protocol):
     @property
     def control(self) -> Control: ...
 
-    def execute(self, command: Command) -> Any: ...
+    def execute(self, command: Command[T]) -> T: ...
 
-    async def aexecute(self, command: Command) -> Any: ...
+    async def aexecute(self, command: Command[T]) -> T: ...
 
     def release_soon(self, command: Release) -> None: ...
 
@@ -73,7 +73,7 @@ class BlockingIo:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    async def execute(self, command: Command) -> Any:
+    async def execute(self, command: Command[T]) -> T:
         return self.store.execute(command)
 
     async def sleep(self, seconds: float) -> None:
@@ -91,7 +91,7 @@ class LoopIo:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def execute(self, command: Command) -> Awaitable[Any]:
+    def execute(self, command: Command[T]) -> Awaitable[T]:
         return self.store.aexecute(command)
 
     def sleep(self, seconds: float) -> Awaitable[None]:
@@ -116,11 +116,12 @@ class LastingIo(LoopIo):
         super().__init__(store)
         self.cancelled: asyncio.CancelledError | None = None
 
-    async def execute(self, command: Command) -> Any:
+    async def execute(self, command: Command[T]) -> T:
         try:
             return await self.store.aexecute(command)
         except asyncio.CancelledError as error:
             if not hasattr(error, REPLY):
                 raise
             self.cancelled = error
-            return getattr(error, REPLY)
+            reply: T = getattr(error, REPLY)
+            return reply

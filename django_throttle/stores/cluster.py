@@ -113,7 +113,7 @@ class RoutedCall:
     asks: bool = False
     by_text: bool = False
     waits: bool = False
-    reply: Any = None
+    reply: object = None
 
     def commands(self) -> tuple[bytes, ...]:
         command = pack(self.call.by_text()) if self.by_text else self.call.packed()
@@ -293,7 +293,7 @@ class Node:
         return outcome
 
 
-def _classed(reply: Any) -> Any:
+def _classed(reply: object) -> object:
     if type(reply) is not errors.ResponseError:
         return reply
     code, _, rest = str(reply).partition(" ")

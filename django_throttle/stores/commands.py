@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct, unpack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import InvalidResponse
 
@@ -47,6 +47,8 @@ from django_throttle.stores.sync_pool import pack as pack_command
 from django_throttle.stores.timeouts import LEAST_SECONDS
 from django_throttle.stores.transport import Call, ScriptCall, grouped
 
+T = TypeVar("T")
+
 logger = logging.getLogger("django_throttle")
 
 TOO_OLD: Final = -1
@@ -54,7 +56,7 @@ HEAD: Final = Struct("<dd")
 ANSWER: Final = Struct("<ddd")
 
 
-class RedisCommand:
+class RedisCommand(Generic[T]):
     """One round trip: ``calls`` are sent, ``read`` makes the reply of theirs."""
 
     __slots__ = ("_read", "calls", "context", "seconds")
@@ -99,17 +101,17 @@ class RedisCommand:
             raise self.context.note_failure(error) from error
         self.context.breaker.inconclusive()  # cancelled or interrupted: that says nothing about the store
 
-    def finish(self, replies: Sequence[Any]) -> Any:
+    def finish(self, replies: Sequence[Any]) -> T:
         """The command's reply, by what ``read`` takes; raises the first error among the replies."""
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-        found = self.read(replies)
+        found: T = self.read(replies)
         if not self.context.breaker.is_calm:
             self.note_success()
         return found
 
-    def end(self, reply: Any) -> Any:
+    def end(self, reply: T) -> T:
         """The same reply, which several round trips, or a batch, have brought."""
         if not self.context.breaker.is_calm:
             self.note_success()
@@ -141,17 +143,17 @@ class RoundTrip(NamedTuple):
 SendTrip = Callable[[RoundTrip], Awaitable[Sequence[Any]]]
 
 
-class LongCommand(RedisCommand, ABC):
+class LongCommand(RedisCommand[T], ABC):
     """Takes more than one round trip."""
 
     __slots__ = ()
 
     @abstractmethod
-    async def reply(self, send: SendTrip) -> Any:
+    async def reply(self, send: SendTrip) -> T:
         """Make each round trip by ``send``, which returns its replies or raises; return the command's reply."""
 
 
-class DecideCommand(RedisCommand, ScriptCall):
+class DecideCommand(RedisCommand[Answers], ScriptCall):
     """Rates only: one call, which is this itself, and one reply."""
 
     __slots__ = ("_packed", "_packed_keys", "charges", "command", "packing", "size", "uid")
@@ -314,7 +316,7 @@ class LeaseCommand(DecideCommand):
     def is_idempotent(self) -> bool:
         return len(self.pairs) == self.size  # a lease is known by its id
 
-    def confirm(self, announced: Any) -> None:
+    def confirm(self, announced: int) -> None:
         self.context.leases.confirm(self.uid, announced, *self.unannounced)
 
     def hold(self) -> None:
@@ -329,7 +331,7 @@ class LeaseCommand(DecideCommand):
 SOMEBODY_WAITS: Final = 2  # in the reply to a release: for a slot of the same rule and ident
 
 
-class ReleaseCommand(RedisCommand):
+class ReleaseCommand(RedisCommand[None]):
     """A lease goes back; it is owed until Redis has confirmed it, so no failure and no cancellation loses it."""
 
     __slots__ = ("owed",)
@@ -356,7 +358,7 @@ class ReleaseCommand(RedisCommand):
                 self.fail(error)
 
 
-def reset_command(context: RedisContext, command: Reset) -> RedisCommand:
+def reset_command(context: RedisContext, command: Reset) -> RedisCommand[int]:
     """Rates become full again."""
     damped = [charge for charge in command.charges if charge.rule.decided_locally]
     exact = [charge for charge in command.charges if not (charge.rule.decided_locally or charge.rule.holds_slots)]
@@ -398,7 +400,7 @@ def _forget_call(context: RedisContext, heads: Mapping[str, bytes]) -> Call:
     return Call(script("forget"), list(heads), (context.now_arg(), *heads.values()))
 
 
-def set_once_keys_command(context: RedisContext, command: SetOnceKeys) -> RedisCommand:
+def set_once_keys_command(context: RedisContext, command: SetOnceKeys) -> RedisCommand[tuple[bool, ...]]:
     """One call a key, each in the slot of its rule's counter."""
     calls = []
     for once in command.keys:
@@ -410,7 +412,7 @@ def set_once_keys_command(context: RedisContext, command: SetOnceKeys) -> RedisC
     )
 
 
-def pause_command(context: RedisContext, command: Pause) -> RedisCommand:
+def pause_command(context: RedisContext, command: Pause) -> RedisCommand[int]:
     """One call, in the slot of the ident's counters."""
     call = Call(
         script("pause"), (context.key(pause_id(command.rule), command.ident),), (context.now_arg(), command.lasts)
@@ -418,18 +420,18 @@ def pause_command(context: RedisContext, command: Pause) -> RedisCommand:
     return RedisCommand(context, [call], lambda replies: int(replies[0]))
 
 
-def enlist_command(context: RedisContext, command: Enlist) -> RedisCommand:
+def enlist_command(context: RedisContext, command: Enlist) -> RedisCommand[int]:
     args = (command.name, command.entry, command.lasts_ms, int(command.is_first), command.most)
     call = Call(script("enlist"), (context.key(command.rule_id, command.ident),), (context.now_arg(), *args), True)
     return RedisCommand(context, [call], lambda replies: int(replies[0]))
 
 
-def call_next_command(context: RedisContext, command: CallNext) -> RedisCommand:
+def call_next_command(context: RedisContext, command: CallNext) -> RedisCommand[bytes | None]:
     call = Call(script("call_next"), (context.key(command.rule_id, command.ident),), (), True)
     return RedisCommand(context, [call], lambda replies: replies[0])
 
 
-def claim_command(context: RedisContext, command: Claim) -> RedisCommand:
+def claim_command(context: RedisContext, command: Claim) -> RedisCommand[str]:
     args = (command.message, command.lasts_ms or "")
     call = Call(script("claim"), (context.key("claim", command.name),), args)
     return RedisCommand(context, [call], lambda replies: text(replies[0]))
@@ -438,7 +440,7 @@ def claim_command(context: RedisContext, command: Claim) -> RedisCommand:
 MEMBERS: Final = "members"  # in the place of a rule's id, which is shorter or longer
 
 
-def count_command(context: RedisContext, command: CountMembers) -> RedisCommand:
+def count_command(context: RedisContext, command: CountMembers) -> RedisCommand[int]:
     """One call, within half of the deadline: the decision that it is for has all of its own."""
     args = (context.now_arg(), command.process, round(command.silence * 1_000_000))
     call = Call(script("group_size"), (context.key(MEMBERS, command.group),), args)
@@ -493,7 +495,7 @@ SETTLED_MS: Final = 3_600_000  # for which a settlement is known to have been ma
 MEAN_MS: Final = 7 * 24 * 3_600_000
 
 
-def correct_command(context: RedisContext, command: Correct) -> RedisCommand:
+def correct_command(context: RedisContext, command: Correct) -> RedisCommand[tuple[int, ...]]:
     """All in one pipeline. With a name each call of it changes nothing when it is sent again.
 
     Without one it is sent once: a failed refund may have been executed, and a second one would give back too much.
@@ -542,7 +544,7 @@ class _SlotPart:
         return bool(answers) and all(map(passes, self.charges, answers))
 
 
-class MultiSlotCommand(LongCommand):
+class MultiSlotCommand(LongCommand[tuple[Answer, ...]]):
     """Asks every slot; where one refuses, undoes what the others granted, and asks those how things stand."""
 
     __slots__ = ("_undone", "command", "parts")

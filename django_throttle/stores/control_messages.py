@@ -137,7 +137,7 @@ class RedisControl:
         return Call(script("send_to_all"), keys, (TTL_MS, MAX_WAITING, 0, 0, text), derives=True)
 
 
-def send_control_command(context: RedisContext, command: SendControl, control: RedisControl) -> RedisCommand:
+def send_control_command(context: RedisContext, command: SendControl, control: RedisControl) -> RedisCommand[None]:
     """Sends control messages."""
     kept = control.keep(command.messages)
 

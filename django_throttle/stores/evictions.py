@@ -68,7 +68,7 @@ class UncertainEvictions:
         return "list_evicted", (key,), (one.lease if withdraws else "", LATE_MS)
 
 
-class EvictCommand(LongCommand):
+class EvictCommand(LongCommand[bool]):
     """Takes the slot, then tells the evicted; where telling fails they are told later, and the newcomer stays."""
 
     __slots__ = ("command", "evicted", "evictions", "uid")

@@ -12,7 +12,7 @@ from math import ceil, inf
 from operator import lt
 from struct import Struct
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from django_throttle.core.algorithms import LateCost, Plan, State
 from django_throttle.core.commands import Answer, Answers, Charge, Charges, Correct, Decide, RuleSet, passes
@@ -28,6 +28,8 @@ from django_throttle.stores.transport import Call
 
 # Counters, and idents that are owed: past that the ones decided longest ago are forgotten. In a flood of new idents
 # they take less than half of the 64 MiB by which a process may grow.
+T = TypeVar("T")
+
 MAX_OWED: Final = 65_536
 BATCH: Final = 200  # idents in one pipeline
 OWED: Final = Struct(">IIq")  # of a record: the number for rule and plan, how many numbers its state has, its expiry
@@ -273,7 +275,7 @@ class Fallback:
             answers = tuple([one._replace(reset=one.reset - more) for one, more in zip(answers, slower, strict=True)])
         return tuple(map(_bounded, charges, left, answers))
 
-    def correct(self, command: Correct) -> Any:
+    def correct(self, command: Correct) -> tuple[int, ...]:
         """Correct what was decided here: what is due is owed to Redis too.
 
         What goes back does so only here: Redis may have been charged for it by now.
@@ -285,7 +287,8 @@ class Fallback:
         ]
         due = [entry._replace(charge=self._share(entry.charge)) for entry in command.due]
         self._owe([entry.charge for entry in command.due], [entry.charge for entry in due])
-        return self.local.execute(replace(command, back=tuple(back), due=tuple(due)))
+        means: tuple[int, ...] = self.local.execute(replace(command, back=tuple(back), due=tuple(due)))
+        return means
 
     def late(self, idents: Iterable[str]) -> list[LateCharges]:
         """What Redis is to be charged for these idents; after that, perhaps more of it."""
@@ -382,23 +385,24 @@ class Fallback:
         return round(self.local.clock() * 1_000_000)
 
 
-class LateCommand(LongCommand):
+class LateCommand(LongCommand[T]):
     """A decision for idents of whom something is owed: that is charged first, within the same deadline."""
 
     __slots__ = ("_until", "command", "fallback", "idents")
 
-    def __init__(self, fallback: Fallback, idents: Iterable[str], command: RedisCommand) -> None:
+    def __init__(self, fallback: Fallback, idents: Iterable[str], command: RedisCommand[T]) -> None:
         super().__init__(fallback.context)
         self.fallback, self.idents, self.command = fallback, tuple(idents), command
         self.calls = command.calls
         self._until = time.monotonic() + self.context.transport.seconds
 
-    async def reply(self, send: SendTrip) -> Any:
+    async def reply(self, send: SendTrip) -> T:
         while late := self.fallback.late(self.idents):
             self.fallback.confirm(late, await send(RoundTrip(list(map(self.fallback.call, late)), self._rest())))
         self.command.seconds = self._rest()
         if isinstance(self.command, LongCommand):
-            return await self.command.reply(send)
+            reply: T = await self.command.reply(send)
+            return reply
         return self.command.finish(await send(RoundTrip(self.calls, self.command.seconds)))
 
     @property

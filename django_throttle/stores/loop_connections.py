@@ -115,7 +115,7 @@ class LoopConnection(asyncio.BufferedProtocol):
         self._error_of = connection._parser.parse_error
         # The writer is kept: collecting it would close the socket.
         self._writer, connection._reader, connection._writer = connection._writer, None, None
-        self._transport: Any = self._writer.transport
+        self._transport: asyncio.Transport = self._writer.transport
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._rest = b""
         self._waiting: deque[Request] = deque()
@@ -182,7 +182,7 @@ class LoopConnection(asyncio.BufferedProtocol):
             self.closed.set_result(None)
         self._lose(RedisConnectionError(str(error) if error else LOST))
 
-    def _take(self, reply: Any) -> None:
+    def _take(self, reply: object) -> None:
         first = self._waiting[0]
         first.replies.append(reply)
         if isinstance(reply, Exception) and is_demotion(reply):

@@ -82,7 +82,7 @@ class MemoryStore:
         self._lock = Lock()
         in_child(self, type(self)._renew)
 
-    def execute(self, command: Command) -> Any:
+    def execute(self, command: Command[Any]) -> Any:
         with self._lock:
             match command:
                 case Decide() as decide:
@@ -96,7 +96,7 @@ class MemoryStore:
                 case _:
                     return self._carry_out(command)
 
-    def _carry_out(self, command: Command) -> Any:
+    def _carry_out(self, command: Command[Any]) -> Any:
         """Carry out a command that is not about counters."""
         match command:
             case SetOnceKeys(keys=keys):
@@ -122,7 +122,7 @@ class MemoryStore:
             case SendControl(messages=messages):
                 self.control.give(messages)
 
-    async def aexecute(self, command: Command) -> Any:
+    async def aexecute(self, command: Command[Any]) -> Any:
         return self.execute(command)  # nothing here waits
 
     def release_soon(self, command: Release) -> None:

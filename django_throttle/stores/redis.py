@@ -120,7 +120,7 @@ class RedisStore(RedisContext):
         # What callers with rates alone are charged by, by the key of the charges: the same for each of their calls.
         self._known: dict[tuple[Any, ...], DecideCommand] = {}
 
-    def execute(self, command: Command) -> Any:
+    def execute(self, command: Command[Any]) -> Any:
         made = self._redis_command(command)
         if type(made) is DecideCommand:  # as of most calls: one call, which is the command itself
             if not self.breaker.is_calm:
@@ -143,7 +143,7 @@ class RedisStore(RedisContext):
             made.fail(error)
             raise
 
-    async def aexecute(self, command: Command) -> Any:
+    async def aexecute(self, command: Command[Any]) -> Any:
         made = self._redis_command(command)
         batched: DecideCommand | None = None
         if isinstance(made, DecideCommand) and (self.transport.slot_of is None or not made.derives):
@@ -187,11 +187,11 @@ class RedisStore(RedisContext):
         both = zip(trip.decisions, replies, strict=True)
         return [reply if isinstance(reply, BaseException) else decision.alone(reply) for decision, reply in both]
 
-    def _redis_command(self, command: Command) -> RedisCommand:
+    def _redis_command(self, command: Command[Any]) -> RedisCommand[Any]:
         """The command as it is sent: a decision after what is owed for its idents."""
         if type(command) is not Decide:
             return self._other_command(command)
-        made: RedisCommand
+        made: RedisCommand[Any]
         charges, commit, lease = command
         fallback = self.fallback
         owes = fallback.admitted or fallback.unconfirmed
@@ -211,7 +211,7 @@ class RedisStore(RedisContext):
             return LateCommand(fallback, dict.fromkeys(charge.ident for charge in charges), made)
         return made
 
-    def _other_command(self, command: Command) -> RedisCommand:
+    def _other_command(self, command: Command[Any]) -> RedisCommand[Any]:
         match command:
             case DecideLocally(decide=decide):
                 return RedisCommand(self, read=lambda _: self.fallback.decide(decide))
@@ -232,7 +232,7 @@ def keep_reply(error: asyncio.CancelledError, command: DecideCommand, sent: asyn
         setattr(error, REPLY, command.end(sent.result()))
 
 
-_COMMANDS: Final[dict[type, Callable[[RedisContext, Any], RedisCommand]]] = {
+_COMMANDS: Final[dict[type, Callable[[RedisContext, Any], RedisCommand[Any]]]] = {
     CountMembers: count_command,
     Reset: reset_command,
     SetOnceKeys: set_once_keys_command,

@@ -176,9 +176,9 @@ class DeadlineSocket:
         buffer[: len(chunk)] = chunk
         return len(chunk)
 
-    def sendall(self, *args: Any) -> None:
+    def sendall(self, chunk: bytes, *flags: int) -> None:
         self._set_timeout(_to_write)
-        self._socket.sendall(*args)
+        self._socket.sendall(chunk, *flags)
 
     def bare(self, left: float) -> socket.socket | None:
         """The socket itself, set so that the kernel ends reads and writes after its timeout.
@@ -215,6 +215,8 @@ class Certificates:
         return context
 
 
+Credentials = tuple[str] | tuple[str, str]  # a password, or a name and a password
+
 MAX_CREDENTIALS_AGE: Final = 10.0  # seconds that credentials wait for a connection, after a caller has given up
 
 
@@ -231,9 +233,9 @@ class BoundedCredentials(CredentialProvider):
 
     def _renew(self) -> None:
         self._lock = Lock()
-        self._pending: tuple[Future[Any], float] | None = None  # and when it was asked, in monotonic seconds
+        self._pending: tuple[Future[Credentials], float] | None = None  # and when it was asked, in monotonic seconds
 
-    def get_credentials(self) -> Any:
+    def get_credentials(self) -> Credentials:
         """Return the credentials within the deadline around this call. Raise redis-py's errors where there are none."""
         future = self._ask()
         try:
@@ -241,14 +243,14 @@ class BoundedCredentials(CredentialProvider):
         except TimeoutError:
             raise RedisTimeoutError("the credential provider took longer than DEADLINE") from None
 
-    async def get_credentials_async(self) -> Any:
+    async def get_credentials_async(self) -> Credentials:
         """Return them without blocking the event loop."""
         if type(self._provider).get_credentials_async is not CredentialProvider.get_credentials_async:
             return await self._provider.get_credentials_async()
         future = self._ask()
         return self._take(future, await asyncio.shield(asyncio.wrap_future(future)))
 
-    def _ask(self) -> Future[Any]:
+    def _ask(self) -> Future[Credentials]:
         with self._lock:
             now, pending = time.monotonic(), self._pending
             is_old = pending is not None and pending[0].done() and now - pending[1] > MAX_CREDENTIALS_AGE
@@ -257,7 +259,7 @@ class BoundedCredentials(CredentialProvider):
                 Thread(target=self._answer, args=(pending[0],), name="django_throttle.credentials", daemon=True).start()
             return pending[0]
 
-    def _answer(self, future: Future[Any]) -> None:
+    def _answer(self, future: Future[Credentials]) -> None:
         try:
             future.set_result(self._provider.get_credentials())
         except Exception as error:  # noqa: BLE001 - the site's own code: a store that cannot be reached
@@ -265,7 +267,7 @@ class BoundedCredentials(CredentialProvider):
                 RedisConnectionError(f"the credential provider raised {type(error).__name__}: {error}")
             )
 
-    def _take(self, future: Future[Any], credentials: Any) -> Any:
+    def _take(self, future: Future[Credentials], credentials: Credentials) -> Credentials:
         """Return the credentials, which no other connection gets."""
         with self._lock:
             if self._pending is not None and self._pending[0] is future:
@@ -288,7 +290,7 @@ def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractCo
             self.socket_connect_timeout = _to_write(self.socket_timeout)
             return DeadlineSocket(super()._connect())
 
-        def _wrap_socket_with_ssl(self, sock: socket.socket) -> Any:  # of connections with TLS alone
+        def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:  # of connections with TLS alone
             with_ocsp = self.ssl_validate_ocsp or self.ssl_validate_ocsp_stapled
             tls = not with_ocsp and certificates.of(self, self._read).result(_to_write(sock.gettimeout()))
             sock.settimeout(_to_write(sock.gettimeout()))

@@ -190,7 +190,7 @@ class Transport:
         self.pool.close_idle()
 
 
-def is_lost(reply: Any) -> bool:
+def is_lost(reply: object) -> bool:
     """Whether the server has lost the script of the call."""
     return isinstance(reply, NoScriptError)
 
