@@ -27,6 +27,7 @@ from django_throttle.core.decision import Reason, refusing
 from django_throttle.core.io import Io, run
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.http.deferred import DEFERRAL, Deferral, Payload, deferral
+from django_throttle.http.input_bytes import note_decision
 from django_throttle.http.request_state import RequestFacts, RequestState, django_request, method_of, state_of
 from django_throttle.http.serve import serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
@@ -198,15 +199,15 @@ class _Call:
             return await later.lined_up(io, who, rest, self._kwargs, *self._refused)
         return await later.answered(io, who, rest, self._kwargs)
 
-    def _decide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Decision]:
+    def _decide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> Decision:
         facts = self._with_report(self.facts(who))
-        return facts, self._noted(facts, limiter.decide(facts))
+        return note_decision(request, state, facts, self._noted(facts, limiter.decide(facts)))
 
-    async def _adecide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Decision]:
+    async def _adecide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> Decision:
         if self._later is not None:  # which asks for its rule
             await rulebook.acurrent()
         facts = self._with_report(await self.afacts(who))
-        return facts, self._noted(facts, await limiter.adecide(facts))
+        return note_decision(request, state, facts, self._noted(facts, await limiter.adecide(facts)))
 
     def _with_report(self, facts: Facts) -> Facts:
         """Have a refusal reported only where the call is not done later."""

@@ -392,7 +392,7 @@ async def decide_reported(
 
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
-    io = BlockingIo(_watched_store())
+    io = BlockingIo(watched_store())
     return execute_decision(io, prepare_decision(io, rulebook.present() or rulebook.current(), facts, commit), facts)
 
 
@@ -406,7 +406,7 @@ async def as_view(work: Callable[..., Any], *args: Any) -> Any:
 
 async def adecide(facts: Facts, *, commit: bool = True, aside: Aside = as_view) -> Decision:
     """Decide, and wait, without blocking the event loop; ``aside`` where a database has to be asked who is calling."""
-    io, snapshot = LoopIo(_watched_store()), rulebook.present() or await rulebook.acurrent()
+    io, snapshot = LoopIo(watched_store()), rulebook.present() or await rulebook.acurrent()
     try:
         call = prepare_decision(io, snapshot, facts, commit)
     except SynchronousOnlyOperation:
@@ -414,7 +414,7 @@ async def adecide(facts: Facts, *, commit: bool = True, aside: Aside = as_view) 
     return await aexecute_decision(io, call, facts)
 
 
-def _watched_store() -> Store:
+def watched_store() -> Store:
     """The store of the settings; what serves it in the background is started by the first call."""
     store = get_store()
     if id(store) not in agent.watched:

@@ -16,8 +16,8 @@ from django.http.multipartparser import MultiPartParser
 from django.http.request import RawPostDataException
 
 from django_throttle.http.body import KeptBody
+from django_throttle.http.input_bytes import WSGI_INPUT
 from django_throttle.http.request_state import django_request, size_of
-from django_throttle.http.serve import WSGI_INPUT
 
 __all__ = ["UNCLEAR", "fold_name", "login_name"]
 

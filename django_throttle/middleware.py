@@ -13,13 +13,14 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts, cost_of
+from django_throttle.call_facts import cost_of
 from django_throttle.core import Decision
 from django_throttle.core.io import run
 from django_throttle.exceptions import Refused
-from django_throttle.http.request_state import RequestFacts, RequestState, place_of, state_of, view_cost
-from django_throttle.http.serve import refusal_by_rules, refusal_of_error, serve
+from django_throttle.http import plain_request
+from django_throttle.http.refusal import refusal
+from django_throttle.http.request_state import RequestState, place_of, state_of, view_cost
+from django_throttle.http.serve import refusal_of_error, serve
 from django_throttle.identity import HttpWho
 
 __all__ = ["ThrottleMiddleware"]
@@ -58,13 +59,11 @@ class ThrottleMiddleware:
     def process_view(self, request: HttpRequest, *view: object) -> HttpResponse | Awaitable[HttpResponse | None] | None:
         """Apply the rules of another scope too, where later middleware has changed the view of the request."""
         state = _state_elsewhere(request)
-        return None if state is None else refusal_by_rules(request, state, *_decide(request, HttpWho(request), state))
+        return None if state is None else _refusal(request, _decide(request, HttpWho(request), state))
 
     async def _aprocess_view(self, request: HttpRequest, *view: object) -> HttpResponse | None:
         state = _state_elsewhere(request)
-        if state is None:
-            return None
-        return refusal_by_rules(request, state, *await _adecide(request, HttpWho(request), state))
+        return None if state is None else _refusal(request, await _adecide(request, HttpWho(request), state))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """A refusal of what a view has called is a refusal of the request: the innermost handler answers it."""
@@ -87,27 +86,29 @@ def _state_elsewhere(request: HttpRequest) -> RequestState | None:
     return None if match is None or state.place.is_of(match) else state
 
 
-def _facts(request: HttpRequest, who: HttpWho, state: RequestState) -> Facts:
-    """The facts of a request; functions of the site find the match on it, which Django sets later."""
+def _refusal(request: HttpRequest, decision: Decision) -> HttpResponse | None:
+    return None if decision.allowed else refusal(request, decision)
+
+
+def _scope_and_cost(request: HttpRequest, state: RequestState) -> tuple[str, int]:
+    """The scope and the cost of a request; functions of the site find the match on it, which Django sets later."""
     place = state.place = place_of(request)
     if request.resolver_match is None:
         request.resolver_match = place.match
     cost = 1 if place.match is None else view_cost(place.match.func)
     if cost != 1:
         cost = cost_of(cost, request, what="request", lets=(SynchronousOnlyOperation,))
-    return RequestFacts(request, state, place.scope, who, cost)
+    return place.scope, cost
 
 
-def _decide(request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Decision]:
-    facts = _facts(request, who, state)
-    return facts, limiter.decide(facts)
+def _decide(request: HttpRequest, who: HttpWho, state: RequestState) -> Decision:
+    scope, cost = _scope_and_cost(request, state)
+    return plain_request.decide(request, state, scope, who, cost)
 
 
-async def _adecide(request: HttpRequest, who: HttpWho, state: RequestState) -> tuple[Facts, Decision]:
+async def _adecide(request: HttpRequest, who: HttpWho, state: RequestState) -> Decision:
     try:
-        facts = _facts(request, who, state)
+        scope, cost = _scope_and_cost(request, state)
     except SynchronousOnlyOperation:
-        facts = await sync_to_async(_facts)(request, who, state)
-    if (rulebook.present() or await rulebook.acurrent()).asks_user(facts):
-        await who.aload()
-    return facts, await limiter.adecide(facts)
+        scope, cost = await sync_to_async(_scope_and_cost)(request, state)
+    return await plain_request.adecide(request, state, scope, who, cost)

@@ -16,23 +16,22 @@ from rest_framework import throttling
 from rest_framework.exceptions import APIException, Throttled
 from rest_framework.request import Request
 
-from django_throttle import limiter, rulebook
+from django_throttle import rulebook
 from django_throttle.call_facts import Who, cost_of, own_function
 from django_throttle.core import Decision
 from django_throttle.event_loop import is_on_event_loop, spawn
 from django_throttle.exceptions import Refused
+from django_throttle.http import plain_request
 from django_throttle.http.finalize import (
     afinish,
     afinish_failed,
     arelease,
-    finish,
     finish_failed,
     run_soon,
     status_of_error,
 )
 from django_throttle.http.problem_details import detail, is_too_large
 from django_throttle.http.request_state import (
-    RequestFacts,
     RequestState,
     carried,
     django_request,
@@ -41,7 +40,6 @@ from django_throttle.http.request_state import (
     state_of,
 )
 from django_throttle.http.request_throttle import RequestThrottle
-from django_throttle.http.serve import meter_input
 from django_throttle.identity import HttpWho
 from django_throttle.retry_after import retry_seconds
 
@@ -127,7 +125,7 @@ def _finish_response(request: HttpRequest, state: RequestState, finalized: Any, 
     except BaseException as error:
         _finish_failed(request, error)
         raise
-    if owed := finish(request, response, state):
+    if owed := plain_request.finish(request, response, state):
         run_soon(owed)
     state.begin_again()
     return response
@@ -236,11 +234,8 @@ class RuleThrottle(DecidedThrottle):
         state, scope = state_of(inner), scope_of_view(inner, view)
         if state.has_charged and state.place.scope and state.place.scope != scope:
             state.correct_scope({rule.name for rule in rulebook.current().covering(scope)})
-        facts = RequestFacts(inner, state, scope, who, cost)
-        decision = limiter.decide(facts)
-        state.note(decision, facts, who)
-        if state.byte_facts:
-            meter_input(inner, facts.size)
+        decision = plain_request.decide(inner, state, scope, who, cost)
+        state.callers += (who,)
         finish_in_view(view, inner, who, state)
         return self.answer(decision, view)
 

@@ -117,17 +117,22 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> Owed | N
     if decisions := state.decisions:
         if state.refunds or state.is_refused:  # then they read as the answer has left them
             decisions = tuple([after_refunds(one, state.refunds, released=state.is_refused) for one in decisions])
-        if len(decisions) > 1 or not _put_plain(decisions[0], state.is_known, response.headers):
-            put(header_fields(decisions, state.is_known), response.headers)
+        put_decisions(decisions, state.is_known, response.headers)
     if state.is_refused and response.status_code in (429, 503):
         # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
     state.callers = ()  # who refer to the request
-    if conf().METER or state.ledger.unsettled:
-        _measure_until_closed(request, response, state)
+    if conf().METER or state.unsettled:
+        measure_until_closed(request, response, state)
     if state.slots and response.streaming:
         hold_until_closed(request, response, state.take_slots())
     return partial(_refund_and_release, state, refunds) if state.slots or refunds else None
+
+
+def put_decisions(decisions: Sequence[Decision], is_known: Callable[[], bool], headers: Any) -> None:
+    """Add the header fields of these decisions; see ``header_fields``."""
+    if len(decisions) > 1 or not _put_plain(decisions[0], is_known, headers):
+        put(header_fields(decisions, is_known), headers)
 
 
 def _put_plain(decision: Decision, is_known: Callable[[], bool], headers: Any) -> bool:
@@ -163,7 +168,7 @@ def put(fields: Mapping[str, str], headers: Any) -> None:
     store.update({name.lower(): (name, value) for name, value in fields.items()})
 
 
-def _measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState) -> None:
+def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState) -> None:
     """What outer middleware uses counts, and rendering, but not the time to send what is whole."""
     state.route = getattr(request, "resolver_match", None), request.method  # Ninja's test client has no match
     if streams := response.streaming:
@@ -173,7 +178,7 @@ def _measure_until_closed(request: HttpRequest, response: HttpResponseBase, stat
     else:
         response.add_post_render_callback(state.note_end)  # type: ignore[attr-defined]
     # Only who still has to charge for the request holds it, as the request refers to what closes it.
-    found = (lambda: request) if streams or state.ledger.unsettled else ref(request)
+    found = (lambda: request) if streams or state.unsettled else ref(request)
     closing = _Closing(state, found, ref(response))
     response._resource_closers.append(closing)  # type: ignore[attr-defined]
     if "close" not in request.__dict__:  # a response that outer middleware replaces is not closed, its request is
@@ -197,7 +202,7 @@ class _Closing:
     def __call__(self) -> None:
         answer = self.response()
         close_meter(self.state, answer)
-        if self.state.ledger.unsettled:
+        if self.state.unsettled:
             run_soon(partial(_settle, self.request(), self.state, answer))
 
     def close_request(self) -> None:
@@ -234,7 +239,7 @@ async def arelease(request: HttpRequest) -> None:
 
 
 async def _settle(request: HttpRequest | None, state: RequestState, response: Any, io: Io) -> None:
-    if state.ledger.unsettled:
+    if state.unsettled:
         scope = state.facts.scope if state.facts else ""
         await settle(io, state.ledger, scope, state.meter, state.spending.end(state.ledger), (request, response))
 

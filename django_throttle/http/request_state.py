@@ -153,6 +153,10 @@ class RequestState:
     # A request has values of its own only for what happens to it: most are charged once, and owe nothing.
     meter: Meter
     ledger: Ledger
+    #: True while the request was decided once, by ``plain_request``: no ledger is made before somebody reads it.
+    is_plain: bool = False
+    #: True once the request has been finished: what was charged stays.
+    has_ended: bool = False
     has_finisher: bool = False
     callers: tuple[Who, ...] = ()
     decisions: tuple[Decision, ...] = ()
@@ -173,6 +177,17 @@ class RequestState:
     has_charged: bool = False
     _spending: Spending | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        """Make the ledger when it is first read; that of a plain request has its one decision."""
+        if name != "ledger":
+            raise AttributeError(name)
+        ledger = Ledger()
+        if self.is_plain:
+            ledger.note(self.decisions[0])
+            if self.has_ended:
+                ledger.drop()
+        return self.__dict__.setdefault("ledger", ledger)
+
     def become_finisher(self, who: Who) -> bool:
         """True for the first door that a request comes to: it finishes the request, and no other does."""
         if self.has_finisher:
@@ -190,14 +205,12 @@ class RequestState:
             self.drop_in_ledger = Ledger()
         self.drop_in_ledger.note(decision)
 
-    def note(self, decision: Decision, facts: Facts | None = None, who: Who | None = None) -> None:
+    def note(self, decision: Decision, facts: Facts | None = None) -> None:
         """Note a decision, also for the doors that come after, and what is owed for it.
 
-        ``facts`` are those that were decided; ``who`` is the caller, where this door knows more of it.
+        ``facts`` are those that were decided.
         """
         self.decisions += (decision,)
-        if who is not None:
-            self.callers += (who,)
         if not decision.allowed:
             self.has_refused = self.rule_has_refused = True
             return
@@ -249,9 +262,9 @@ class RequestState:
         """What was charged so far stays, whatever the answer: the request has been finished."""
         if self.has_reserved:
             self.ledger.end()
-        else:
-            self.ledger.drop()
-        self.has_reserved, self.drop_in_ledger = False, None
+        elif (ledger := self.__dict__.get("ledger")) is not None:
+            ledger.drop()
+        self.has_ended, self.has_reserved, self.drop_in_ledger = True, False, None
 
     def note_end(self, response: object = None) -> None:
         """The answer has been made."""
@@ -259,8 +272,15 @@ class RequestState:
 
     def begin_again(self) -> None:
         """Nothing was charged for what the request is used for next."""
-        self.ledger.forget_costs()
-        self.has_charged = False
+        if (ledger := self.__dict__.get("ledger")) is not None:
+            ledger.forget_costs()
+        self.has_ended = self.is_plain = self.has_charged = False
+
+    @property
+    def unsettled(self) -> tuple[Entry, ...]:
+        """What has yet to be settled, as the request has ended."""
+        ledger: Ledger | None = self.__dict__.get("ledger")
+        return () if ledger is None else ledger.unsettled
 
     def is_known(self) -> bool:
         """Whether the caller is logged in, as far as any door knows."""
@@ -400,7 +420,7 @@ def state_of(request: HttpRequest) -> RequestState:
 
 def _begin(request: HttpRequest) -> RequestState:
     state = request.__dict__[_STATE] = RequestState()
-    state.meter, state.ledger = Meter(), Ledger()
+    state.meter = Meter()
     if conf().METER:
         in_use.set(state.meter)
     return state

@@ -404,7 +404,7 @@ class Snapshot:
         who = facts.who
         overrides = self.overrides.of(who) if self.overrides.all and not facts.is_claimed else []
         if not (overrides or facts.charged or facts.only) and facts.ident == BY_KEY:  # as of most calls
-            covering = self._prepared.get(facts.rule or (facts.scope, facts.events)) or self._covering(facts)
+            covering = self._covering(facts)
             if covering.is_plain:
                 return covering.charges(who, facts.cost)
         charges: list[Charges] = []
@@ -434,9 +434,19 @@ class Snapshot:
             return found
         return address_refusals(self._matched(facts), facts) if conf().NO_ADDRESS == "refuse" else ()
 
-    def asks_user(self, facts: Facts) -> bool:
-        """Whether the rules of this call may depend on who is logged in."""
-        return bool(self.overrides.all) or self._covering(facts).asks_user
+    def plain_charges(self, scope: str, events: tuple[str, ...], who: Who) -> Charges | None:
+        """Return what a call of cost 1 is charged that no other entry point has charged.
+
+        None where its rules ask for more than its scope and its caller's idents, or an override is for the caller.
+        """
+        rules = self._prepared.get((scope, events)) or self._covering_at((scope, events))
+        if not rules.is_plain or (self.overrides.all and self.overrides.of(who)):
+            return None
+        return rules.charges(who, 1)
+
+    def asks_user(self, scope: str, events: tuple[str, ...]) -> bool:
+        """Whether the rules of a scope and its events may depend on who is logged in."""
+        return bool(self.overrides.all) or self._covering_at((scope, events)).asks_user
 
     def by_name(self, name: str) -> Rule | None:
         """The rule of this name, enabled or not."""
@@ -462,18 +472,21 @@ class Snapshot:
 
     def _covering(self, facts: Facts) -> ScopeRules:
         """The rule that the call names, else those of its scope and events."""
-        where = facts.rule or (facts.scope, facts.events)
+        return self._covering_at(facts.rule or (facts.scope, facts.events))
+
+    def _covering_at(self, where: str | Rule | tuple[str, tuple[str, ...]]) -> ScopeRules:
+        """The rules of a scope and its events, or the one of a name."""
         known = self._prepared.get(where)
         if known is None:
-            if facts.rule:
-                rules = self._named(facts.rule)
+            if isinstance(where, tuple):
+                scope, events = where
+                rules = tuple([rule for rule in self.covering(scope) if not set(events).isdisjoint(rule.events)])
             else:
-                found = self.covering(facts.scope)
-                rules = tuple([rule for rule in found if not set(facts.events).isdisjoint(rule.events)])
+                rules = self._named(where)
             known = ScopeRules(rules)
             if any(rule.name in self._shares for rule in rules):
                 known.is_plain = False
-            if rules or not facts.rule:  # of a rule that is not there the log tells again
+            if rules or isinstance(where, tuple):  # of a rule that is not there the log tells again
                 if len(self._prepared) >= MAX_REMEMBERED:
                     self._prepared.clear()
                 self._prepared[where] = known

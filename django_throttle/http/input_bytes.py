@@ -1,0 +1,81 @@
+"""Charges the bytes that a view reads from the server's own input, past Django's request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from django.http import HttpRequest
+
+from django_throttle import limiter
+from django_throttle.call_facts import Facts
+from django_throttle.core import Decision
+from django_throttle.http.request_state import RequestState, state_of
+
+WSGI_INPUT: Final = "wsgi.input"
+# Where a view asks for everything at once, this much is read, and charged, at a time.
+READ_BYTES: Final = 65_536
+
+
+def note_decision(request: HttpRequest, state: RequestState, facts: Facts, decision: Decision) -> Decision:
+    """Note and return what was decided under the rules that match a request, also for the bytes that it will read."""
+    state.note(decision, facts)
+    if state.byte_facts:
+        meter_input(request, facts.size)
+    return decision
+
+
+def meter_input(request: HttpRequest, charged: int) -> None:
+    """Have the rules that count bytes charge what the view reads past Django's request, beyond ``charged`` bytes.
+
+    A WSGI server's own input has what was sent in chunks, and may have more than Content-Length says: its size is not
+    known before it is read. Reading it raises Refused for what is too much.
+    """
+    stream = request.META.get(WSGI_INPUT)
+    if stream is not None and not isinstance(stream, _Metered):
+        request.META[WSGI_INPUT] = _Metered(stream, charged, partial(_charge, request))
+
+
+def _charge(request: HttpRequest, size: int) -> None:
+    """Each rule once, as the last door to apply it knows the caller; what was read stays charged, come what may."""
+    state = state_of(request)
+    for facts in {id(one): one for one in state.byte_facts.values()}.values():
+        only = frozenset(name for name, one in state.byte_facts.items() if one is facts)
+        call = facts.but(size=size, charged=None, only=only, early=False)
+        decision = limiter.admitted(limiter.decide(call))
+        state.note_read(decision, facts)
+
+
+class _Metered:
+    """A server's input, in PEP 3333's shape; what is read of it beyond what was charged before is charged then."""
+
+    def __init__(self, stream: Any, charged: int, charge: Callable[[int], None]) -> None:
+        self._stream, self._charge = stream, charge
+        self._left = charged
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0:
+            return b"".join(iter(partial(self.read, READ_BYTES), b""))
+        return self._charged(self._stream.read(size))
+
+    def readline(self, size: int | None = -1) -> bytes:
+        if size is not None and size >= 0:
+            return self._charged(self._stream.readline(size))
+        parts = [self.readline(READ_BYTES)]
+        while parts[-1] and not parts[-1].endswith(b"\n"):
+            parts.append(self.readline(READ_BYTES))
+        return b"".join(parts)
+
+    def readlines(self, hint: int | None = -1) -> list[bytes]:
+        return list(self)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.readline, b"")
+
+    def _charged(self, part: bytes) -> bytes:
+        more = len(part) - self._left
+        self._left = max(0, -more)
+        if more > 0:
+            self._charge(more)
+        return part

@@ -1,0 +1,151 @@
+"""A plain request takes a short way, and its answer is that of the general way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any, ClassVar
+
+from asgiref.sync import async_to_sync
+from django.contrib.auth.models import AnonymousUser, User
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncRequestFactory, RequestFactory, override_settings
+from django.urls import path
+from hypothesis import given
+from hypothesis import strategies as st
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_throttle import rulebook
+from django_throttle.core import Override, Rule
+from django_throttle.drf import RuleThrottle
+from django_throttle.exceptions import InvalidRule
+from django_throttle.http.request_state import decisions_of, state_of
+from django_throttle.middleware import ThrottleMiddleware
+from django_throttle.rulebook import Snapshot
+from django_throttle.stores import RedisStore
+from django_throttle.testing import counting_in
+from tests.clock import FrozenClock
+from tests.servers import RedisServer
+
+
+class View(APIView):
+    authentication_classes: ClassVar[Any] = []
+    throttle_classes: ClassVar[Any] = [RuleThrottle]
+    throttle_scope = "search"
+
+    def get(self, request: Request) -> Response:
+        return Response(status=int(request.headers["Status"]))
+
+    post = get
+
+
+def plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(status=int(request.headers["Status"]))
+
+
+async def aplain(request: HttpRequest) -> HttpResponse:
+    return plain(request)
+
+
+ENTRY_POINTS: dict[str, Callable[[Any], Any]] = {
+    "middleware": ThrottleMiddleware(plain),
+    "async middleware": async_to_sync(ThrottleMiddleware(aplain)),
+    "REST framework": View.as_view(),
+    "both": ThrottleMiddleware(View.as_view()),
+}
+urlpatterns = [path("search", plain, name="search"), path("other", plain, name="other")]
+
+
+def do_nothing(report: object) -> None:
+    """A hook: where there is one, every request takes the general way."""
+
+
+rates = st.tuples(st.integers(1, 6), st.sampled_from("sm")).map(lambda pair: f"{pair[0]}/{pair[1]}")
+options = st.fixed_dictionaries(
+    {
+        "key": st.sampled_from(["user", "ip", "user_or_ip", "everyone", "user+ip", "tenant"]),
+        "scopes": st.sampled_from([("search",), ("other",), ("*",)]),
+    }
+)
+# With none of them, as for most rules here, a rule is plain.
+extras: Any = st.sampled_from([{}] * 12 + [
+    {"methods": ("POST",)}, {"audience": ("anonymous",)}, {"audience": ("staff",)}, {"action": "shadow"},
+    {"count_on": (404,)}, {"warn_at": (0.5,)}, {"plans": {"authenticated": "9/m"}}, {"cost": 2}, {"unit": "units"},
+    {"algorithm": "leaky_bucket", "action": "defer", "max_queue": 3},
+    {"algorithm": "concurrency", "limit": 2, "events": ("inflight",)},
+])  # fmt: skip
+algorithms = st.sampled_from(["sliding_window", "fixed_window", "gcra", "sliding_log"])
+overrides = st.builds(
+    Override, subject=st.sampled_from(["user:1", "ip:192.0.2.1"]), effect=st.sampled_from(["exempt", "block"])
+)
+visits = st.tuples(
+    st.sampled_from(sorted(ENTRY_POINTS)),
+    st.sampled_from(["GET", "POST"]),
+    st.sampled_from(["/search", "/other", "/nowhere"]),
+    st.sampled_from([None, 1, 2]),
+    st.sampled_from(["192.0.2.1", "192.0.2.2"]),
+    st.sampled_from(["200", "404"]),
+    st.sampled_from([0.0, 0.3, 20.0]),
+)
+prefixes = (f"plain{number}" for number in count())
+
+
+@st.composite
+def rule(draw: st.DrawFn, name: str) -> Rule | None:
+    chosen: Any = {"algorithm": draw(algorithms), **draw(options), **draw(extras)}
+    with suppress(InvalidRule):
+        return Rule(name, **chosen if "limit" in chosen else {**chosen, "rate": draw(rates)})
+    return None
+
+
+def answers(
+    url: str, rules: list[Rule], overridden: list[Override], history: list[Any], *, hooks: list[str]
+) -> list[Any]:
+    """What each request of a history is answered, and what it was charged."""
+    told: list[Any] = []
+    clock = FrozenClock()
+    settings = {"HOOKS": hooks, "RULES": {}, "DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
+    with override_settings(DJANGO_THROTTLE=settings, ROOT_URLCONF=__name__):
+        store = RedisStore(url, clock=clock, deadline=5.0, prefix=next(prefixes))
+        before = rulebook.pin(Snapshot(rules, overridden, clock))
+        try:
+            with counting_in(store):
+                for entry_point, method, where, pk, address, status, seconds in history:
+                    clock.tick(seconds)
+                    factory = AsyncRequestFactory() if "async" in entry_point else RequestFactory()
+                    request: Any = factory.generic(method, where, headers={"Status": status})
+                    request.META["REMOTE_ADDR"] = address
+                    request.user = AnonymousUser() if pk is None else User(pk=pk)
+                    response = ENTRY_POINTS[entry_point](request)
+                    state = state_of(request)
+                    decisions = [decision._replace(lease=None) for decision in decisions_of(request)]  # of random id
+                    request.close()
+                    headers = dict(response.headers)
+                    told.append(
+                        (
+                            response.status_code,
+                            headers,
+                            decisions,
+                            state.ledger.costs,
+                            state.ledger.entries,
+                            [*state.turns],
+                        )
+                    )
+        finally:
+            rulebook.pin(before)
+            store.transport.pool.close_idle()
+    return told
+
+
+@given(
+    rules=st.tuples(rule("a"), rule("b"), rule("c")).map(lambda found: [one for one in found if one is not None]),
+    overridden=st.lists(overrides, max_size=1),
+    history=st.lists(visits, min_size=1, max_size=12),
+)
+def test_both_ways_have_the_same_results(redis_server: RedisServer, rules: Any, overridden: Any, history: Any) -> None:
+    short = answers(redis_server.url, rules, overridden, history, hooks=[])
+    general = answers(redis_server.url, rules, overridden, history, hooks=[f"{__name__}.do_nothing"])
+    assert short == general
