@@ -103,10 +103,7 @@ class Pool:
 
     def post(self, commands: Sequence[bytes]) -> AbstractConnection:
         """Send several packed commands at once; then ``collect`` the replies from the connection, or ``drop`` it."""
-        try:
-            connection = self._checked(None if self._waiting else self._free.pop()[0])
-        except IndexError:
-            connection = self._checked(None)
+        connection = self._checked(None if self._waiting else self._pop())
         try:
             connection.send_packed_command([b"".join(commands)], check_health=False)
         except BaseException:
@@ -160,26 +157,32 @@ class Pool:
         with self._freed:
             self._freed.notify()
 
+    def _pop(self) -> AbstractConnection | None:
+        try:
+            return self._free.pop()[0]
+        except IndexError:
+            return None
+
     def _wait(self) -> AbstractConnection:
+        """Make a connection, or wait for one in the order of arrival. Without that order, who comes again is faster."""
         until = time.monotonic() + self._seconds
         with self._freed:
+            if len(self._made) < self._most:
+                make: type[AbstractConnection] = self._pool.connection_class
+                self._made.append(make(**self._pool.connection_kwargs))
+                return self._made[-1]
             self._waiting += 1
             try:
-                queued = self._waiting > 1
-                while queued or not self._free:
-                    if len(self._made) < self._most:
-                        make: type[AbstractConnection] = self._pool.connection_class
-                        connection = make(**self._pool.connection_kwargs)
-                        self._made.append(connection)
-                        return connection
-                    queued = False
-                    if not self._freed.wait(until - time.monotonic()) and not self._free:
-                        raise RedisConnectionError("Too many connections")
-                return self._free.pop()[0]
+                if self._waiting > 1:
+                    self._freed.wait(self._seconds)
+                connection = self._freed.wait_for(self._pop, until - time.monotonic())
             finally:
                 self._waiting -= 1
-                if self._waiting and (self._free or len(self._made) < self._most):
+                if self._waiting and self._free:
                     self._freed.notify()  # whoever came as this one was woken waits for nobody else
+        if connection is None:
+            raise RedisConnectionError("Too many connections")
+        return connection
 
 
 def _reply_until(until: float, connection: AbstractConnection, command: bytes | None) -> Any:

@@ -184,6 +184,21 @@ def test_waiting_ends_with_the_error_of_a_pool(pool: Callable[..., Pool]) -> Non
     assert ask(line, "PING") in (b"PONG", True)
 
 
+def test_a_busy_pool_serves_callers_in_the_order_of_arrival(pool: Callable[..., Pool]) -> None:
+    """Whoever comes again at once is faster than a thread that has to wake up, which would wait until its deadline."""
+    line = pool(1, slack(5.0))
+    with Deadline(slack(5.0)):
+        held = line.post([pack(("PING",))])
+        with ThreadPoolExecutor(2) as threads:
+            for number in (1, 2):
+                threads.submit(ask, line, "RPUSH", "arrivals", number)
+                wait_until(lambda number=number: line._waiting == number)
+            line.collect(held, 1)
+            ask(line, "RPUSH", "arrivals", 3)
+        assert ask(line, "LRANGE", "arrivals", 0, -1) == [b"1", b"2", b"3"]
+        ask(line, "DEL", "arrivals")
+
+
 def test_a_reply_of_any_shape_and_size_is_read(pool: Callable[..., Pool]) -> None:
     line = pool(1)
     large = b"x" * 200_000  # more than one read takes
