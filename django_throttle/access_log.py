@@ -1,4 +1,4 @@
-"""Reads calls from an access log: the combined or common format, that of AWS' load balancers, or JSON on each line."""
+"""Reads calls from an access log: the formats of usual servers, or JSON on each line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -31,6 +31,22 @@ BALANCER: Final = re.compile(
 )
 # What follows the request there, up to when it came: a line is written when its answer, or its WebSocket, ends.
 CREATED: Final = re.compile(rf' "[^"]*"(?: \S+){{3}}(?: "[^"]*"){{3}} ?\S+ ({MOMENT}) ')
+# https://docs.haproxy.org/3.2/configuration.html#8.2.3: syslog's words, then the client. In captured headers, between
+# braces, and in the request, quotes and braces are escaped by #, and syslog-ng puts a backslash before quotes (8.6).
+HAPROXY: Final = re.compile(
+    r'([^"]*?) \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d)(\.\d+)?\] \S+ [^\s/]+/\S+ (?:-?\d+/){4}\+?-?\d+ (-?\d+) '
+    r'\+?\d+(?: \S+){3} (?:\d+/){4}\+?\d+ \d+/\d+ (?:\{[^{}]*\} ){0,2}\\?"'
+)
+# https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage#default-format-string.
+# Nothing is escaped: of a line with more quotes, a client may have sent some, so it is not read.
+ENVOY: Final = re.compile(
+    rf'\[({MOMENT})\] "([A-Z][A-Z-]*) (\S+) HTTP/[\d.]+" (\d+) \S+ \d+ \d+ \d+ (?:\d+|-) "([^"]*)"(?: "[^"]*"){{4}}'
+)
+# https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/standard-logs-reference.html, in the W3C's extended
+# format: https://www.w3.org/TR/WD-logfile.html. Lines that begin with # say what stands in the others.
+DIRECTIVE: Final = re.compile(r"#(Version|Fields|Software|Start-Date|End-Date|Date|Remark): *(.*)")
+METHOD_NAME: Final = re.compile("[A-Z][A-Z-]*")
+TIME_TAKEN: Final = re.compile(r"\d{1,9}(?:\.\d+)?")  # seconds
 SLASHED_DATE: Final = re.compile(r"(\d{4})/(\d\d)/(\d\d) ")
 MONTHS: Final = {
     name: f"{number:02}"
@@ -82,6 +98,7 @@ def read(path: str, progress: Callable[[float], None] = lambda share: None) -> A
     ``progress`` is told the share that has been read, where the size is known.
     """
     calls: list[Call] = []
+    fields: list[str] = []
     unread, first = 0, None
     with open(stdin.fileno() if path == "-" else path, "rb", closefd=path != "-") as file:
         size = 0 if path == "-" else Path(path).stat().st_size
@@ -89,8 +106,11 @@ def read(path: str, progress: Callable[[float], None] = lambda share: None) -> A
             if number % 8192 == 0 and size:
                 progress(min(1.0, file.tell() / size))
             text = line.decode(errors="replace").strip()
+            if directive := DIRECTIVE.match(text):
+                fields = directive[2].split() if directive[1] == "Fields" else fields
+                continue
             try:
-                calls.append(_call_of(text))
+                calls.append(_call_of(text, fields))
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 if text:
                     unread, first = unread + 1, first or (number, text[:200])
@@ -106,12 +126,22 @@ def _lines(file: io.BufferedReader) -> Iterator[bytes]:
             line = log.readline(MAX_LINE)
 
 
-def _call_of(text: str) -> Call:
-    """Return the call of a line; raise an error if the line is none, or no request."""
+def _call_of(text: str, fields: Sequence[str]) -> Call:
+    """Return the call of a line; raise an error if the line is none, or no request.
+
+    ``fields`` are the names of what lines separated by tabs hold.
+    """
     if text.startswith("{"):
         return _of_json(text)
-    balanced = BALANCER.match(text)
-    return _of_combined(text) if balanced is None else _of_balancer(text, balanced)
+    if fields and "\t" in text:
+        return _of_cloudfront(dict(zip(fields, text.split("\t"), strict=True)))
+    if begin := BALANCER.match(text):
+        return _of_balancer(text, begin)
+    if line := ENVOY.fullmatch(text):
+        return _of_envoy(*line.groups())
+    if begin := HAPROXY.match(text):
+        return _of_haproxy(text, begin)
+    return _of_combined(text)
 
 
 def _of_combined(text: str) -> Call:
@@ -144,6 +174,39 @@ def _of_balancer(text: str, begin: re.Match[str]) -> Call:
     created = CREATED.match(text, begin.end())
     at = _seconds(created[1] if created else ended)
     return _call(at, address, "", request[1], request[2], "", 0 if status == "-" else int(status))
+
+
+def _of_haproxy(text: str, begin: re.Match[str]) -> Call:
+    head, moment, fraction, status = begin.groups()
+    address, _, port = head.rpartition(" ")[2].rpartition(":")
+    request = REQUEST.match(text, begin.end())
+    if request is None or address in ("", "unix") or not port.isdecimal():
+        raise ValueError("a line of HAProxy has an address and a request")
+    at = _clf_seconds(f"{moment} +0000") + float(fraction or 0)
+    path = request[2].rstrip('\\"').replace("#", "%")
+    return _call(at, address, "", request[1], path, "", 0 if status == "-1" else _status(status))
+
+
+def _of_envoy(moment: str, method: str, path: str, status: str, address: str) -> Call:
+    if address in ("", "-"):
+        raise ValueError("the default format of Envoy has no address but that of X-Forwarded-For")
+    return _call(_seconds(moment), address, "", method, path, "", _status(status))
+
+
+def _of_cloudfront(line: Mapping[str, str]) -> Call:
+    """Return a call as of the moment when it came: a line has the time when its answer, or its WebSocket, ended."""
+    address, method, path = line["c-ip"], line["cs-method"], line["cs-uri-stem"]
+    taken = line.get("time-taken", "-").replace("-", "0")
+    if not (METHOD_NAME.fullmatch(method) and TIME_TAKEN.fullmatch(taken)) or "-" in (address, path):
+        raise ValueError("a line of CloudFront has an address and a request")
+    at = _seconds(f"{line['date']} {line['time']}") - float(taken)
+    return _call(at, address, "", method, path, "", _status(line.get("sc-status", "-").replace("-", "0")))
+
+
+def _status(text: str) -> int:
+    if not CODE.fullmatch(text):
+        raise ValueError("a status has three digits")
+    return int(text)
 
 
 def _of_json(text: str) -> Call:

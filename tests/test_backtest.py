@@ -128,6 +128,21 @@ TRAEFIK = (
     '"DownstreamStatus":200,"Duration":5000000,"OriginStatus":0,"RequestMethod":"GET","RequestPath":"/a?b=1",'
     '"StartUTC":"2015-05-17T10:05:03.000000004Z","level":"info","msg":"","time":"2015-05-17T10:05:08Z"}'
 )
+HAPROXY = (
+    "Feb  6 12:14:14 localhost haproxy[14389]: 192.0.2.7:33317 [17/May/2015:10:05:03.000] http-in static/srv1 "
+    '10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0 {{shop.example|Mozilla/5.0 (X11)}} {{}} "{}"'
+)
+ENVOY = (
+    '[2015-05-17T10:05:03.000Z] "GET /a?b=1 HTTP/2" 200 - 154 0 226 100 "192.0.2.7" "nsq2http" '
+    '"cc21d9b0-cf5c-432b-8c7e-98aeb7988cd2" "shop.example" "tcp://10.0.2.1:80"'
+)
+CLOUDFRONT = "\n".join(
+    [
+        "#Version: 1.0",
+        "#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status time-taken",
+        "2015-05-17 10:05:04 LAX1 392 192.0.2.7 GET d1.cloudfront.net /a 200 1.000".replace(" ", "\t"),
+    ]
+)
 TRAEFIK_TEXT = COMBINED.format("-") + ' 17 "api@docker" "http://10.0.0.1:80" 5ms'
 
 
@@ -157,6 +172,15 @@ TRAEFIK_TEXT = COMBINED.format("-") + ' 17 "api@docker" "http://10.0.0.1:80" 5ms
         (TRAEFIK, LINE),
         (TRAEFIK.replace('"ClientHost":"192.0.2.7",', ""), LINE),
         (TRAEFIK_TEXT, LINE),
+        (HAPROXY.format("GET /a?b=1 HTTP/1.1"), LINE),
+        (HAPROXY.format("GET https://shop.example/a HTTP/2.0").partition("]: ")[2].replace("{} ", ""), LINE),
+        (HAPROXY.format("GET /a").replace("192.0.2.7", "2001:db8::1"), LINE._replace(address="2001:db8::1")),
+        (HAPROXY.format("GET /#C3#A9 HTTP/1.1").replace(" 200 ", " -1 ").replace("/109", "/+109").replace('"', r"\""),
+         LINE._replace(path="/%C3%A9", status=0)),
+        (ENVOY, LINE),
+        (ENVOY.replace(" 200 - 154 0 226 100 ", " 0 DC 154 0 226 - "), LINE._replace(status=0)),
+        (CLOUDFRONT, LINE),
+        (CLOUDFRONT.replace("\t200\t", "\t000\t").replace("1.000", "-"), LINE._replace(at=AT + 1, status=0)),
         *(
             (f'{{"time": 1431857103, "ip": "192.0.2.7", "request": "GET /a HTTP/1.1", {status}}}', LINE)
             for status in ('"response": 200', '"status_code": "200"', '"response": {"status": 200}')
@@ -193,12 +217,32 @@ def test_a_line(tmp_path: Path, line: str, expected: Call) -> None:
         "http 2015-05-17T10:05:03.000000Z"
         + BALANCED.format(400).replace("GET https://shop.example:443/a?b=1 HTTP/1.1", "- http://lb:80- -"),
         '{"level":"error","msg":"EntryPoint doesn\'t exist","time":"2015-05-17T10:05:08Z"}',
+        *(HAPROXY.format(request) for request in ("<BADREQ>", "")),
+        HAPROXY.format("GET / HTTP/1.1").replace("192.0.2.7", "unix"),
+        "haproxy[6103]: 192.0.2.7:56059 [17/May/2015:10:05:03.380] frt/f1: Connection error during SSL handshake",
+        "haproxy[14387]: 192.0.2.7:33313 [17/May/2015:10:05:03.443] fnt bck/srv1 0/0/5007 212 -- 0/0/0/0/3 0/0",
+        ENVOY.replace('"192.0.2.7"', '"-"'),
+        ENVOY.replace('"192.0.2.7"', '"203.0.113.9, 192.0.2.7"'),
+        ENVOY.replace('"192.0.2.7"', '"203.0.113.9" "x, 192.0.2.7"'),
+        ENVOY.replace("GET /a?b=1", "- -"),
+        CLOUDFRONT.splitlines()[2],  # nothing says what the fields are
     ],
 )
 def test_what_is_no_request_is_counted_and_shown(tmp_path: Path, line: str) -> None:
     (tmp_path / "log").write_text("\n".join([COMBINED.format("-"), line, COMBINED.format("-")]))
     log = read(str(tmp_path / "log"))
     assert log.calls == [LINE, LINE] and log.unread >= 1 and log.first_unread == (2, line.strip()[:200])
+
+
+@pytest.mark.parametrize(
+    ("change", "by"),
+    [("\tLAX1", ""), ("192.0.2.7", "-"), ("GET", "-"), ("/a", "-"), ("200", "no"), ("10:05:04", "-"), ("1.000", "nan")],
+)
+def test_a_line_of_cloudfront_that_is_no_request(tmp_path: Path, change: str, by: str) -> None:
+    *directives, line = CLOUDFRONT.splitlines()
+    (tmp_path / "log").write_text("\n".join([*directives, line, line.replace(change, by), *directives, line]))
+    log = read(str(tmp_path / "log"))
+    assert (log.calls, log.unread, log.first_unread and log.first_unread[0]) == ([LINE, LINE], 1, 4)
 
 
 def test_calls_come_in_the_order_of_their_times(tmp_path: Path) -> None:

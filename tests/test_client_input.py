@@ -23,6 +23,8 @@ FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 MARKS = "a" + "\u0301\u0327" * 16_000
 LINE = '192.0.2.7 - - [17/May/2015:12:05:03 +0200] "GET /'
+HAPROXY = " [17/May/2015:10:05:03.000] f b/s 0/0/0/0/0 200 0 - - ---- 0/0/0/0/0 0/0 {"
+ENVOY = '[2015-05-17T10:05:03.000Z] "GET / HTTP/2" 200 - 1 1 1 1 "'
 MANY: dict[str, Any] = {
     "list of objects": "[" + "{}," * 800_000 + "{}]",
     "variables": json.dumps({"query": "query($v: V) { a(v: $v) }", "variables": {"v": [1] * 400_000}}),
@@ -78,8 +80,18 @@ def test_a_long_text_in_a_variable_is_one_value() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [LINE + "a" * 60_000, LINE + '"' * 60_000, LINE + '" ' * 30_000, "a:1" * 20_000, "a - " + " [" * 30_000],
-    ids=["path", "quotes", "apart", "colons", "brackets"],
+    [
+        LINE + "a" * 60_000,
+        LINE + '"' * 60_000,
+        LINE + '" ' * 30_000,
+        "a:1" * 20_000,
+        "a - " + " [" * 30_000,
+        HAPROXY * 700,
+        HAPROXY + "{a" * 30_000,
+        ENVOY + "a" * 60_000,
+        ENVOY + '" "' * 20_000,
+    ],
+    ids=["path", "quotes", "apart", "colons", "brackets", "moments", "braces", "addresses", "fields"],
 )
 def test_a_line_of_a_log_takes_no_longer_than_its_length(line: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"{line}\n" * 3)

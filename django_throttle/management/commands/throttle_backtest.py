@@ -43,7 +43,8 @@ class Command(ShellCommand):
         calls.add_argument(
             "--log",
             metavar="FILE[.gz]",
-            help="a log of Apache, nginx, Caddy, Traefik or AWS' load balancers, or lines of JSON; - is standard input",
+            help="a log of Apache, nginx, Caddy, Traefik, HAProxy, Envoy, CloudFront or AWS' load balancers, "
+            "or lines of JSON; - is standard input",
         )
         parser.add_argument(
             "--together",
