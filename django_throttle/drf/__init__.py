@@ -9,7 +9,8 @@ from django_throttle.exceptions import needs_extra
 
 with needs_extra("drf", "rest_framework"):
     from django_throttle.drf.drop_ins import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
-    from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, RuleThrottle
+    from django_throttle.drf.errors import LimiterUnavailable
+    from django_throttle.drf.rule_throttle import DecidedThrottle, RuleThrottle
 
 StoreRateThrottle = SimpleRateThrottle  # its former name
 

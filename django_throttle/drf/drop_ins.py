@@ -24,7 +24,8 @@ from django_throttle.core.exceptions import InvalidRate
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.options import MAX_RESOLUTION
 from django_throttle.core.overrides import UNLISTED
-from django_throttle.drf.rule_throttle import DecidedThrottle, LimiterUnavailable, finish_in_view, scope_of_view
+from django_throttle.drf.errors import LimiterUnavailable
+from django_throttle.drf.rule_throttle import DecidedThrottle, finish_in_view, scope_of_view
 from django_throttle.http.request_state import django_request, method_of, state_of
 from django_throttle.identity import HttpWho, network
 from django_throttle.identity.caller import refuses_without_address

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
-from django.utils.translation import get_language, gettext_lazy
 from rest_framework import throttling
-from rest_framework.exceptions import APIException, Throttled
 from rest_framework.request import Request
 
 from django_throttle import rulebook
 from django_throttle.call_facts import Who, cost_of, own_function
 from django_throttle.core import Decision
+from django_throttle.drf.errors import exception_of, throttled_error
 from django_throttle.event_loop import is_on_event_loop, spawn
 from django_throttle.exceptions import Refused
 from django_throttle.http import plain_request
@@ -30,7 +29,7 @@ from django_throttle.http.finalize import (
     run_soon,
     status_of_error,
 )
-from django_throttle.http.problem_details import detail, is_too_large
+from django_throttle.http.problem_details import is_too_large
 from django_throttle.http.request_state import (
     RequestState,
     carried,
@@ -48,42 +47,9 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 
-class LimiterUnavailable(APIException):
-    """503: the store failed, and a rule refuses calls then. It is not the client's fault."""
-
-    status_code = 503
-    default_detail = gettext_lazy("The limiter is unavailable. Try again later.")
-    default_code = "limiter_unavailable"
-
-    def __init__(self, retry_after: float | None) -> None:
-        super().__init__()
-        self.wait = retry_seconds(retry_after)  # DRF makes Retry-After of it
-
-
-def exception_of(decision: Decision) -> APIException:
-    """The exception from which REST framework makes the response to a refused request."""
-    if decision.unavailable:
-        return LimiterUnavailable(decision.retry_after)
-    if is_too_large(decision):
-        return Throttled(None, detail(decision, None))
-    return _throttled(retry_seconds(decision.retry_after))
-
-
-def _throttled(wait: int | None) -> Throttled:
-    error = Throttled.__new__(Throttled, wait)  # its __init__ translates three texts, which takes longer than deciding
-    vars(error).update(wait=wait, detail=_detail_in(get_language(), wait))
-    return error
-
-
-@lru_cache(maxsize=1024)
-def _detail_in(language: str | None, wait: int | None) -> Any:
-    """What REST framework says of a refusal in the language in force."""
-    return Throttled(wait).detail
-
-
 def _raise_throttled(request: Request, wait: float | None) -> NoReturn:
     """What a view's own ``throttled`` does."""
-    raise _throttled(None if wait is None else ceil(wait))
+    raise throttled_error(None if wait is None else ceil(wait))
 
 
 @lru_cache(maxsize=512)
