@@ -21,7 +21,7 @@ from django_throttle.identity import is_async
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
 from django_throttle.local.freed_slots import freed_slots
-from django_throttle.local.leases import HeldUnder
+from django_throttle.local.leases import LeaseKey
 from django_throttle.measured import measured
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, StoreIo
@@ -121,7 +121,7 @@ class TaskBudget:
             ]
         )
 
-    def slot_awaited(self, decision: Decision) -> HeldUnder | None:
+    def slot_awaited(self, decision: Decision) -> LeaseKey | None:
         """Return the rule's id and the ident of the slot that a refused run lacks; None for another cause."""
         outcome = None if decision.allowed else refusing(decision)
         rule = (rulebook.present() or rulebook.current()).by_name(self.rule)

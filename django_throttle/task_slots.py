@@ -22,7 +22,7 @@ from django.utils import timezone
 from django_throttle.core.commands import CallNext, Claim, Enlist
 from django_throttle.exceptions import StoreError
 from django_throttle.local.freed_slots import freed_slots
-from django_throttle.local.leases import HeldUnder
+from django_throttle.local.leases import LeaseKey
 from django_throttle.shared_clock import shared_now
 from django_throttle.site_queues import HEADER, CeleryTasks, deferred_to
 from django_throttle.stores import get_store
@@ -51,7 +51,7 @@ celery_apps: Final[dict[str, Celery]] = {}  # by the names of tasks that have ru
 
 def line_up(
     task: CeleryTask | Task[..., object],
-    hold: HeldUnder,
+    hold: LeaseKey,
     args: Sequence[object],
     kwargs: Mapping[str, object],
     most: int,
@@ -61,7 +61,7 @@ def line_up(
 
 
 def _line_up_celery(
-    task: CeleryTask, hold: HeldUnder, args: Sequence[object], kwargs: Mapping[str, object], most: int
+    task: CeleryTask, hold: LeaseKey, args: Sequence[object], kwargs: Mapping[str, object], most: int
 ) -> tuple[AsyncResult, int | None] | None:
     task_id = str(uuid4())
     name = f"{task_id}.0"
@@ -80,7 +80,7 @@ def _line_up_celery(
 
 
 def _line_up_row(
-    task: Task[..., object], hold: HeldUnder, args: Sequence[object], kwargs: Mapping[str, object], most: int
+    task: Task[..., object], hold: LeaseKey, args: Sequence[object], kwargs: Mapping[str, object], most: int
 ) -> tuple[TaskResult[..., object], int | None] | None:
     look = next_look()
     due = task.using(run_after=look if settings.USE_TZ else timezone.make_naive(look))
@@ -95,7 +95,7 @@ def _line_up_row(
     return result, place
 
 
-def enlist(hold: HeldUnder, name: str, entry: str, *, is_first: bool = False, most: int = 10_000) -> int | None:
+def enlist(hold: LeaseKey, name: str, entry: str, *, is_first: bool = False, most: int = 10_000) -> int | None:
     """Note a run that waits; returns its place, 0 for one too many, and None where the store does not answer."""
     try:
         place: int = get_store().execute(Enlist(*hold, name, entry.encode(), ENLISTED_MS, is_first, most))
@@ -113,7 +113,7 @@ def claim(name: str, message: str, *, commit: bool) -> bool:
     return found in ("", message)
 
 
-def call_next(hold: HeldUnder) -> None:
+def call_next(hold: LeaseKey) -> None:
     """Call the first run that waits for a slot of this rule and ident."""
     try:
         while (entry := get_store().execute(CallNext(*hold))) is not None:
@@ -123,7 +123,7 @@ def call_next(hold: HeldUnder) -> None:
         logger.debug("the next run of a task that waits for a slot asks by itself")
 
 
-def _call(hold: HeldUnder, entry: list[str]) -> bool:
+def _call(hold: LeaseKey, entry: list[str]) -> bool:
     """Call this run; False where it has run already."""
     kind, name, *rest = entry
     try:

@@ -23,7 +23,7 @@ from django_throttle.core.decision import PASSED
 from django_throttle.core.io import run
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
-from django_throttle.local.leases import HeldUnder
+from django_throttle.local.leases import LeaseKey
 from django_throttle.shared_clock import shared_now
 from django_throttle.site_queues import HEADER, limited_tasks, task_class, tasks_module
 from django_throttle.stores import get_store
@@ -220,7 +220,7 @@ def _again(task: CeleryTask, eta: datetime | None, put_offs: PutOffs) -> Signatu
     return task.signature_from_request(request, eta=eta, retries=request.retries, headers=headers)
 
 
-def _wait_for_slot(task: CeleryTask, name: str, message: str, hold: HeldUnder, why: Refused) -> None:
+def _wait_for_slot(task: CeleryTask, name: str, message: str, hold: LeaseKey, why: Refused) -> None:
     """Publish a run that asks by itself in a while, and note how to call it when a slot is given back.
 
     Of both messages one runs: see ``task_slots.claim``. It is no put-off that counts.
@@ -321,7 +321,7 @@ class _Limited:
     call, acall = _blocking(_run), _awaiting(_run)  # as a worker does
 
 
-def _wait_as_row(found: TaskResult[..., Any], error: Refused, hold: HeldUnder, has_slot: Callable[[], bool]) -> Refused:
+def _wait_as_row(found: TaskResult[..., Any], error: Refused, hold: LeaseKey, has_slot: Callable[[], bool]) -> Refused:
     """Return the error with which a row waits for a slot: it is put off, and noted as one to be called earlier."""
 
     def enlist(row: Model) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_throttle.connections.processes import GRACE_SECONDS, SHARE_SECONDS, ProcessRecords, ServerState, Sweeper
 from django_throttle.exceptions import StoreError
-from django_throttle.local.leases import MAX_RELEASED, HeldUnder, Release
+from django_throttle.local.leases import MAX_RELEASED, LeaseKey, Release
 from django_throttle.local.process_identity import processes_of_host
 from django_throttle.stores.failures import errors_of, raise_first
 from django_throttle.stores.sync_pool import text
@@ -71,7 +71,7 @@ class LossDetector:
 
     def _has_lost_the_last(self) -> bool:
         """One of each node of a Cluster, as far as one of the last hundred is there, and not released meanwhile."""
-        leases, key, asked = self.store.leases, self.store.key, dict[tuple[object, bool], tuple[HeldUnder, str]]()
+        leases, key, asked = self.store.leases, self.store.key, dict[tuple[object, bool], tuple[LeaseKey, str]]()
         for is_held, last in ((True, leases.newest(MAX_RELEASED)), (False, leases.last_released())):
             for pair, lease in last:
                 asked.setdefault((self.store.transport.node_of(key(*pair)), is_held), (pair, lease))
@@ -103,7 +103,7 @@ class Reconciler:
         self._has_judged_neighbours = False
         self._replaced: set[str] = set()  # former uids that live until all they held is registered again
         self._older: set[str] = set()  # servers that went back in time, each by the name of one of its keys
-        self._unchecked: Iterator[list[HeldUnder]] = iter(())  # of which Redis may have evicted some
+        self._unchecked: Iterator[list[LeaseKey]] = iter(())  # of which Redis may have evicted some
         self._checked = 0  # where the next check begins in a Cluster
         self._failovers = store.transport.failovers
 
@@ -147,8 +147,8 @@ class Reconciler:
         failed = self._register_some()
         releases = self.leases.unconfirmed()
         failed += self._release_some(releases)
-        if suspects := self.leases.take_suspect(GRACE_SECONDS, BATCH):
-            failed += self._compare(suspects)
+        if unverified := self.leases.pop_unverified(GRACE_SECONDS, BATCH):
+            failed += self._compare(unverified)
         self._check_some()
         if self._replaced and not self.leases.has_unsent:
             self._expire_replaced()
@@ -200,7 +200,7 @@ class Reconciler:
         self._replaced.clear()
         self._older.clear()
 
-    def _clear(self, pairs: Iterable[HeldUnder]) -> Iterator[int]:
+    def _clear(self, pairs: Iterable[LeaseKey]) -> Iterator[int]:
         """Remove what former uids have there, in batches; a registration of nothing does that."""
         for some in batches(pairs):
             raise_first(errors_of(self.store.pipeline([self._as_call(self.leases.uid, pair, {}) for pair in some])))
@@ -232,7 +232,7 @@ class Reconciler:
             if time.monotonic() > until:
                 return
 
-    def _missing(self, groups: list[list[HeldUnder]]) -> list[HeldUnder]:
+    def _missing(self, groups: list[list[LeaseKey]]) -> list[LeaseKey]:
         """The pairs of those groups of which a key has gone."""
         uid = self.leases.uid
         names = [[name for key in self._indexes(group) for name in (key, f"{key}:{uid}")] for group in groups]
@@ -240,7 +240,7 @@ class Reconciler:
         gone = (there is not None and there < len(keys) for there, keys in zip(found, names, strict=True))
         return [pair for pairs, is_gone in zip(groups, gone, strict=True) if is_gone for pair in pairs]
 
-    def _announce(self, pairs: Iterable[HeldUnder]) -> bool:
+    def _announce(self, pairs: Iterable[LeaseKey]) -> bool:
         uid, pairs = self.leases.uid, tuple(pairs)
         known = self.records.announce(uid, self.leases.introduction_under(uid), self._indexes(pairs))
         self.leases.confirm(uid, known, *pairs)
@@ -249,7 +249,7 @@ class Reconciler:
     def _register_some(self) -> list[Exception]:
         """Announced before registered: what a process holds is always named where a sweeper looks."""
         errors: list[Exception] = []
-        failing: set[HeldUnder] = set()
+        failing: set[LeaseKey] = set()
         until = time.monotonic() + SHARE_SECONDS
         try:
             while time.monotonic() < until and (pairs := self.leases.take_unsent(BATCH)):
@@ -263,8 +263,8 @@ class Reconciler:
             self.leases.send_again(failing)
         return errors
 
-    def _register(self, pairs: Iterable[HeldUnder]) -> dict[HeldUnder, Exception]:
-        uid, held, failed = self.leases.uid, self.leases.to_register(pairs), dict[HeldUnder, Exception]()
+    def _register(self, pairs: Iterable[LeaseKey]) -> dict[LeaseKey, Exception]:
+        uid, held, failed = self.leases.uid, self.leases.to_register(pairs), dict[LeaseKey, Exception]()
         sent = [(pair, dict(some)) for pair, leases in held.items() for some in batches(leases.items())]
         replies = self.store.pipeline([self._as_call(uid, *one) for one in sent])
         for (pair, leases), reply in zip(sent, replies, strict=True):
@@ -275,24 +275,24 @@ class Reconciler:
                 self.on_evicted(list(map(text, reply[1:])))
         return failed
 
-    def _as_call(self, uid: str, pair: HeldUnder, leases: Mapping[str, float]) -> tuple[str, tuple[str], list[object]]:
+    def _as_call(self, uid: str, pair: LeaseKey, leases: Mapping[str, float]) -> tuple[str, tuple[str], list[object]]:
         args: list[object] = [self.store.now_arg(), uid, self.store.lease_ttl_ms]
         args += [len(self.leases.former), *self.leases.former]
         for lease, age in leases.items():
             args += (lease, round(age * 1_000_000))
         return "register", (self.store.key(*pair),), args
 
-    def _compare(self, pairs: list[HeldUnder]) -> list[Exception]:
+    def _compare(self, pairs: list[LeaseKey]) -> list[Exception]:
         uid, leases = self.leases.uid, self.leases
         expected = {self.store.key(*pair): leases.count(*pair) for pair in pairs}
         try:
             found = self.records.extend(uid, expected)
         except StoreError:
-            leases.suspect(pairs)
+            leases.mark_unverified(pairs)
             raise
         for pair, there in zip(pairs, found, strict=True):
             if isinstance(there, Exception):
-                leases.suspect([pair])
+                leases.mark_unverified([pair])
                 continue
             if there.leases < leases.count(*pair):
                 leases.send_again([pair])
@@ -300,7 +300,7 @@ class Reconciler:
             for lease in strange:
                 leases.release_uncertain(*pair, lease, uid)
             if there.leases - len(strange) > leases.count(*pair):  # one that came too late is too young to be named
-                leases.suspect([pair])
+                leases.mark_unverified([pair])
         return errors_of(found)
 
     def _release_some(self, releases: Iterable[Release]) -> list[Exception]:
@@ -322,5 +322,5 @@ class Reconciler:
             if len(pairs) < BATCH:
                 return
 
-    def _indexes(self, pairs: Iterable[HeldUnder]) -> list[str]:
+    def _indexes(self, pairs: Iterable[LeaseKey]) -> list[str]:
         return [self.store.key(*pair) for pair in pairs]

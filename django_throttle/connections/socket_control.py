@@ -11,7 +11,7 @@ from django_throttle import rulebook
 from django_throttle.connections.overview import SocketReporter
 from django_throttle.core.control_messages import CLOSE, CLOSED, EVICTED, REPORT, RESET, ControlMessage, evicted
 from django_throttle.core.texts import gettext_noop
-from django_throttle.local.leases import HeldUnder
+from django_throttle.local.leases import LeaseKey
 from django_throttle.local.open_sockets import OpenSocket, OpenSockets, open_sockets
 from django_throttle.sockets.error_frames import notice_payload
 from django_throttle.stores import AnyStore, RedisStore
@@ -46,8 +46,8 @@ class Activity:
             raise_first([error for some in batches(self._heard().items()) for error in self._report(some, now)])
         self._reported = now
 
-    def _heard(self) -> dict[HeldUnder, Heard]:
-        found: dict[HeldUnder, Heard] = defaultdict(dict)
+    def _heard(self) -> dict[LeaseKey, Heard]:
+        found: dict[LeaseKey, Heard] = defaultdict(dict)
         for socket in self.sockets.everyone():
             if socket.last_received >= self._reported:
                 for lease in socket.leases:
@@ -56,7 +56,7 @@ class Activity:
                             found[pair][lease.id] = socket.last_received
         return found
 
-    def _report(self, some: list[tuple[HeldUnder, Heard]], now: float) -> list[Exception]:
+    def _report(self, some: list[tuple[LeaseKey, Heard]], now: float) -> list[Exception]:
         for pair, heard in some:
             for lease, since in heard.items():
                 self.store.leases.touch(*pair, lease, since)
@@ -65,7 +65,7 @@ class Activity:
         return errors_of(self.store.pipeline([_call(self.store, pair, heard, now) for pair, heard in some]))
 
 
-def _call(store: RedisStore, pair: HeldUnder, heard: Heard, now: float) -> tuple[str, tuple[str], list[object]]:
+def _call(store: RedisStore, pair: LeaseKey, heard: Heard, now: float) -> tuple[str, tuple[str], list[object]]:
     args: list[object] = [store.now_arg(), store.leases.uid]
     for lease, since in heard.items():
         args += (lease, round((now - since) * 1_000_000))

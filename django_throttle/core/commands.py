@@ -254,8 +254,8 @@ class Release(Command[None]):
     holds: tuple[tuple[str, str], ...]
 
 
-class OnceKey(NamedTuple):
-    """A key that is set once something is said for a rule and an ident: its name, its lifetime in microseconds."""
+class DedupKey(NamedTuple):
+    """A key that is set once per report for a rule and an ident; ``lasts`` is its lifetime in microseconds."""
 
     rule_id: str
     ident: str
@@ -264,10 +264,10 @@ class OnceKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SetOnceKeys(Command[tuple[bool, ...]]):
+class SetDedupKeys(Command[tuple[bool, ...]]):
     """Ask which of these nobody has said yet, over all processes. Reply: a tuple with True for each that is new."""
 
-    keys: tuple[OnceKey, ...]
+    keys: tuple[DedupKey, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,21 @@ from django_throttle.core.commands import (
     Correct,
     Decide,
     DecideLocally,
+    DedupKey,
     Evict,
-    OnceKey,
     Release,
     Reset,
     SendControl,
-    SetOnceKeys,
+    SetDedupKeys,
 )
 from django_throttle.core.control_messages import RESET, ControlMessage
 from django_throttle.core.decision import (
     PASSED,
-    Crossing,
     Decision,
     Lease,
     Outcome,
     Reason,
+    ThresholdReached,
     conclude,
     decided,
     outcomes_of,
@@ -141,7 +141,9 @@ def concluded(command: Decide, answers: Sequence[Answer], remembered: RefusalCac
     charges = command.charges
     decision = decided(command, answers, _lease(command) if command.lease else None)
     if decision.allowed:
-        crossed = crossings(charges, answers, decision.outcomes) if command.commit and charges.rules.warns else ()
+        crossed = (
+            thresholds_reached(charges, answers, decision.outcomes) if command.commit and charges.rules.warns else ()
+        )
         return decision._replace(crossed=crossed) if crossed else decision
     if remembered is not None:
         remembered.note(charges, decision, epoch)
@@ -209,41 +211,41 @@ def _lease(command: Decide) -> Lease | None:
     return Lease(command.lease or "", holds) if holds and command.commit else None
 
 
-def crossings(
+def thresholds_reached(
     charges: Sequence[Charge], answers: Sequence[Answer], outcomes: tuple[Outcome, ...]
-) -> tuple[Crossing, ...]:
+) -> tuple[ThresholdReached, ...]:
     """The shares of ``warn_at`` that a charged call has reached."""
     charged = zip(charges, answers, outcomes, strict=True)
-    return tuple([crossing for each in charged if each[1].retry == 0 for crossing in _crossed(*each)])
+    return tuple([reached for each in charged if each[1].retry == 0 for reached in _reached(*each)])
 
 
 async def drop_reported(io: Io, decision: Decision) -> Decision:
-    """The decision without the crossings that some process has reported in this window.
+    """The decision without the thresholds_reached that some process has reported in this window.
 
     If the store fails, all stay: a share reported twice is better than one that is not reported.
     """
     try:
-        is_first = await io.execute(SetOnceKeys(tuple([crossing.once_key for crossing in decision.crossed])))
+        is_first = await io.execute(SetDedupKeys(tuple([reached.dedup_key for reached in decision.crossed])))
     except StoreError:
         return decision
-    first = tuple([crossing for crossing, keep in zip(decision.crossed, is_first, strict=True) if keep])
+    first = tuple([reached for reached, keep in zip(decision.crossed, is_first, strict=True) if keep])
     return decision._replace(crossed=first)
 
 
-def _crossed(charge: Charge, answer: Answer, outcome: Outcome) -> Iterator[Crossing]:
+def _reached(charge: Charge, answer: Answer, outcome: Outcome) -> Iterator[ThresholdReached]:
     rule = charge.rule
     used = rule.plan.limit - answer.remaining
     for share, reached_at in rule.thresholds:
         if used - charge.cost < reached_at <= used:
-            yield Crossing(outcome, share, _once_key(charge, answer, share))
+            yield ThresholdReached(outcome, share, _dedup_key(charge, answer, share))
 
 
-def _once_key(charge: Charge, answer: Answer, share: float) -> OnceKey:
+def _dedup_key(charge: Charge, answer: Answer, share: float) -> DedupKey:
     """Named after its window, where windows end for all processes at one time."""
     rule, left = charge.rule, charge.rule.plan.window_left(answer.reset)
     if left is None:
-        return OnceKey(rule.id, charge.ident, str(share), round((rule.window or 0) * 1_000_000))
-    return OnceKey(rule.id, charge.ident, f"{share}:{answer.at + left}", left)
+        return DedupKey(rule.id, charge.ident, str(share), round((rule.window or 0) * 1_000_000))
+    return DedupKey(rule.id, charge.ident, f"{share}:{answer.at + left}", left)
 
 
 TRIES: Final = 3  # evictions for one new socket

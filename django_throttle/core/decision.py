@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from django_throttle.core.algorithms import Plan
 from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.commands import Answer, Answers, Charge, Decide, OnceKey
+from django_throttle.core.commands import Answer, Answers, Charge, Decide, DedupKey
 from django_throttle.core.exceptions import Cause
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.rule import Rule
@@ -76,12 +76,12 @@ class Outcome(NamedTuple):
         return self._replace(retry_after=_less(self.retry_after, seconds), reset_after=reset_after)
 
 
-class Crossing(NamedTuple):
-    """A call brought the use of a rule to a share of its limit; ``once_key`` is what keeps it from being told twice."""
+class ThresholdReached(NamedTuple):
+    """A share of a rule's limit that a call has reached; ``dedup_key`` keeps it from being reported twice."""
 
     outcome: Outcome
     share: float
-    once_key: OnceKey
+    dedup_key: DedupKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Decision:
     delay: float = 0.0
     lease: Lease | None = None
     degraded: bool = False
-    crossed: tuple[Crossing, ...] = ()
+    crossed: tuple[ThresholdReached, ...] = ()
     cause: Cause | None = None
     ledger: Ledger
 
@@ -139,7 +139,7 @@ class Decision:
         delay: float = 0.0,
         lease: Lease | None = None,
         degraded: bool = False,
-        crossed: tuple[Crossing, ...] = (),
+        crossed: tuple[ThresholdReached, ...] = (),
         cause: Cause | None = None,
         ledger: Ledger | None = None,
     ) -> None:

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.commands import Answer, Charge, Charges, Decide, Entry, passes
-from django_throttle.core.decide import crossings
-from django_throttle.core.decision import Crossing, Decision, conclude, outcomes_of, prepaid_decision
+from django_throttle.core.decide import thresholds_reached
+from django_throttle.core.decision import Decision, ThresholdReached, conclude, outcomes_of, prepaid_decision
 from django_throttle.core.rule import Rule
 
 # A purchase is for what will be spent in AHEAD seconds, at most GROWTH times the last one, three quarters of what is
@@ -255,7 +255,7 @@ class Claim:
         self.taken: dict[int, list[Taken]] = {}
         self.refused: dict[int, Answer] = {}
         self.answers: dict[int, Answer] = {}
-        self.crossed: tuple[Crossing, ...] = ()
+        self.crossed: tuple[ThresholdReached, ...] = ()
         self.has_ended = False  # nobody waits for it any more
 
     @property
@@ -330,5 +330,5 @@ class Buying:
                 if not self.claim.has_ended:
                     self.claim.taken[place] = [purchase.take(cost)]
         if granted:
-            self.claim.crossed += crossings(command.charges, answers, outcomes_of(command.charges, answers))
+            self.claim.crossed += thresholds_reached(command.charges, answers, outcomes_of(command.charges, answers))
         return purchases

@@ -10,22 +10,22 @@ from typing import Final
 from django.db import close_old_connections
 
 from django_throttle.lifecycle import in_child
-from django_throttle.local.leases import HeldUnder
+from django_throttle.local.leases import LeaseKey
 
 
 class FreedSlots:
     """Slots of this process for which the next run has to be called; ``call_next`` calls it."""
 
     def __init__(self) -> None:
-        self.call_next: Callable[[HeldUnder], object] = len
+        self.call_next: Callable[[LeaseKey], object] = len
         self._renew()
         in_child(self, FreedSlots._renew)
 
     def _renew(self) -> None:
-        self._freed: deque[HeldUnder] = deque()
+        self._freed: deque[LeaseKey] = deque()
         self._lock = threading.Lock()
 
-    def add(self, hold: HeldUnder) -> None:
+    def add(self, hold: LeaseKey) -> None:
         """Have a thread call the next. Does not wait, as it may be called on an event loop."""
         self._freed.append(hold)
         threading.Thread(target=self._in_thread, name="django_throttle.freed_slots", daemon=True).start()

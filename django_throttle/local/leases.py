@@ -19,7 +19,7 @@ from django_throttle.local import process_identity
 MAX_RELEASED: Final = 100  # releases that are remembered, to have one of each node of a Cluster
 MAX_FORMER: Final = 4
 
-HeldUnder = tuple[str, str]  # rule id, ident
+LeaseKey = tuple[str, str]  # rule id, ident
 
 
 class Release(NamedTuple):
@@ -37,11 +37,11 @@ class Release(NamedTuple):
 
 
 class Leases:
-    """What a process holds, by (rule id, ident), and what the agent must still tell Redis of it.
+    """The leases of a process by key, and what the agent still has to send to Redis. A key is (rule id, ident).
 
-    *Unsent* pairs have leases that Redis may not know. *Unconfirmed* releases are sent until Redis confirms them.
-    *Suspect* pairs may have leases in Redis that nobody holds. *Retiring* pairs are announced without need. Safe to
-    use from any thread; empty, with a new uid, after a fork.
+    *Unsent* keys have leases that Redis may not know. *Unconfirmed* releases are sent until Redis confirms them.
+    *Unverified* keys may have leases in Redis that no socket or request holds. *Retiring* keys are announced without
+    need. Safe to use from any thread. A forked child starts empty, with a new uid.
     """
 
     def __init__(self) -> None:
@@ -49,28 +49,28 @@ class Leases:
         in_child(self, Leases.restart)
 
     def restart(self) -> None:
-        """Forget everything and become a new process: the first thing a forked child does."""
+        """Forget everything and take a new uid; a forked child calls this first."""
         self._lock = threading.Lock()
         self.uid = new_uid()
         self.turn = 0  # how many uids this process had before
         self.former: tuple[str, ...] = ()  # uids of this process that may still be in Redis
         self.lost = False  # Redis does not know our uid any more
         self.is_introduced = False  # whether Redis knows who this process is
-        # Lease: when taken or heard of, on the monotonic clock; the pair of which one was taken last is the last.
-        self._held: OrderedDict[HeldUnder, dict[str, float]] = OrderedDict()
-        self._announced: set[HeldUnder] = set()
-        self._unsent: set[HeldUnder] = set()
-        self._unknown: set[tuple[HeldUnder, str]] = set()  # leases that Redis cannot know: it was away all the time
+        # When each lease was taken or heard of, on the monotonic clock. The key of the newest lease is the last.
+        self._held: OrderedDict[LeaseKey, dict[str, float]] = OrderedDict()
+        self._announced: set[LeaseKey] = set()
+        self._unsent: set[LeaseKey] = set()
+        self._unknown: set[tuple[LeaseKey, str]] = set()  # leases that Redis cannot know: it was away all the time
         self._unconfirmed: set[Release] = set()
         self._released: deque[Release] = deque(maxlen=MAX_RELEASED)  # the last ones that Redis has confirmed
         self._to_release: deque[Lease] = deque()
-        self._suspect: dict[HeldUnder, float] = {}
-        self._idle: set[HeldUnder] = set()
-        self._retiring: set[HeldUnder] = set()
+        self._unverified: dict[LeaseKey, float] = {}
+        self._idle: set[LeaseKey] = set()
+        self._retiring: set[LeaseKey] = set()
         # Where leases were taken in this beat and the one before. A server that has lost its data since then may have
         # them, but nothing there says that this process has leases in these places.
-        self._recent, self._earlier = set[HeldUnder](), set[HeldUnder]()
-        self._unnamed: deque[set[HeldUnder]] = deque(maxlen=MAX_FORMER)  # the same of each former uid
+        self._recent, self._earlier = set[LeaseKey](), set[LeaseKey]()
+        self._unnamed: deque[set[LeaseKey]] = deque(maxlen=MAX_FORMER)  # the same of each former uid
         self._evicted: set[str] = set()  # leases that were taken away, and that their sockets have not released
 
     # Who this process is
@@ -100,13 +100,13 @@ class Leases:
             return former
 
     def note_intact(self) -> None:
-        """A beat has found nothing lost."""
+        """Note that a beat has found nothing lost."""
         with self._lock:
             self.lost = False
             self._earlier, self._recent = self._recent, set()
 
-    def unnamed(self) -> set[HeldUnder]:
-        """Where an old copy of Redis' data may have leases of our former uids that nothing names."""
+    def unnamed(self) -> set[LeaseKey]:
+        """Return the keys under which an old copy of Redis' data may have leases of our former uids."""
         with self._lock:
             return set().union(*self._unnamed)
 
@@ -114,27 +114,27 @@ class Leases:
 
     def hold(self, rule_id: str, ident: str, lease: str, uid: str | None = None, *, sent: bool = True) -> None:
         """A lease is ours. ``uid`` is the one it was taken under; ``sent`` is False when Redis was not asked."""
-        pair = rule_id, ident
+        key = rule_id, ident
         with self._lock:
             # A call that failed, and may arrive, and was then granted locally.
             owed = self._unconfirmed
             failed = owed.intersection([Release(self.uid, rule_id, ident, lease)]) if owed else ()
             if sent:
-                self._unknown.discard((pair, lease))
+                self._unknown.discard((key, lease))
             elif not failed and not self.is_held(rule_id, ident, lease):
-                self._unknown.add((pair, lease))
+                self._unknown.add((key, lease))
             owed.difference_update(failed)
-            self._held.setdefault(pair, {}).setdefault(lease, time.monotonic())
-            self._held.move_to_end(pair)
-            self._recent.add(pair)
+            self._held.setdefault(key, {}).setdefault(lease, time.monotonic())
+            self._held.move_to_end(key)
+            self._recent.add(key)
             if uid is not None and uid != self.uid:  # it was replaced while the call was under way
                 self._unconfirmed.add(Release(uid, rule_id, ident, lease))
-                self._unsent.add(pair)
-            if not sent or pair not in self._announced:
-                self._unsent.add(pair)
+                self._unsent.add(key)
+            if not sent or key not in self._announced:
+                self._unsent.add(key)
 
     def drop(self, rule_id: str, ident: str, lease: str) -> bool:
-        """A lease is ours no more, and Redis need not be told; False when it was not."""
+        """Forget a lease without telling Redis; return False if this process did not hold it."""
         with self._lock:
             self._evicted.discard(lease)
             return self._drop((rule_id, ident), lease)
@@ -144,13 +144,13 @@ class Leases:
 
         None when it was not ours, or was taken and dropped while Redis was away.
         """
-        pair = rule_id, ident
+        key = rule_id, ident
         with self._lock:
             self._evicted.discard(lease)
             # Before its registration under a new uid has arrived, it may be in Redis under an old one.
-            uids = (self.uid, *self.former) if pair in self._unsent else (self.uid,)
-            is_unknown = (pair, lease) in self._unknown
-            if not self._drop(pair, lease) or is_unknown:
+            uids = (self.uid, *self.former) if key in self._unsent else (self.uid,)
+            is_unknown = (key, lease) in self._unknown
+            if not self._drop(key, lease) or is_unknown:
                 return ()
             releases = tuple(Release(uid, rule_id, ident, lease) for uid in uids)
             self._unconfirmed.update(releases)
@@ -165,14 +165,14 @@ class Leases:
             self._drop((rule_id, ident), lease)  # of a socket that had made room already
             self._unconfirmed.add(Release(uid, rule_id, ident, lease))
             self._recent.add((rule_id, ident))
-            self._suspect.setdefault((rule_id, ident), time.monotonic())
+            self._unverified.setdefault((rule_id, ident), time.monotonic())
 
     def release_later(self, lease: Lease) -> None:
-        """Nobody else can release this lease any more. A garbage collector says so, so no lock is taken."""
+        """Have the agent release this lease. Takes no lock, because the garbage collector may call it."""
         self._to_release.append(lease)
 
     def take_to_release(self) -> list[Lease]:
-        """The leases of ``release_later``, for the caller to release."""
+        """Remove and return the leases of ``release_later``, for the caller to release."""
         found: list[Lease] = []
         with suppress(IndexError):
             while True:
@@ -180,26 +180,26 @@ class Leases:
         return found
 
     def evict(self, rule_id: str, ident: str, lease: str) -> None:
-        """A lease was taken away from its socket, which is open still, or about to be."""
+        """Note that a lease was taken away from its socket, which is open, or about to open."""
         with self._lock:
             if self._drop((rule_id, ident), lease):
                 self._evicted.add(lease)
 
     def touch(self, rule_id: str, ident: str, lease: str, since: float) -> bool:
-        """The socket of this lease was heard of, at a moment on the monotonic clock; False when nobody holds it."""
+        """Note when the socket of a lease was heard of, on the monotonic clock; return False if it is not held."""
         with self._lock:
             leases = self._held.get((rule_id, ident), {})
             if lease in leases:
                 leases[lease] = since
             return lease in leases
 
-    def _drop(self, pair: HeldUnder, lease: str) -> bool:
-        self._unknown.discard((pair, lease))
-        leases = self._held.get(pair, {})
+    def _drop(self, key: LeaseKey, lease: str) -> bool:
+        self._unknown.discard((key, lease))
+        leases = self._held.get(key, {})
         known = leases.pop(lease, None) is not None
         if known and not leases:
-            del self._held[pair]
-            self._unsent.discard(pair)
+            del self._held[key]
+            self._unsent.discard(key)
         return known
 
     # What is held
@@ -209,24 +209,24 @@ class Leases:
             return sum(map(len, self._held.values()))
 
     def count(self, rule_id: str, ident: str) -> int:
-        """How many leases of this rule and ident this process holds."""
+        """Return the number of leases of this rule and ident that this process holds."""
         return len(self._held.get((rule_id, ident), ()))
 
     def is_held(self, rule_id: str, ident: str, lease: str) -> bool:
         return lease in self._held.get((rule_id, ident), ())
 
-    def holdings(self) -> dict[HeldUnder, tuple[str, ...]]:
-        """All leases, by (rule id, ident)."""
+    def holdings(self) -> dict[LeaseKey, tuple[str, ...]]:
+        """Return all leases by key."""
         with self._lock:
-            return {pair: tuple(leases) for pair, leases in self._held.items()}
+            return {key: tuple(leases) for key, leases in self._held.items()}
 
     def unreleased(self) -> set[str]:
-        """The leases that nobody has released yet, evicted ones among them."""
+        """Return the leases that are not released yet, evicted ones included."""
         with self._lock:
             return self._evicted.union(*self._held.values())
 
     def first_socket(self, rule_id: str, ident: str) -> str | None:
-        """The lease of a socket that was taken, or heard of, longest ago; None when no socket has any."""
+        """Return the socket lease that was taken, or heard of, longest ago; None if no socket has any."""
         with self._lock:
             leases = self._held.get((rule_id, ident), {})
             of_sockets = (lease for lease in leases if lease.startswith(SOCKET_LEASE))
@@ -240,70 +240,70 @@ class Leases:
 
     @property
     def has_announced(self) -> bool:
-        """Whether Redis knows where this process may hold leases, as far as we know."""
+        """True if Redis knows some keys of this process, to our knowledge."""
         return bool(self._announced)
 
-    def confirm(self, uid: str, reply: int, *pairs: HeldUnder) -> None:
-        """Take note of announce.lua's reply: 1 when it announced ``pairs`` under ``uid``, 0 when it did not know it."""
+    def confirm(self, uid: str, reply: int, *keys: LeaseKey) -> None:
+        """Note the reply of announce.lua: 1 if it announced ``keys`` under ``uid``, 0 if it did not know the uid."""
         with self._lock:
             if uid != self.uid:
                 return
             if reply:
                 self.is_introduced = True
-                self._announced.update(pairs)
+                self._announced.update(keys)
             else:
                 self.lost = True
 
     def announce_again(self) -> None:
-        """Redis has lost what was announced: announce, and send, all that is held; the rest when it is taken again."""
+        """Announce and send all leases again, because Redis has lost what was announced."""
         with self._lock:
             self._announce_again()
 
     def _announce_again(self) -> None:
         self._unsent.update(self._held)
-        for pairs in (self._announced, self._idle, self._retiring):
-            pairs.clear()
+        for keys in (self._announced, self._idle, self._retiring):
+            keys.clear()
 
     @property
     def has_unsent(self) -> bool:
         return bool(self._unsent)
 
-    def send_again(self, pairs: Iterable[HeldUnder]) -> None:
-        """Redis may not know the leases of these pairs: send them."""
+    def send_again(self, keys: Iterable[LeaseKey]) -> None:
+        """Mark these keys as unsent, because Redis may not know their leases."""
         with self._lock:
-            self._unsent.update(pairs)
+            self._unsent.update(keys)
 
-    def sent_pairs(self) -> list[HeldUnder]:
-        """Those of which Redis knows what is held, as far as we know."""
+    def sent_pairs(self) -> list[LeaseKey]:
+        """Return the keys whose leases are registered in Redis, to our knowledge."""
         with self._lock:
-            return [pair for pair in self._held if pair not in self._unsent]
+            return [key for key in self._held if key not in self._unsent]
 
-    def take_unsent(self, most: int) -> list[HeldUnder]:
-        """Up to ``most`` unsent pairs; ``send_again`` what fails."""
+    def take_unsent(self, most: int) -> list[LeaseKey]:
+        """Remove and return up to ``most`` unsent keys; call ``send_again`` for those that fail."""
         with self._lock:
             self._unsent.intersection_update(self._held)
             taken = list(islice(self._unsent, most))
             self._unsent.difference_update(taken)
             return taken
 
-    def to_register(self, pairs: Iterable[HeldUnder]) -> dict[HeldUnder, dict[str, float]]:
-        """What is held of these pairs, each lease with its age in seconds: from now on Redis may know of it."""
+    def to_register(self, keys: Iterable[LeaseKey]) -> dict[LeaseKey, dict[str, float]]:
+        """Return the leases of these keys with their ages in seconds. Redis may know them from now on."""
         with self._lock:
             now = time.monotonic()
-            held = {pair: self._held[pair] for pair in pairs if pair in self._held}
-            self._unknown.difference_update((pair, lease) for pair, leases in held.items() for lease in leases)
-            return {pair: {lease: now - since for lease, since in leases.items()} for pair, leases in held.items()}
+            held = {key: self._held[key] for key in keys if key in self._held}
+            self._unknown.difference_update((key, lease) for key, leases in held.items() for lease in leases)
+            return {key: {lease: now - since for lease, since in leases.items()} for key, leases in held.items()}
 
-    def registered(self, uid: str, pair: HeldUnder, leases: Mapping[str, float]) -> None:
-        """Redis has these leases now; those that were dropped while they travelled are released again."""
+    def registered(self, uid: str, key: LeaseKey, leases: Mapping[str, float]) -> None:
+        """Note that Redis has these leases. Leases that were dropped meanwhile are released again."""
         with self._lock:
             if uid != self.uid:
-                self._unsent.add(pair)
-            held = self._held.get(pair, {})
-            self._unconfirmed.update(Release(uid, *pair, lease, again=True) for lease in leases if lease not in held)
+                self._unsent.add(key)
+            held = self._held.get(key, {})
+            self._unconfirmed.update(Release(uid, *key, lease, again=True) for lease in leases if lease not in held)
 
     def unconfirmed(self) -> list[Release]:
-        """Releases to send; ``confirm_released`` those that arrive."""
+        """Return the releases to send; call ``confirm_released`` for those that arrive."""
         with self._lock:
             return list(self._unconfirmed)
 
@@ -312,34 +312,34 @@ class Leases:
             self._unconfirmed.difference_update(done)
             self._released.extend(done)
 
-    def newest(self, most: int) -> list[tuple[HeldUnder, str]]:
-        """The last lease of each of up to ``most`` pairs that Redis knows, of those that had one taken last."""
+    def newest(self, most: int) -> list[tuple[LeaseKey, str]]:
+        """Return the newest lease of each of up to ``most`` keys that Redis knows, the newest key first."""
         with self._lock:
-            known = (pair for pair in reversed(self._held) if pair not in self._unsent)
-            return [(pair, next(reversed(self._held[pair]))) for pair in islice(known, most)]
+            known = (key for key in reversed(self._held) if key not in self._unsent)
+            return [(key, next(reversed(self._held[key]))) for key in islice(known, most)]
 
-    def last_released(self) -> list[tuple[HeldUnder, str]]:
-        """Leases that Redis has released under the present uid, the last one first."""
+    def last_released(self) -> list[tuple[LeaseKey, str]]:
+        """Return the leases that Redis has released under the current uid, the newest first."""
         with self._lock:
             last = [one for one in reversed(self._released) if one.uid == self.uid]
             return [((one.rule_id, one.ident), one.lease) for one in last if not self.is_held(*one[1:4])]
 
-    def suspect(self, pairs: Iterable[HeldUnder]) -> None:
-        """Compare these pairs with Redis later."""
+    def mark_unverified(self, keys: Iterable[LeaseKey]) -> None:
+        """Mark these keys as unverified, so that they are compared with Redis later."""
         with self._lock:
-            self._suspect.update(dict.fromkeys(pairs, time.monotonic()))
+            self._unverified.update(dict.fromkeys(keys, time.monotonic()))
 
-    def take_suspect(self, seconds: float, most: int) -> list[HeldUnder]:
-        """Up to ``most`` pairs that have been suspect for ``seconds``."""
+    def pop_unverified(self, seconds: float, most: int) -> list[LeaseKey]:
+        """Remove and return up to ``most`` keys that have been unverified for ``seconds``."""
         with self._lock:
             ripe = time.monotonic() - seconds
-            taken = list(islice((pair for pair, since in self._suspect.items() if since <= ripe), most))
-            for pair in taken:
-                del self._suspect[pair]
+            taken = list(islice((key for key, since in self._unverified.items() if since <= ripe), most))
+            for key in taken:
+                del self._unverified[key]
             return taken
 
-    def retire(self, most: int) -> list[HeldUnder]:
-        """Up to ``most`` announced pairs of which nothing was held at the last call either; then call ``retired``."""
+    def retire(self, most: int) -> list[LeaseKey]:
+        """Return up to ``most`` announced keys without leases, now and at the last call; then call ``retired``."""
         with self._lock:
             idle = self._announced.difference(self._held, ((one.rule_id, one.ident) for one in self._unconfirmed))
             room = max(0, most - len(self._retiring))
@@ -348,15 +348,15 @@ class Leases:
             self._idle = idle - self._retiring
             return list(self._retiring)
 
-    def retired(self, pairs: Iterable[HeldUnder]) -> None:
-        """Redis has forgotten these pairs; one that was announced again meanwhile may be among them: send it."""
+    def retired(self, keys: Iterable[LeaseKey]) -> None:
+        """Note that Redis has forgotten these keys. A key that was announced again meanwhile becomes unsent."""
         with self._lock:
-            self._retiring.difference_update(pairs)
-            again = self._announced.intersection(pairs)
+            self._retiring.difference_update(keys)
+            again = self._announced.intersection(keys)
             self._announced -= again
             self._unsent |= again
 
 
 def new_uid() -> str:
-    """An identity that no process has had before: 12 characters."""
+    """Return an identity of 12 characters that no process has had before."""
     return secrets.token_urlsafe(9)

@@ -29,7 +29,7 @@ from django_throttle.core.commands import (
     Pause,
     Release,
     Reset,
-    SetOnceKeys,
+    SetDedupKeys,
     passes,
     pause_id,
 )
@@ -400,7 +400,7 @@ def _forget_call(context: RedisContext, heads: Mapping[str, bytes]) -> Call:
     return Call(script("forget"), list(heads), (context.now_arg(), *heads.values()))
 
 
-def set_once_keys_command(context: RedisContext, command: SetOnceKeys) -> RedisCommand[tuple[bool, ...]]:
+def set_dedup_keys_command(context: RedisContext, command: SetDedupKeys) -> RedisCommand[tuple[bool, ...]]:
     """One call a key, each in the slot of its rule's counter."""
     calls = []
     for once in command.keys:

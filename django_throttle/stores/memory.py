@@ -18,16 +18,16 @@ from django_throttle.core.commands import (
     Correct,
     Decide,
     DecideLocally,
+    DedupKey,
     Enlist,
     Entry,
     Evict,
     Measured,
-    OnceKey,
     Pause,
     Release,
     Reset,
     SendControl,
-    SetOnceKeys,
+    SetDedupKeys,
     passes,
     pause_id,
     wait_once_charged,
@@ -38,7 +38,7 @@ from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import Aggregates, Reply, Report
 from django_throttle.lifecycle import in_child
 from django_throttle.local.freed_slots import freed_slots
-from django_throttle.local.leases import HeldUnder, Leases
+from django_throttle.local.leases import LeaseKey, Leases
 from django_throttle.local.limits import LocalLimits, flush
 from django_throttle.local.store_time import Calendar
 from django_throttle.stores.counters import Counters
@@ -72,7 +72,7 @@ class MemoryStore:
         self.local_limits = LocalLimits(self.clock, on_due=lambda: flush(self.local_limits, self))
         self.leases = Leases() if leases is None else leases
         self.control = LocalControl()
-        self._waiting: dict[HeldUnder, dict[str, bytes]] = {}  # runs that wait for a slot
+        self._waiting: dict[LeaseKey, dict[str, bytes]] = {}  # runs that wait for a slot
         self._claims: dict[str, tuple[int, str]] = {}  # until when, and by which message
         self._sent = leases is None
         self.max_entries = max_entries
@@ -99,7 +99,7 @@ class MemoryStore:
     def _carry_out(self, command: Command[Any]) -> Any:
         """Carry out a command that is not about counters."""
         match command:
-            case SetOnceKeys(keys=keys):
+            case SetDedupKeys(keys=keys):
                 return tuple([self._is_first(key) for key in keys])
             case Pause():
                 return self._pause(command)
@@ -211,7 +211,7 @@ class MemoryStore:
             del self._claims[next(iter(self._claims))]
         return command.message
 
-    def _is_first(self, once: OnceKey) -> bool:
+    def _is_first(self, once: DedupKey) -> bool:
         """True when nobody has said so, or it has lasted; when the clock goes back it lasts no longer than ever."""
         now = round(self.clock() * 1_000_000)
         key = f"{once.rule_id}:{once.name}", once.ident
@@ -244,7 +244,7 @@ class MemoryStore:
 
     def _correct(self, command: Correct) -> tuple[int, ...]:
         ident = command.due[0].charge.ident if command.due else ""
-        if not command.name or self._is_first(OnceKey("settled", ident, command.name, SETTLED_US)):
+        if not command.name or self._is_first(DedupKey("settled", ident, command.name, SETTLED_US)):
             for one in command.back:
                 self._refund(one)
             for one in command.due:

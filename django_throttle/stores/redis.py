@@ -24,7 +24,7 @@ from django_throttle.core.commands import (
     Release,
     Reset,
     SendControl,
-    SetOnceKeys,
+    SetDedupKeys,
 )
 from django_throttle.core.io import run
 from django_throttle.damper.aggregate import Count, Reply, Report
@@ -46,7 +46,7 @@ from django_throttle.stores.commands import (
     enlist_command,
     pause_command,
     reset_command,
-    set_once_keys_command,
+    set_dedup_keys_command,
 )
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.control_messages import RedisControl, send_control_command
@@ -235,7 +235,7 @@ def keep_reply(error: asyncio.CancelledError, command: DecideCommand, sent: asyn
 _COMMANDS: Final[dict[type, Callable[[RedisContext, Any], RedisCommand[Any]]]] = {
     CountMembers: count_command,
     Reset: reset_command,
-    SetOnceKeys: set_once_keys_command,
+    SetDedupKeys: set_dedup_keys_command,
     Pause: pause_command,
     Correct: correct_command,
     Release: ReleaseCommand,

@@ -15,7 +15,7 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.commands import Charge, CountMembers, Entry, Evict, OnceKey, Pause, SetOnceKeys, charge
+from django_throttle.core.commands import Charge, CountMembers, DedupKey, Entry, Evict, Pause, SetDedupKeys, charge
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter, decide_fully
@@ -117,7 +117,7 @@ def test_what_processes_tell_each_other(server: RedisServer) -> None:
     Limiter(RULES, other).reset("user:1")
     run(release_lease(BlockingIo(other), decision.lease))
     reconciler.release_all()
-    assert store.execute(SetOnceKeys((OnceKey("rule", "user:1", "0.8", 60_000_000),))) == (True,)
+    assert store.execute(SetDedupKeys((DedupKey("rule", "user:1", "0.8", 60_000_000),))) == (True,)
     assert store.execute(Pause("name", "host:a", 60_000_000)) == 60_000_000
     seen = CountMembers("group:default:news", "another", 20.0)
     for members in (3, 0):

@@ -12,7 +12,7 @@ from asgiref.sync import async_to_sync
 from django_throttle import limiter, stores
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
-from django_throttle.core.commands import Command, Decide, OnceKey, Release, SetOnceKeys
+from django_throttle.core.commands import Command, Decide, DedupKey, Release, SetDedupKeys
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore, RedisStore
@@ -73,12 +73,12 @@ def test_a_store_that_fails_fails_nobody(
     execute, aexecute = store.execute, store.aexecute
 
     def fails(command: Command) -> Any:
-        if isinstance(command, SetOnceKeys):
+        if isinstance(command, SetDedupKeys):
             raise StoreError(Cause.UNAVAILABLE)
         return execute(command)
 
     async def afails(command: Command) -> Any:
-        return fails(command) if isinstance(command, SetOnceKeys) else await aexecute(command)
+        return fails(command) if isinstance(command, SetDedupKeys) else await aexecute(command)
 
     monkeypatch.setattr(store, "execute", fails)
     monkeypatch.setattr(store, "aexecute", afails)
@@ -98,7 +98,7 @@ async def test_a_caller_who_goes_away_meanwhile_leaves_no_lease_behind(settings:
     class Slow(MemoryStore):
         async def aexecute(self, command: Command) -> Any:
             commands.append(command)
-            if isinstance(command, SetOnceKeys):
+            if isinstance(command, SetDedupKeys):
                 asking.set()
                 await asyncio.Event().wait()
             return self.execute(command)
@@ -112,30 +112,30 @@ async def test_a_caller_who_goes_away_meanwhile_leaves_no_lease_behind(settings:
             await task
     finally:
         stores.pin(before)
-    assert [type(command) for command in commands] == [Decide, SetOnceKeys, Release]
+    assert [type(command) for command in commands] == [Decide, SetDedupKeys, Release]
 
 
 def test_a_once_key_is_set_until_it_has_lasted_even_where_the_clock_steps_back(store: Any, clock: FrozenClock) -> None:
-    keys = (OnceKey("rule", "user:1", "0.8", 60_000_000), OnceKey("rule", "user:1", "1.0", 60_000_000))
+    keys = (DedupKey("rule", "user:1", "0.8", 60_000_000), DedupKey("rule", "user:1", "1.0", 60_000_000))
     clock.to(86_400)
-    assert store.execute(SetOnceKeys(keys[:1])) == (True,)
+    assert store.execute(SetDedupKeys(keys[:1])) == (True,)
     clock.to(0)
-    assert store.execute(SetOnceKeys(keys)) == (False, True)
+    assert store.execute(SetDedupKeys(keys)) == (False, True)
     clock.to(59.999_999)
-    assert store.execute(SetOnceKeys(keys)) == (False, False)
+    assert store.execute(SetDedupKeys(keys)) == (False, False)
     clock.to(60)
-    assert store.execute(SetOnceKeys(keys)) == (True, True)
+    assert store.execute(SetDedupKeys(keys)) == (True, True)
 
 
 @pytest.mark.parametrize("value", ["nonsense", "nan", "", "1e400", "-5"])
 def test_what_somebody_else_has_put_there_is_replaced(redis_server: RedisServer, value: str) -> None:
     store = RedisStore(redis_server.url, prefix="marks", deadline=5.0)
-    mark = OnceKey("foreign", "user:1", value, 60_000_000)
+    mark = DedupKey("foreign", "user:1", value, 60_000_000)
     key = store.key(f"foreign:{value}", "user:1")
     with redis_server.client() as client:
         client.set(key, value)
-        assert store.execute(SetOnceKeys((mark,))) == (True,)
+        assert store.execute(SetDedupKeys((mark,))) == (True,)
         client.delete(key)
         client.hset(key, "a", "b")
-        assert store.execute(SetOnceKeys((mark,))) == (True,)
+        assert store.execute(SetDedupKeys((mark,))) == (True,)
         assert 0 < client.pttl(key) <= 60_000

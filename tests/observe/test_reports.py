@@ -13,8 +13,8 @@ from asgiref.sync import iscoroutinefunction
 
 from django_throttle import observe
 from django_throttle.call_facts import Facts
-from django_throttle.core.commands import OnceKey
-from django_throttle.core.decision import Crossing, Decision, Outcome, Reason, conclude
+from django_throttle.core.commands import DedupKey
+from django_throttle.core.decision import Decision, Outcome, Reason, ThresholdReached, conclude
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import decide
 from django_throttle.observe import Report, reports
@@ -169,7 +169,7 @@ async def tell(decision: Decision, on_loop: bool) -> None:
 
 
 WARNED = decided(True)
-CROSSING = Crossing(WARNED.outcomes[0], 0.8, OnceKey("one", "user:somebody", "80", 60))
+CROSSING = ThresholdReached(WARNED.outcomes[0], 0.8, DedupKey("one", "user:somebody", "80", 60))
 TOLD = {
     "allowed": (decided(True, True), []),
     "no rule applies": (Decision(), []),
