@@ -125,15 +125,16 @@ class _Row(Sequence[T]):
 class Charges(_Row[Charge]):
     """What a call is charged under a set of rules; each ``Charge`` is made when somebody reads it.
 
-    ``key`` is equal for equal charges, and quick to look up. Of charges that are kept, what is ``told`` of them in
-    header fields is kept too.
+    ``key`` is equal for equal charges, and quick to look up. Charges that are kept have a ``header_cache``, for the
+    entry point that adds header fields, and the ``sample_rank`` of their idents, for records.
     """
 
-    __slots__ = ("costs", "idents", "key", "rules", "told")
+    __slots__ = ("costs", "header_cache", "idents", "key", "rules", "sample_rank")
 
     def __init__(self, rules: RuleSet, idents: tuple[str, ...], costs: tuple[int, ...]) -> None:
         self.rules, self.idents, self.costs = self.key = rules, idents, costs
-        self.told: Any = None  # of the entry point that tells
+        self.header_cache: Any = None
+        self.sample_rank: int | None = None
 
     @classmethod
     def of(cls, charges: Iterable[Charge]) -> Charges:

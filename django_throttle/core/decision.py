@@ -229,6 +229,7 @@ FIELDS: Final = tuple(name for name in Decision.__annotations__ if name not in (
 COMPARED: Final = FIELDS[:-1]  # all but the ledger
 PASSED: Final = Decision()  # where no rule applies
 _unmade: Final[Callable[..., Any]] = object.__new__
+_set: Final[Callable[[Decision, str, object], None]] = object.__setattr__  # without a dictionary, which takes longer
 LASTING: Final = tuple(name for name in FIELDS if name not in ("retry_after", "reset_after", "outcomes"))
 
 
@@ -246,14 +247,12 @@ def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = No
 def plain_decision(command: Decide, answers: Answers, lease: Lease | None = None) -> Decision:
     """The decision of a call that passes under rules that are quiet."""
     decision: Decision = _unmade(Decision)
-    values = decision.__dict__
-    values["answered"] = command, answers
-    values["is_ordinary"] = True
-    charges = command.charges
-    if charges.rules.is_settled and command.commit:
-        values["ledger"] = Ledger(charges, answers)
+    _set(decision, "answered", (command, answers))
+    _set(decision, "is_ordinary", True)
+    if command.charges.rules.is_settled and command.commit:
+        _set(decision, "ledger", Ledger(command.charges, answers))
     if lease is not None:
-        values["lease"] = lease
+        _set(decision, "lease", lease)
     return decision
 
 

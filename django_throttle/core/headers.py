@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from django_throttle.core.algorithms import Plan
-from django_throttle.core.commands import Answers, Charges, RuleSet
+from django_throttle.core.commands import Charges, RuleSet
 from django_throttle.core.decision import OURS, Decision, Outcome, Reason
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.plans import plan_name
@@ -165,23 +165,23 @@ class PlainFields:
             for place, text, (rule, quota) in rows
         ]
 
-    def left(self, answers: Answers) -> str:
-        """RateLimit for a decision of these answers; ``policy`` is RateLimit-Policy."""
-        numbers, said = answers.numbers, []
+    def left(self, numbers: Sequence[float]) -> str:
+        """RateLimit for a decision of answers with these numbers; ``policy`` is RateLimit-Policy."""
+        parts = []
         for place, text, quota, tolerance, until_more in self.rows:
-            retry, remaining, reset = numbers[place : place + 3]
-            left = int(remaining)
+            left, reset = int(numbers[place + 1]), numbers[place + 2]
             if tolerance:
                 left = max(0, left - tolerance)
-            if not reset or left >= quota:
-                said.append(f"{text}{left}")
+            if left >= quota or not reset:
+                parts.append(f"{text}{left}")
                 continue
             if until_more is not None:
                 reset = max(1, until_more(quota, left, int(reset)))
-            if 0 < retry < reset:
+            retry = numbers[place]
+            if retry and 0 < retry < reset:
                 reset = retry
-            said.append(f"{text}{left};t={ceil(reset / MICROSECONDS)}")
-        return ", ".join(said)
+            parts.append(f"{text}{left};t={ceil(reset / MICROSECONDS)}")
+        return ", ".join(parts)
 
 
 def _until_more(plan: Plan) -> Callable[[int, int, int], int] | None:

@@ -5,7 +5,8 @@ A view with such a throttle finishes its request, where no other door does: head
 
 from __future__ import annotations
 
-from functools import lru_cache, partial, wraps
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from math import ceil
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -71,43 +72,56 @@ def finish_in_view(view: Any, request: HttpRequest, who: Who, state: RequestStat
     if not hasattr(view, "finalize_response"):
         return
     finishes = state.become_finisher(who)
-    if getattr(view.handle_exception, "func", None) is not _handle_refusal:
-        view.handle_exception = partial(_handle_refusal, request, view.handle_exception, finishes)
-    if not finishes:
-        return
+    handle: Any = view.handle_exception
+    if type(getattr(handle, "__self__", None)) is not _Finisher:
+        finisher = _Finisher(request, state, handle, view.finalize_response)
+        view.handle_exception = finisher.handle_exception if finishes else finisher.handle_refusal
+        if finishes:
+            view.finalize_response = finisher.finalize_response
     kind: Any = type(view)
-    if _is_async(kind):
+    if finishes and _is_async(kind):
         _finish_in_method(view, str(request.method).lower(), request)
-    view.finalize_response = partial(_finish_response, request, state, view.finalize_response)
 
 
-def _finish_response(request: HttpRequest, state: RequestState, finalized: Any, *args: Any, **kwargs: Any) -> Any:
-    """The view's response; where an event loop runs, which must not be blocked, refund and release soon after.
+class _Finisher:
+    """Finishes a request in the view that answers it: has the methods that the view calls in place of its own.
 
     Whoever calls a view with this request again makes another call.
     """
-    try:
-        response = finalized(*args, **kwargs)
-    except BaseException as error:
-        _finish_failed(request, error)
-        raise
-    if owed := plain_request.finish(request, response, state):
-        run_soon(owed)
-    state.begin_again()
-    return response
 
+    __slots__ = ("finalize", "handle", "request", "state")
 
-def _handle_refusal(request: HttpRequest, handled: Any, finishes: bool, error: Exception) -> Any:
-    """The response to an error; of a refusal that the view itself did not catch, a refusal of the request."""
-    try:
+    def __init__(
+        self, request: HttpRequest, state: RequestState, handle: Callable[..., Any], finalize: Callable[..., Any]
+    ) -> None:
+        self.request, self.state, self.handle, self.finalize = request, state, handle, finalize
+
+    def finalize_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the view's response; where an event loop runs, which must not be blocked, refund and release later."""
+        try:
+            response = self.finalize(*args, **kwargs)
+        except BaseException as error:
+            _finish_failed(self.request, error)
+            raise
+        if owed := plain_request.finish(self.request, response, self.state):
+            run_soon(owed)
+        self.state.begin_again()
+        return response
+
+    def handle_exception(self, error: Exception) -> Any:
+        """Return the response to an error; see ``handle_refusal``."""
+        try:
+            return self.handle_refusal(error)
+        except BaseException as raised:
+            _finish_failed(self.request, raised)
+            raise
+
+    def handle_refusal(self, error: Exception) -> Any:
+        """Return the response to an error; a refusal that the view did not catch is one of the request."""
         if isinstance(error, Refused):
-            state_of(request).note(error.decision)
+            self.state.note(error.decision)
             error = exception_of(error.decision)
-        return handled(error)
-    except BaseException as raised:
-        if finishes:
-            _finish_failed(request, raised)
-        raise
+        return self.handle(error)
 
 
 def answer_of_view(request: HttpRequest, error: Refused) -> Any:

@@ -139,16 +139,18 @@ def _put_plain(decision: Decision, is_known: Callable[[], bool], headers: Any) -
     """Add the fields of a decision that has nothing to tell but numbers, as of most; False where it has."""
     if (answered := decision.answered) is None or type(headers) is not ResponseHeaders:
         return False
-    charges = answered[0].charges
-    if (told := charges.told) is None or told[0] is not conf():
-        told = charges.told = _prepared(charges)
-    _, known, others = told
-    prepared = known if known is others or is_known() else others
-    if prepared is None:
+    command, answers = answered
+    prepared = command.charges.header_cache
+    if prepared is None or prepared[0] is not conf():
+        prepared = command.charges.header_cache = _prepared(command.charges)
+    _, fields, of_others = prepared
+    if fields is not of_others and not is_known():
+        fields = of_others
+    if fields is None:
         return False
     store = headers._store  # ASCII on one line, so Django need not look through each once more
-    store["ratelimit-policy"] = "RateLimit-Policy", prepared.policy
-    store["ratelimit"] = "RateLimit", prepared.left(answered[1])
+    store["ratelimit-policy"] = "RateLimit-Policy", fields.policy
+    store["ratelimit"] = "RateLimit", fields.left(answers.numbers)
     return True
 
 
@@ -170,7 +172,7 @@ def put(fields: Mapping[str, str], headers: Any) -> None:
 
 def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState) -> None:
     """What outer middleware uses counts, and rendering, but not the time to send what is whole."""
-    state.route = getattr(request, "resolver_match", None), request.method  # Ninja's test client has no match
+    state.note_route(request)
     if streams := response.streaming:
         _ = state.meter.cpu_ms  # as far as it can be read: it is not over before it is closed, by another thread maybe
     elif getattr(response, "is_rendered", True):
@@ -219,7 +221,7 @@ class _Closing:
 
 async def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Correct], io: Io) -> None:
     """All that is owed where there will be no response to be closed."""
-    state.route = getattr(request, "resolver_match", None), request.method  # Ninja's test client has no match
+    state.note_route(request)
     close_meter(state)
     await _refund_and_release(state, refunds, io)
     await _settle(request, state, None, io)

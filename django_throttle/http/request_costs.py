@@ -22,18 +22,17 @@ def close_meter(state: RequestState, answer: Any = None) -> None:
     ``answer`` is the response, where there is one.
     """
     meter = state.meter
-    if not meter.stop(*state.ended):
+    if not meter.stop(state.ended_at, state.ended_cpu):
         return
     if in_use.get() is meter:  # else another request has begun in this thread
         in_use.set(None)
     if not conf().METER:
         return
     meter.bytes = meter.bytes or _size(answer)
-    match, method = state.route
-    scope = state.place.scope or (scope_of_match(match) if match else "")
+    scope = state.place.scope or (scope_of_match(state.match) if state.match else "")
     if scope:
         route_costs.add(scope, meter)
-        cost_log.tell(scope, (method or "").upper(), meter)
+        cost_log.tell(scope, (state.method or "").upper(), meter)
 
 
 def _size(response: Any) -> int:

@@ -145,14 +145,14 @@ class RequestState:
     by the answer's status where a rule ``counts_some`` answers, or where a door ``has_refused``. ``drop_in_ledger`` is
     that of drop-ins: as in REST framework, what they charged stays where only drop-ins refuse. ``refunds`` are those
     that the answer has called for; it is a refusal where ``is_refused``. Where a door ``has_reserved`` costs, they are
-    settled once there is an answer; ``facts`` are those of the door. ``route`` is what Django has matched, and the
-    method. ``ended`` is when the answer was made, on the clocks of the meter. ``turns`` are the decisions by which
-    rules may have reserved a moment for later.
+    settled once there is an answer; ``facts`` are those of the door. ``match`` and ``method`` are those of the request
+    when it ended. ``ended_at`` and ``ended_cpu`` are when the answer was made, on the clocks of the meter. ``turns``
+    are the decisions by which rules may have reserved a moment for later.
     """
 
     # A request has values of its own only for what happens to it: most are charged once, and owe nothing.
     meter: Meter
-    ledger: Ledger
+    _ledger: Ledger | None = None
     #: True while the request was decided once, by ``plain_request``: no ledger is made before somebody reads it.
     is_plain: bool = False
     #: True once the request has been finished: what was charged stays.
@@ -164,8 +164,10 @@ class RequestState:
     byte_facts: Mapping[str, Facts] = EMPTY
     place: Place = Place("")
     facts: Facts | None = None
-    route: tuple[ResolverMatch | None, str | None] = (None, None)
-    ended: tuple[float | None, float | None] = (None, None)
+    match: ResolverMatch | None = None
+    method: str | None = None
+    ended_at: float | None = None
+    ended_cpu: float | None = None
     refunds: tuple[Correct, ...] = ()
     drop_in_ledger: Ledger | None = None
     counts_some: bool = False
@@ -177,16 +179,18 @@ class RequestState:
     has_charged: bool = False
     _spending: Spending | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        """Make the ledger when it is first read; that of a plain request has its one decision."""
-        if name != "ledger":
-            raise AttributeError(name)
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the request, made when it is first read; that of a plain request has its one decision."""
+        if self._ledger is not None:
+            return self._ledger
         ledger = Ledger()
         if self.is_plain:
             ledger.note(self.decisions[0])
             if self.has_ended:
                 ledger.drop()
-        return self.__dict__.setdefault("ledger", ledger)
+        made: Ledger = self.__dict__.setdefault("_ledger", ledger)  # threads of one request have one ledger
+        return made
 
     def become_finisher(self, who: Who) -> bool:
         """True for the first door that a request comes to: it finishes the request, and no other does."""
@@ -262,25 +266,30 @@ class RequestState:
         """What was charged so far stays, whatever the answer: the request has been finished."""
         if self.has_reserved:
             self.ledger.end()
-        elif (ledger := self.__dict__.get("ledger")) is not None:
-            ledger.drop()
+        elif self._ledger is not None:
+            self._ledger.drop()
         self.has_ended, self.has_reserved, self.drop_in_ledger = True, False, None
 
     def note_end(self, response: object = None) -> None:
         """The answer has been made."""
-        self.ended = perf_counter(), thread_time() if self.meter.thread == get_ident() else None
+        self.ended_at = perf_counter()
+        self.ended_cpu = thread_time() if self.meter.thread == get_ident() else None
+
+    def note_route(self, request: HttpRequest) -> None:
+        """Note what Django has matched, and the method: the request may be gone when its response is closed."""
+        self.match = getattr(request, "resolver_match", None)  # Ninja's test client has no match
+        self.method = request.method
 
     def begin_again(self) -> None:
         """Nothing was charged for what the request is used for next."""
-        if (ledger := self.__dict__.get("ledger")) is not None:
-            ledger.forget_costs()
+        if self._ledger is not None:
+            self._ledger.forget_costs()
         self.has_ended = self.is_plain = self.has_charged = False
 
     @property
     def unsettled(self) -> tuple[Entry, ...]:
-        """What has yet to be settled, as the request has ended."""
-        ledger: Ledger | None = self.__dict__.get("ledger")
-        return () if ledger is None else ledger.unsettled
+        """The entries that have yet to be settled, as the request has ended."""
+        return () if self._ledger is None else self._ledger.unsettled
 
     def is_known(self) -> bool:
         """Whether the caller is logged in, as far as any door knows."""

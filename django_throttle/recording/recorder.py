@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain
+from itertools import chain, islice
 from math import frexp
 from threading import Lock
 from time import perf_counter
@@ -18,14 +18,14 @@ from django.utils import timezone
 from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.core.commands import Charges, RuleSet
+from django_throttle.core.commands import Charges, RuleSet, kept_charges
 from django_throttle.core.decision import Outcome
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import CANDIDATE_SUFFIX
 from django_throttle.lifecycle import in_child
 from django_throttle.recording import cells, places
 from django_throttle.recording.heavy_hitters import HeavyHitters
-from django_throttle.recording.thinning import MASK, RANKS, Thinned, random_rank, ranks_of, sums_of
+from django_throttle.recording.thinning import RANKS, Thinned, random_rank, ranks_of
 
 MOST_WAITING: Final = 500
 MOST_CELLS: Final = 5000  # of rules and minutes that were not sent
@@ -96,6 +96,8 @@ class Recorder:
         self._passed: Counter[tuple[RuleSet, tuple[int, ...], int]] = Counter()  # of this minute, by power of two
 
     def _forget(self, *, setting: str, **_: object) -> None:
+        if setting in ("DJANGO_THROTTLE", "SECRET_KEY"):
+            kept_charges.cache_clear()  # ranks depend on the secret
         self._is_off = self._is_off and setting != "DJANGO_THROTTLE"
 
     def _look(self) -> bool:
@@ -263,21 +265,12 @@ def ranked(calls: Sequence[PassedCall], bound: int) -> Iterable[tuple[int, Passe
 
     The ident of everybody counts only where a call has no other.
     """
-    idents = [call[0].idents for call in calls]
-    each = list(chain.from_iterable(idents))
-    sums, factor = sums_of(each)
-    if len(each) == len(calls) and all(idents):
-        pairs = zip(calls, sums, strict=True)
-        return [(rank, call) for call, number in pairs if (rank := number * factor & MASK) < bound]
-    low = {ident: rank for ident, number in zip(each, sums, strict=True) if (rank := number * factor & MASK) < bound}
-    everyone = low.pop(EVERYONE, RANKS)
-    chosen = []
-    for call in calls:
-        own = {*call[0].idents}
-        rank = min([low[ident] for ident in own if ident in low], default=everyone if own == {EVERYONE} else RANKS)
-        if rank < bound:
-            chosen.append((rank, call))
-    return chosen
+    unranked = [charges for charges, *_ in calls if charges.sample_rank is None]
+    own = [({*charges.idents} - {EVERYONE}) or {*charges.idents} for charges in unranked]
+    ranks = iter(ranks_of([*chain.from_iterable(own)]))
+    for charges, idents in zip(unranked, own, strict=True):
+        charges.sample_rank = min(islice(ranks, len(idents)), default=RANKS)
+    return [(rank, call) for call in calls if (rank := call[0].sample_rank) is not None and rank < bound]
 
 
 recorder: Final = Recorder()

@@ -21,13 +21,7 @@ MASK: Final = RANKS - 1
 
 
 def ranks_of(idents: Sequence[str]) -> list[int]:
-    """Return the rank of each ident, the same in every process. Nobody can tell it without the secret."""
-    sums, factor = sums_of(idents)
-    return [number * factor & MASK for number in sums]
-
-
-def sums_of(idents: Sequence[str]) -> tuple[Iterable[int], int]:
-    """Return checksums that the secret begins, and the secret factor that makes ranks of them.
+    """Return the rank of each ident, the same in every process. Nobody can tell it without the secret.
 
     A cryptographic hash would take more than all else that is recorded of a call.
     """
@@ -36,7 +30,7 @@ def sums_of(idents: Sequence[str]) -> tuple[Iterable[int], int]:
         texts = [*map(str.encode, idents)]
     except UnicodeEncodeError:  # lone surrogates
         texts = [ident.encode("utf-8", "surrogatepass") for ident in idents]
-    return map(crc32, texts, repeat(start)), factor
+    return [number * factor & MASK for number in map(crc32, texts, repeat(start))]
 
 
 @lru_cache(maxsize=1)

@@ -260,10 +260,10 @@ class DecideCommand(RedisCommand[Answers], ScriptCall):
         if len(reply) != whole.size:
             self._note_repaired(*HEAD.unpack_from(reply))
             raise InvalidResponse(f"{len(reply)} bytes answer {len(self.packing.parts)} charges")
-        repaired, now, *numbers = whole.unpack(reply)
-        if repaired:
-            self._note_repaired(repaired, now)
-        answers = Answers(tuple(numbers), now)
+        row = whole.unpack(reply)
+        if row[0]:
+            self._note_repaired(*row[:2])
+        answers = Answers(row[2:], row[1])
         self.context.answered.note(self.charges, answers)
         return answers
 
