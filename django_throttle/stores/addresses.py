@@ -4,84 +4,24 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from inspect import signature
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from redis import ConnectionPool
 from redis import __version__ as redis_version
 from redis import connection as redis_connection
-from redis.connection import to_bool
+from redis.asyncio import connection as async_connection
 from redis.sentinel import SentinelConnectionPool
 
 from django_throttle.conf import Conf
 from django_throttle.core.options import did_you_mean
 from django_throttle.exceptions import InvalidSetting
 
-Read = Callable[[Any], Any]
-
-MAX_READ_SIZE: Final = 2**24  # a buffer of this size is made for each connection
-
-
-def _among(read: Read, allowed: Container[Any]) -> Read:
-    """Reads a text by that function, and refuses what is not allowed."""
-
-    def read_allowed(text: Any) -> Any:
-        if (value := read(text)) in allowed:
-            return value
-        raise ValueError
-
-    return read_allowed
-
-
-def _client_name(text: Any) -> str:
-    name = str(text)
-    if any(not "!" <= letter <= "~" for letter in name):  # Redis refuses each connection of any other
-        raise ValueError
-    return name
-
-
-def _verify_flags(text: Any) -> Any:
-    return redis_connection.parse_ssl_verify_flags(text)  # redis-py 7 has it, and older ones no such option
-
-
-_WHOLE: Final = _among(int, range(2**31))
-# What the values of those are that not every text is.
-_EXPECTED: Final = {
-    **dict.fromkeys(("db", "port"), "a whole number from 0 on"),
-    "client_name": "ASCII text without spaces",
-    "protocol": "2 or 3",
-    "socket_read_size": f"a whole number from 1 to {MAX_READ_SIZE}",
-    "ssl_cert_reqs": "none, optional or required",
-    "ssl_min_version": "the number of a TLS version, such as 771 for TLS 1.2",
-    **dict.fromkeys(("ssl_exclude_verify_flags", "ssl_include_verify_flags"), "a list of names of ssl.VerifyFlags"),
-}
-
-# Without these the counters would be somewhere else: a value that cannot be read is no mere blemish.
-WHERE: Final[dict[str, Read]] = {"db": _WHOLE, "port": _WHOLE} | dict.fromkeys(
-    ("host", "path", "username", "password"), str
-)
-# What text can say, for both drivers.
-TYPED: Final[dict[str, Read]] = {
-    **WHERE,
-    **dict.fromkeys(("lib_name", "lib_version", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path"), str),
-    **dict.fromkeys(("ssl_certfile", "ssl_ciphers", "ssl_keyfile", "ssl_password"), str),
-    **dict.fromkeys(("ssl_exclude_verify_flags", "ssl_include_verify_flags"), _verify_flags),
-    "client_name": _client_name,
-    "protocol": _among(int, (2, 3)),
-    "socket_read_size": _among(int, range(1, MAX_READ_SIZE + 1)),
-    "ssl_cert_reqs": _among(str, ("none", "optional", "required")),
-    "ssl_check_hostname": to_bool,
-    "ssl_min_version": lambda text: ssl.TLSVersion(int(text)),
-}
-FILES: Final = frozenset(("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"))
-# Options that are Python objects: the first for both drivers, the others for the synchronous one.
-SHARED_OBJECTS: Final = frozenset(("credential_provider", "driver_info", "socket_keepalive_options", "socket_type"))
-OBJECTS: Final = SHARED_OBJECTS | {"command_packer", "parser_class"}
-# Options that are ignored, and what holds instead.
+#: Options that are set here, whatever a site says, and why.
 REPLACED: Final = {
     **dict.fromkeys(("timeout", "socket_timeout", "socket_connect_timeout"), "DEADLINE bounds each decision"),
     "maint_notifications_config": "DEADLINE bounds each decision",
@@ -94,66 +34,60 @@ REPLACED: Final = {
     ),
     "queue_class": "connections are in a pool of this package",
     **dict.fromkeys(("cache", "cache_config"), "nothing is cached in the client"),
+    "redis_connect_func": "connections of event loops cannot call it",
 }
-# Options that one of the drivers does not support.
-UNFIT: Final = frozenset(
-    (
-        *("redis_connect_func", "ssl_ocsp_context", "ssl_ocsp_expected_cert"),
-        *("ssl_validate_ocsp", "ssl_validate_ocsp_stapled"),
-    )
+#: Python classes of redis-py's synchronous connections; those of event loops keep their own.
+SYNC_ONLY: Final = frozenset(("command_packer", "parser_class"))
+#: Arguments that redis-py's pools add by themselves, the last two during a maintenance of the server.
+POOL_ARGUMENTS: Final = frozenset(
+    ("connection_pool", *ConnectionPool().connection_kwargs, "maintenance_notification_hash", "maintenance_state")
 )
-# What redis-py's pools add by themselves.
-ADDED: Final = frozenset(
-    (
-        *("connection_class", "connection_pool", "encoder_class", "event_dispatcher", "himport_registry"),
-        *("maint_notifications_pool_handler", "maintenance_notification_hash", "maintenance_state"),
-        *("orig_host_address", "orig_socket_connect_timeout", "orig_socket_timeout"),
-        "oss_cluster_maint_notifications_handler",
-    )
+#: Functions that read an option of a URL. redis-py leaves the port as text, and redis-py 5 the two after it.
+PARSERS: Final[dict[str, Any]] = {
+    **redis_connection.URL_QUERY_ARGUMENT_PARSERS,
+    **dict.fromkeys(("port", "socket_read_size"), int),
+    "ssl_min_version": lambda text: ssl.TLSVersion(int(text)),
+}
+_ASYNC_CLASSES: Final = (
+    (redis_connection.SSLConnection, async_connection.SSLConnection),
+    (redis_connection.UnixDomainSocketConnection, async_connection.UnixDomainSocketConnection),
+    (redis_connection.Connection, async_connection.Connection),
 )
 
 
-def choose(given: Mapping[str, Any], connection: type[Any], *, text: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The options of ``given`` that a connection of this class uses; which others it does not, and why.
+def async_class(connection_class: type[Any]) -> type[Any]:
+    """Return redis-py's asynchronous class for a synchronous one."""
+    return next(twin for base, twin in _ASYNC_CLASSES if issubclass(connection_class, base))
 
-    With ``text`` they are those of a URL. Raises InvalidSetting for an invalid value that says where the server is.
+
+def usable_options(options: Mapping[str, Any], connection_class: type[Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the options that redis-py's connections accept, and why they refuse each other one.
+
+    Raise InvalidSetting if they accept each of the options, and not all of them together.
     """
-    settings, wrong = {}, []
-    for name, value in given.items():
-        if name in REPLACED or (name in ADDED and not text):
-            continue
-        if reason := _objection(name, value, connection, text):
-            wrong.append(reason)
-            continue
+    reasons = {name: _refusal(name, options[name], connection_class) for name in options if name not in REPLACED}
+    usable = {name: options[name] for name, reason in reasons.items() if not reason}
+    try:
+        connection_class(**usable)
+    except Exception as error:
+        raise InvalidSetting(f"redis-py {redis_version} refuses these options together: {error}") from error
+    return usable, tuple(filter(None, reasons.values()))
+
+
+def _refusal(name: str, value: Any, connection_class: type[Any]) -> str:
+    """Return why redis-py's connections refuse an option; empty if they accept it."""
+    classes = [connection_class] if name in SYNC_ONLY else [connection_class, async_class(connection_class)]
+    for refusing in classes:
         try:
-            settings[name] = TYPED[name](value) if name in TYPED and type(value) in (str, int) else value
-        except (ValueError, TypeError, AttributeError) as error:
-            if name in WHERE:
-                raise InvalidSetting(f"the option {name!r} has no valid value: it is {_EXPECTED[name]}") from error
-            wrong.append(f"the option {name!r} has no valid value for redis-py: it is {_EXPECTED[name]}")
-    missing = [name for name in FILES.intersection(settings) if settings[name] and not Path(settings[name]).exists()]
-    wrong += [f"the option {name!r} names a file that does not exist" for name in missing]
-    return settings, tuple(wrong)
-
-
-def _objection(name: str, value: Any, connection: type[Any], text: bool) -> str:
-    """Why this option cannot be used; empty when it can."""
-    if name in UNFIT:
-        return f"the option {name!r} cannot hold for connections of event loops"
-    if name in accepted(connection) and (name in TYPED or not (text or isinstance(value, str))):
-        return ""
-    if name in OBJECTS or name in accepted(connection):
-        return f"the option {name!r} cannot be written as text"
-    if name in TYPED and name in accepted(redis_connection.SSLConnection) and name.startswith("ssl_"):
-        return f"the option {name!r} needs rediss://"
-    known = [one for one in TYPED if one in accepted(connection)]
-    return f"redis-py {redis_version} has no option {name!r}{did_you_mean(name, known)}"
-
-
-def accepted(connection: type[Any]) -> frozenset[str]:
-    """The options that connections of this class take in the installed redis-py."""
-    classes = [one for one in connection.__mro__ if "__init__" in vars(one) and one is not object]
-    return frozenset(name for one in classes for name in signature(one.__init__).parameters)  # type: ignore[misc]
+            refusing(**{name: value})  # connects to nothing yet
+        except Exception as error:  # noqa: BLE001 - whatever redis-py raises
+            accepted = {option for base in connection_class.__mro__ for option in signature(base).parameters}
+            hint = "" if name in accepted else did_you_mean(name, accepted.difference(REPLACED, POOL_ARGUMENTS))
+            if name.startswith("ssl_") and not issubclass(connection_class, redis_connection.SSLConnection):
+                hint = "; it needs rediss://"
+            kind = "connections of event loops" if refusing is not connection_class else "connections"
+            return f"the {kind} of redis-py {redis_version} refuse the option {name!r}: {error}{hint}"
+    return ""
 
 
 Host = tuple[str, int]
@@ -218,14 +152,34 @@ def _one(url: str) -> Address:
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     settings = dict(redis_connection.parse_url(url.partition("?")[0]))
-    chosen, unused = choose(given, settings.get("connection_class", redis_connection.Connection), text=True)
+    options, wrong = _read(given)
+    usable, refused = usable_options(options, settings.get("connection_class", redis_connection.Connection))
+    wrong += refused
     number = "" if parts.scheme == "unix" else parts.path.strip("/")
-    wrong = [] if number.isdecimal() or not number else ["its path is the number of a database"]
-    if wrong or "db" in chosen:
+    if number and not number.isdecimal():
+        wrong.append("its path is the number of a database")
+        settings.pop("db", None)
+    if "db" in usable:
         settings.pop("db", None)
     wrong += [f"the option {name!r} is in the URL already" for name in given if name in settings]
     replaced = tuple(name for name in given if name in REPLACED)
-    return Address({**chosen, **settings}, wrong=(*unused, *wrong), replaced=replaced)
+    return Address({**usable, **settings}, wrong=tuple(wrong), replaced=replaced)
+
+
+def _read(query: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Read the options of a URL; say which cannot be read. Raise InvalidSetting if they say where the server is."""
+    options, wrong = {}, []
+    for name, value in query.items():
+        if name in REPLACED:
+            continue
+        try:
+            options[name] = PARSERS.get(name, str)(value)
+        except (TypeError, ValueError, AttributeError) as error:
+            reason = f"redis-py cannot read the value of the option {name!r}"
+            if name in ("db", "port"):
+                raise InvalidSetting(reason) from error
+            wrong.append(reason)
+    return options, wrong
 
 
 def _many(url: str, scheme: str, kind: str) -> Address:
@@ -301,8 +255,13 @@ def _alias_address(alias: str) -> Address:
     if not issubclass(pool.connection_class, _PLAIN):
         fault = f"the cache {alias!r} uses {pool.connection_class.__name__}: name the servers by a URL instead"
         raise InvalidSetting(fault)
-    chosen, wrong = choose(pool.connection_kwargs, pool.connection_class, text=False)
-    return Address({**chosen, "connection_class": pool.connection_class}, wrong=wrong, replaced=written)
+    usable, wrong = usable_options(_arguments(pool), pool.connection_class)
+    return Address({**usable, "connection_class": pool.connection_class}, wrong=wrong, replaced=written)
+
+
+def _arguments(pool: ConnectionPool) -> dict[str, Any]:
+    """Return the arguments of a pool's connections that its owner has given."""
+    return {name: value for name, value in pool.connection_kwargs.items() if name not in POOL_ARGUMENTS}
 
 
 def _written(entry: Mapping[str, Any]) -> tuple[str, ...]:
@@ -319,7 +278,8 @@ def _sentinel_address(pool: SentinelConnectionPool) -> Address:
     pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
     secure = issubclass(pool.connection_class, redis_connection.SSLConnection)
     connection = redis_connection.SSLConnection if secure else redis_connection.Connection
-    chosen, wrong = choose(pool.connection_kwargs, connection, text=False)
+    usable, wrong = usable_options(_arguments(pool), connection)
     hosts = tuple((one.connection_kwargs["host"], int(one.connection_kwargs["port"])) for one in pools)
-    sentinel = {**pools[0].connection_kwargs, "connection_class": pools[0].connection_class}
-    return Address({**chosen, "connection_class": connection}, hosts, pool.service_name, sentinel, wrong)
+    sentinel, _ = usable_options(_arguments(pools[0]), pools[0].connection_class)  # redis-py adds every default
+    sentinel["connection_class"] = pools[0].connection_class
+    return Address({**usable, "connection_class": connection}, hosts, pool.service_name, sentinel, wrong)

@@ -25,8 +25,7 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
 from django_throttle.core.io import run
-from django_throttle.stores import addresses
-from django_throttle.stores.addresses import Address, Host
+from django_throttle.stores.addresses import SYNC_ONLY, Address, Host, async_class
 from django_throttle.stores.loop_connections import LoopClient, connect_seconds
 from django_throttle.stores.sync_pool import Pool, pack, text
 from django_throttle.stores.timeouts import Certificates, bounded, with_deadline
@@ -35,49 +34,34 @@ MAINTENANCE: Final = "maint_notifications_config"
 # Some replies are maps in RESP3 and arrays in RESP2: ask for arrays.
 RESP2: Final = {"protocol": 2}
 CLOSING: Final = 1.0  # redis-py ends an encrypted connection within its timeout for connecting
-# Settings that are the same for an async client and a synchronous one.
-_SHARED: Final = addresses.SHARED_OBJECTS.union(addresses.TYPED)
-_ASYNC_CLASSES: Final = (
-    (sync_connection.SSLConnection, async_connection.SSLConnection),
-    (sync_connection.UnixDomainSocketConnection, async_connection.UnixDomainSocketConnection),
-    (sync_connection.Connection, async_connection.Connection),
-)
 
 
-def _limits(seconds: float, retry: object, connection: type[Any]) -> dict[str, Any]:
+def _limits(seconds: float, retry: object, connection_class: type[Any]) -> dict[str, Any]:
     limits = {
         "socket_timeout": seconds,
         "socket_connect_timeout": seconds,
         "retry": retry,
         "retry_on_error": [],
         "health_check_interval": 0,
-        "socket_keepalive": True,
     }
+    if issubclass(connection_class, (sync_connection.Connection, async_connection.Connection)):
+        limits["socket_keepalive"] = True  # a Unix socket has none
     # redis-py 7 and later relax timeouts to 10 s in a maintenance unless disabled; 7 in its synchronous client only.
-    if MAINTENANCE not in signature(connection.__init__).parameters:
-        return limits
-    from redis.maint_notifications import MaintNotificationsConfig
+    if any(MAINTENANCE in signature(base).parameters for base in connection_class.__mro__):
+        from redis.maint_notifications import MaintNotificationsConfig
 
-    return {**limits, MAINTENANCE: MaintNotificationsConfig(enabled=False)}
-
-
-def _fitting(given: dict[str, Any], connection: type[Any]) -> dict[str, Any]:
-    """The options that the class takes: a Unix socket has no host, and no keepalive."""
-    return {name: given[name] for name in given if name in addresses.accepted(connection)}
+        limits[MAINTENANCE] = MaintNotificationsConfig(enabled=False)
+    return limits
 
 
 def sync_client(settings: dict[str, Any], seconds: float, max_connections: int) -> Redis:
     """A thread- and fork-safe client; waiting for a connection takes at most half of ``seconds``."""
-    connection = settings.get("connection_class", sync_connection.Connection)
-    given = {
-        name: settings[name] for name in settings if name not in addresses.REPLACED and name not in addresses.ADDED
-    }
-    given.update(_limits(seconds, Retry(NoBackoff(), 0), sync_connection.AbstractConnection))
-    if provider := given.get("credential_provider"):
-        given["credential_provider"] = bounded(provider)
-    given = _fitting(given, connection)
-    given["connection_class"] = with_deadline(connection)
-    return Redis(connection_pool=BlockingConnectionPool(max_connections, seconds / 2, **given))
+    connection_class = settings.get("connection_class", sync_connection.Connection)
+    arguments = {**settings, **_limits(seconds, Retry(NoBackoff(), 0), connection_class)}
+    arguments["connection_class"] = with_deadline(connection_class)
+    if provider := arguments.get("credential_provider"):
+        arguments["credential_provider"] = bounded(provider)
+    return Redis(connection_pool=BlockingConnectionPool(max_connections, seconds / 2, **arguments))
 
 
 def loop_client(
@@ -90,21 +74,18 @@ def loop_client(
 
     It has its own deadlines: redis-py's timeouts would end what a blocked loop can still read.
     """
-    given = {name: settings[name] for name in settings if name in _SHARED}
-    given.update(_limits(seconds, AsyncRetry(NoBackoff(), 0), async_connection.AbstractConnection))
-    given.update(
-        RESP2, socket_timeout=None, socket_connect_timeout=CLOSING + connect_seconds(seconds, is_watched=False)
-    )
-    if provider := given.get("credential_provider"):
-        given["credential_provider"] = bounded(provider)
-    sync_class = settings.get("connection_class", sync_connection.Connection)
-    twin: type[Any] = next(twin for base, twin in _ASYNC_CLASSES if issubclass(sync_class, base))
-    given = _fitting({name: given[name] for name in given if name != "connection_class"}, twin)
+    twin = async_class(settings.get("connection_class", sync_connection.Connection))
+    arguments = {name: settings[name] for name in settings if name not in SYNC_ONLY and name != "connection_class"}
+    arguments |= _limits(seconds, AsyncRetry(NoBackoff(), 0), twin) | RESP2
+    arguments["socket_timeout"] = None
+    arguments["socket_connect_timeout"] = CLOSING + connect_seconds(seconds, is_watched=False)
+    if provider := arguments.get("credential_provider"):
+        arguments["credential_provider"] = bounded(provider)
     if issubclass(twin, async_connection.SSLConnection):
         twin = _reading_once(twin)
 
     async def made() -> Any:
-        connection = twin(**given)
+        connection = twin(**arguments)
         if find is not None:
             connection.host, connection.port = await find()
         return connection

@@ -164,7 +164,10 @@ class Pool:
             return None
 
     def _wait(self) -> AbstractConnection:
-        """Make a connection, or wait for one in the order of arrival. Without that order, who comes again is faster."""
+        """Make a connection, or wait for a free connection in the order of arrival.
+
+        In any other order a thread that calls again at once would pass the threads that have to wake up.
+        """
         until = time.monotonic() + self._seconds
         with self._freed:
             if len(self._made) < self._most:

@@ -380,6 +380,8 @@ def test_w039_what_the_server_refuses_and_w086_how_long_connecting_takes(warned:
     with RedisServer() as server:
         (message,) = warned(f"redis://127.0.0.1:{server.port}/99")
         assert message.id == "django_throttle.W039" and "DB index is out of range" in message.msg
+        (message,) = warned(f"{server.url}?client_name=two+words")
+        assert message.id == "django_throttle.W039" and "Client names cannot contain spaces" in message.msg
         with Proxy(server.port, "delay", 0.15) as proxy:
             (message,) = warned(f"{proxy.url}?client_name=far", deadline=0.25)
         assert message.id == "django_throttle.W086" and "longer than DEADLINE (250 ms)" in message.msg

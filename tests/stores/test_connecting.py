@@ -185,7 +185,7 @@ def test_waiting_ends_with_the_error_of_a_pool(pool: Callable[..., Pool]) -> Non
 
 
 def test_a_busy_pool_serves_callers_in_the_order_of_arrival(pool: Callable[..., Pool]) -> None:
-    """Whoever comes again at once is faster than a thread that has to wake up, which would wait until its deadline."""
+    """Without that order a thread that comes again at once is faster than one that has to wake up."""
     line = pool(1, slack(5.0))
     with Deadline(slack(5.0)):
         held = line.post([pack(("PING",))])
