@@ -22,6 +22,7 @@ from django.urls import path
 from django_throttle import limiter
 from django_throttle.core import Rule
 from django_throttle.exceptions import Refused
+from django_throttle.http import plain_request
 from django_throttle.stores import get_store
 
 settings.configure(
@@ -45,7 +46,7 @@ django.setup()
 CAP = Rule("cap", limit=3, algorithm="concurrency")
 
 decisions: list[dict[str, Any]] = []
-decide = limiter.decide
+decide = plain_request.decide
 
 
 def timed(*args: Any, **kwargs: Any) -> Any:
@@ -61,7 +62,7 @@ def queued() -> float:
     return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1_000_000_000
 
 
-limiter.decide = timed
+plain_request.decide = timed
 
 
 def quick(request: HttpRequest) -> JsonResponse:
