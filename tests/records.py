@@ -9,8 +9,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from django_throttle.core import Rule
-from django_throttle.stores.packing import ID_BYTES
-from django_throttle.stores.scripts import LARGE, SMALL, TURN, Form
+from django_throttle.stores.packing import ID_BYTES, LARGE, SMALL, TURN, RecordLayout
 
 SUMMARY = bytes(ID_BYTES)  # the id of what tells of the records that were not asked for
 
@@ -30,9 +29,9 @@ def kept_id(rule_id: str) -> bytes:
 
 def of_rule(rule: Rule, expires: int, *numbers: float) -> dict[bytes, Record]:
     """A record as this rule has it; ``numbers`` are its first ones, and the last of them all that are left."""
-    form = Form.of(rule.plan)
-    filled = tuple([*numbers, *numbers[-1:] * form.kept][: form.kept])
-    return {kept_id(rule.id): Record(expires, filled, form.is_large)}
+    layout = RecordLayout.of(rule.plan)
+    filled = tuple([*numbers, *numbers[-1:] * layout.kept][: layout.kept])
+    return {kept_id(rule.id): Record(expires, filled, layout.is_large)}
 
 
 def written(records: Mapping[bytes, Record]) -> bytes:

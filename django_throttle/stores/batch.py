@@ -15,7 +15,7 @@ from django_throttle.event_loop import spawn
 from django_throttle.exceptions import RepeatCommand
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.loop_connections import Request, answer
-from django_throttle.stores.scripts import Script, script
+from django_throttle.stores.scripts import script
 from django_throttle.stores.transport import Call, ScriptCall, grouped, is_lost
 
 MAX_BATCH_CHARGES: Final = 100  # Redis serves nothing else for the half millisecond that they take
@@ -40,10 +40,7 @@ def announce_call(context: RedisContext, announcement: Announcement) -> Call:
 
 
 class PendingDecision(Protocol):
-    """A decision to be sent: ``size`` charges, by a script. ``keys`` are those of its call."""
-
-    @property
-    def script(self) -> Script: ...
+    """A decision to be sent: ``size`` charges. ``keys`` are those of its call."""
 
     @property
     def keys(self) -> Sequence[str]: ...
@@ -64,10 +61,10 @@ class PendingDecision(Protocol):
         """The reply as if nothing else had been decided."""
 
     def joined(self, decisions: Sequence[Any]) -> ScriptCall:
-        """One call for these decisions, of which this is the first; all have the same script."""
+        """Make a call of these decisions, of which this is the first."""
 
-    def read_joined(self, decisions: Sequence[Any], reply: bytes) -> Sequence[Answers]:
-        """Read the answers to each from the reply to that call. Raise RepeatCommand or InvalidResponse."""
+    def read_joined(self, decisions: Sequence[Any], reply: bytes) -> Sequence[Answers | RepeatCommand]:
+        """Read the answers to each from the reply to that call, or that it is to be repeated. Raise InvalidResponse."""
 
     def give_up(self) -> None:
         """Undo what a decision may have taken whose caller was cancelled after it was sent."""
@@ -326,10 +323,8 @@ class DecisionBatch(Batch):
 
 
 def _by_call(waiting: list[Waiting], slot_of: Callable[[str], int] | None) -> list[list[Waiting]]:
-    """Group decisions that one call may make: by script, and on a Cluster by slot."""
-    if slot_of is None and len({decision.script.sha for decision, _ in waiting}) == 1:
-        return [waiting]
-    return grouped(waiting, lambda one: (one[0].script.sha, slot_of and slot_of(one[0].keys[0])))
+    """Group decisions that one call may make: all, or on a Cluster those of one slot."""
+    return [waiting] if slot_of is None else grouped(waiting, lambda one: slot_of(one[0].keys[0]))
 
 
 def _merged(announcements: list[Announcement]) -> dict[str, Announcement]:
@@ -348,17 +343,17 @@ def _resolve(waiting: list[Waiting], reply: bytes | Exception, announced: Mappin
         if isinstance(reply, Exception):
             raise reply
         answers = waiting[0][0].read_joined([decision for decision, _ in waiting], reply)
-    except RepeatCommand:
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(RepeatCommand())
     except Exception as error:  # noqa: BLE001  (raised where it is waited for)
         _fail(waiting, error)
     else:
         for (decision, future), answered in zip(waiting, answers, strict=True):
-            if not future.done():
-                if decision.announcement is not None:
-                    decision.announced = announced[decision.announcement.uid]
+            if future.done():
+                continue
+            if decision.announcement is not None:
+                decision.announced = announced[decision.announcement.uid]
+            if isinstance(answered, RepeatCommand):
+                future.set_exception(answered)
+            else:
                 future.set_result(answered)
 
 

@@ -40,8 +40,17 @@ from django_throttle.local.freed_slots import freed_slots
 from django_throttle.stores.batch import Announcement, BatchFailed, PendingDecision, announce_call
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.packing import JoinedCall, ReleaseCall, packed_lease, packing_of, record_head, repack
-from django_throttle.stores.scripts import OWN_KEY, Form, Script, script
+from django_throttle.stores.packing import (
+    JoinedCall,
+    ReleaseCall,
+    as_sent,
+    in_order,
+    packed_lease,
+    packing_of,
+    record_head,
+    repack,
+)
+from django_throttle.stores.scripts import OWN_KEY, Script, script
 from django_throttle.stores.sync_pool import bulk, text
 from django_throttle.stores.sync_pool import pack as pack_command
 from django_throttle.stores.timeouts import LEAST_SECONDS
@@ -51,9 +60,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("django_throttle")
 
-TOO_OLD: Final = -1
-HEAD: Final = Struct("<dd")
-ANSWER: Final = Struct("<ddd")
+STALE: Final = -2  # in the place of an answer: a calendar does not hold the time of Redis
 
 
 class RedisCommand(Generic[T]):
@@ -178,7 +185,7 @@ class DecideCommand(RedisCommand[Answers], ScriptCall):
 
     @property
     def script(self) -> Script:
-        return self.packing.script
+        return script("decide")
 
     @property
     def derives(self) -> bool:  # type: ignore[override]
@@ -195,21 +202,15 @@ class DecideCommand(RedisCommand[Answers], ScriptCall):
 
     @property
     def args(self) -> tuple[Any, ...]:
-        return self.packed_charges(), *self.more_args()
+        return *self.context.clock_args(), *self.own_args()
 
-    def more_args(self) -> tuple[Any, ...]:
-        """The arguments after the charges, where there are any: the time, and what the lease takes."""
-        now = self.context.now_arg() if self.context.clock else ""
-        if self.packing.has_lease:
-            return now, self.uid, self.command.lease or "", self.context.lease_ttl_ms
-        return (now,) if now else ()
-
-    def packed_charges(self) -> bytes:
-        """Now, if they depend on the calendar: the decisions of one batch must agree on the time."""
-        packing = self.packing
+    def own_args(self) -> tuple[Any, ...]:
+        """Return the arguments after the test clock's. Bounds of a calendar are those of now."""
+        packing, request = self.packing, self.packing.request
         if packing.has_calendar:
-            return repack(self.context.calendar, packing.packed, self.command)
-        return packing.packed
+            request = repack(self.context.calendar, packing, self.command)
+        lease = (self.uid, self.command.lease or "", self.context.lease_ttl_ms) if packing.has_lease else ()
+        return request, *packing.formats, *lease
 
     def packed_keys(self) -> bytes:
         """The keys as they are sent."""
@@ -223,7 +224,7 @@ class DecideCommand(RedisCommand[Answers], ScriptCall):
         packing = self.packing
         if not packing.is_prepared or self.context.clock:
             return pack_command(self.by_sha())
-        self._packed = packing.begin + self.packed_keys() + packing.end
+        self._packed = packing.begin + self.packed_keys() + packing.args
         if packing.has_lease:
             self._packed += packed_lease(self)
         return self._packed
@@ -231,48 +232,59 @@ class DecideCommand(RedisCommand[Answers], ScriptCall):
     def joined(self, decisions: Sequence[DecideCommand]) -> ScriptCall:
         return self if len(decisions) == 1 else JoinedCall(decisions)
 
-    def read_joined(self, decisions: Sequence[DecideCommand], reply: bytes) -> list[Answers]:
+    def read_joined(self, decisions: Sequence[DecideCommand], reply: bytes) -> list[Answers | RepeatCommand]:
         """All numbers are looked at together, as most often every charge fits, and much is left."""
-        if len(decisions) == 1:
-            return [self.read_reply(reply)]
-        repaired, now = HEAD.unpack_from(reply)
+        repaired, now, *numbers = unpack(f"<{len(reply) // 8}d", reply)
+        charges = sum([decision.size for decision in decisions])
+        if len(numbers) != 3 * charges:
+            raise InvalidResponse(f"{len(reply)} bytes answer {charges} charges")
         if repaired:
-            self._note_repaired(repaired, now)
-        own = self.packing.numbers
-        if len(reply) != HEAD.size + own.size * len(decisions):
-            raise InvalidResponse(f"{len(reply)} bytes answer {len(decisions)} times {len(self.packing.parts)} charges")
-        rows = memoryview(reply)[HEAD.size :]
-        numbers = unpack(f"<{len(rows) // 8}d", rows)
-        fits = None if any(numbers[::3]) else True
-        answers = [Answers(row, now, fits) for row in own.iter_unpack(rows)]
-        self.context.answered.note_all([decision.charges for decision in decisions], answers)
+            self._note_repaired(int(repaired))
+        fits, begin = None if any(numbers[::3]) else True, 0
+        answers: list[Answers | RepeatCommand] = []
+        for decision in decisions:
+            end = begin + 3 * decision.size
+            try:
+                answers.append(decision._answers(tuple(numbers[begin:end]), now, fits))
+            except RepeatCommand as error:
+                answers.append(error)
+            begin = end
+        both = zip(decisions, answers, strict=True)
+        self.context.answered.note_all([(each.charges, own) for each, own in both if isinstance(own, Answers)])
         return answers
 
     def alone(self, answers: Answers) -> bytes:
-        return HEAD.pack(0, answers.at) + self.packing.numbers.pack(*answers.numbers)
+        numbers, order = answers.numbers, self.packing.order
+        return self.packing.reply.pack(0, answers.at, *(as_sent(numbers, order) if order else numbers))
 
     def read(self, replies: Sequence[Any]) -> Answers:
         return self.read_reply(replies[-1])
 
     def read_reply(self, reply: bytes) -> Answers:
         """The answers that a reply has."""
-        whole = self.packing.reply
-        if len(reply) != whole.size:
-            self._note_repaired(*HEAD.unpack_from(reply))
-            raise InvalidResponse(f"{len(reply)} bytes answer {len(self.packing.parts)} charges")
-        row = whole.unpack(reply)
-        if row[0]:
-            self._note_repaired(*row[:2])
-        answers = Answers(row[2:], row[1])
+        repaired, answers = self.unpacked(reply)
+        if repaired:
+            self._note_repaired(repaired)
         self.context.answered.note(self.charges, answers)
         return answers
 
-    def _note_repaired(self, repaired: float, now: float) -> None:
-        """Raises RepeatCommand where that many stands for a call that was not decided: by what the calendar said."""
-        if repaired == TOO_OLD:
+    def unpacked(self, reply: bytes) -> tuple[int, Answers]:
+        """Return the number of repaired values, and the answers. Raise RepeatCommand or InvalidResponse."""
+        if len(reply) != self.packing.reply.size:
+            raise InvalidResponse(f"{len(reply)} bytes answer {self.size} charges")
+        repaired, now, *numbers = self.packing.reply.unpack(reply)
+        return int(repaired), self._answers(tuple(numbers), now)
+
+    def _answers(self, numbers: tuple[float, ...], now: float, fits: bool | None = None) -> Answers:
+        """Return the answers of these numbers. Raise RepeatCommand if the bounds of a calendar were too old."""
+        packing = self.packing
+        if packing.has_calendar and numbers[0] == STALE:
             self.context.calendar.learn(int(now))
             raise RepeatCommand
-        if repaired and self.context.log_throttle.due("repaired"):
+        return Answers(in_order(numbers, packing.order) if packing.order else numbers, now, fits)
+
+    def _note_repaired(self, repaired: int) -> None:
+        if self.context.log_throttle.due("repaired"):
             logger.warning("%d invalid counts in Redis begin at 0: does another program use this PREFIX?", repaired)
 
 
@@ -379,7 +391,7 @@ def reset_command(context: RedisContext, command: Reset) -> RedisCommand[int]:
         for rule, ident, _ in charges:
             key = context.counter_key(rule, ident)
             is_record = rule.plan.code < OWN_KEY
-            heads[key] = heads.get(key, b"") + FORGET(record_head(rule.id, Form.of(rule.plan))) if is_record else b""
+            heads[key] = heads.get(key, b"") + FORGET(record_head(rule.id, rule.plan)) if is_record else b""
         return _forget_call(context, heads)
 
     def read(replies: Sequence[Any]) -> int:
@@ -463,13 +475,10 @@ def refund_call(context: RedisContext, back: Sequence[Entry], name: str = "") ->
     keys, packed = [], []
     for (rule, ident, cost), at, reset, _ in back:
         keys.append(context.counter_key(rule, ident))
-        packed.append(
-            REFUND(record_head(rule.id, Form.of(rule.plan)), rule.plan.code, cost, *rule.plan.numbers, at, reset)
-        )
-    forms = frozenset([Form.of(one.charge.rule.plan) for one in back])
+        packed.append(REFUND(record_head(rule.id, rule.plan), rule.plan.code, cost, *rule.plan.numbers, at, reset))
     once = [context.key(f"back.{name}", back[0].charge.ident)] if name else []
     lasts = [SETTLED_MS] if name else []
-    return Call(script("refund", forms), [*keys, *once], (context.now_arg(), b"".join(packed), *lasts))
+    return Call(script("refund"), [*keys, *once], (context.now_arg(), b"".join(packed), *lasts))
 
 
 LATE: Final = Struct("<dBdddddd").pack
@@ -485,10 +494,8 @@ def late_call(
     keys, packed = [], []
     for (rule, ident, cost), age, plan in zip(due, ages, plans, strict=True):
         keys.append(context.counter_key(rule, ident))
-        packed.append(LATE(record_head(rule.id, Form.of(plan)), plan.code, cost, *plan.numbers, age))
-    return Call(
-        script("late", frozenset(map(Form.of, plans))), (*keys, once), (context.now_arg(), lasts_ms, b"".join(packed))
-    )
+        packed.append(LATE(record_head(rule.id, plan), plan.code, cost, *plan.numbers, age))
+    return Call(script("late"), (*keys, once), (context.now_arg(), lasts_ms, b"".join(packed)))
 
 
 SETTLED_MS: Final = 3_600_000  # for which a settlement is known to have been made
@@ -532,12 +539,13 @@ class _SlotPart:
 
     def answers(self) -> tuple[Answer, ...]:
         """Empty when the slot has not decided."""
-        reply = self.replies[-1]
-        if isinstance(reply, BaseException) or HEAD.unpack_from(reply)[0] == TOO_OLD:
-            return ()
-        at = int(HEAD.unpack_from(reply)[1])
-        numbers = ANSWER.iter_unpack(reply[HEAD.size :])
-        return tuple([Answer(int(a), int(b), int(c), at) for a, b, c in numbers])
+        return self.answers_in(self.replies[-1])
+
+    def answers_in(self, reply: bytes | BaseException) -> tuple[Answer, ...]:
+        if not isinstance(reply, BaseException):
+            with suppress(RepeatCommand):
+                return tuple(self.decide.unpacked(reply)[1])
+        return ()
 
     def is_granted(self) -> bool:
         answers = self.answers()
@@ -585,7 +593,7 @@ class MultiSlotCommand(LongCommand[tuple[Answer, ...]]):
             *undone, stands = [next(rest) for _ in range(part.undone + 1)]
             if any(isinstance(reply, Exception) for reply in undone):
                 part.decide.give_up()
-            if isinstance(stands, bytes) and HEAD.unpack_from(stands)[0] != TOO_OLD:
+            if part.answers_in(stands):
                 part.replies = (*part.replies[:-1], stands)
 
     def answers(self) -> tuple[Answer, ...]:

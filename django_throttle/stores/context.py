@@ -18,13 +18,14 @@ from django_throttle.log_throttling import LogThrottle
 from django_throttle.stores.cluster import ClusterTransport
 from django_throttle.stores.failures import COUNTED, advice, cause_of, text_of, waited
 from django_throttle.stores.refusal_cache import NoRefusalCache, RefusalCache
-from django_throttle.stores.scripts import MOST_CHARGES, OWN_KEY, script
+from django_throttle.stores.scripts import OWN_KEY, script
 from django_throttle.stores.sync_pool import text
 from django_throttle.stores.transport import Call, Transport, grouped
 
 logger = logging.getLogger("django_throttle")
 
 MAINTENANCE_SECONDS: Final = 1.0
+MAX_CALL_CHARGES: Final = 1000  # a function of Lua returns 8,000 values, of which a charge is seven
 RULES_TTL_MS: Final = 30 * 24 * 3600 * 1000
 _REFUSED: Final = "Redis refuses a script; failure policies decide: check the user's rights, server version and REDIS"
 _ADVICE: Final = {
@@ -38,7 +39,7 @@ class Answered(Protocol):
 
     def note(self, charges: Charges, answers: Answers) -> None: ...
 
-    def note_all(self, each: Sequence[Charges], answers: Sequence[Answers]) -> None: ...
+    def note_all(self, calls: Sequence[tuple[Charges, Answers]]) -> None: ...
 
 
 class RedisContext:
@@ -109,6 +110,10 @@ class RedisContext:
         """The first argument of every script: the test clock in microseconds, or "" for the server's."""
         return "" if self.clock is None else str(round(self.clock() * 1_000_000))
 
+    def clock_args(self) -> tuple[str, ...]:
+        """First argument of decisions: the test clock's time, nothing for the server's."""
+        return () if self.clock is None else (self.now_arg(),)
+
     def key(self, rule_id: str, ident: str) -> str:
         """The store key of a rule's log, lease index or other record of its own for an ident."""
         return key_root(self.prefix, ident, self.secret) + rule_id
@@ -122,12 +127,13 @@ class RedisContext:
         return f"{self.prefix}:{{p}}:{name}"
 
     def by_slot(self, charges: Sequence[Charge]) -> list[list[int]]:
-        """The indexes of the charges that one call may carry: all of them, up to MOST_CHARGES, without a Cluster."""
+        """Group the indexes of charges by call: up to MAX_CALL_CHARGES each, and on a Cluster those of one slot."""
         slot_of, places = self.transport.slot_of, range(len(charges))
         slots = [list(places)]
         if slot_of is not None:
             slots = grouped(places, lambda place: slot_of(self.key("", charges[place].ident)))
-        return [some[at : at + MOST_CHARGES] for some in slots for at in range(0, len(some), MOST_CHARGES)]
+        most = MAX_CALL_CHARGES
+        return [some[at : at + most] for some in slots for at in range(0, len(some), most)]
 
     def note_failure(self, error: Exception) -> StoreError:
         """Tell the breaker of a failure; returns it with its cause.

@@ -109,10 +109,10 @@ class Remaining:
         if len(waiting) >= MOST_WAITING:
             self._look()
 
-    def note_all(self, each: Sequence[Charges], answers: Sequence[Answers]) -> None:
+    def note_all(self, calls: Sequence[tuple[Charges, Answers]]) -> None:
         """The same for several calls."""
         now = time.monotonic()
-        self._waiting += [(charges, one, now) for charges, one in zip(each, answers, strict=True)]
+        self._waiting += [(charges, answers, now) for charges, answers in calls]
         if len(self._waiting) >= MOST_WAITING:
             self._look()
 

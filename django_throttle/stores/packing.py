@@ -1,4 +1,4 @@
-"""What decisions under a set of rules have in common as they are sent: packed once, then remembered."""
+"""Calls of decisions as they are sent: what a set of rules has in common is packed once, then remembered."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from base64 import urlsafe_b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from struct import Struct
+from struct import Struct, pack
 from typing import Any, Final, NamedTuple, Protocol
 
 from django_throttle.core.algorithms import CalendarWindow, Concurrency, Plan
@@ -15,80 +15,148 @@ from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
 from django_throttle.local.store_time import Calendar
 from django_throttle.stores.context import RedisContext
-from django_throttle.stores.scripts import OWN_KEY, Form, Part, Script, decide_script, script
+from django_throttle.stores.scripts import OWN_KEY, Script, script
 from django_throttle.stores.sync_pool import bulk
 from django_throttle.stores.sync_pool import pack as pack_command
 from django_throttle.stores.transport import ScriptCall, begin_call
 
-OPENING: Final = Struct("<B")
-PACK: Final = [Struct(f"<dBd{'d' * numbers}").pack for numbers in range(5)]
-LEASE_ARGS: Final = 3  # of each call, see decide.lua; before those of the first one is the time
-NO_TIME: Final = bulk(b"")
+# The kinds of records, see records.lua, without how many numbers they have.
+SMALL, LARGE = 128, 192
+TURN: Final = 2**48  # of the time of a small record
+ID_BYTES: Final = 5  # of a rule's id, in a record
+SEPARATE: Final = 3  # numbers that the format of a record has one by one
+# Of a request, see decide.lua.
+COMMIT, HAS_LEASE, HAS_CALENDAR = 1, 2, 4
+COUNTS_DENIED, IS_SHADOW, IS_LARGE = 16, 32, 64
+LEASE_ARGS: Final = 3
+
+
+class RecordLayout(NamedTuple):
+    """Layout of a rule's record: ``kept`` numbers, of four bytes, or of eight if it ``is_large``."""
+
+    kept: int
+    is_large: bool
+
+    @classmethod
+    def of(cls, plan: Plan) -> RecordLayout:
+        return cls(plan.kept, plan.is_large)
+
+    @property
+    def kind(self) -> int:
+        """The first byte of a record."""
+        return (LARGE if self.is_large else SMALL) + self.kept
+
+    @property
+    def format(self) -> str:
+        """The fields of a record, for Lua's struct library, as ``format_of`` in records.lua."""
+        head, number, size = ("I6I7", "d", 8) if self.is_large else ("I6I6", "I4", 4)
+        more = self.kept - SEPARATE
+        return head + number * min(self.kept, SEPARATE) + (f"c{size * more}" if more > 0 else "")
+
+    @property
+    def bytes(self) -> int:
+        return 13 + 8 * self.kept if self.is_large else 12 + 4 * self.kept
 
 
 class Packing(NamedTuple):
-    """What calls under a set of rules have in common, whoever makes them; ``packed`` is without bounds of calendars.
+    """Parts of a decision's call that are the same for all callers under a set of rules; see decide.lua.
 
-    ``keys`` are those of the call, each the place of its ident and its end. Where it ``is_prepared``, all have the same
-    charges: ``begin`` and ``end`` are what one sends around its keys, before what a lease takes. ``numbers`` are those
-    of its answers in the ``reply`` to one call.
+    ``keys`` are those of the call, each the place of its ident and its end. ``order`` has the places of the charges in
+    the order in which they are sent, None where that is their own. ``request`` is without bounds of calendars. Where
+    nothing depends on those the packing ``is_prepared``: ``begin`` is what a call by itself sends before its keys, and
+    ``args`` what it sends after them, before what a lease takes.
     """
 
-    packed: bytes
-    script: Script
-    parts: tuple[Part, ...]
+    request: bytes
+    formats: tuple[str, ...]
     keys: tuple[tuple[int, str], ...]
+    order: tuple[int, ...] | None
     has_lease: bool
     has_calendar: bool
-    is_prepared: bool
     begin: bytes
-    end: bytes
-    numbers: Struct
+    args: bytes
     reply: Struct
+
+    @property
+    def is_prepared(self) -> bool:
+        return not self.has_calendar
+
+    @property
+    def arg_count(self) -> int:
+        """Number of a call's arguments."""
+        return 1 + len(self.formats) + LEASE_ARGS * self.has_lease
 
 
 @lru_cache(maxsize=4096)
 def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...] | None, commit: bool) -> Packing:
     """``whose`` has for each rule the place of the first with the same ident; None where all have the same."""
-    keys: dict[tuple[int, str], int] = {}
-    parts = []
-    for rule, place in zip(rules.rules, whose or (0,) * len(rules.rules), strict=True):
-        key = place, "" if rule.plan.code < OWN_KEY else rule.id  # as counter_key
-        parts.append(Part(Form.of(rule.plan), keys.setdefault(key, len(keys) + 1)))
-    plans = {part.form.plan for part in parts}
-    opening = OPENING.pack(commit + 2 * (Concurrency in plans))
-    packed = [pack(rule.plan, rule, cost) for rule, cost in zip(rules.rules, costs, strict=True)]
-    whole, script = b"".join([opening, *packed]), decide_script(tuple(parts))
-    leases, calendars = Concurrency in plans, CalendarWindow in plans
-    begin = begin_call(script, len(keys), 2 + LEASE_ARGS if leases else 1)
-    around, own = (begin, bulk(whole) + NO_TIME * leases), 3 * len(parts)
-    replies = Struct(f"<{own}d"), Struct(f"<{2 + own}d")
-    return Packing(whole, script, tuple(parts), tuple(keys), leases, calendars, not calendars, *around, *replies)
+    records: dict[int, list[int]] = {}  # of each ident the places of its charges with a record
+    own = []
+    for place, (rule, ident) in enumerate(zip(rules.rules, whose or (0,) * len(rules.rules), strict=True)):
+        if rule.plan.code < OWN_KEY:
+            records.setdefault(ident, []).append(place)
+        else:
+            own.append((place, (ident, rule.id)))
+    plans = [rule.plan for rule in rules.rules]
+    has_lease, has_calendar = (any(isinstance(plan, kind) for plan in plans) for kind in (Concurrency, CalendarWindow))
+    flags = COMMIT * commit + HAS_LEASE * has_lease + HAS_CALENDAR * has_calendar
+    formats, sizes = [], []
+    for places in records.values():
+        layouts = [RecordLayout.of(plans[place]) for place in places]
+        sizes += [len(places), sum(layout.bytes for layout in layouts)]
+        formats.append("<" + "".join([layout.format for layout in layouts]))
+    order = [place for places in records.values() for place in places] + [place for place, _ in own]
+    charges = [pack_charge(plans[place], rules.rules[place], costs[place]) for place in order]
+    request = b"".join([OPENING.pack(flags, len(records), len(own)), *charges, pack(f"<{len(sizes)}d", *sizes)])
+    keys = (*[(ident, "") for ident in records], *[key for _, key in own])
+    return Packing(
+        request,
+        tuple(formats),
+        keys,
+        None if order == sorted(order) else tuple(order),
+        has_lease,
+        has_calendar,
+        begin_call(script("decide"), len(keys), 1 + len(formats) + LEASE_ARGS * has_lease),
+        b"".join([bulk(request), *[bulk(text.encode()) for text in formats]]),
+        Struct(f"<{2 + 3 * len(order)}d"),
+    )
 
 
-def pack(plan: Plan, rule: Rule, cost: int) -> bytes:
-    """A charge as the script reads it, see decide.lua; ``plan`` is the rule's, or has a calendar's bounds."""
-    flags = rule.count_denied + 2 * rule.is_shadow
-    own = len(plan.__match_args__)
-    return PACK[own](record_head(rule.id, Form.of(plan)), flags, min(cost, TOO_COSTLY), *plan.numbers[:own])
+OPENING: Final = Struct("<3d")
+CHARGE: Final = Struct("<7d")
 
 
-ID_BYTES: Final = 5  # of a rule's id, in a record
+def pack_charge(plan: Plan, rule: Rule, cost: int) -> bytes:
+    """Pack a charge as the script reads it. ``plan`` is the rule's, or has a calendar's bounds."""
+    flags = COUNTS_DENIED * rule.count_denied + IS_SHADOW * rule.is_shadow + IS_LARGE * plan.is_large
+    return CHARGE.pack(record_head(rule.id, plan), plan.code + flags, min(cost, TOO_COSTLY), *plan.numbers)
 
 
 @lru_cache(maxsize=4096)
-def record_head(rule_id: str, form: Form) -> int:
+def record_head(rule_id: str, plan: Plan) -> int:
     """The six bytes that begin a rule's record, as a number: its kind and the rule's id."""
-    return form.kind + (int.from_bytes(urlsafe_b64decode(rule_id)[:ID_BYTES], "little") << 8)
+    return RecordLayout.of(plan).kind + (int.from_bytes(urlsafe_b64decode(rule_id)[:ID_BYTES], "little") << 8)
 
 
-def repack(calendar: Calendar, packed: bytes, command: Decide) -> bytes:
-    """The charges of a call by what the calendar says now."""
-    charges = [packed[: OPENING.size]]
-    for rule, _, cost in command.charges:
-        plan = calendar.plan(rule) if rule.plan.needs_calendar else rule.plan
-        charges.append(pack(plan, rule, cost))
-    return b"".join(charges)
+def repack(calendar: Calendar, packing: Packing, command: Decide) -> bytes:
+    """Pack the request of a call with the bounds of the calendar now."""
+    charges, request = list(command.charges), packing.request
+    packed = [request[: OPENING.size]]
+    for place in packing.order or range(len(charges)):
+        rule, _, cost = charges[place]
+        packed.append(pack_charge(calendar.plan(rule) if rule.plan.needs_calendar else rule.plan, rule, cost))
+    return b"".join([*packed, request[OPENING.size + CHARGE.size * len(charges) :]])
+
+
+def in_order(numbers: tuple[float, ...], order: Sequence[int]) -> tuple[float, ...]:
+    """Bring the numbers of answers, three each, from the ``order`` of a reply to that of the charges."""
+    rows = dict(zip(order, zip(*[iter(numbers)] * 3, strict=True), strict=True))
+    return tuple([number for place in range(len(order)) for number in rows[place]])
+
+
+def as_sent(numbers: tuple[float, ...], order: Sequence[int]) -> tuple[float, ...]:
+    """Bring the numbers of answers, three each, from the order of the charges to the ``order`` of a reply."""
+    return tuple([number for place in order for number in numbers[3 * place : 3 * place + 3]])
 
 
 @lru_cache(maxsize=64)
@@ -98,7 +166,7 @@ def packed_text(text: str) -> bytes:
 
 
 class Prepared(Protocol):
-    """A decision to be sent by itself, or with others of the same shape."""
+    """A decision to be sent by itself, or with others."""
 
     context: RedisContext
     command: Decide
@@ -108,21 +176,19 @@ class Prepared(Protocol):
     @property
     def keys(self) -> Sequence[str]: ...
 
-    def more_args(self) -> Sequence[Any]: ...
-
-    def packed_charges(self) -> bytes: ...
+    def own_args(self) -> Sequence[Any]: ...
 
     def packed_keys(self) -> bytes: ...
 
 
-def packed_lease(one: Prepared) -> bytes:
+def packed_lease(decision: Prepared) -> bytes:
     """What a decision says of its lease, as it is sent."""
-    lease = (one.command.lease or "").encode()
-    return packed_text(one.uid) + bulk(lease) + packed_text(str(one.context.lease_ttl_ms))
+    lease = (decision.command.lease or "").encode()
+    return packed_text(decision.uid) + bulk(lease) + packed_text(str(decision.context.lease_ttl_ms))
 
 
 class JoinedCall(ScriptCall):
-    """One call for several decisions under rules of the same shape."""
+    """Script call of several decisions."""
 
     __slots__ = ("_decisions",)
 
@@ -131,32 +197,34 @@ class JoinedCall(ScriptCall):
 
     @property
     def script(self) -> Script:
-        return self._decisions[0].packing.script
+        return script("decide")
 
     @property
     def derives(self) -> bool:  # type: ignore[override]
-        return self._decisions[0].packing.has_lease
+        return any(decision.packing.has_lease for decision in self._decisions)
 
     @property
     def keys(self) -> list[str]:
-        return [key for one in self._decisions for key in one.keys]
+        return [key for decision in self._decisions for key in decision.keys]
 
     @property
     def args(self) -> tuple[Any, ...]:
-        first, *more = (one.more_args() for one in self._decisions)
-        leases = [arg for args in more for arg in args[1:]]  # all have the same time
-        return b"".join([one.packed_charges() for one in self._decisions]), *first, *leases
+        now = self._decisions[0].context.clock_args()
+        return *now, *[arg for decision in self._decisions for arg in decision.own_args()]
 
     def packed(self) -> bytes:
-        decisions, packing = self._decisions, self._decisions[0].packing
-        if not packing.is_prepared or decisions[0].context.clock:
+        decisions = self._decisions
+        packings = [decision.packing for decision in decisions]
+        if decisions[0].context.clock or any(packing.has_calendar for packing in packings):
             return pack_command(self.by_sha())
-        count, leases, args = len(decisions), [], 1
-        if packing.has_lease:
-            leases, args = [NO_TIME, *map(packed_lease, decisions)], 2 + LEASE_ARGS * count
-        begin = begin_call(packing.script, count * len(packing.keys), args)
-        charges = bulk(b"".join([one.packing.packed for one in decisions]))
-        return b"".join([begin, *[one.packed_keys() for one in decisions], charges, *leases])
+        keys = sum([len(packing.keys) for packing in packings])
+        parts = [begin_call(self.script, keys, sum([packing.arg_count for packing in packings]))]
+        parts += [decision.packed_keys() for decision in decisions]
+        for decision, packing in zip(decisions, packings, strict=True):
+            parts.append(packing.args)
+            if packing.has_lease:
+                parts.append(packed_lease(decision))
+        return b"".join(parts)
 
 
 @dataclass(slots=True)

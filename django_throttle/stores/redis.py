@@ -48,11 +48,10 @@ from django_throttle.stores.commands import (
     reset_command,
     set_dedup_keys_command,
 )
-from django_throttle.stores.context import RedisContext
+from django_throttle.stores.context import MAX_CALL_CHARGES, RedisContext
 from django_throttle.stores.control_messages import RedisControl, send_control_command
 from django_throttle.stores.evictions import EvictCommand, UncertainEvictions
 from django_throttle.stores.fallback import Fallback, LateCommand, ProcessCount, Remaining
-from django_throttle.stores.scripts import MOST_CHARGES
 from django_throttle.stores.timeouts import call_began
 
 
@@ -198,7 +197,7 @@ class RedisStore(RedisContext):
         is_usual = commit and lease is None and not owes
         if is_usual and (known := self._known.get(charges.key)) is not None:
             return known
-        is_split = len(charges) > MOST_CHARGES or self.transport.slot_of is not None
+        is_split = len(charges) > MAX_CALL_CHARGES or self.transport.slot_of is not None
         if is_split and len(slots := self.by_slot(charges)) > 1:
             made = MultiSlotCommand(self, command, slots)
         else:

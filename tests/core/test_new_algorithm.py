@@ -39,7 +39,7 @@ class Cooldown(Plan):
 
     window: int
     name, code = "cooldown", 6
-    lua = (str(Path(__file__).with_name("cooldown.lua")),)
+    lua = str(Path(__file__).with_name("cooldown.lua"))
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         left = max(0, min(state[0] - now, self.window)) if state else 0

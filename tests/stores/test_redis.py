@@ -13,19 +13,18 @@ from redis import Redis
 
 from django_throttle.core import Charge, Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.commands import Pause, rule_set
+from django_throttle.core.commands import Pause, charge
 from django_throttle.core.decide import decide_charges
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
-from django_throttle.stores import AnyStore, MemoryStore, RedisStore
+from django_throttle.stores import AnyStore, MemoryStore, RedisStore, context, redis
 from django_throttle.stores.base import BlockingIo
-from django_throttle.stores.packing import packing_of
+from django_throttle.stores.packing import RecordLayout
 from django_throttle.stores.refusal_cache import NoRefusalCache
-from django_throttle.stores.scripts import MOST_CHARGES, Form
 from tests.clock import FrozenClock
 from tests.records import Record, kept_id, of_rule, records, written
 from tests.servers import RedisServer, wait_until
-from tests.stores.conftest import CAP, RATES, commands, put_foreign
+from tests.stores.conftest import CAP, RATES, commands, decide, put_foreign
 
 
 @pytest.mark.row("F21")
@@ -122,7 +121,7 @@ def test_a_foreign_value_counts_as_nothing_and_is_replaced(
 def test_a_value_from_the_far_future_locks_out_for_no_longer_than_the_window(
     rule: Rule, expires: int, number: float, store: RedisStore, client: Redis
 ) -> None:
-    number = number if Form.of(rule.plan).is_large else int(min(number, 2**32 - 1))
+    number = number if RecordLayout.of(rule.plan).is_large else int(min(number, 2**32 - 1))
     client.set(store.counter_key(rule, "user:1"), written(of_rule(rule, expires, number)), px=60_000)
     decision = Limiter([rule], store).acquire("user:1")
     assert not decision.degraded
@@ -271,30 +270,50 @@ KINDS: Any = [
 ]
 
 
-@pytest.mark.parametrize("chosen", [KINDS, KINDS[1:2], KINDS[:4], KINDS[5:]], ids=len)
-def test_every_mix_of_rules_has_a_script_that_redis_takes(chosen: Any, raw: Redis) -> None:
-    """Lua has room for 200 local variables, and the sections of the algorithms take some of them."""
-    for number, idents in ((4, 1), (9, 3), (16, 6), (19, 1), (19, 6)):
-        rules = tuple(Rule(f"r{at}", **chosen[at % len(chosen)]) for at in range(number))
-        whose = tuple(at % min(idents, number) for at in range(number)) if idents > 1 else None
-        raw.script_load(packing_of(rule_set(rules), (1,) * number, whose, True).script.text)
+def test_rules_of_all_kinds_and_several_idents_share_a_script(stores: Any, raw: Redis) -> None:
+    """Their answers are in the order of the rules, whatever the order in which the script decides."""
     raw.script_flush()
+    rules = [Rule(f"rule {at}", **KINDS[at % len(KINDS)]) for at in range(24)]
+    charges = tuple(charge(rule, f"user:{at % 5}", 1 + at % 3) for at, rule in enumerate(rules))
+    for size in (1, 4, 9, 24) * 3:
+        here, there = (decide(store, False, *charges[:size], lease="lease") for store in stores)
+        assert there.outcomes == here.outcomes
+    assert raw.info("memory")["number_of_cached_scripts"] == 2  # and the announcement of leases
 
 
-@pytest.mark.parametrize("number", [9, 32, 33, 70])
-def test_any_number_of_rules_is_decided_as_one(number: int, stores: Any, clock: FrozenClock) -> None:
-    """Past 32 in parts, what is granted in vain is given back, and then a bucket is full a little later."""
+def test_calls_under_different_rules_travel_as_one(stores: Any, raw: Redis) -> None:
+    kinds = [RATES, RATES[:1], [CAP], [Rule(f"rule {at}", **KINDS[at]) for at in (3, 7, 4)]]
+    calls = [(rules, f"user:{at}", at) for at in range(4) for rules in kinds]
+
+    async def together(store: AnyStore) -> list[Any]:
+        decisions = [Limiter(rules, store).aacquire(ident, cost) for rules, ident, cost in calls]
+        return [(decision.allowed, decision.remaining) for decision in await asyncio.gather(*decisions)]
+
+    here, _ = (asyncio.run(together(store)) for store in stores)  # announces what takes leases
+    raw.config_resetstat()
+    here, there = (asyncio.run(together(store)) for store in stores)
+    assert there == here
+    assert commands(raw)["evalsha"] == 1
+
+
+@pytest.mark.parametrize(("number", "most"), [(9, 1000), (70, 1000), (33, 32), (70, 32)])
+def test_any_number_of_rules_is_decided_as_one(
+    number: int, most: int, stores: Any, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past the most of a call in parts: what is granted in vain is given back, and a bucket is full a little later."""
+    for module in (redis, context):
+        monkeypatch.setattr(module, "MAX_CALL_CHARGES", most)
     kinds: Any = [{}, GCRA, {"resolution": 3}, {"algorithm": "sliding_log"}, FIXED]
     rules = [Rule(f"rule {at}", f"{20 + at}/h", **kinds[at % 5]) for at in range(number - 1)]
     limiters = [Limiter([*rules, Rule("least", "4/min", **GCRA)], store) for store in stores]
     for _ in range(7):
         here, there = (limiter.acquire("user:1") for limiter in limiters)
         assert (here.allowed, here.rule, here.remaining) == (there.allowed, there.rule, there.remaining)
-        assert number > MOST_CHARGES or here == there
+        assert number > most or here == there
         clock.step(1.5)
     assert not here.allowed
     here, there = limiters[0].peek("user:1"), asyncio.run(limiters[1].apeek("user:1"))
-    assert number > MOST_CHARGES or here == there
+    assert number > most or here == there
 
 
 SECOND = 1_000_000

@@ -58,15 +58,16 @@ class Plan(ABC):
 
     ``limit`` is the most that can be spent at once, ``enforce_at`` times the rule's. Each algorithm adds at most three
     numbers, so that a script receives four doubles. ``name`` is for people and tests, ``code`` the number by which
-    scripts know it: below 10 when its state is a record. ``lua`` are its script files, by their paths from
-    ``stores/lua``; see ``decide.lua`` there for their sections. The Lua says the same as the methods: one table of
+    scripts know it: below 10 when its state is a record of ``kept`` numbers. ``lua`` is its script file, by its path
+    from ``stores/lua``; see ``decide.lua`` there for its sections. The Lua says the same as the methods: one table of
     cases and the property tests run on both. Lua computes in doubles, so no product of a method may pass 2^53.
     """
 
     limit: int
     name: ClassVar[str] = ""
     code: ClassVar[int] = 0
-    lua: ClassVar[tuple[str, ...]] = ()  # empty: the file of its name
+    lua: ClassVar[str] = ""  # empty: the file of its name
+    by_code: ClassVar[dict[int, type[Plan]]] = {}
     needs_calendar: ClassVar[bool] = False  # the store fills in the bounds of a calendar's period
     begins_afresh: ClassVar[bool] = False  # all of the limit is there again at one moment
 
@@ -74,6 +75,10 @@ class Plan(ABC):
     hold: int = field(default=0, kw_only=True, repr=False, compare=False)
     # What a script receives: the limit and the numbers in the order of the fields, then zeros, four in all.
     numbers: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __init_subclass__(cls) -> None:
+        if cls.code:
+            Plan.by_code[cls.code] = cls
 
     def __post_init__(self) -> None:
         numbers = (*[getattr(self, name) for name in self.__match_args__], 0, 0, 0)[:4]
@@ -90,9 +95,9 @@ class Plan(ABC):
         return self.most > SMALL_COUNT
 
     @property
-    def kept(self) -> int | None:
-        """How many numbers a record has, where that is not one for each name in the Lua file."""
-        return None
+    def kept(self) -> int:
+        """Number of a record's numbers."""
+        return 0
 
     @abstractmethod
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:

@@ -22,7 +22,7 @@ class Concurrency(Uncounted):
     """
 
     retry_after_us: int = RETRY_AFTER_US
-    name, code, lua = "concurrency", 11, ("own_key.lua", "concurrency.lua")
+    name, code = "concurrency", 11
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         held, mine = state or (0, 0)

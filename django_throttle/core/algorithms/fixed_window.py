@@ -22,6 +22,10 @@ class Window(Plan, ABC):
     def most(self) -> int:
         return base.most_counted(self.limit)
 
+    @property
+    def kept(self) -> int:
+        return 1
+
     @abstractmethod
     def bounds(self, now: int) -> tuple[int, int]:
         """When the window of this moment begins and ends."""
@@ -92,7 +96,7 @@ class CalendarWindow(Window):
     middle: int = 0
     finish: int = 0
     name, code = "calendar_window", 2
-    lua = ("calendar_window.lua", "fixed_window.lua")
+    lua = "fixed_window.lua"
     needs_calendar = True
 
     def bounds(self, now: int) -> tuple[int, int]:

@@ -33,6 +33,10 @@ class IntervalBucket(Plan):
     brings: int
     name, code = "interval_bucket", 5
 
+    @property
+    def kept(self) -> int:
+        return 2
+
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         burst, interval, brings = self.limit, self.interval, self.brings
         since, units = state or (now, burst)
@@ -211,7 +215,7 @@ class IndebtedGcra(Gcra):
     """A bucket whose costs are corrected when they are known: what went beyond it is owed, one more bucket at most."""
 
     __slots__ = ()
-    name, code, lua = "gcra_with_debt", 7, ("gcra.lua",)
+    name, code, lua = "gcra_with_debt", 7, "gcra.lua"
     buckets = 2
 
 
@@ -219,7 +223,7 @@ class Queue(Gcra):
     """A bucket that has calls wait for their turn: only the last turn is given back, so that no other's moves."""
 
     __slots__ = ()
-    name, code, lua = "gcra_queue", 8, ("gcra.lua",)
+    name, code, lua = "gcra_queue", 8, "gcra.lua"
 
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
         arrival, fraction = state

@@ -21,7 +21,7 @@ class SlidingLog(Plan):
     """Exactly at most ``limit`` in any window. State: time and cost of each call, oldest first, at most ``limit``."""
 
     window: int
-    name, code, lua = "sliding_log", 10, ("own_key.lua", "sliding_log.lua")
+    name, code = "sliding_log", 10
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         limit, window = self.limit, self.window

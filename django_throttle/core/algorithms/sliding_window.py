@@ -27,6 +27,10 @@ class SlidingWindow(Plan):
     def most(self) -> int:
         return base.most_counted(self.limit, self.n)
 
+    @property
+    def kept(self) -> int:
+        return 2
+
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         limit, sub_window, n = self.limit, self.sub_window, self.n
         current = now // sub_window
@@ -104,7 +108,7 @@ class SubWindows(SlidingWindow):
     """One of several sub-windows: as the window of one, but scripts keep the counts in another shape."""
 
     __slots__ = ()
-    code, lua = 9, ("sub_windows.lua",)
+    code, lua = 9, "sub_windows.lua"
 
     @property
     def kept(self) -> int:

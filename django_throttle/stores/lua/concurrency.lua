@@ -2,10 +2,7 @@
 -- KEYS[i]: the index, a set of process uids. Each process' leases are a sorted set, lease -> taken at
 -- (microseconds), under KEYS[i]:<uid>: derived here, with the same hash tag and so in the same slot.
 -- ARGV, reply: see decide.lua.
---- before
-local uid, lease, ttl
-local own = 3 -- where in ARGV the next call with a lease has its own arguments
-
+--- functions
 -- The number of leases under an index, and whether the caller's is one.
 local function count_leases(key)
   local held, mine = 0, false
@@ -25,11 +22,6 @@ local function count_leases(key)
   end
   return held, mine
 end
---- call
-  if flags_of_call >= 2 then
-    uid, lease, ttl = ARGV[own], ARGV[own + 1], ARGV[own + 2]
-    own = own + 3
-  end
 --- decide
     local retry_after_us = a
     local held, mine = count_leases(key)

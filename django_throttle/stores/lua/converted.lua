@@ -1,4 +1,4 @@
--- A function for other scripts, which use seek.lua. KEYS, ARGV, reply: theirs.
+-- A function for other scripts, which use records.lua. KEYS, ARGV, reply: theirs.
 -- A record with this head that says what one of another kind says, as of the same rule before its limit was edited.
 local function converted(value, from, head)
   local kind, before, expires = head % 256, string.byte(value, from), expires_of(value, from)

@@ -1,11 +1,16 @@
 -- At most `limit` in each epoch-aligned window of `a`, or (calendar_window) between two moments of a calendar: a period
 -- from `a` to `b`, the next until `c`. A record expires when its window ends.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
---- state
--- count
+--- call
+    for i = 4, last_charge, 7 do
+      if request[i + 1] % 16 == 2 and (now < request[i + 4] or now >= request[i + 6]) then is_stale = true end
+    end
+--- read
+    numbers = 1
+    local count = fields[place + 2]
 --- decide
       local finish = algorithm == 1 and now - now % a + a or now < b and b or c
-      if IS_LARGE and not (count >= 0 and count <= MAX_COUNT) then
+      if is_large and not (count >= 0 and count <= MAX_LIMIT) then
         repaired, expires, count = repaired + 1, 0, 0
       end
       if expires < finish then
@@ -19,9 +24,11 @@
         charged_remaining, count = remaining - cost, count + added
       else
         retry = cost > limit and NEVER or finish - now
-        if counts_denied then count = math.min(count + cost, MAX_COUNT) end
+        if counts_denied then count = math.min(count + cost, is_large and MAX_LIMIT or MAX_SMALL) end
         remaining, reset = math.max(0, limit - count), count > 0 and finish - now or 0
       end
+--- store
+      fields[place + 2] = count
 --- refund
     if cost == 0 or expires <= since + reset then -- else the window has ended
       count, goes_back = math.max(0, count - cost), true
@@ -30,5 +37,6 @@
     local finish = algorithm == 1 and now - now % a + a or now < b and b or c
     local start = algorithm == 1 and finish - a or now < b and a or b
     if at >= start then
-      count, expires, is_made = math.min((expires < finish and 0 or count) + cost, MAX_COUNT), finish, true
+      count = math.min((expires < finish and 0 or count) + cost, is_large and MAX_LIMIT or MAX_SMALL)
+      expires, is_made = finish, true
     end

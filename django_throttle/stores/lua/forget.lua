@@ -1,9 +1,9 @@
 -- Makes rates full again. KEYS: values of idents, see decide.lua, and other counters, all of one slot or on one server.
 -- ARGV: now in microseconds ("" for the server's clock), then for each key what begins the records to be removed
--- (seek.lua), a little-endian double each; "" removes the key. Reply: the number of records that had not run out, and of keys.
+-- (records.lua), a little-endian double each; "" removes the key. Reply: the number of records that had not run out, and of keys.
 local decode, sub = struct.unpack, string.sub
 --- use clock
---- use seek
+--- use records
 --- use unsummed
 local removed = 0
 for i, key in ipairs(KEYS) do

@@ -5,8 +5,9 @@
 -- A record expires at the theoretical arrival time, rounded up; `fraction` is what that has beyond a whole microsecond,
 -- and is not kept where the fineness is 1.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
---- state
--- fraction
+--- read
+    numbers = c > 1 and 1 or 0
+    local fraction = numbers > 0 and fields[place + 2] or 0
 --- decide
       local unit, bucket, fineness = a, b, c
       local used, most = (expires - now) * fineness, algorithm == 7 and 2 * b or b
@@ -43,6 +44,8 @@
         fraction = used % fineness
         expires = now + (used - fraction) / fineness + (fraction > 0 and 1 or 0)
       end
+--- store
+      if numbers > 0 then fields[place + 2] = fraction end
 --- refund
     local unit, fineness = a, c
     if algorithm ~= 8 or expires == since + reset then -- else not the last turn

@@ -1,14 +1,14 @@
 -- A bucket of `limit` units to which every whole `interval` since its first use, or since it was full, `brings` some:
 -- `units` are what it had at `start`. A record expires when the bucket is full.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
---- state
--- start
--- units
+--- read
+    numbers = 2
+    local start, units = fields[place + 2], fields[place + 3]
 --- decide
       local interval, brings = a, b
       if expires <= now then
         start, units = now, limit
-      elseif not (start >= 0 and start < EXACT and units >= 0 and units <= MAX_COUNT) then
+      elseif not (start >= 0 and start < EXACT and units >= 0 and units <= MAX_LIMIT) then
         repaired, start, units = repaired + 1, now, limit
       end
       units = math.min(units, limit)
@@ -26,6 +26,8 @@
       if units < limit then reset = start + math.ceil((limit - units) / brings) * interval - now end
       if retry == 0 then units = units - added end
       expires = start + math.ceil((limit - units) / brings) * interval
+--- store
+      fields[place + 2], fields[place + 3] = start, units
 --- refund
     local interval = a
     if start <= since and now < start + interval then -- else it was refilled, and may have been full

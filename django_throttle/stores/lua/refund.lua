@@ -2,7 +2,7 @@
 -- it kept anybody else from getting.
 -- KEYS: one a charge, then, where a second time must change nothing, a key by which it is known; all of one slot.
 -- ARGV: now in microseconds ("" for the server's clock), then for each charge, little-endian, a double, what begins its
--- record (seek.lua) as a number, a byte with the algorithm, and seven doubles: cost, the rule's plan (limit, a, b, c), when
+-- record (records.lua) as a number, a byte with the algorithm, and seven doubles: cost, the rule's plan (limit, a, b, c), when
 -- it was charged, and the microseconds to full that were answered then; then, with that key, the milliseconds for which it
 -- is kept.
 -- Reply: the number of charges given back.
@@ -10,29 +10,32 @@
 -- is left to store. One with a key of its own writes, and counts `refunded`, by itself.
 local decode, encode, sub = struct.unpack, struct.pack, string.sub
 --- use clock
+--- use constants
 if ARGV[3] and not redis.call('SET', KEYS[#KEYS], '1', 'NX', 'PX', ARGV[3]) then return 0 end
---- use seek
+--- use records
 --- use unsummed
-local place, refunded = 1, 0
+local offset, refunded = 1, 0
 
 for i = 1, ARGV[3] and #KEYS - 1 or #KEYS do
   local key = KEYS[i]
   local head, algorithm, cost, limit, a, b, c, since, reset
-  head, algorithm, cost, limit, a, b, c, since, reset, place = decode('<dBddddddd', ARGV[2], place)
-  local from, after, fits, expires, state, goes_back
+  head, algorithm, cost, limit, a, b, c, since, reset, offset = decode('<dBddddddd', ARGV[2], offset)
+  local from, after, fits, fields, expires, goes_back
   local value = algorithm < 10 and redis.pcall('GET', key)
   if type(value) == 'string' then from, after, fits = seek(value, head, 1) end
-  if fits then expires = expires_of(value, from) end
+  local place, numbers, is_large, format = 1, 0, head % 256 >= 192, format_of(head % 256)
+  if fits then fields, expires = { decode(format, value, from) }, expires_of(value, from) end
   if algorithm < 10 and not fits then -- nothing, or a foreign value
---- each algorithm
-  elseif IS_ALGORITHM then
-    DECODED
+--- each
+  elseif ALGORITHM then
+--- read
 --- refund
-    ENCODED
+--- store
 --- end
   end
   if goes_back then
-    local left = expires > 0 and begun(head, expires) .. state or ''
+    fields[2] = expires
+    local left = expires > 0 and encode(format, unpack(fields)) or ''
     value = unsummed(sub(value, 1, from - 1) .. left .. sub(value, after))
     if value == '' then redis.call('DEL', key) else redis.call('SET', key, value, 'KEEPTTL') end
     refunded = refunded + 1

@@ -3,7 +3,7 @@
 -- are taken, and a call has those up to its end, so that two entries say what all between them cost; the log has at
 -- most `limit` units. What the clock has let go of is removed when something is written, never by a refused call.
 -- ARGV, reply: see decide.lua, refund.lua and late.lua.
---- before
+--- functions
 -- What an entry of a log says.
 local function entry(member)
   local last, own = string.match(member or '', '^(%d+):(%d+)$')
@@ -89,12 +89,14 @@ end
     reset = taken > 0 and latest + window - now or 0
     charged_reset, writes = window, retry == 0
 --- write
-        append(key, entry(redis.call('ZREVRANGE', key, 0, 0)[1]) or 0, cost)
+        local newest = redis.call('ZREVRANGE', key, 0, 0)[1]
+        local last = newest and string.match(newest, '^%d+') or 0
+        redis.call('ZADD', key, string.format('%d', now), string.format('%016d:%d', last + cost, cost))
         redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now - charged_reset))
         redis.call('PEXPIRE', key, lifetime(charged_reset))
 --- wait
         local last = entry(redis.call('ZREVRANGE', key, 0, 0)[1])
-        local retry = wait_for(key, cost, limit, charged_reset, last)
+        retry = wait_for(key, cost, limit, charged_reset, last)
 --- refund
     -- What was taken later has its units numbered anew; the units of that microsecond are alike.
     local later = redis.pcall('ZRANGEBYSCORE', key, string.format('%d', since), '+inf', 'WITHSCORES')

@@ -1,14 +1,14 @@
 -- A window of `sub_window` microseconds and the one before, weighted or (strict = 1) whole; sub_windows.lua has several.
 -- A record expires when neither counts any more.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
---- state
--- newest
--- oldest
+--- read
+    numbers = 2
+    local newest, oldest = fields[place + 2], fields[place + 3]
 --- decide
       local sub_window, strict = a, c == 1
       local rest = sub_window - now % sub_window
       local finish = now + rest + sub_window
-      if IS_LARGE and not (newest >= 0 and newest <= MAX_COUNT and oldest >= 0 and oldest <= MAX_COUNT) then
+      if is_large and not (newest >= 0 and newest <= MAX_LIMIT and oldest >= 0 and oldest <= MAX_LIMIT) then
         repaired, expires, newest, oldest = repaired + 1, 0, 0, 0
       end
       if expires < finish then
@@ -26,7 +26,7 @@
           if left > 0 then weight = weight + 1 end
         end
         if newest + weight + cost > limit then
-          if counts_denied then newest = math.min(newest + cost, MAX_COUNT) end
+          if counts_denied then newest = math.min(newest + cost, is_large and MAX_LIMIT or MAX_SMALL) end
           -- The first moment at which the cost fits, if nothing else happens until then.
           local room = limit - cost
           if room < 0 then
@@ -55,6 +55,8 @@
       elseif newest == 0 then -- as it stood at the end of the last window, which expires earlier
         newest, oldest, expires = oldest, 0, finish - sub_window
       end
+--- store
+      fields[place + 2], fields[place + 3] = newest, oldest
 --- refund
     local sub_window = a
     -- After a step back of the clock all of it counts in the newest.
@@ -70,8 +72,8 @@
     if expires < finish then newest, oldest = 0, expires == finish - sub_window and newest or 0 end
     local ended = finish - (at - at % sub_window + 2 * sub_window)
     if ended <= 0 then
-      newest = math.min(newest + cost, MAX_COUNT)
+      newest = math.min(newest + cost, is_large and MAX_LIMIT or MAX_SMALL)
     elseif ended == sub_window then
-      oldest = math.min(oldest + cost, MAX_COUNT)
+      oldest = math.min(oldest + cost, is_large and MAX_LIMIT or MAX_SMALL)
     end
     if ended <= sub_window then expires, is_made = finish, true end

@@ -2,18 +2,18 @@
 -- none of them counts any more. Its numbers are the newest count, the sum of those between, the oldest, and then those
 -- between but the first, the newer first: within a sub-window the first three suffice.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
---- state
--- newest
--- between
--- oldest
--- older *
+--- read
+    numbers = b > 2 and 4 or 3
+    local newest, between, oldest = fields[place + 2], fields[place + 3], fields[place + 4]
+    local older = numbers > 3 and fields[place + 5] or ''
+    local most = is_large and MAX_LIMIT or (MAX_SMALL - MAX_SMALL % b) / b
 --- decide
       local sub_window, n, strict, ages = a, b, c == 1, nil
       local rest = sub_window - now % sub_window
       local finish = now + rest + n * sub_window
-      local is_right = not IS_LARGE
-        or (newest >= 0 and newest <= MAX_COUNT and oldest >= 0 and oldest <= MAX_COUNT
-          and between >= 0 and between <= n * MAX_COUNT)
+      local is_right = not is_large
+        or (newest >= 0 and newest <= most and oldest >= 0 and oldest <= most
+          and between >= 0 and between <= n * most)
       if is_right and expires < finish then
 --- use ages
         for age = 2, n do
@@ -42,7 +42,7 @@
           if left > 0 then weight = weight + 1 end
         end
         if whole + weight + cost > limit then
-          if counts_denied then newest = math.min(newest + cost, MAX_COUNT) end
+          if counts_denied then newest = math.min(newest + cost, most) end
           whole = newest + between
           retry = NEVER
 --- use ages
@@ -76,6 +76,9 @@
         for age = 1, n + 1 do ages[age] = ages[age + latest - 1] or 0 end
 --- use aged
       end
+--- store
+      fields[place + 2], fields[place + 3], fields[place + 4] = newest, between, oldest
+      if numbers > 3 then fields[place + 5] = older end
 --- refund
     local sub_window, n, ages = a, b, nil
     -- After a step back of the clock all of it counts in the newest.
@@ -96,7 +99,7 @@
     for age = 1, n + 1 do ages[age] = before[age - passed] or 0 end
     local age = 1 + math.max(0, (current - (at - at % sub_window)) / sub_window)
     if age <= n + 1 then
-      ages[age] = math.min(ages[age] + cost, MAX_COUNT)
+      ages[age] = math.min(ages[age] + cost, most)
 --- use aged
       expires, is_made = finish, true
     end

@@ -1,4 +1,4 @@
--- A function for other scripts, which use seek.lua. KEYS, ARGV, reply: theirs.
+-- A function for other scripts, which use records.lua. KEYS, ARGV, reply: theirs.
 -- A value without what tells of the records that were not asked for, see decide.lua: that is no longer so.
 local function unsummed(value)
   local from, after = seek(value, 193, 1)

@@ -1,5 +1,4 @@
--- For algorithms with a key of their own. KEYS, ARGV, reply, variables: see decide.lua.
---- before
+-- A function for other scripts. KEYS, ARGV, reply: theirs.
 -- Milliseconds to live, rounded up so that nothing expires before it is due.
 local function lifetime(time)
   time = (time < least_lifetime and least_lifetime or time) + 999
