@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -208,8 +209,17 @@ def _verdict(decision: Decision, raises: bool) -> Verdict:
 def admitted(decision: Decision) -> Decision:
     """The decision of a call that is allowed; raises Refused for any other."""
     if not decision.allowed:
-        raise Refused(decision)
+        raise answered_in_view(Refused(decision))
     return decision
+
+
+def answered_in_view(error: Refused) -> Refused:
+    """Return the error, which a view of REST framework that is running now will answer as one of its own."""
+    if "rest_framework.views" in sys.modules:
+        from django_throttle.drf.rule_throttle import finish_in_running_view  # as REST framework is optional
+
+        finish_in_running_view()
+    return error
 
 
 def fast_path_command(charges: Charges, store: Store) -> Decide | Decision | None:

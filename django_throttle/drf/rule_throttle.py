@@ -5,6 +5,7 @@ A view with such a throttle finishes its request, where no other door does: head
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from math import ceil
@@ -81,6 +82,20 @@ def finish_in_view(view: Any, request: HttpRequest, who: Who, state: RequestStat
     kind: Any = type(view)
     if finishes and _is_async(kind):
         _finish_in_method(view, str(request.method).lower(), request)
+
+
+def finish_in_running_view() -> None:
+    """Have the view of REST framework that is running in this thread, if any, answer a refusal; see ``_Finisher``."""
+    from rest_framework.views import APIView  # which imports this module, see above
+
+    frame = sys._getframe(1)
+    while frame is not None:
+        view = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
+        if isinstance(view, APIView) and isinstance(request := getattr(view, "request", None), Request):
+            inner = django_request(request)
+            return finish_in_view(view, inner, HttpWho(request), state_of(inner))
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 class _Finisher:

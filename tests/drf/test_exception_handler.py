@@ -22,6 +22,7 @@ from rest_framework.viewsets import GenericViewSet
 from django_throttle import problems as problem_documents
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
+from django_throttle.limiter import allows
 from django_throttle.stores import RedisStore
 from tests.doors import Enforce
 from tests.inside import count_in
@@ -52,6 +53,17 @@ class View(APIView):
 
     def get(self, request: Any) -> Response:
         send()
+        return Response({})
+
+
+class Asking(View):
+    throttle_classes = ()
+
+    def get_permissions(self) -> Any:
+        allows("mail", self.request, raises=True)
+        return []
+
+    def get(self, request: Any) -> Response:
         return Response({})
 
 
@@ -109,7 +121,9 @@ urlpatterns = [
     path("plain", type("Plain", (View,), {"throttle_classes": []}).as_view()),
     path("actions", type("Actions", (View, GenericViewSet), {"throttle_classes": []}).as_view({"get": "get"})),
     path("function", api_view(["GET"])(lambda request: View.get(None, request))),
+    path("asking", Asking.as_view()),
     path("async", AsyncView.as_view()),
+    path("async-plain", AsyncView.as_view(throttle_classes=[])),
     path("decorated", Enveloped.as_view()),
     path("decorated-async", AsyncEnveloped.as_view()),
     path("decorated-function", decorated_function),
@@ -119,14 +133,14 @@ urlpatterns = [
 
 
 @pytest.mark.parametrize("middleware", [[], MIDDLEWARE], ids=["no middleware", "middleware"])
-@pytest.mark.parametrize("name", ["rules", "drop-in", "both"])
+@pytest.mark.parametrize("name", ["rules", "drop-in", "both", "plain", "asking", "actions"])
 def test_a_refusal_keeps_its_envelope(enforce: Enforce, settings: Any, name: str, middleware: list[str]) -> None:
     settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, middleware
     enforce(mail={"rate": "1/min", "scopes": ["mail"]}, all={"rate": "2/min", "algorithm": "fixed_window"})
     first, second, third = (Client().get(f"/{name}") for _ in range(3))
     assert (first.status_code, second.status_code, third.status_code) == (200, 429, 429)
     for answer in (second, third):
-        assert set(answer.json()) == {"error"}
+        assert set(answer.json()) == {"error"} and "RateLimit" in answer
         assert 0 < int(answer["Retry-After"]) <= 132
 
 
@@ -142,10 +156,11 @@ def test_so_does_a_refusal_of_a_view_that_the_middleware_alone_limits(
 
 
 @pytest.mark.parametrize("middleware", [[], MIDDLEWARE], ids=["no middleware", "middleware"])
-async def test_so_it_does_on_an_event_loop(enforce: Enforce, settings: Any, middleware: list[str]) -> None:
+@pytest.mark.parametrize("name", ["async", "async-plain"])
+async def test_so_it_does_on_an_event_loop(enforce: Enforce, settings: Any, name: str, middleware: list[str]) -> None:
     settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, middleware
     enforce(mail={"rate": "1/min", "scopes": ["mail"]})
-    answers = [await AsyncClient().get("/async") for _ in range(2)]
+    answers = [await AsyncClient().get(f"/{name}") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 429]
     assert set(answers[1].json()) == {"error"}
 
