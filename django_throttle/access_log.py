@@ -22,7 +22,6 @@ MAX_LINE: Final = 65_536  # bytes; what is longer is cut, and most likely not un
 COMBINED: Final = re.compile(r'(.*?) \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\] "')
 STATUS_IN_LINE: Final = re.compile(r'(?<!\\)" (\d{3}) ')
 REQUEST: Final = re.compile(r"([A-Z][A-Z-]*) (\S+)")
-HOST_AND_PORT: Final = re.compile(r"\S+:\d+")
 MOMENT: Final = r"\d{4}-\d\d-\d\dT[\d:.]+Z"
 # https://docs.aws.amazon.com/elasticloadbalancing/latest/application/load-balancer-access-logs.html; classic load
 # balancers have no type.
@@ -66,8 +65,10 @@ STATUS: Final = (
     "status", "status_code", "response_status", "response_code", "http_status", "statusCode", "DownstreamStatus",
     "elb_status_code", "response", "code",
 )  # fmt: skip
+NOTHING: Final = (None, "", "-", "AnonymousUser")  # the last is the text of Django's user who is not logged in
 CODE: Final = re.compile(r"0+|[1-5]\d\d")  # 0 where the client has gone before an answer
 LEVEL: Final = ("level", "levelname", "severity")
+MESSAGE: Final = ("message", "msg", "logger", "event")
 # Of Caddy's loggers the one that has a line for each request; errors have lines of their own beside it.
 CADDY_LOGGER: Final = "http.log.access"
 
@@ -155,11 +156,14 @@ def _of_combined(text: str) -> Call:
 
 
 def _address_and_user(text: str) -> tuple[str, str]:
-    """Return both of what stands before the time. The name of the virtual host may be there too, first or second."""
+    """Return both of what stands before the time. The virtual host may be there too, first or second.
+
+    Its name may be an address as well: where four words or more begin with two addresses, the second is the client's.
+    """
     if "," in text.partition(" ")[0]:
         raise ValueError("of several addresses only the proxy knows the client's")
     words = text.split(" ", 3)
-    if parse(words[0]) is None and (HOST_AND_PORT.fullmatch(words[0]) or (words[1:] and parse(words[1]) is not None)):
+    if words[1:] and parse(words[1]) is not None and (len(words) == 4 or parse(words[0]) is None):
         words = text.split(" ", 4)[1:]
     address, _, *rest = words
     user = " ".join(rest).removeprefix("- ") if rest else "-"
@@ -221,16 +225,16 @@ def _of_json(text: str) -> Call:
     method, path = request.groups() if request else ("", "")
     address, user = _text(_first(line, ADDRESS)), _text(_first(line, USER))
     status = next((int(line[name]) for name in STATUS if CODE.fullmatch(str(line.get(name)))), None)
-    if not address and not user:
-        raise ValueError("a line of JSON has an address or a user")
     if status is None and _first(line, ("status",)) is not None:
         raise ValueError("a status has three digits")
-    if status is None and _first(line, LEVEL) is not None:
-        raise ValueError("this is a message of a program, and no request")
     method, path = _text(_first(line, METHOD)) or method, _text(_first(line, PATH)) or path
+    scope = _text(line.get("scope"))
+    is_message = status is None and _first(line, LEVEL) is not None
+    if is_message or (not (method or path or scope) and _first(line, (*LEVEL, *MESSAGE)) is not None):
+        raise ValueError("this is a message of a program, and no request")
     if not (method or path) and any(name in line for name in ("request", *METHOD, *PATH)):
         raise ValueError("what the client sent is no request")
-    return _call(_seconds(_first(line, TIME)), address, user, method, path, _text(line.get("scope")), status or 0)
+    return _call(_seconds(_first(line, TIME)), address, user, method, path, scope, status or 0)
 
 
 def _call(
@@ -240,21 +244,23 @@ def _call(
     if "://" in where:
         where = "/" + where.partition("://")[2].partition("/")[2]
     parsed = parse(address)
-    if parsed is None and "," in address:
-        raise ValueError("of several addresses only the proxy knows the client's")
-    name = address if parsed is None else str(parsed)
+    if parsed is None and ("," in address or not user):
+        raise ValueError("a call has a user, or one address; of several only the proxy knows the client's")
+    name = "" if parsed is None else str(parsed)
     return Call(at, intern(name), intern(user), intern(method.upper()), intern(where), intern(scope), status)
 
 
 def _first(line: Mapping[str, object], names: tuple[str, ...]) -> object:
     for name in names:
         value = line.get(name)
-        if value not in (None, "", "-") and not isinstance(value, dict):
+        if value not in NOTHING and not isinstance(value, dict):
             return value
     return None
 
 
 def _text(value: object) -> str:
+    if isinstance(value, list | bool):
+        raise TypeError("this is neither a text nor a number")
     return "" if value is None else str(value)
 
 

@@ -55,7 +55,7 @@ class LoggedCaller(Caller):
 
     def __init__(self, address: str, user: str) -> None:
         self.subject = None
-        self._text = network(address, conf().IPV6_PREFIX) or address
+        self._text = network(address, conf().IPV6_PREFIX)
         self._user = SimpleNamespace(pk=user, is_authenticated=True) if user else None
 
     def by_user(self) -> str | None:
@@ -99,6 +99,12 @@ def without_statuses(calls: Sequence[Call], rule: Rule) -> str | None:
     if any(call.status for call in calls) or not (rule.count_on or rule.refund_on):
         return None
     return gettext_lazy("the log does not say how requests were answered")
+
+
+def without_calls(found: Mapping[str, Replayed], rule: Rule) -> str | None:
+    """Return why a replay says nothing of a rule that has counted no call; None if it has counted one."""
+    reason = gettext_lazy("it counts none of the calls, by its scopes, methods, key and audience")
+    return None if found[rule.name].calls else reason
 
 
 def replay(

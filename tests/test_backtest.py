@@ -68,7 +68,7 @@ IP = "ip:192.0.2.7"
         ([SEARCH, SEARCH, CALL, CALL], {"key": "ip", "scopes": ["search"]}, [IP]),
         ([SEARCH, SEARCH, CALL, CALL], {"key": "ip", "methods": ["POST"]}, [IP]),
         ([CALL._replace(address=f"2001:db8::{n}") for n in (1, 2)], {"key": "ip"}, ["ip:2001:db8::/64"]),
-        ([CALL._replace(address="host.example")] * 2, {"key": "ip"}, ["ip:host.example"]),
+        ([ANNA._replace(address="")] * 2, {"key": "ip"}, []),
     ],
 )
 def test_who_is_counted_and_where(calls: list[Call], options: dict[str, Any], found: list[str]) -> None:
@@ -159,7 +159,9 @@ TRAEFIK_TEXT = COMBINED.format("-") + ' 17 "api@docker" "http://10.0.0.1:80" 5ms
         ("example.org " + COMBINED.format("anna"), LINE._replace(user="anna")),
         ("_ " + COMBINED.format("-").replace("192.0.2.7", "::1"), LINE._replace(address="::1")),
         (COMBINED.format("-").replace("192.0.2.7 ", "192.0.2.7 example.org "), LINE),
-        (COMBINED.format("-").replace("192.0.2.7", "host.example"), LINE._replace(address="host.example")),
+        ("10.0.0.1 " + COMBINED.format("anna"), LINE._replace(user="anna")),  # the virtual host is an address
+        ("10.0.0.1:443 " + COMBINED.format("-"), LINE),
+        (COMBINED.format("anna").replace("192.0.2.7", "unix:"), LINE._replace(address="", user="anna")),
         (COMBINED.format("-").replace("/a?b=1", "https://shop.example:8443/a?b=1"), LINE),
         (COMBINED.format("-").replace("/a?b=1", r'/a\" 500 "'), LINE._replace(path=r"/a\"")),
         ("https 2015-05-17T10:05:09.000000Z" + BALANCED.format(200) + CREATED, LINE),
@@ -203,6 +205,11 @@ def test_a_line(tmp_path: Path, line: str, expected: Call) -> None:
         '{"time": 1e300, "ip": "192.0.2.7"}',
         '{"time": 1431857103, "ip": "192.0.2.7", "status": "no"}',
         '{"time": 1431857103}',
+        *(
+            f'{{"time": 1431857103, "path": "/", "status": 200, "user": "AnonymousUser", "remote_addr": {address}}}'
+            for address in ('"unix:"', '"@"', '"unknown"', "true", "1", '["192.0.2.7"]')
+        ),
+        *(COMBINED.format("-").replace("192.0.2.7", name) for name in ("host.example", "example.org:443 a.example")),
         "{" * 60_000,
         '{"time": ' + "[" * 60_000,
         "\x00" * 200_000,
@@ -212,6 +219,8 @@ def test_a_line(tmp_path: Path, line: str, expected: Call) -> None:
         '{"time": 1431857103, "client_ip": "203.0.113.9, 192.0.2.7", "path": "/", "status": 200}',
         '{"time": 1431857103, "remote_addr": "192.0.2.7", "request": "", "status": 400}',
         '{"time": 1431857103, "level": "INFO", "ip": "192.0.2.7", "user": "anna", "message": "hello"}',
+        '{"time": 1431857103, "level": "ERROR", "logger": "django.request", "status_code": 500, "user": "anna"}',
+        '{"time": 1431857103, "message": "Internal Server Error: /search", "status_code": 500, "user": "anna"}',
         CADDY.format(1431857103).replace("http.log.access.log0", "http.log.error"),
         '{"level":"info","ts":1431857103,"logger":"admin.api","method":"POST","uri":"/load","remote_ip":"127.0.0.1"}',
         "http 2015-05-17T10:05:03.000000Z"
@@ -271,7 +280,11 @@ def test_a_log_without_statuses_is_no_number_for_rules_that_need_them(tmp_path: 
     with pytest.raises(CommandError, match="has no rule that can be replayed"):
         told(counted=counted)
     assert "counted is left out: the log does not say how requests were answered" in errors.getvalue()
-    assert told(counted=counted, plain={"rate": "2/min", "key": "ip"}) == {"plain": 3}
+    plain = {"rate": "2/min", "key": "ip"}
+    assert told(counted=counted, plain=plain, typo={**plain, "scopes": ["serach"]}) == {"plain": 3}
+    assert "typo is left out: it counts none of the calls" in errors.getvalue()
+    with pytest.raises(CommandError, match="has no rule that can be replayed"):
+        told(typo={**plain, "scopes": ["serach"]})
     out.truncate(out.seek(0))
     lines = [{**line, "response": 401 if number else 0} for number, line in enumerate(lines)]
     log.write_text("\n".join(map(json.dumps, lines)))

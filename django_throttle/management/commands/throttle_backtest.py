@@ -14,7 +14,16 @@ from typing import Any, Final
 from django.core.management.base import CommandError
 
 from django_throttle.access_log import AccessLog, read
-from django_throttle.backtest import SPANS, RecordedCaller, Replayed, recorded_calls, replay, why_not, without_statuses
+from django_throttle.backtest import (
+    SPANS,
+    RecordedCaller,
+    Replayed,
+    recorded_calls,
+    replay,
+    why_not,
+    without_calls,
+    without_statuses,
+)
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_noop, with_commas
 from django_throttle.management import ShellCommand
@@ -76,6 +85,7 @@ class Command(ShellCommand):
             self.stderr.write(line)
         found = replay(usable, told.calls, together=together, progress=lambda share: show(gettext("deciding"), share))
         show("", 0.0)
+        found = self._counting(found, usable, rules)
         if options["json"]:
             self.stdout.write(json.dumps(_as_json(len(told.calls), found), indent=2))
             return
@@ -90,7 +100,9 @@ class Command(ShellCommand):
         if not told.calls:
             nothing = gettext("no requests were recorded in that time")
             raise CommandError(". ".join(filter(None, [nothing, translated(told.what_is_there)])))
-        found = replay(self._usable(rules, told.why_not), told.calls, together=together, caller=RecordedCaller)
+        usable = self._usable(rules, told.why_not)
+        found = replay(usable, told.calls, together=together, caller=RecordedCaller)
+        found = self._counting(found, usable, rules)
         if as_json:
             answer = _as_json(len(told.calls), found)
             for name, one in found.items():
@@ -131,6 +143,10 @@ class Command(ShellCommand):
         if not usable:
             raise CommandError(gettext("{path!r} has no rule that can be replayed", path=path))
         return usable
+
+    def _counting(self, found: Mapping[str, Replayed], rules: Sequence[Rule], path: str) -> dict[str, Replayed]:
+        """Return what was found of the rules that have counted a call, as ``_left`` does."""
+        return {rule.name: found[rule.name] for rule in self._left(rules, partial(without_calls, found), path)}
 
     def _complain(self, told: AccessLog) -> None:
         """Of lines that are no calls; a log without any call is an error."""
