@@ -20,13 +20,16 @@ from django_throttle.sockets import login
 from django_throttle.sockets.connection import INTERRUPTED, Connection
 from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.error_frames import Close, DroppedFrames, Event, close_reason, frame_event
+from django_throttle.sockets.limits import size_of
 from django_throttle.sockets.subprotocols import subprotocol_of
+
+MAX_END_SIZE: Final = 1024  # bytes of a frame that ends an operation; larger refused frames are not parsed for it
 
 
 class Inbound:
     """What the application receives from."""
 
-    __slots__ = ("_connection", "_has_seen_close", "_is_excused", "_pending", "_ready_at")
+    __slots__ = ("_connection", "_has_seen_close", "_is_excused", "_pending", "_ready_at", "_unended")
 
     def __init__(self, connection: Connection, first: Event) -> None:
         self._connection = connection
@@ -34,6 +37,7 @@ class Inbound:
         self._ready_at: float | None = None  # when the pending frame, which was allowed, has its turn
         self._has_seen_close = False  # the application, ours
         self._is_excused = False  # the pending frame passes although it was refused
+        self._unended = 0  # frames that have passed, each of which may have begun what a refused one ends
 
     async def receive(self) -> Event:
         """The next event that may pass; a refused frame is answered and dropped."""
@@ -62,8 +66,11 @@ class Inbound:
                 if not connection.has_ended:
                     if self._is_excused:  # it does not end a row of refusals
                         self._is_excused = False
-                    elif (escalation := connection.escalation).violations or escalation.quiet_until:
-                        escalation.reset()
+                        self._unended -= 1
+                    else:
+                        self._unended += 1
+                        if (escalation := connection.escalation).violations or escalation.quiet_until:
+                            escalation.reset()
                     return event
                 await asyncio.sleep(0)  # it crosses the application's own close: nobody is charged for it any more
 
@@ -85,6 +92,9 @@ class Inbound:
         connection = self._connection
         escalation, settings = connection.escalation, connection.settings
         connection.refused += 1
+        if self._ends_operation(event):
+            self._is_excused = True
+            return True
         action = escalation.refused(decision, settings.action)
         if action == "delay" and decision.retry_after and await self._passes_later(event, decision.retry_after):
             return True
@@ -93,9 +103,6 @@ class Inbound:
         if is_answered and connection.is_open:
             subprotocol = connection.subprotocol
             message = subprotocol.read(event)
-            if subprotocol.ends_operation(message):
-                self._is_excused = True
-                return True
             if subprotocol.opens(message):
                 action, close = "close", connection.close_for(decision, event, has_started=False)
             elif content := settings.refusal_content(decision, partial(subprotocol.answer, message), event):
@@ -106,6 +113,16 @@ class Inbound:
         # Neither a full queue of frames nor the memory store ever waits: let other sockets have a turn.
         await asyncio.sleep(0)
         return False
+
+    def _ends_operation(self, event: Event) -> bool:
+        """Return True for a refused frame that frees what the server holds, so that nothing runs for nobody.
+
+        There are no more of them than frames have passed, as those have begun what is ended.
+        """
+        if not self._unended or size_of(event) > MAX_END_SIZE:
+            return False
+        subprotocol = self._connection.subprotocol
+        return subprotocol.ends_operation(subprotocol.read(event))
 
     async def _passes_later(self, event: Event, seconds: float) -> bool:
         """Whether a refused frame passes after all, when it is delayed for as long as any may be."""

@@ -59,7 +59,7 @@ class Subprotocol:
 
 class _GraphQL(Subprotocol):
     operation: str
-    end: str
+    ends: tuple[str, ...]
 
     def read(self, event: Mapping[str, Any]) -> Message:
         text = event.get("text")
@@ -82,7 +82,7 @@ class _GraphQL(Subprotocol):
         return {"id": operation, "type": "error", "payload": _error(payload)}
 
     def ends_operation(self, message: Message) -> bool:
-        return message.type == self.end
+        return message.type in self.ends
 
     def opens(self, message: Message) -> bool:
         return message.type == "connection_init"
@@ -97,7 +97,7 @@ def _error(payload: Payload) -> Payload:
 class _TransportWs(_GraphQL):
     # Its clients never come back after 4429, which means "too many initialisation requests" there.
     close_codes = {"rate_limited": 4425}
-    operation, end = "subscribe", "complete"
+    operation, ends = "subscribe", ("complete",)
 
     def answer(self, message: Message, payload: object) -> object | None:
         if message.type == "ping":  # without an answer its client closes the connection
@@ -119,7 +119,7 @@ class _TransportWs(_GraphQL):
 
 
 class _SubscriptionsTransportWs(_GraphQL):
-    operation, end = "start", "stop"
+    operation, ends = "start", ("stop", "connection_terminate")
 
     def notice(self, payload: object) -> object | None:
         return None

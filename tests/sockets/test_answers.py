@@ -103,14 +103,19 @@ class TestGraphQL:
         assert (await client.receive_json_from()) == frame
         await client.disconnect()
 
-    async def test_a_refused_end_is_passed_on_and_a_flood_of_ends_closes(self, enforce: Enforce, protocol: str) -> None:
-        """Else a subscription would run for nobody."""
-        enforce(own=OWN)
+    async def test_refused_ends_are_passed_on_and_a_flood_of_ends_closes(self, enforce: Enforce, protocol: str) -> None:
+        """Else subscriptions would run for nobody."""
+        enforce(own={**OWN, "rate": "8/min"})
         client = await subscribed(protocol)
-        await client.send_json_to({"id": "1", "type": WORDS[protocol][1]})
+        for number in range(2, 13):  # five are refused, as many as are answered at once
+            await client.send_json_to(operation(protocol, str(number)))
+        await becomes(lambda: only().refused == 5)
+        assert len(news) == 7
+        for number in range(1, 8):
+            await client.send_json_to({"id": str(number), "type": WORDS[protocol][1]})
         await becomes(lambda: not news)
-        assert only().refused == 1
-        for number in range(9):
+        assert only().refused == 12
+        for number in range(6):
             await client.send_json_to({"id": f"x{number}", "type": WORDS[protocol][1]})
         assert await closing(client) == CODES[protocol]
 
@@ -154,7 +159,7 @@ class TestGraphQL:
         await client.disconnect()
 
 
-async def test_a_refused_ping_is_answered(enforce: Enforce) -> None:
+async def test_a_refused_ping_is_answered_and_a_refused_goodbye_passes(enforce: Enforce) -> None:
     enforce(own=OWN)
     client = await subscribed("graphql-transport-ws")
     await client.send_json_to({"type": "ping"})
@@ -162,6 +167,9 @@ async def test_a_refused_ping_is_answered(enforce: Enforce) -> None:
     await client.send_json_to({"type": "pong"})
     assert await client.receive_nothing()
     await client.disconnect()
+    client = await subscribed("graphql-ws")
+    await client.send_json_to({"type": "connection_terminate"})
+    assert await closing(client) == 1000
 
 
 def answer(decision: Any, message: Any) -> Any:
