@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.utils.translation import gettext_lazy
 
 
@@ -27,3 +27,7 @@ class ThrottleConfig(AppConfig):
         load_cache_backend()
         meter.install()
         shutdown.watch()
+        if apps.is_installed("rest_framework"):
+            from django_throttle.drf import rule_throttle
+
+            rule_throttle.connect()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
@@ -209,16 +208,18 @@ def _verdict(decision: Decision, raises: bool) -> Verdict:
 def admitted(decision: Decision) -> Decision:
     """The decision of a call that is allowed; raises Refused for any other."""
     if not decision.allowed:
-        raise answered_in_view(Refused(decision))
+        raise prepared(Refused(decision))
     return decision
 
 
-def answered_in_view(error: Refused) -> Refused:
-    """Return the error, which a view of REST framework that is running now will answer as one of its own."""
-    if "rest_framework.views" in sys.modules:
-        from django_throttle.drf.rule_throttle import finish_in_running_view  # as REST framework is optional
+#: Called before Refused is raised, in the thread that raises it; the REST framework integration adds a function.
+before_refusals: Final[list[Callable[[], None]]] = []
 
-        finish_in_running_view()
+
+def prepared(error: Refused) -> Refused:
+    """Call the functions of ``before_refusals``, and return the error."""
+    for prepare in before_refusals:
+        prepare()
     return error
 
 

@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from rest_framework import throttling
 from rest_framework.request import Request
 
-from django_throttle import rulebook
+from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Who, cost_of, own_function
 from django_throttle.core import Decision
 from django_throttle.drf.errors import exception_of, throttled_error
@@ -86,16 +86,22 @@ def finish_in_view(view: Any, request: HttpRequest, who: Who, state: RequestStat
 
 def finish_in_running_view() -> None:
     """Have the view of REST framework that is running in this thread, if any, answer a refusal; see ``_Finisher``."""
-    from rest_framework.views import APIView  # which imports this module, see above
-
+    if (views := sys.modules.get("rest_framework.views")) is None:
+        return
     frame = sys._getframe(1)
     while frame is not None:
         view = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
-        if isinstance(view, APIView) and isinstance(request := getattr(view, "request", None), Request):
+        if isinstance(view, views.APIView) and isinstance(request := getattr(view, "request", None), Request):
             inner = django_request(request)
-            return finish_in_view(view, inner, HttpWho(request), state_of(inner))
+            finish_in_view(view, inner, HttpWho(request), state_of(inner))
+            return
         frame = frame.f_back  # type: ignore[assignment]
-    return None
+
+
+def connect() -> None:
+    """Have refusals that no entry point has answered prepare the view that is running."""
+    if finish_in_running_view not in limiter.before_refusals:
+        limiter.before_refusals.append(finish_in_running_view)
 
 
 class _Finisher:

@@ -101,12 +101,12 @@ async def _charged(
         least = _facts(who, scope or group, member_counts.at_least(who.group, store))
         if decision := _known_refusal(snapshot, least, store):
             await limiter.report(io, least, decision)
-            raise limiter.answered_in_view(PublishRefused(decision, group, least.cost - 1))
+            raise limiter.prepared(PublishRefused(decision, group, least.cost - 1))
         members = await member_counts.of(io, who.group)
     facts = _facts(who, scope or group, members)
     decision = await io.call(partial(limiter.decide, facts), partial(limiter.adecide, facts))
     if not decision.allowed:
-        raise limiter.answered_in_view(PublishRefused(decision, group, members))
+        raise limiter.prepared(PublishRefused(decision, group, members))
     return partial(channel_layer.group_send, group, message)
 
 
