@@ -5,7 +5,7 @@ ThrottleError
 ├── InvalidRule       a rule's options are invalid, alone or together
 ├── InvalidOverride   an override's options are invalid, alone or together
 ├── InvalidCost       a cost is not a whole number in range
-├── InvalidIdent      an ident is empty, too long or not text, or `ident` of @throttle returned none
+├── InvalidIdent      an ident is empty, too long, not text or of nobody, or `ident` of @throttle returned none
 ├── InvalidSetting    a DJANGO_THROTTLE setting is invalid
 ├── StoreError        the store did not answer; ``cause`` says why
 │   └── RepeatCommand      the store has learned something and will answer the same command now

@@ -33,7 +33,7 @@ from django_throttle.core.io import Io, run
 from django_throttle.core.key import check_ident
 from django_throttle.core.options import did_you_mean
 from django_throttle.event_loop import is_on_event_loop
-from django_throttle.exceptions import InvalidRule, Refused, RepeatCommand, StoreError
+from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused, RepeatCommand, StoreError
 from django_throttle.identity import HttpWho, who_of
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.observe import reports
@@ -158,8 +158,10 @@ def allows(rule: str, caller: Any, *, cost: int = 1, raises: bool = False) -> Ve
     ident counts as it is, a user as that user, and of anything else the rule's key is counted. The answer is true
     where the call is allowed, and has what a decision has. Cost 0 charges nothing.
 
-    Raises Refused for a refused call if ``raises``. Raises InvalidRule for a rule that nobody has made, and for one
-    that counts no calls; InvalidCost and TypeError for what is no cost and no caller; RuntimeError on an event loop.
+    Raises Refused for a refused call if ``raises``. Raises InvalidRule for a rule that nobody has made, for one that
+    counts no calls, or counts them by their answers, and for one that needs a request where there is none; InvalidIdent
+    for a user who is not logged in; InvalidCost and TypeError for what is no cost and no caller; RuntimeError on an
+    event loop.
     """
     if is_on_event_loop():
         raise RuntimeError("allows() would block the event loop, and nothing was charged: await aallows() instead")
@@ -185,9 +187,18 @@ def _question(snapshot: rulebook.Snapshot, name: str, caller: Any, cost: int) ->
         raise InvalidRule(
             f"rule {name!r} counts {counts}, which only the call itself can tell: use @throttle({name!r})"
         )
+    if rule.count_on or rule.refund_on:
+        raise InvalidRule(
+            f"rule {name!r} counts by the status of the answer (count_on, refund_on), which is not known here: put "
+            f"@throttle({name!r}) around the view"
+        )
     is_named = isinstance(caller, str) or is_user(caller)
+    if is_named and isinstance(rule.cost, str):
+        raise InvalidRule(f"the cost of rule {name!r} is a function of the request, so the caller is the request")
     if rule.methods and (is_named or not isinstance(who_of(caller, "caller"), HttpWho)):
         raise InvalidRule(f"rule {name!r} is for requests of some methods, so the caller is the request")
+    if is_user(caller) and not caller.is_authenticated:
+        raise InvalidIdent("a user who is not logged in has no ident: the caller is the request, which has an address")
     if is_named:
         ident = given_ident("caller", caller, None)
         who: Who = IdentWho(ident or NO_TEXT, account=caller if is_user(caller) else None)

@@ -161,7 +161,6 @@ class TestQuestions:
         [
             ("account:anna", "account:anna"),
             (User(pk=7), "user:7"),
-            (AnonymousUser(), "no text"),
             (request_of(), "ip:192.0.2.7"),
             ("ip:::ffff:192.0.2.9", "ip:192.0.2.9"),
             ("ip:2001:DB8:0::7", "ip:2001:db8::/64"),
@@ -174,22 +173,41 @@ class TestQuestions:
         assert question("api", caller).outcomes[0].ident == ident
 
     @pytest.mark.parametrize(
-        ("name", "said"),
+        ("options", "said"),
         [
-            ("serach", "no rule 'serach'; did you mean 'search'"),
-            ("slots", "held at once"),
-            ("uploads", "counts bytes"),
-            ("sockets", "each WebSocket by itself"),
+            ({"limit": 1, "algorithm": "concurrency"}, "held at once"),
+            ({"rate": "9/min", "unit": "bytes"}, "counts bytes"),
+            (TWICE | {"key": "connection", "events": ["message"]}, "each WebSocket by itself"),
+            (TWICE | {"count_on": [401]}, "counts by the status of the answer"),
+            (TWICE | {"refund_on": [401]}, "counts by the status of the answer"),
+            (TWICE | {"cost": "django_throttle.graphql.operation_cost"}, "so the caller is the request"),
+            (TWICE | {"methods": ["POST"]}, "so the caller is the request"),
         ],
     )
-    def test_a_rule_that_cannot_answer_is_an_error(self, enforce: Enforce, question: Any, name: str, said: str) -> None:
-        slots, uploads = {"limit": 1, "algorithm": "concurrency"}, {"rate": "9/min", "unit": "bytes"}
-        sockets = TWICE | {"key": "connection", "events": ["message"]}
-        enforce(search=TWICE, slots=slots, uploads=uploads, sockets=sockets)
-        with pytest.raises(InvalidRule, match=said):
-            question(name, "x")
-        with pytest.raises(TypeError, match="caller is a consumer, its scope, a request or an ident"):
-            question("search", 5)
+    def test_a_rule_that_cannot_answer_is_an_error(
+        self, enforce: Enforce, question: Any, options: dict[str, Any], said: str
+    ) -> None:
+        enforce(api=options)
+        for caller in ("x", User(pk=7)):
+            with pytest.raises(InvalidRule, match=said):
+                question("api", caller)
+
+    @pytest.mark.parametrize(
+        ("name", "caller", "error", "said"),
+        [
+            ("serach", "x", InvalidRule, "no rule 'serach'; did you mean 'search'"),
+            ("search", 5, TypeError, "caller is a consumer, its scope, a request or an ident"),
+            ("search", AnonymousUser(), InvalidIdent, "not logged in has no ident: the caller is the request"),
+            ("posts", {"type": "websocket"}, InvalidRule, "so the caller is the request"),
+        ],
+        ids=str,
+    )
+    def test_so_is_a_name_or_a_caller_that_is_none(
+        self, enforce: Enforce, question: Any, name: str, caller: Any, error: type[Exception], said: str
+    ) -> None:
+        enforce(search=TWICE, posts=TWICE | {"methods": ["POST"]})
+        with pytest.raises(error, match=said):
+            question(name, caller)
 
     async def test_on_an_event_loop_it_says_what_to_await(self, enforce: Enforce) -> None:
         enforce(api=TWICE)
@@ -204,12 +222,6 @@ class TestMethods:
         view = throttle("api")(lambda request: HttpResponse())
         assert [view(request_of(method=method)).status_code for _ in range(4)].count(200) == passes
         assert sum(bool(allows("api", request_of("192.0.2.8", method))) for _ in range(4)) == passes
-
-    @pytest.mark.parametrize("caller", ["ip:192.0.2.7", User(pk=7), {"type": "websocket"}], ids=str)
-    def test_without_a_request(self, enforce: Enforce, caller: Any) -> None:
-        enforce(api=TWICE | {"methods": ["POST"]})
-        with pytest.raises(InvalidRule, match="the caller is the request"):
-            allows("api", caller)
 
 
 class TestDecoratorsThatAreNoQuestion:
