@@ -117,7 +117,8 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> Owed | N
     if decisions := state.decisions:
         if state.refunds or state.is_refused:  # then they read as the answer has left them
             decisions = tuple([after_refunds(one, state.refunds, released=state.is_refused) for one in decisions])
-        put_decisions(decisions, state.is_known, response.headers)
+        if len(decisions) > 1 or not put_numbers(decisions[0], state.is_known, response.headers):
+            put(header_fields(decisions, state.is_known), response.headers)
     if state.is_refused and response.status_code in (429, 503):
         # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
@@ -129,14 +130,8 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> Owed | N
     return partial(_refund_and_release, state, refunds) if state.slots or refunds else None
 
 
-def put_decisions(decisions: Sequence[Decision], is_known: Callable[[], bool], headers: Any) -> None:
-    """Add the header fields of these decisions; see ``header_fields``."""
-    if len(decisions) > 1 or not _put_plain(decisions[0], is_known, headers):
-        put(header_fields(decisions, is_known), headers)
-
-
-def _put_plain(decision: Decision, is_known: Callable[[], bool], headers: Any) -> bool:
-    """Add the fields of a decision that has nothing to tell but numbers, as of most; False where it has."""
+def put_numbers(decision: Decision, is_known: Callable[[], bool], headers: Any) -> bool:
+    """Add the header fields of a decision that has nothing to tell but numbers; return False for any other decision."""
     if (answered := decision.answered) is None or type(headers) is not ResponseHeaders:
         return False
     command, answers = answered
@@ -172,7 +167,7 @@ def put(fields: Mapping[str, str], headers: Any) -> None:
 
 def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState) -> None:
     """What outer middleware uses counts, and rendering, but not the time to send what is whole."""
-    state.note_route(request)
+    state.match, state.method = getattr(request, "resolver_match", None), request.method  # none in Ninja's tests
     if streams := response.streaming:
         _ = state.meter.cpu_ms  # as far as it can be read: it is not over before it is closed, by another thread maybe
     elif getattr(response, "is_rendered", True):
@@ -221,7 +216,7 @@ class _Closing:
 
 async def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Correct], io: Io) -> None:
     """All that is owed where there will be no response to be closed."""
-    state.note_route(request)
+    state.match, state.method = getattr(request, "resolver_match", None), request.method  # none in Ninja's tests
     close_meter(state)
     await _refund_and_release(state, refunds, io)
     await _settle(request, state, None, io)

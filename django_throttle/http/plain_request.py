@@ -74,7 +74,7 @@ def _plain_command(
     store: Store, snapshot: Snapshot, state: RequestState, scope: str, who: HttpWho, cost: int
 ) -> Decide | None:
     """Return the command that decides a plain request; None for any other."""
-    if state.decisions or type(cost) is not int or cost != 1 or reports.installed_hooks():
+    if state.decisions or cost != 1 or reports.installed_hooks():
         return None
     try:
         charges = snapshot.plain_charges(scope, REQUEST_EVENTS, who)
@@ -106,7 +106,8 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> finalize
         return finalize.finish(request, response, state)
     state.has_finisher = False
     state.end_charging()
-    finalize.put_decisions(state.decisions, state.is_known, response.headers)
+    if not finalize.put_numbers(state.decisions[0], state.is_known, response.headers):
+        finalize.put(finalize.header_fields(state.decisions, state.is_known), response.headers)
     state.callers = ()  # who refer to the request
     if conf().METER:
         finalize.measure_until_closed(request, response, state)

@@ -275,11 +275,6 @@ class RequestState:
         self.ended_at = perf_counter()
         self.ended_cpu = thread_time() if self.meter.thread == get_ident() else None
 
-    def note_route(self, request: HttpRequest) -> None:
-        """Note what Django has matched, and the method: the request may be gone when its response is closed."""
-        self.match = getattr(request, "resolver_match", None)  # Ninja's test client has no match
-        self.method = request.method
-
     def begin_again(self) -> None:
         """Nothing was charged for what the request is used for next."""
         if self._ledger is not None:

@@ -23,13 +23,20 @@ ROOT = Path(__file__).parents[3]
 CORE = 0
 
 
-# By name: the function of a module of the benchmarks, in either tree, its argument, and the calls of a round.
+# By name: the function of a module of the benchmarks, in either tree, its arguments, and the calls of a round.
 SUBJECTS = {
     "1 rule": ("ours.ours", 1, 400),
     "5 mixed rules": ("ours.ours", 5, 400),
     "REST framework view, 1 rule": ("views.view", "ours", 400),
+    "REST framework view, 5 mixed rules": ("views.view", ["ours", 5], 400),
+    "REST framework view, unthrottled": ("views.view", "none", 400),
+    "REST framework view, a PING": ("views.view", "ping", 400),
     "middleware, sync, 1 rule": ("views.through_middleware", "ours", 400),
+    "middleware, sync, none": ("views.through_middleware", "none", 400),
+    "middleware, sync, a PING": ("views.through_middleware", "ping", 400),
     "middleware, async, 1 rule": ("views.through_middleware_async", "ours", 400),
+    "middleware, async, none": ("views.through_middleware_async", "none", 400),
+    "middleware, async, a PING": ("views.through_middleware_async", "ping", 400),
     "50 in flight on one loop, 1 rule": ("ours.ours_async", 1, 2000),
     "50 in flight on one loop, 5 mixed rules": ("ours.ours_async", 5, 2000),
     "in memory, 1 rule": ("ours.in_memory", None, 400),
@@ -93,8 +100,9 @@ def play(make: str, argument: str, url: str) -> None:
 
     django.setup()
     module, _, name = make.partition(".")
-    given = [value for value in (json.loads(argument),) if value is not None]
-    subject: Callable[[int], object] = getattr(import_module(f"tests.lab.benchmarks.{module}"), name)(url, *given)
+    value = json.loads(argument)
+    arguments = value if isinstance(value, list) else [] if value is None else [value]
+    subject: Callable[[int], object] = getattr(import_module(f"tests.lab.benchmarks.{module}"), name)(url, *arguments)
     for line in sys.stdin:
         calls = int(line)
         subject(calls // 10)
