@@ -38,6 +38,7 @@ from django_throttle.identity import HttpWho, who_of
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.observe import reports
 from django_throttle.prepaid import decide_prepaid, peek_prepaid
+from django_throttle.recording.recorder import recorder
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo
 
@@ -355,7 +356,7 @@ def finish_decision(
     charges = command.charges
     found: Any = passed(command, answers)
     if found is not None and facts is not None and not reports.installed_hooks():  # as of most calls of doors
-        reports.record.passed(charges, facts.scope, facts.method, facts.events, since[0])
+        recorder.record_allowed(charges, facts.scope, facts.method, facts.events, since[0])
         return found  # type: ignore[no-any-return]
     refusal_cache = io.store.refusal_cache
     if isinstance(answers, RepeatCommand):
@@ -392,9 +393,9 @@ async def decide_reported(
     is_ordinary = decision.is_ordinary
     if is_ordinary and commit:
         if charges is None:
-            reports.record.happened(facts, decision, perf_counter() - began)
+            recorder.record(facts, decision, perf_counter() - began)
         else:
-            reports.record.passed(charges, facts.scope, facts.method, facts.events, began)
+            recorder.record_allowed(charges, facts.scope, facts.method, facts.events, began)
     if (is_ordinary and not reports.installed_hooks()) or (facts.asks_again and not decision.allowed):
         return decision
     seconds = perf_counter() - began

@@ -26,6 +26,7 @@ from django_throttle.http.input_bytes import note_decision
 from django_throttle.http.request_state import REQUEST_EVENTS, RequestFacts, RequestState, method_of
 from django_throttle.identity import HttpWho
 from django_throttle.observe import reports
+from django_throttle.recording.recorder import recorder
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores.base import BlockingIo, LoopIo, Store
 
@@ -91,7 +92,7 @@ def _admit(
 ) -> Decision:
     """Record and note that a plain request passes."""
     charges = command.charges
-    reports.record.passed(charges, scope, method_of(request), REQUEST_EVENTS, began)
+    recorder.record_allowed(charges, scope, method_of(request), REQUEST_EVENTS, began)
     decision = plain_decision(command, answers)
     state.decisions, state.is_plain, state.has_charged = (decision,), True, True
     return decision

@@ -28,7 +28,6 @@ decisions_log = logging.getLogger("django_throttle.decisions")
 
 LONGEST: Final = 200
 HARD_SPACES: Final = "\u00a0\u202f"  # in numbers and before colons of some languages
-record: Final = recorder  # told of every decision, of those that pass at once by whoever decides them
 
 refusal_throttle = LogThrottle(seconds=10.0)
 
@@ -204,7 +203,7 @@ def _happened(facts: Facts, decision: Decision, seconds: float) -> Sequence[Sign
         call_hooks(Report(facts, decision, seconds))
     if decision.is_ordinary:
         return ()
-    record.happened(facts, decision, seconds)
+    recorder.record(facts, decision, seconds)
     log_refusals(facts, decision)
     return _signals(decision)
 

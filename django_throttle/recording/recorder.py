@@ -105,7 +105,7 @@ class Recorder:
         self._is_off = not conf().RECORD
         return self._is_off
 
-    def passed(self, charges: Charges, scope: str, method: str, events: tuple[str, ...], began: float) -> None:
+    def record_allowed(self, charges: Charges, scope: str, method: str, events: tuple[str, ...], began: float) -> None:
         """Count a call that all these charges let pass at once; ``began`` is on the clock of perf_counter."""
         if self._is_off:
             return
@@ -114,7 +114,7 @@ class Recorder:
         if len(waiting) >= MOST_WAITING:
             self._count()
 
-    def happened(self, facts: Facts, decision: Decision, seconds: float) -> None:
+    def record(self, facts: Facts, decision: Decision, seconds: float) -> None:
         """Count any other call."""
         if self._is_off:
             return

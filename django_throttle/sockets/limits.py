@@ -18,6 +18,7 @@ from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import aexecute_decision, decide_fully, fast_path_command
 from django_throttle.observe import reports
+from django_throttle.recording.recorder import recorder
 from django_throttle.sockets import counters
 from django_throttle.sockets.error_frames import Event
 from django_throttle.sockets.frame_throttle import reserve
@@ -146,7 +147,7 @@ class FrameLimits:
             return True
         if not matched.is_quick or not self._try_spend_prepaid(matched.shared_charges):
             return False
-        reports.record.passed(matched.all, self._scope, "", self._events, began)
+        recorder.record_allowed(matched.all, self._scope, "", self._events, began)
         return True
 
     async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
@@ -158,7 +159,7 @@ class FrameLimits:
         if matched.is_quick and cost == 1 and not reports.installed_hooks():
             decision = await self._by_shared(frame, matched, 1, 0)
             if decision.is_ordinary:
-                reports.record.passed(matched.all, self._scope, "", self._events, began)
+                recorder.record_allowed(matched.all, self._scope, "", self._events, began)
                 return None
             return await self._told(frame, decision, cost, began)
         size = size_of(frame) if matched.sized else 0
@@ -190,7 +191,7 @@ class FrameLimits:
         """Record a frame that passed at once."""
         as_it_is = cost == 1 and not matched.sized
         charges = matched.all if as_it_is else Charges.of(matched.priced(matched.all, cost, size))
-        reports.record.passed(charges, self._scope, "", self._events, began)
+        recorder.record_allowed(charges, self._scope, "", self._events, began)
 
     def _known(self, now: float) -> MatchedRules | None:
         """Return what has matched, as long as it holds."""

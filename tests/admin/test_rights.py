@@ -194,7 +194,7 @@ def hostile(enforce: Enforce) -> Iterator[None]:
     route_costs.add(NASTY, used(12, 1500, 0.25))
     for rule in (NASTY, candidate_name(NASTY)):
         for ident in (NASTY, "ip:192.0.2.1"):
-            recorder.happened(Facts(NASTY, (NASTY,), KnownCaller(ident), method=NASTY), refusal(rule, ident), 0.001)
+            recorder.record(Facts(NASTY, (NASTY,), KnownCaller(ident), method=NASTY), refusal(rule, ident), 0.001)
     rulebook.refresh()
     yield
     forget()

@@ -98,7 +98,7 @@ def test_how_redis_was_lately(redis_url: str, held: Callable[..., None], monkeyp
         for reason in (Reason.WITHIN, Reason.STORE_FAILED):
             decision = conclude((Outcome("api", "ip:1", reason is Reason.WITHIN, 1, 0, 0.0, 0.0, reason),))
             for _ in range(failed):
-                recorder.happened(Facts("search", ("request",), By("ip:1")), decision._replace(degraded=True), 0.2)
+                recorder.record(Facts("search", ("request",), By("ip:1")), decision._replace(degraded=True), 0.2)
         flusher()
         flusher()  # it tells what it knew when it last sent
     while not store.breaker.failed():

@@ -156,7 +156,7 @@ def test_what_was_sent_in_vain_counts_once(redis_url: str, monkeypatch: pytest.M
 def test_hostile_texts_come_back_as_they_were(redis_url: str, text: str, settings: Any) -> None:
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RECORD_IDENTS": True}
     store = RedisStore(redis_url, deadline=5.0)
-    recorder.happened(Facts(text, ("request",), By(text), method=text), refusal(text, text), 0.001)
+    recorder.record(Facts(text, ("request",), By(text), method=text), refusal(text, text), 0.001)
     RecordFlusher(store)()
     assert recorded_rules(store, timezone.now() - timedelta(hours=1)) == [text]
     assert most_refused(store, text) == [(text, 1, 0)]

@@ -56,7 +56,7 @@ def test_threads_lose_nothing() -> None:
 
     def work() -> None:
         for _ in range(each):
-            made.passed(charges, "search", "GET", ("request",), perf_counter())
+            made.record_allowed(charges, "search", "GET", ("request",), perf_counter())
 
     workers = [threading.Thread(target=work) for _ in range(threads)]
     for one in workers:
@@ -72,9 +72,9 @@ def test_memory_is_bounded_under_a_flood_of_identities() -> None:
     for number in range(30_000):
         if number % 10:
             texts = f"scope {number}", f"M{number}", (f"event {number}",)
-            made.passed(charges_of(ROOMY, f"ip:{number}", 1), *texts, perf_counter())
+            made.record_allowed(charges_of(ROOMY, f"ip:{number}", 1), *texts, perf_counter())
         else:
-            made.happened(facts(""), refusal(f"rule {number % 6000}", f"user:{number}"), 0.001)
+            made.record(facts(""), refusal(f"rule {number % 6000}", f"user:{number}"), 0.001)
     found = made.take()
     assert (allowed(found), total(found, CODES[Reason.EXCEEDED])) == (27_000, 3000)
     minutes = len({at for _, at in found.cells})
