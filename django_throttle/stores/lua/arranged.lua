@@ -12,7 +12,7 @@
             repaired, value = repaired + 1, ''
           end
           local ahead = target
-          for j = i, last, 7 do
+          for j = i, last, CHARGE do
             local wanted = request[j]
             local from, after, fits = seek(value, wanted, ahead) -- most often they are in the same order
             if not from and after <= #value then -- what follows is no record

@@ -32,7 +32,8 @@
 --   write       charges at a key of its own; may correct charged_remaining
 --   wait        sets `retry` of a call like the one that was written
 --
--- What the usual way does not need is not looked up beforehand: a function in a table takes as long as ten steps.
+-- What the usual way does not need is not looked up beforehand: a function in a table takes as long as ten steps. Variables
+-- that are there already are set one by one: Lua copies the values of an assignment to several twice.
 local call, decode, encode, sub, KEYS, ARGV = redis.call, struct.unpack, struct.pack, string.sub, KEYS, ARGV
 local DOUBLES = '<dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd'
 local now, least_lifetime, next_arg
@@ -48,6 +49,7 @@ local earliest = now - 140737488355328
 local long_ago = now - 70368744177664 -- runs out in no year to come, either
 if long_ago < 0 then long_ago = 0 end -- by a clock of tests; there is no sign in a record
 --- use constants
+local CHARGE = 7 -- numbers of a charge in a request
 local repaired, first_key, answers, answered = 0, 1, nil, 2
 repeat
   local length = #ARGV[next_arg] / 8
@@ -78,7 +80,7 @@ repeat
 --- functions
 --- end
     for own = 1, owns do
-      local key, i = KEYS[first_key + values + own - 1], last_charge + 1 - 7 * (owns - own + 1)
+      local key, i = KEYS[first_key + values + own - 1], last_charge + 1 - CHARGE * (owns - own + 1)
       local algorithm, cost, limit, a = request[i + 1], request[i + 2], request[i + 3], request[i + 4]
       if not (cost >= 0 and cost < EXACT) then return redis.error_reply('ERR a cost is a whole number') end -- NaN too
       local is_shadow, counts_denied = algorithm % 64 >= 32, algorithm % 32 >= 16 and commit and cost > 0
@@ -99,24 +101,25 @@ repeat
   -- Then those that count refused calls are read twice: their answer says how long a call like this one has to wait now.
   local charges = commit and granted
   local value, is_moved, fields, is_written, lasted, longest, size -- of a value; of several they are kept in a table
-  local kept, answered_before, is_again, repaired_before = values > 1 and {}, answered, false, nil
+  local value_states, answered_before, is_second, repaired_before = values > 1 and {}, answered, false, nil
   while true do
     local i, is_charged, is_waiting = 4, false, false
     for number = 1, values do
       local format = ARGV[first_format + number - 1]
-      if not is_again then
+      if not is_second then
         local key = KEYS[first_key + number - 1]
-        value, is_moved = redis.pcall('GET', key), false
+        value = redis.pcall('GET', key)
+        is_moved = false
         if not value then
           value = ''
         elseif value == '' or value.err then -- a foreign value
           call('DEL', key)
           value, repaired = '', repaired + 1
         end
-      elseif kept then
-        value, is_moved = kept[number][1], kept[number][2]
+      elseif value_states then
+        value, is_moved = value_states[number][1], value_states[number][2]
       end
-      local last = i + 7 * request[last_charge + 2 * number - 1] - 7
+      local last = i + CHARGE * (request[last_charge + 2 * number - 1] - 1)
       size = request[last_charge + 2 * number]
       fields = #value >= size and { decode(format, value) } or {}
       is_written, lasted, longest = false, 0, 0
@@ -151,8 +154,11 @@ repeat
         end
         if retry ~= 0 and not is_shadow then granted, charges = false, false end
         if retry == 0 and added > 0 then
-          is_written, is_charged = true, true
-          fields[place + 1], remaining, reset = expires, charged_remaining, expires - now
+          is_written = true
+          is_charged = true
+          fields[place + 1] = expires
+          remaining = charged_remaining
+          reset = expires - now
         elseif is_changed and cost > 0 then
           if reset == 0 then expires = long_ago end
           is_written, fields[place + 1] = true, expires
@@ -163,22 +169,28 @@ repeat
         if is_waiting then
           answers[answered - 2], is_waiting = retry, false
         else
-          answers[answered + 1], answers[answered + 2], answers[answered + 3] = retry, remaining, reset
-          answered, is_waiting = answered + 3, is_again and counts_denied and retry == 0 and not is_shadow
+          answers[answered + 1] = retry
+          answers[answered + 2] = remaining
+          answers[answered + 3] = reset
+          answered = answered + 3
+          is_waiting = is_second and counts_denied and retry == 0 and not is_shadow
         end
-        if not is_waiting then i, place = i + 7, place + 2 + numbers end
+        if not is_waiting then
+          i = i + CHARGE
+          place = place + 2 + numbers
+        end
       until i > last
-      if kept then kept[number] = { value, is_moved, fields, is_written, lasted, longest, size } end
+      if value_states then value_states[number] = { value, is_moved, fields, is_written, lasted, longest, size } end
     end
-    if granted or is_again or not is_charged then break end
+    if granted or is_second or not is_charged then break end
     request = { decode(sub(DOUBLES, 1, length + 1), ARGV[first_format - 1]) }
-    answered, is_again, repaired_before = answered_before, true, repaired
+    answered, is_second, repaired_before = answered_before, true, repaired
   end
   repaired = repaired_before or repaired
 
   for number = 1, commit and values or 0 do
     local key = KEYS[first_key + number - 1]
-    if kept then value, is_moved, fields, is_written, lasted, longest, size = unpack(kept[number]) end
+    if value_states then value, is_moved, fields, is_written, lasted, longest, size = unpack(value_states[number]) end
     local text, at
     if is_written then
       text, at = encode(ARGV[first_format + number - 1], unpack(fields)), size + 1
@@ -212,7 +224,7 @@ repeat
   if owns > 0 then
 --- use lifetime
     for own = 1, owns do
-      local key, i = KEYS[first_key + values + own - 1], last_charge + 1 - 7 * (owns - own + 1)
+      local key, i = KEYS[first_key + values + own - 1], last_charge + 1 - CHARGE * (owns - own + 1)
       local algorithm, cost, limit = request[i + 1], request[i + 2], request[i + 3]
       local retry, remaining, reset, charged_reset, writes = unpack(own_results[own])
       if commit and cost > 0 then

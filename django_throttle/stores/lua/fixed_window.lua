@@ -2,7 +2,7 @@
 -- from `a` to `b`, the next until `c`. A record expires when its window ends.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
 --- call
-    for i = 4, last_charge, 7 do
+    for i = 4, last_charge, CHARGE do
       if request[i + 1] % 16 == 2 and (now < request[i + 4] or now >= request[i + 6]) then is_stale = true end
     end
 --- read

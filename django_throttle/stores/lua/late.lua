@@ -1,8 +1,12 @@
 -- Charges once, whatever the limits, what a process admitted by itself while this server was unavailable.
--- KEYS: one a charge, then the one by which a second time is known; all of one slot. ARGV: now in microseconds ("" for
--- the server's clock), the time to live of that one in milliseconds, then for each charge, little-endian, a double, what
--- begins its record (records.lua) as a number, a byte with the algorithm, and six doubles: cost, the rule's plan (limit, a, b,
--- c) and how long ago it was made, in microseconds.
+-- KEYS: one a charge, then the one by which a second time is known; all of one slot.
+-- ARGV: now in microseconds ("" for the server's clock), the time to live of that one in milliseconds, the charges. A charge
+-- is little-endian:
+--
+--   double     head of its record (records.lua)
+--   byte       algorithm
+--   6 doubles  cost; of the rule's plan limit, a, b, c; and how long ago it was made, in microseconds
+--
 -- Reply: the number of charges made, without those whose window is over.
 -- The sections "late" of the algorithms, see decide.lua, change the state, and set is_made. One with a key of its own
 -- writes, and counts `made`, by itself.

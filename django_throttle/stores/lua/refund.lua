@@ -1,10 +1,13 @@
 -- Gives back what was charged a moment ago, as if it had not been; never more than that, and never less than what
 -- it kept anybody else from getting.
 -- KEYS: one a charge, then, where a second time must change nothing, a key by which it is known; all of one slot.
--- ARGV: now in microseconds ("" for the server's clock), then for each charge, little-endian, a double, what begins its
--- record (records.lua) as a number, a byte with the algorithm, and seven doubles: cost, the rule's plan (limit, a, b, c), when
--- it was charged, and the microseconds to full that were answered then; then, with that key, the milliseconds for which it
--- is kept.
+-- ARGV: now in microseconds ("" for the server's clock), the charges, and with that key the milliseconds for which it is
+-- kept. A charge is little-endian:
+--
+--   double     head of its record (records.lua)
+--   byte       algorithm
+--   7 doubles  cost; of the rule's plan limit, a, b, c; when it was charged; and the microseconds to full answered then
+--
 -- Reply: the number of charges given back.
 -- The sections "refund" of the algorithms, see decide.lua, change the state and set goes_back; expires is 0 when nothing
 -- is left to store. One with a key of its own writes, and counts `refunded`, by itself.
