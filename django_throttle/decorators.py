@@ -43,8 +43,8 @@ __all__ = ["throttle"]
 TASK_METHODS: Final = ("delay", "enqueue", "send_with_options")
 # What a view may answer beside a response: frameworks make one of it.
 CONTENT: Final = (HttpResponseBase, Mapping, list, tuple, str, bytes)
-# Functions that @throttle has no way to know the caller of: rule and name, and where they may have a request.
-unidentified: Final[dict[tuple[str, str], str]] = {}
+# Functions that @throttle has no way to know the caller of, by rule and name, and where they may have a request.
+unidentified: Final[dict[tuple[str, str], tuple[Callable[..., object], str]]] = {}
 # Methods under @throttle that get a request after self, as views do: the rule, the function, the name of the request.
 request_methods: Final[list[tuple[str, Callable[..., object], str]]] = []
 # The attribute by which Django Ninja knows what it has made of a function.
@@ -97,7 +97,7 @@ def throttle(
                 function = method_decorator(decorate, name=name)(function)
             return function
         if ident is None and (where := _lacks_request(function)) is not None:
-            unidentified[rule, getattr(function, "__qualname__", "")] = where
+            unidentified[rule, getattr(function, "__qualname__", "")] = function, where
         elif ident is None and (argument := _request_of_method(function)) is not None:
             request_methods.append((rule, function, argument))
         awaits = _is_awaited(function)

@@ -10,8 +10,11 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
+from django.urls import path
 from django.views import View
+from rest_framework.response import Response
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from django_throttle import decorators
 from django_throttle.checks import project
@@ -278,7 +281,7 @@ class TestDecoratorsThatAreNoQuestion:
         ]
         assert "if not allows('entered', req)" in messages[0].hint
 
-    def test_the_check_says_it_too(self) -> None:
+    def test_the_check_says_it_too(self, settings: Any) -> None:
         class Form:
             def form_valid(self, form: Any) -> None: ...
 
@@ -291,6 +294,13 @@ class TestDecoratorsThatAreNoQuestion:
             for function in (Form.form_valid, Form.post, of_a_request_too, view, lambda *args: None):
                 throttle("asked")(function)
             throttle("asked", ident="everyone")(lambda: None)
+
+            class Orders(ViewSet):
+                @throttle("asked")
+                def list(self, r: Any) -> Response:
+                    return Response()
+
+            settings.ROOT_URLCONF = (path("orders", Orders.as_view({"get": "list"})),)
             messages = [message for message in project.check_decorated_functions(None) if "'asked'" in message.msg]
         finally:
             unidentified.clear()

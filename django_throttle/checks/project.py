@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from importlib.util import find_spec
+from inspect import unwrap
 from itertools import chain
 from math import inf
 from types import FunctionType
@@ -387,13 +388,14 @@ def check_status_pages(given: Given) -> Iterator[CheckMessage]:
 @settings_check()
 def check_decorated_functions(given: Given) -> Iterator[CheckMessage]:
     """Functions under ``@throttle`` that are no views, and have no ``ident``, so that each call is an error."""
-    _ = list(_views())  # which imports the views
+    answering = {unwrap(method) for _, view in _views() for method in methods_of(view).values()}
     of_no_view = {
         (rule, function.__qualname__): argument
         for rule, function, argument in request_methods
         if not is_of_view(function)
     }
-    for (rule, name), where in sorted((unidentified | of_no_view).items()):
+    others = {key: where for key, (function, where) in unidentified.items() if unwrap(function) not in answering}
+    for (rule, name), where in sorted((others | of_no_view).items()):
         reason = "is a method of no view" if (rule, name) in of_no_view else "gets no request as its first argument"
         message = f"@throttle({rule!r}) is around {name}, which {reason}, and has no ident="
         caller = where or '"account:…"'
@@ -432,8 +434,7 @@ def check_deferring_views(given: Given) -> Iterator[CheckMessage]:
 def _decorate_methods(view: object) -> None:
     """Apply the decorators of a class's methods that defer calls, as ``method_decorator`` does at each call."""
     kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    names = (DISPATCH, *getattr(kind, "http_method_names", ()), *(getattr(view, "actions", None) or {}).values())
-    for layer in chain.from_iterable(view_layers(getattr(kind, name, None)) for name in names):
+    for layer in chain.from_iterable(map(view_layers, (getattr(kind, DISPATCH, None), *methods_of(view).values()))):
         decorators = method_decorators(layer) or ()
         if any(getattr(decorator, DEFERRAL, None) is not None for decorator in decorators):
             method = wraps(layer.__wrapped__)(partial(layer.__wrapped__))
@@ -570,6 +571,13 @@ def throttle_classes(view: object) -> Sequence[object]:
     options = getattr(view, "initkwargs", None) or {}
     classes = options.get("throttle_classes", getattr(getattr(view, "cls", None), "throttle_classes", ()))
     return classes if isinstance(classes, Sequence) else ()
+
+
+def methods_of(view: object) -> dict[str, Callable[..., object]]:
+    """Return the methods of a class-based view by which it answers: those of HTTP, and the actions of a viewset."""
+    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    names = (*getattr(kind, "http_method_names", ()), *(getattr(view, "actions", None) or {}).values())
+    return {name: method for name in names if callable(method := getattr(kind, name, None))}
 
 
 def chooses_throttles(view: object) -> bool:

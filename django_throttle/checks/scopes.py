@@ -74,7 +74,8 @@ class Site(NamedTuple):
 
     def fault(self, rule: Rule, entry: str) -> str:
         """Return what is wrong with an entry of the rule's scopes; empty where something has it."""
-        if any(matches([entry], scope) for scope in self.scopes):
+        is_asked = entry == rule.name and _is_asked_by_name()
+        if is_asked or any(matches([entry], scope) for scope in self.scopes):
             return ""
         for name, _, scope in self.views:
             if entry == name:
@@ -84,8 +85,8 @@ class Site(NamedTuple):
             return f"nothing has the scope {entry!r}; did you mean {near[0]!r}?"
         is_whole = self.is_whole and (self.knows_sockets or OF_SOCKETS.isdisjoint(rule.events)) and _is_of_places(rule)
         # A rule of WebSockets alone is hardly asked by its name.
-        is_asked = entry == rule.name and (not OF_SOCKETS.issuperset(rule.events) or _is_asked_by_name())
-        return f"nothing that was found has the scope {entry!r}" if is_whole and not is_asked else ""
+        may_be_asked = entry == rule.name and not OF_SOCKETS.issuperset(rule.events)
+        return f"nothing that was found has the scope {entry!r}" if is_whole and not may_be_asked else ""
 
     def fault_of_events(self, rule: Rule, entry: str) -> str:
         """Return why none of the rule's events happens in the scopes that an entry matches; empty where one does.

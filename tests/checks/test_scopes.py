@@ -172,8 +172,11 @@ def test_a_rule_for_every_view_that_no_entry_point_applies(
     monkeypatch.setattr(sys.modules[__name__], "ROUTES", [path("health", page, name="health"), path("", page)])
     monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: asked_by_name)
     settings.MIDDLEWARE = []
-    messages = [message for _, message in found(settings, {"api": rule})]
-    assert messages == ([] if asked_by_name else ["'api' limits nothing: no entry point applies it to any view"])
+    messages = [message for _, message in found(settings, {"api": rule, "heath": {"scopes": ["heath"]}})]
+    assert messages == ([] if asked_by_name else [
+        "'api' limits nothing: no entry point applies it to any view",
+        "'heath': nothing has the scope 'heath'; did you mean 'health'?",
+    ])  # fmt: skip
 
 
 @pytest.mark.parametrize("names", [{"limiter": limiter}, {"may_enter": limiter.allows}, {"other": json}, {}])
