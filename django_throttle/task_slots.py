@@ -45,6 +45,8 @@ ENLISTED_MS: Final = 300_000  # for which the store keeps how to call it; asking
 CLAIMED_MS: Final = 86_400_000  # for which it is known which message has had a run
 # Messages of Celery for one run: that which asks by itself, and that of a call; neither of one that is not to run.
 WAITING, CALLED, WITHDRAWN = "waiting", "called", "withdrawn"
+# Of Celery's message of a call: the rule's id and the ident whose slot the run is called for.
+SLOT_HEADER: Final = f"{HEADER}_slot"
 
 celery_apps: Final[dict[str, Celery]] = {}  # by the names of tasks that have run in this process
 
@@ -124,10 +126,10 @@ def call_next(hold: LeaseKey) -> None:
 
 
 def _call(hold: LeaseKey, entry: list[str]) -> bool:
-    """Call this run; False where it has run already."""
+    """Call this run; False where it has run already, or never will."""
     kind, name, *rest = entry
     try:
-        return _call_row(name) if kind == "row" else _call_celery(name, *rest)
+        return _call_row(name) if kind == "row" else _call_celery(hold, name, *rest)
     except Exception:  # whatever the broker or the database raises
         logger.exception("a run of a task that waits for a slot was not called, and asks by itself")
         enlist(hold, name, json.dumps(entry), is_first=True)
@@ -152,15 +154,20 @@ def celery_entry(name: str, task: CeleryTask, signature: Signature) -> str:
     return json.dumps(["celery", name, task.name, content_type, encoding, body])
 
 
-def _call_celery(name: str, task: str, content_type: str, encoding: str, body: str) -> bool:
+def _call_celery(hold: LeaseKey, name: str, task: str, content_type: str, encoding: str, body: str) -> bool:
     from celery.canvas import Signature
+    from celery.utils.time import maybe_iso8601, maybe_make_aware  # type: ignore[import-untyped]
 
     if not claim(name, CALLED, commit=False):
         return False
     app = next(_apps(task))
     accept = _serialization().prepare_accept_content(app.conf.accept_content)
     content = _serialization().loads(base64.b64decode(body), content_type, encoding, accept=accept)
-    Signature.from_dict(content, app=app).apply_async()
+    signature = Signature.from_dict(content, app=app)
+    expires = maybe_iso8601(signature.options.get("expires"))
+    if expires and maybe_make_aware(expires, app.timezone) <= app.now():  # RabbitMQ may drop it, and says nothing then
+        return False
+    signature.set(headers={**signature.options["headers"], SLOT_HEADER: list(hold)}).apply_async()
     return True
 
 

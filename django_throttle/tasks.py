@@ -8,6 +8,7 @@ reserved when it is enqueued, as its ``run_after``: the task keeps its id and it
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import field, make_dataclass
@@ -23,6 +24,7 @@ from django_throttle.core.decision import PASSED
 from django_throttle.core.io import run
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
+from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import LeaseKey
 from django_throttle.shared_clock import shared_now
 from django_throttle.site_queues import HEADER, limited_tasks, task_class, tasks_module
@@ -71,6 +73,8 @@ def throttled_task(
                 limited_tasks.append((rule, _limited_class(kind)(**fields, budget=budget)))
                 return limited_tasks[-1][1]
         _check_function(task)
+        if "celery" in sys.modules:
+            import_module("celery.signals").task_revoked.connect(_note_revoked, dispatch_uid=__name__)
         name = f"{task.__module__}.{task.__qualname__}"
         return _limited_function(task, TaskBudget(rule, cost, ident, name, most=max_put_off, strict=strict))
 
@@ -233,6 +237,13 @@ def _wait_for_slot(task: CeleryTask, name: str, message: str, hold: LeaseKey, wh
         _publish_again(task, task_slots.next_look(), PutOffs(times, message=task_slots.WAITING), why)
     called = _again(task, None, PutOffs(times, message=task_slots.CALLED))
     task_slots.enlist(hold, name, task_slots.celery_entry(name, task, called), is_first=bool(message))
+
+
+def _note_revoked(sender: object, request: Context, **_: object) -> None:
+    """Pass on the call of a run that was revoked, or has expired, while it waited: the worker drops its messages."""
+    if _put_offs(request).message == task_slots.CALLED:
+        rule_id, ident = request.headers[task_slots.SLOT_HEADER]
+        freed_slots.add((rule_id, ident))
 
 
 # What a worker of django.tasks is running.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from celery import Celery
+from celery.worker.state import revoked
 from django_tasks_db.models import DBTaskResult
 
 from django_throttle import limiter
@@ -121,6 +123,26 @@ def test_who_is_called_and_is_too_late_is_the_first_again(enforce: Enforce, work
     freed_slots.drain()
     assert worker.run(worker.take()) == "SUCCESS"
     assert ran == ["acme 1"]
+
+
+@BOTH
+def test_a_run_that_is_revoked_or_expires_passes_its_call_on(
+    enforce: Enforce, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enforce(exports={**TWO, "limit": 1})
+    held, tomorrow = take_slot(), datetime.now(UTC) + timedelta(days=1)
+    export.apply_async(("acme 1",), expires=tomorrow)
+    revoked_run = export.delay("acme 2")
+    export.delay("acme 3")
+    assert [worker.run(worker.take()) for _ in range(3)] == ["IGNORED"] * 3
+    revoked.add(revoked_run.id)
+    monkeypatch.setattr(app, "now", lambda: tomorrow)
+    limiter_release(held)
+    freed_slots.drain()
+    assert worker.run(worker.take()) == "REVOKED"
+    freed_slots.drain()
+    assert worker.run(worker.take()) == "SUCCESS"
+    assert ran == ["acme 3"]
 
 
 def test_a_broker_that_is_away_when_a_slot_is_given_back(enforce: Enforce, worker: Worker, monkeypatch: Any) -> None:

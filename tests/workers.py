@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 from celery import Celery
 from celery.app.trace import build_tracer
+from celery.worker.request import Request
 from django.core.management import call_command
+from kombu.message import Message as Carrier
 
 
 class Message(NamedTuple):
@@ -43,6 +45,10 @@ class Worker:
     def run(self, message: Message | None = None) -> str:
         """Run a message, else the first that is due, and return the state that the run ends in."""
         task, headers, (args, kwargs, embed), options = message or self.due.pop(0)
+        if Request(
+            Carrier(), app=self.app, task=task, headers=headers, body=(args, kwargs, embed), decoded=True
+        ).revoked():
+            return "REVOKED"
         delivered = {"exchange": "", "routing_key": options.get("routing_key") or "mails"}
         request = headers | embed | {"delivery_info": delivered}
         traced = build_tracer(task.name, task, app=self.app)(headers["id"], args, kwargs, request)
