@@ -172,6 +172,7 @@ class CeleryTasks:
 
 deferred_to: Final[list[Any]] = []  # the tasks that views name
 limited_tasks: Final[list[tuple[str, Any]]] = []  # rules, and the tasks of django.tasks whose runs draw on them
+named_by_tasks: Final[dict[str, set[str]]] = {}  # rules, and the names of all tasks whose runs draw on them
 QUEUES: Final[tuple[SiteQueue, ...]] = (DjangoTasks(), CeleryTasks())
 
 

@@ -27,7 +27,7 @@ from django_throttle.exceptions import Refused
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import LeaseKey
 from django_throttle.shared_clock import shared_now
-from django_throttle.site_queues import HEADER, limited_tasks, task_class, tasks_module
+from django_throttle.site_queues import HEADER, limited_tasks, named_by_tasks, task_class, tasks_module
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 from django_throttle.task_budget import BUDGET, Cost, Go, Ident, TaskBudget, check_options, run_once
@@ -70,12 +70,14 @@ def throttled_task(
                 kind: Any = type(task)
                 fields = {name: getattr(task, name) for name in kind.__dataclass_fields__}
                 budget = TaskBudget(rule, cost, ident, task.module_path, most=max_put_off, strict=strict)
+                named_by_tasks.setdefault(rule, set()).add(task.module_path)
                 limited_tasks.append((rule, _limited_class(kind)(**fields, budget=budget)))
                 return limited_tasks[-1][1]
         _check_function(task)
         if "celery" in sys.modules:
             import_module("celery.signals").task_revoked.connect(_note_revoked, dispatch_uid=__name__)
         name = f"{task.__module__}.{task.__qualname__}"
+        named_by_tasks.setdefault(rule, set()).add(name)
         return _limited_function(task, TaskBudget(rule, cost, ident, name, most=max_put_off, strict=strict))
 
     return decorate

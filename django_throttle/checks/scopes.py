@@ -37,8 +37,10 @@ from django_throttle.core.scopes import EVERYWHERE, covers, matches, split_scope
 from django_throttle.decorators import decorated
 from django_throttle.http.request_state import view_attribute, view_scope
 from django_throttle.rulebook.sources import NO_RULES
+from django_throttle.site_queues import named_by_tasks
 
 OF_REQUESTS: Final = frozenset(("request", "inflight"))
+OF_TASKS: Final = ("task",)
 OF_SOCKETS: Final = frozenset(("connect", "connection", "message", "send"))
 NAMES_NOTHING: Final = (
     "Write the throttle_scope of a view or of a consumer, or the name of a route. A rule that code asks for by its "
@@ -46,7 +48,7 @@ NAMES_NOTHING: Final = (
 )
 NAMES_EVENTS: Final = (
     'List the events that it is to count: "request" or "inflight" of views, "connect", "connection", "message" or '
-    '"send" of WebSockets.'
+    '"send" of WebSockets. A rule of tasks is named by @throttled_task, whatever its scopes.'
 )
 
 
@@ -75,7 +77,7 @@ class Site(NamedTuple):
     def fault(self, rule: Rule, entry: str) -> str:
         """Return what is wrong with an entry of the rule's scopes; empty where something has it."""
         is_asked = entry == rule.name and _is_asked_by_name()
-        if is_asked or any(matches([entry], scope) for scope in self.scopes):
+        if is_asked or rule.events == OF_TASKS or any(matches([entry], scope) for scope in self.scopes):
             return ""
         for name, _, scope in self.views:
             if entry == name:
@@ -93,12 +95,17 @@ class Site(NamedTuple):
 
         Rules of open sockets alone have a check of their own, W045.
         """
-        if not _is_of_places(rule) or rule.events == ("connection",) or entry == EVERYWHERE:
+        is_of_tasks = rule.events == OF_TASKS
+        if not (_is_of_places(rule) or is_of_tasks) or rule.events == ("connection",) or entry == EVERYWHERE:
             return ""
-        if entry == rule.name and _is_asked_by_name():
+        if entry == rule.name and (is_of_tasks or _is_asked_by_name()):
             return ""
         of_sockets = next((scope for scope in sorted(self.sockets) if matches([entry], scope)), None)
         of_views = next((scope for _, _, scope in self.views if matches([entry], scope)), None)
+        if is_of_tasks:
+            is_named, place = rule.name in named_by_tasks, of_views or of_sockets
+            fault = f"{place!r} is a scope of this site, and the rule counts runs of tasks alone, which name their rule"
+            return "" if is_named or place is None else fault
         if of_views is None and of_sockets is not None and OF_SOCKETS.isdisjoint(rule.events):
             return f"{of_sockets!r} is the scope of WebSockets, and the rule counts requests alone"
         if of_sockets is None and of_views is not None and self.knows_sockets and OF_REQUESTS.isdisjoint(rule.events):
@@ -161,7 +168,7 @@ def check_scope_rows(
 
 @settings_check()
 def check_decorator_names(given: Given) -> Iterator[CheckMessage]:
-    """Warn of misspelt rule names at ``@throttle``, if all rules are in settings."""
+    """Warn of misspelt rule names at ``@throttle`` and ``@throttled_task``, if all rules are in settings."""
     if not value_of(given, "DATABASE_RULES"):
         yield from _decorator_warnings(_names_in_settings())
 
@@ -173,15 +180,16 @@ def _names_in_settings() -> list[str]:
 def _decorator_warnings(rule_names: Sequence[str]) -> Iterator[CheckMessage]:
     """Warn of names that are close to a rule's name. A rule of any other name may be added later."""
     _ = list(routes()) if getattr(settings, "ROOT_URLCONF", None) else []  # which imports the views
-    for name in sorted(decorated.keys() - set(rule_names)):
-        if near := did_you_mean(name, rule_names):
-            where = ", ".join(sorted(decorated[name]))
-            message = f"@throttle({name!r}) around {where} limits nothing: there is no rule {name!r}{near}"
-            yield warning("W098", message, "Write the name of a rule, or add a rule of this name.")
+    for decorator, functions in (("throttle", decorated), ("throttled_task", named_by_tasks)):
+        for name in sorted(functions.keys() - set(rule_names)):
+            if near := did_you_mean(name, rule_names):
+                where = ", ".join(sorted(functions[name]))
+                message = f"@{decorator}({name!r}) around {where} limits nothing: there is no rule {name!r}{near}"
+                yield warning("W098", message, "Write the name of a rule, or add a rule of this name.")
 
 
 def _is_of_site(rule: Rule) -> bool:
-    return rule.enabled and not (OF_REQUESTS | OF_SOCKETS).isdisjoint(rule.events)
+    return rule.enabled and (rule.events == OF_TASKS or not (OF_REQUESTS | OF_SOCKETS).isdisjoint(rule.events))
 
 
 def _is_of_places(rule: Rule) -> bool:

@@ -21,6 +21,8 @@ from django_throttle.checks import project, scopes
 from django_throttle.decorators import decorated, throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.models import ThrottleRule
+from django_throttle.site_queues import named_by_tasks
+from django_throttle.tasks import throttled_task
 
 HELD = {"algorithm": "concurrency", "rate": None, "limit": 2, "events": ["inflight"]}
 OURS = ["django_throttle.middleware.ThrottleMiddleware"]
@@ -51,6 +53,10 @@ def sign_up(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
+@throttled_task("weekly")
+def send_mail() -> None: ...
+
+
 ROUTES = [
     path("", page, name="front"),
     path("s", Search.as_view(), name="search-list"),
@@ -66,6 +72,7 @@ ROUTES = [
 def of_these_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what this file decorates: other tests name rules, too."""
     monkeypatch.setattr(scopes, "decorated", {"sign-up": decorated["sign-up"]})
+    monkeypatch.setattr(scopes, "named_by_tasks", {"weekly": named_by_tasks["weekly"]})
 
 
 def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
@@ -90,11 +97,8 @@ def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
         ({"scopes": ["drop-in"]}, "089", "the views of scope 'drop-in'"),
         ({"scopes": ["shop:*"]}, "089", "the views of scope 'shop:cart'"),
         ({"scopes": ["chat"]}, "088", "'chat' is the scope of WebSockets, and the rule counts requests alone"),
-        (
-            {"scopes": ["front"], "events": ["send"]},
-            "088",
-            "'front' is the scope of a view, and the rule counts WebSock",
-        ),
+        ({"scopes": ["front"], "events": ["send"]}, "088", "is the scope of a view, and the rule counts WebSockets"),
+        ({"scopes": ["search"], "events": ["task"]}, "088", "'search' is a scope of this site, and the rule counts ru"),
     ],
 )
 def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number: str, text: str) -> None:
@@ -116,6 +120,7 @@ def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number:
         ({"scopes": ["serach"], "enabled": False}, OURS),
         ({"scopes": ["a-group"], "events": ["publish"]}, OURS),
         ({"scopes": ["a-task"], "events": ["request", "task"]}, []),
+        ({"scopes": ["serach"], "events": ["task"]}, []),
         ({"scopes": ["lobby"], "events": ["message"]}, OURS),  # of a consumer that no check can find
         ({"events": ["message"]}, []),
     ],
@@ -216,12 +221,12 @@ class TestNamesOfDecorators:
 
         return told
 
-    @pytest.mark.parametrize(("rules", "said"), [(["sign-ups"], 1), (["sign-up"], 0), (["orders"], 0), ([], 0)])
+    @pytest.mark.parametrize(("rules", "said"), [(["sign-ups", "wekly"], 2), (["sign-up", "weekly"], 0), (["x"], 0)])
     def test_of_rules_in_settings(self, names: Any, rules: list[str], said: int) -> None:
-        message = (
-            "@throttle('sign-up') around sign_up limits nothing: there is no rule 'sign-up'; did you mean 'sign-ups'?"
-        )
-        assert names(rules, has_rows=False) == [message] * said
+        nothing = "limits nothing: there is no rule"
+        of_view = f"@throttle('sign-up') around sign_up {nothing} 'sign-up'; did you mean 'sign-ups'?"
+        of_task = f"@throttled_task('weekly') around {__name__}.send_mail {nothing} 'weekly'; did you mean 'wekly'?"
+        assert names(rules, has_rows=False) == [of_view, of_task][:said]
 
     @pytest.mark.django_db
     def test_of_rules_in_the_database(self, names: Any) -> None:
