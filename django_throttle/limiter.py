@@ -16,7 +16,7 @@ from django_throttle import agent, rulebook
 from django_throttle.call_facts import Facts, Who
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease, Rule, overrides
-from django_throttle.core.commands import SOCKET_LEASE, Charge, Charges, Decide, check_cost, rule_set
+from django_throttle.core.commands import SOCKET_LEASE, Charge, Charges, Decide, charges_under, check_cost, rule_set
 from django_throttle.core.decide import (
     concluded,
     correct,
@@ -142,7 +142,7 @@ class Limiter:
         check_cost(cost)
         if self._shares and id(self.store) not in agent.services:
             agent.ensure(self.store)
-        return self._set.charges((ident,) * len(self._set.rules), cost)
+        return charges_under(self._set, ident, cost)
 
 
 class Verdict(Decision):

@@ -54,8 +54,8 @@ class RuleSet:
 
     __slots__ = (
         "counts_bytes", "counts_some", "deferring", "evicts", "has_local", "has_leases", "has_prepaid", "is_counted",
-        "is_plain", "is_prepaid", "is_quiet", "is_settled", "is_straight", "leases", "ones", "owes_nothing", "rules",
-        "warns",
+        "is_plain", "is_prepaid", "is_quiet", "is_settled", "is_straight", "leases", "owes_nothing", "rules",
+        "unit_costs", "warns",
     )  # fmt: skip
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
@@ -78,11 +78,13 @@ class RuleSet:
         self.is_plain = self.is_quiet and not self.has_leases
         self.owes_nothing = self.is_plain and not (self.is_settled or self.deferring)
         self.is_straight = bool(rules) and self.is_plain and self.is_counted
-        self.ones = _costs(rules, 1)
+        self.unit_costs = _costs(rules, 1)
 
     def charges(self, idents: tuple[str, ...], cost: int) -> Charges:
-        """What a call of this cost is charged, each rule under its ident; kept where it costs 1, as most do."""
-        return kept_charges(self, idents, self.ones) if cost == 1 else Charges(self, idents, _costs(self.rules, cost))
+        """What a call of this cost is charged, each rule under its ident; cached where it costs 1, as most do."""
+        if cost == 1:
+            return cached_charges(self, idents, self.unit_costs)
+        return Charges(self, idents, _costs(self.rules, cost))
 
 
 def _costs(rules: tuple[Rule, ...], cost: int) -> tuple[int, ...]:
@@ -95,7 +97,7 @@ MAX_KEPT: Final = 1024  # charges, each with what is made of it
 
 def charges_of(rule: Rule, ident: str, cost: int) -> Charges:
     """One call's charges under a rule, one for each of its rates."""
-    return rule_set(rule.parts).charges((ident,) * len(rule.parts), cost)
+    return charges_under(rule_set(rule.parts), ident, cost)
 
 
 class _Row(Sequence[T]):
@@ -142,7 +144,7 @@ class Charges(_Row[Charge]):
         if isinstance(charges, cls):
             return charges
         rules, idents, costs = zip(*charges, strict=True) if (charges := tuple(charges)) else ((), (), ())
-        return kept_charges(rule_set(rules), idents, costs)
+        return cached_charges(rule_set(rules), idents, costs)
 
     def __len__(self) -> int:
         return len(self.idents)
@@ -158,9 +160,26 @@ class Charges(_Row[Charge]):
 
 
 @lru_cache(maxsize=MAX_KEPT)
-def kept_charges(rules: RuleSet, idents: tuple[str, ...], costs: tuple[int, ...]) -> Charges:
+def cached_charges(rules: RuleSet, idents: tuple[str, ...], costs: tuple[int, ...]) -> Charges:
     """The same object for the same charges, until others take its place: callers call again."""
     return Charges(rules, idents, costs)
+
+
+def charges_under(rules: RuleSet, ident: str, cost: int) -> Charges:
+    """What a call of this cost is charged if all the rules count under one ident."""
+    return unit_charges(rules, ident) if cost == 1 else rules.charges((ident,) * len(rules.rules), cost)
+
+
+@lru_cache(maxsize=MAX_KEPT)
+def unit_charges(rules: RuleSet, ident: str) -> Charges:
+    """The same for a call of cost 1."""
+    return rules.charges((ident,) * len(rules.rules), 1)
+
+
+def forget_charges() -> None:
+    """Forget the cached charges, and what was made of them."""
+    cached_charges.cache_clear()
+    unit_charges.cache_clear()
 
 
 class Answer(NamedTuple):

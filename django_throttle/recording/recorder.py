@@ -18,7 +18,7 @@ from django.utils import timezone
 from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.core.commands import Charges, RuleSet, kept_charges
+from django_throttle.core.commands import Charges, RuleSet, forget_charges
 from django_throttle.core.decision import Outcome
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import CANDIDATE_SUFFIX
@@ -97,7 +97,7 @@ class Recorder:
 
     def _forget(self, *, setting: str, **_: object) -> None:
         if setting in ("DJANGO_THROTTLE", "SECRET_KEY"):
-            kept_charges.cache_clear()  # ranks depend on the secret
+            forget_charges()  # ranks depend on the secret
         self._is_off = self._is_off and setting != "DJANGO_THROTTLE"
 
     def _look(self) -> bool:

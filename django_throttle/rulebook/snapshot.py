@@ -27,7 +27,7 @@ from django.utils.module_loading import import_string
 from django_throttle.call_facts import BY_KEY, Facts, Who, cost_of, with_plan
 from django_throttle.conf import conf
 from django_throttle.core import Outcome, Override, Reason, Rule
-from django_throttle.core.commands import Charges, RuleSet, charges_of, rule_set
+from django_throttle.core.commands import Charges, RuleSet, charges_of, charges_under, rule_set, unit_charges
 from django_throttle.core.key import KEY_KINDS, secret_bytes
 from django_throttle.core.options import did_you_mean, key_parts
 from django_throttle.core.overrides import (
@@ -302,7 +302,7 @@ class ScopeRules:
     ``is_plain`` where nothing else of a call matters.
     """
 
-    __slots__ = ("_count", "_keys", "_sets", "_whole", "asks_user", "is_plain", "rules")
+    __slots__ = ("_keys", "_sets", "_whole", "asks_user", "is_plain", "rules")
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
@@ -312,12 +312,11 @@ class ScopeRules:
         # By the keys that have an ident: the rates, and the place of each one's ident among those of the keys.
         self._sets: dict[tuple[bool, ...], tuple[RuleSet, tuple[int, ...]]] = {}
         self._whole = rule_set(tuple([part for rule in rules for part in rule.parts]))
-        self._count = len(self._whole.rules)
 
     def charges(self, who: Who, cost: int) -> Charges:
         """What a call is charged under these rules, if they are plain."""
         if len(self._keys) == 1 and (ident := who.ident(self._keys[0])) is not None:  # as of most
-            return self._whole.charges((ident,) * self._count, cost)
+            return unit_charges(self._whole, ident) if cost == 1 else charges_under(self._whole, ident, cost)
         idents = [who.ident(key) for key in self._keys]
         kind = tuple(map(_is_some, idents))
         rules, places = self._sets.get(kind) or self._prepare(kind)
