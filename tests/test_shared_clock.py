@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from io import StringIO
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from django.core.management import call_command
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from django_throttle import log_throttling, rulebook, shared_clock
@@ -78,6 +82,27 @@ def test_an_override_ends_at_its_moment_and_a_process_logs_once_that_its_clock_i
     overrides = Overrides([Override(subject="user:1", effect="block", until=now + more) for more in (60, -60)])
     (lasting,) = overrides.of(Caller(user="user:1"))  # type: ignore[arg-type]
     assert lasting.until == now + 60
+
+
+@pytest.mark.django_db
+@OFF
+def test_the_end_of_an_override_is_made_by_the_time_of_the_store(
+    enforce: Live, host: Callable[[float], None], off: float, admin_client: Client
+) -> None:
+    enforce()
+    host(off)
+    line = ["add", "ip", "192.0.2.7", "--block", "--for", "2m", "--reason", "x"]
+    call_command("throttle_override", *line, stdout=StringIO())
+    row, now = ThrottleOverride.objects.get(), real_now().timestamp()
+    assert row.until.timestamp() == pytest.approx(now + 120, abs=20)
+    typed = {"kind": "ip", "value": "192.0.2.8", "rules": "*", "effect": "block", "lasting": "7200", "reason": "x"}
+    pages, ends = "admin:django_throttle_throttleoverride", {row.value: now, "192.0.2.8": now + 7200}
+    host(off)  # another process
+    admin_client.post(reverse(f"{pages}_add"), typed)
+    host(off)
+    admin_client.post(reverse(f"{pages}_changelist"), {"action": "end_now", "_selected_action": [row.pk]})
+    found = {each.value: each.until.timestamp() for each in ThrottleOverride.objects.all()}
+    assert found == pytest.approx(ends, abs=20)
 
 
 @pytest.mark.django_db

@@ -24,6 +24,7 @@ from django.utils.timesince import timesince, timeuntil
 from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.views.decorators.debug import sensitive_post_parameters
 
+from django_throttle import rulebook
 from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
 from django_throttle.core import Rule
 from django_throttle.identity import HttpWho
@@ -96,7 +97,7 @@ class OverrideForm(RowForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        lasting, now = cleaned.get("lasting", UNTIL_BELOW), shared_now()
+        lasting, now = cleaned.get("lasting", UNTIL_BELOW), _now()
         if "until" in self.changed_data and cleaned.get("until"):
             if cleaned["until"] <= now:
                 self.add_error("until", gettext("This moment has passed."))
@@ -107,6 +108,12 @@ class OverrideForm(RowForm):
         elif not cleaned.get("until") and "until" not in self.errors:
             self.add_error("lasting", gettext("Choose how long it lasts, or give an end below."))
         return cleaned
+
+
+def _now() -> datetime:
+    """Return the store's time, by which ends are made: this process may have decided nothing yet."""
+    rulebook.learn_time()
+    return shared_now()
 
 
 def _rules_help(text: str, rules: Iterable[Rule]) -> SafeString:
@@ -204,7 +211,7 @@ class ThrottleOverrideAdmin(ListAdmin):
     @admin.action(description=gettext_lazy("End now"), permissions=["change"])
     def end_now(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """End those in force; they stay in the list, as expired."""
-        now = shared_now()
+        now = _now()
         ends = {row: now for row in queryset if row.lasts(now)}
         said = ngettext("{count} override ended.", "{count} overrides ended.", len(ends))
         self._set_ends(request, ends, "Ended by hand.", said)
@@ -212,7 +219,7 @@ class ThrottleOverrideAdmin(ListAdmin):
     @admin.action(description=gettext_lazy("Extend by 2 hours"), permissions=["change"])
     def extend(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """Extend from their end, or from now where it has passed; those without an end stay as they are."""
-        now = shared_now()
+        now = _now()
         ends = {row: max(row.until, now) + EXTENSION for row in queryset if row.until is not None}
         said = ngettext("{count} override extended.", "{count} overrides extended.", len(ends))
         self._set_ends(request, ends, "Extended by 2 hours.", said)

@@ -5,6 +5,7 @@ from django_throttle.rulebook.in_force import (
     acurrent,
     changed,
     current,
+    learn_time,
     pin,
     poll,
     present,
@@ -15,6 +16,6 @@ from django_throttle.rulebook.in_force import (
 from django_throttle.rulebook.snapshot import Snapshot
 
 __all__ = [
-    "Snapshot", "acurrent", "carry_over", "changed", "current", "pin", "poll", "present", "put_in_force", "refresh",
-    "unconfirmed",
+    "Snapshot", "acurrent", "carry_over", "changed", "current", "learn_time", "pin", "poll", "present", "put_in_force",
+    "refresh", "unconfirmed",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -27,7 +28,7 @@ from django.dispatch import Signal, receiver
 from django_throttle import detect_test_run
 from django_throttle.conf import conf
 from django_throttle.core import Override
-from django_throttle.exceptions import StoreError
+from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.rulebook import carry_over, sources
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.rulebook.sources import NO_RULES, Reader, Reading, SourceRules
@@ -64,6 +65,12 @@ def fetch(store: AnyStore) -> str | None:
         if _unsent == mine:  # else another edit was committed meanwhile
             _unsent = None
     return version
+
+
+def learn_time() -> None:
+    """Ask the store for its time, which a process that has decided nothing yet does not know. Raises nothing."""
+    with suppress(InvalidSetting):
+        fetch(get_store())
 
 
 # Without a Redis each poll reads all rows; where that takes long, less often, so that it takes a fortieth of the time.

@@ -13,7 +13,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from django_throttle import history
+from django_throttle import history, rulebook
 from django_throttle.core import Rate
 from django_throttle.core.overrides import subject_kinds
 from django_throttle.exceptions import InvalidRate
@@ -59,6 +59,7 @@ class Command(ShellCommand):
         end_some.add_argument("--reason", default="", help="why, for the history")
 
     def handle(self, *args: object, todo: str, **options: Any) -> None:
+        rulebook.learn_time()
         try:
             with history.editing(shell_user(), "command", options.get("reason", "")):
                 {"add": self.add, "list": self.list, "end": self.end}[todo](options)
