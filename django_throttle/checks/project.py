@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
 from importlib.util import find_spec
-from inspect import unwrap
+from inspect import getattr_static, unwrap
 from itertools import chain
 from math import inf
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from django.apps import AppConfig, apps
@@ -16,8 +16,10 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import URLResolver, get_resolver
+from django.utils.functional import Promise, cached_property
 from django.utils.module_loading import import_string
 
+from django_throttle.call_facts import own_function
 from django_throttle.checks.settings import (
     Given,
     importable,
@@ -27,6 +29,7 @@ from django_throttle.checks.settings import (
     rules_of_database,
     rules_of_settings,
     settings_check,
+    takes,
     value_of,
     warning,
 )
@@ -36,8 +39,9 @@ from django_throttle.core.scopes import matches, split_scopes
 from django_throttle.decorators import OPERATION, around_operations, is_of_view, request_methods, unidentified
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
-from django_throttle.http.request_state import NO_ROUTE, view_scope
+from django_throttle.http.request_state import NO_ROUTE, view_attribute, view_scope
 from django_throttle.http.view_layers import DISPATCH, method_decorators, view_layers
+from django_throttle.identity import is_async
 from django_throttle.site_queues import limited_tasks, queue_of
 from django_throttle.sockets.settings import misspelt_options
 from django_throttle.task_budget import takes_slot
@@ -131,6 +135,47 @@ def check_attributes(given: Given) -> Iterator[CheckMessage]:
     for owner, name, meant in dict.fromkeys(chain(consumers, views)):
         message = f"{owner}.{name} has no effect; did you mean {meant!r}?"
         yield warning("W044", message, f"Rename it to {meant}, or to a name that is less like it.")
+
+
+@settings_check()
+def check_values_of_views(given: Given) -> Iterator[CheckMessage]:
+    """Scopes and costs of views that nothing reads, as they are of another type, or at a method of the view."""
+    for fault in dict.fromkeys(chain.from_iterable(_ignored_values(view) for _, view in _views())):
+        hint = "A scope is a text, a cost a whole number from 0 on or a plain function of the request."
+        yield warning("W099", fault, f"{hint} They belong to the class, as_view(), @action or the function of a route.")
+
+
+def _ignored_values(view: object) -> Iterator[str]:
+    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    owner, is_rest = getattr(kind or view, "__name__", repr(view)), hasattr(view, "cls")
+    scope, cost = (view_attribute(view, name) for name in VIEW_ATTRIBUTES[:2])
+    if scope and not isinstance(scope, (str, Promise)) and not (is_rest and isinstance(scope, OF_INSTANCES)):
+        yield f"{owner}.throttle_scope is {_shown(scope)}: it is ignored"
+    if not (cost is None or (is_rest and isinstance(cost, OF_INSTANCES)) or _is_cost(kind, cost)):
+        yield f"{owner}.throttle_cost is {_shown(cost)}: it is ignored, and each request counts 1"
+    for name, method in methods_of(view).items():
+        for attribute in VIEW_ATTRIBUTES[:2]:
+            if attribute in getattr(method, "__dict__", ()):
+                yield f"{owner}.{name} has {attribute}, which nothing reads at a method of a view"
+
+
+#: What the instance of a view alone has.
+OF_INSTANCES: Final = (property, cached_property)
+
+
+def _is_cost(kind: object, value: object) -> bool:
+    """Return True for a cost that entry points can use: a number, or a plain function that takes the request."""
+    if not callable(value):
+        return type(value) is int and value >= 0
+    is_method = isinstance(value, FunctionType) and getattr_static(kind, "throttle_cost", None) is value
+    function = own_function(MethodType(value, kind)) if is_method else value
+    return not is_async(function) and takes(function, ("request",))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, OF_INSTANCES):
+        return "a property, which only an instance of the view has"
+    return "no plain function of the request" if callable(value) else f"{value!r:.80}"
 
 
 def _misspelt_attributes(view: object) -> Iterator[tuple[str, str, str]]:
@@ -294,7 +339,7 @@ def check_middleware(given: Given) -> Iterator[CheckMessage]:
         message = "ThrottleMiddleware comes before AuthenticationMiddleware, so rules by user apply to nobody"
         yield warning("W040", message, f"List {MIDDLEWARE} after {AUTHENTICATION}.")
     yield from _unknown_callers(ours)
-    if listed.count(MIDDLEWARE) > 1:
+    if sum(inherits([path], MIDDLEWARE) for path in listed) > 1:
         yield warning("W041", "ThrottleMiddleware is in MIDDLEWARE more than once", "List it once.")
 
 

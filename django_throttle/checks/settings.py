@@ -290,11 +290,11 @@ def _check_function(
     elif is_async(found):
         message = f"{what} {path!r} is async; it must be a plain function, as it is called during each call"
         yield mistake(awaited, message)
-    elif given and not _takes(found, given):
+    elif given and not takes(found, given):
         yield mistake(unusable, f"{what} {path!r} must be a function of ({', '.join(given)})")
 
 
-def _takes(function: Callable[..., object], arguments: Sequence[str]) -> bool:
+def takes(function: Callable[..., object], arguments: Sequence[str]) -> bool:
     """Whether it can be called with so many arguments; True where that cannot be known, as of some built-in ones."""
     try:
         signature(function).bind(*arguments)

@@ -15,6 +15,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.http import HttpRequest, HttpResponse
 from django.urls import clear_url_caches, include, path, re_path
+from django.utils.translation import gettext_lazy
 from django.views import View
 from redis.asyncio.connection import Connection
 from rest_framework.views import APIView
@@ -270,6 +271,41 @@ def test_attributes_of_views_that_mean_nothing(settings: Any) -> None:
         "Typo.throttle_scpoe has no effect; did you mean 'throttle_scope'?",
         "hello.throttle_csot has no effect; did you mean 'throttle_cost'?",
     ]
+
+
+@pytest.mark.parametrize("base", [View, APIView])
+def test_values_of_views_that_nothing_reads(settings: Any, base: Any) -> None:
+    async def coroutine(request: Any) -> int:
+        return 1
+
+    def get(self: Any, request: Any) -> None: ...
+
+    get.throttle_scope = "s"  # type: ignore[attr-defined]
+    of_instance = property(lambda self: "s")
+    wrong = [
+        *({"throttle_scope": value} for value in (["s"], 5, lambda self: "s")),
+        *({"throttle_cost": value} for value in ("3", 2.5, -1, True, coroutine, lambda self: 3, lambda: 3)),
+        {"get": get},
+    ]
+    right = [
+        *({"throttle_scope": value} for value in ("s", gettext_lazy("s"), None)),
+        *({"throttle_cost": value} for value in (0, None, len, lambda request: 3, lambda self, request: 3)),
+    ]
+    (right if base is APIView else wrong).extend([{"throttle_scope": of_instance}, {"throttle_cost": of_instance}])
+
+    def named(values: list[dict[str, Any]]) -> list[str]:
+        kinds = [type(f"V{number}", (base,), options) for number, options in enumerate(values)]
+        settings.ROOT_URLCONF = tuple(path(kind.__name__, kind.as_view()) for kind in kinds)
+        messages = project.check_values_of_views(None)
+        assert {*ids(messages)} <= {"W099"}
+        return [message.msg for message in messages]
+
+    texts = named(wrong)
+    assert [text.partition(".")[0] for text in texts] == [f"V{number}" for number in range(len(wrong))]
+    assert texts[0] == "V0.throttle_scope is ['s']: it is ignored"
+    assert texts[3] == "V3.throttle_cost is '3': it is ignored, and each request counts 1"
+    assert texts[10] == "V10.get has throttle_scope, which nothing reads at a method of a view"
+    assert named(right) == []
 
 
 CORE, PUBSUB = "channels_redis.core.RedisChannelLayer", "channels_redis.pubsub.RedisPubSubChannelLayer"

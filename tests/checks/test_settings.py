@@ -23,6 +23,7 @@ from django_throttle.checks import project
 from django_throttle.checks import settings as checked_settings
 from django_throttle.conf import Conf
 from django_throttle.drf import UserRateThrottle
+from django_throttle.middleware import ThrottleMiddleware
 from django_throttle.models import ThrottleRule
 from django_throttle.stores import RedisStore, pin
 from tests.fleet import RedisCluster, Sentinels
@@ -235,11 +236,15 @@ def test_every_setting_has_its_check_and_every_check_its_test() -> None:
 
 OURS = "django_throttle.middleware.ThrottleMiddleware"
 LOGIN = "django.contrib.auth.middleware.AuthenticationMiddleware"
+OWN = f"{__name__}.OwnMiddleware"
+
+
+class OwnMiddleware(ThrottleMiddleware): ...
 
 
 def test_where_the_middleware_stands(settings: Any) -> None:
     for listed, wanted in (
-        *(([], []), ([LOGIN, OURS], []), ([OURS], []), ([OURS, LOGIN], ["W040"]), ([LOGIN, OURS, OURS], ["W041"])),
+        *(([], []), ([LOGIN, OURS], []), ([OURS], []), ([OURS, LOGIN], ["W040"]), ([LOGIN, OURS, OWN], ["W041"])),
         (["django_throttle.channels.ThrottleMiddleware"], ["E070"]),
     ):
         settings.MIDDLEWARE = listed
