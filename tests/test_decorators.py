@@ -12,13 +12,12 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from django.urls import path
 from django.views import View
-from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_throttle import decorators
 from django_throttle.checks import project
-from django_throttle.decorators import throttle, unidentified
+from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
 from django_throttle.limiter import aallows, allows
 from tests.doors import BOTH, Enforce
@@ -266,46 +265,37 @@ class TestDecoratorsThatAreNoQuestion:
             Backend().authenticate("anna", request_of())
         assert "ident=lambda self, username, request=None: request.user" in str(error.value)
 
-    def test_the_check_names_methods_of_classes_that_are_no_views(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        methods: list[Any] = []
-        monkeypatch.setattr(decorators, "request_methods", methods)
-        monkeypatch.setattr(project, "request_methods", methods)
-        for method in (Gate.may_enter, Gate.get, Listing.listed, Shop.sold, Shop.post):
-            throttle("entered")(method)
-        throttle("entered", ident="everyone")(Gate.may_enter)
-        throttle("entered")(Gate().may_enter)
-        messages = [message for message in project.check_decorated_functions(None) if "'entered'" in message.msg]
-        assert [(message.id, message.msg.split(" is ")[1:]) for message in messages] == [
-            ("django_throttle.W049", ["around Gate.get, which", "a method of no view, and has no ident="]),
-            ("django_throttle.W049", ["around Gate.may_enter, which", "a method of no view, and has no ident="]),
-        ]
-        assert "if not allows('entered', req)" in messages[0].hint
-
-    def test_the_check_says_it_too(self, settings: Any) -> None:
+    def test_the_check_says_it_too(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         class Form:
             def form_valid(self, form: Any) -> None: ...
 
             def post(self, data: Any) -> None: ...
 
+        class Orders(ViewSet):
+            def list(self, r: Any) -> None: ...
+
         def of_a_request_too(name: str, request: HttpRequest) -> None: ...
 
-        before = dict(unidentified)
-        try:
-            for function in (Form.form_valid, Form.post, of_a_request_too, view, lambda *args: None):
-                throttle("asked")(function)
-            throttle("asked", ident="everyone")(lambda: None)
-
-            class Orders(ViewSet):
-                @throttle("asked")
-                def list(self, r: Any) -> Response:
-                    return Response()
-
-            settings.ROOT_URLCONF = (path("orders", Orders.as_view({"get": "list"})),)
-            messages = [message for message in project.check_decorated_functions(None) if "'asked'" in message.msg]
-        finally:
-            unidentified.clear()
-            unidentified.update(before)
-        form_valid, with_request = sorted(messages, key=lambda message: "of_a_request_too" in message.msg)
-        assert form_valid.id == with_request.id == "django_throttle.W049"
-        assert "allows('asked', self.request)" in str(form_valid.hint)
-        assert "allows('asked', request)" in str(with_request.hint)
+        for name in ("request_methods", "unidentified"):
+            registry = type(getattr(decorators, name))()
+            monkeypatch.setattr(decorators, name, registry)
+            monkeypatch.setattr(project, name, registry)
+        for function in (Form.form_valid, Form.post, of_a_request_too, view, lambda *args: None, Gate().may_enter):
+            throttle("asked")(function)
+        for method in (Gate.may_enter, Gate.get, Listing.listed, Shop.sold, Shop.post):
+            throttle("asked")(method)
+        for function in (lambda: None, Gate.may_enter):
+            throttle("asked", ident="everyone")(function)
+        monkeypatch.setattr(Orders, "list", throttle("asked")(Orders.list))
+        settings.ROOT_URLCONF = (path("orders", Orders.as_view({"get": "list"})),)
+        messages = project.check_decorated_functions(None)
+        assert {message.id for message in messages} == {"django_throttle.W049"}
+        reasons = {message.msg.rpartition(".")[2].partition(", and has")[0]: message.hint for message in messages}
+        for method, argument in (
+            ("get, which is a method of no view", "req"),
+            ("may_enter, which is a method of no view", "request"),
+            ("form_valid, which gets no request as its first argument", "self.request"),
+            ("of_a_request_too, which gets no request as its first argument", "request"),
+        ):
+            assert f"if not allows('asked', {argument})" in str(reasons.pop(method))
+        assert reasons == {}

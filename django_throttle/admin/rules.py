@@ -28,6 +28,7 @@ from django_throttle import history
 from django_throttle.admin.page import event_labels
 from django_throttle.admin.trial import trial_part
 from django_throttle.admin.urls import page_urls
+from django_throttle.checks.scopes import unknown_scopes
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
@@ -395,7 +396,7 @@ class ThrottleRuleAdmin(ListAdmin):
             self._save_candidate(request, obj, form.cleaned_data.get("edit_reason", ""))
             return
         super().save_model(request, obj, form, change)
-        for warning in obj.missing_groups():
+        for warning in (*obj.missing_groups(), *unknown_scopes(obj.as_rule())):
             self.message_user(request, warning, messages.WARNING)
         if MIDDLEWARE in settings.MIDDLEWARE and self._limits_these_pages(obj.as_rule()):
             user, name = quote(request.user.get_username()), quote(obj.name)  # for a shell

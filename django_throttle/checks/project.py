@@ -138,7 +138,7 @@ def check_attributes(given: Given) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_values_of_views(given: Given) -> Iterator[CheckMessage]:
+def check_view_values(given: Given) -> Iterator[CheckMessage]:
     """Scopes and costs of views that nothing reads, as they are of another type, or at a method of the view."""
     for fault in dict.fromkeys(chain.from_iterable(_ignored_values(view) for _, view in _views())):
         hint = "A scope is a text, a cost a whole number from 0 on or a plain function of the request."

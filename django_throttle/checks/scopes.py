@@ -82,7 +82,9 @@ class Site(NamedTuple):
         for name, _, scope in self.views:
             if entry == name:
                 return f"the route {name!r} has the scope {scope!r}, the throttle_scope of its view, and not its name"
-        near = get_close_matches(entry, self.scopes, n=1, cutoff=0.75)
+        names = entry.split()
+        is_list = len(names) > 1 and not self.scopes.isdisjoint(names)
+        near = [", ".join(names)] if is_list else get_close_matches(entry, self.scopes, n=1, cutoff=0.75)
         if near:
             return f"nothing has the scope {entry!r}; did you mean {near[0]!r}?"
         is_whole = self.is_whole and (self.knows_sockets or OF_SOCKETS.isdisjoint(rule.events)) and _is_of_places(rule)
@@ -195,6 +197,12 @@ def _is_of_site(rule: Rule) -> bool:
 def _is_of_places(rule: Rule) -> bool:
     """Return False where a task or a group, which no check can find, may have the scope."""
     return (OF_REQUESTS | OF_SOCKETS).issuperset(rule.events)
+
+
+def unknown_scopes(rule: Rule) -> list[str]:
+    """Return what W088 says of a rule, and what to do, for whoever edits it."""
+    messages = _scope_warnings([rule] if _is_of_site(rule) else [])
+    return [f"{message.msg}. {message.hint}" for message in messages if message.id == "django_throttle.W088"]
 
 
 def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:

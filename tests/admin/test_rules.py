@@ -151,6 +151,12 @@ class TestForm:
         form = operator.get(url("throttlerule_change", row.pk)).content.decode()
         assert "group:gold = 900/min\nstaff = 20/min burst 30</textarea>" in form
 
+    @pytest.mark.parametrize(("typed", "meant"), [("serach", "search"), ("search chat", "search, chat")])
+    def test_a_scope_that_nothing_has_is_said(self, operator: Client, typed: str, meant: str) -> None:
+        answer = operator.post(ADD, {**TYPED, "scopes": typed}, follow=True)
+        (said,) = [str(message) for message in answer.context["messages"] if "scope" in str(message)]
+        assert said.startswith(f"rule 'api': nothing has the scope {typed!r}; did you mean {meant!r}?")
+
     @pytest.mark.parametrize(
         ("changed", "is_said"),
         [

@@ -14,6 +14,7 @@ from django.db import DatabaseError
 from django_throttle.checks.project import site_scopes
 from django_throttle.core.option_words import COUNTED
 from django_throttle.core.options import did_you_mean
+from django_throttle.core.scopes import EVERYWHERE, matches, split_scopes
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import REASONS, VERDICTS, Explanation, in_short, with_assumption
 from django_throttle.management import ShellCommand, printable, rules_in_force
@@ -60,10 +61,11 @@ class Command(ShellCommand):
 
 
 def _nearest(scope: str) -> str:
-    """The scope that was meant, as the end of a message; empty where the site or a rule has this one."""
-    named = chain.from_iterable((rule.name, *rule.scopes) for rule in rules_in_force().rules)
-    known = {*site_scopes(), *named}
-    return "" if scope in known else did_you_mean(scope, known)
+    """The scope that was meant, as the end of a message; empty where the site or a rule has this one, or a pattern."""
+    rules = rules_in_force().rules
+    patterns = chain.from_iterable(chain(*split_scopes(rule.scopes)) for rule in rules)
+    known = {*site_scopes(), *(rule.name for rule in rules), *patterns} - {EVERYWHERE}
+    return "" if matches(known, scope) else did_you_mean(scope, known)
 
 
 def _lines(found: Answer) -> Iterator[str]:
