@@ -16,7 +16,7 @@ from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores import RedisStore
 from django_throttle.stores.cluster import SlotMap, slot_of
 from testproject.check.standstill import elapsed
 from tests.cases import CASES, Case
@@ -25,7 +25,7 @@ from tests.failover import DEADLINE, LOAD, calling, errors_since
 from tests.fleet import NODE_TIMEOUT, READY, RedisCluster
 from tests.play import aplay, play
 from tests.servers import RedisServer, slack, wait_until
-from tests.stores.conftest import CAP, RATES, decide, different_nodes, different_slots
+from tests.stores.conftest import decide, different_nodes, different_slots
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
@@ -183,30 +183,6 @@ def test_a_node_without_an_address_is_the_one_that_was_asked() -> None:
     for host in (b"", "", None):  # NULL: a node that does not know under which name it is reached
         slots.learn([[0, 16383, [host, *node("", 7000)[1:]]]], SEED)
         assert slots.owner(5) == SEED
-
-
-NARROW = Rule("narrow", "1/366d", algorithm="fixed_window")
-
-
-@pytest.mark.row("F38")
-@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("rule", [*RATES, CAP], ids=lambda rule: rule.name)
-def test_what_another_slot_refuses_charges_nothing(
-    rule: Rule, on_loop: bool, cluster: RedisCluster, clock: FrozenClock
-) -> None:
-    """Told and left exactly as the memory store tells and leaves it."""
-    ours, oracle = RedisStore(cluster.url, clock=clock, deadline=5.0), MemoryStore(clock=clock)
-    idents = different_slots(ours, 3)
-    charges = tuple(Charge(rule, ident, 1) for ident in idents[:2])
-    for step in range(6):
-        lease = f"lease{step}" if rule.holds_slots else None
-        narrow = (Charge(NARROW, idents[2], 1),) if step in (1, 3, 4) else ()
-        decisions = [decide(store, on_loop, *charges, *narrow, lease=lease) for store in (ours, oracle)]
-        assert decisions[0] == decisions[1], step
-        assert decisions[0].allowed is (step not in (3, 4))
-        clock.step(0.05)
-    stands = [decide(store, on_loop, *charges, commit=False) for store in (ours, oracle)]
-    assert stands[0] == stands[1]
 
 
 @pytest.mark.usefixtures("stopwatch")

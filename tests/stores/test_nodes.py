@@ -1,0 +1,190 @@
+"""A Cluster's redirects and failures, and a Sentinel's answers, one by one: nodes that say what they are told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from django_throttle.connections.reconcile import Reconciler
+from django_throttle.core import Decision, Rule
+from django_throttle.core.commands import Charge
+from django_throttle.limiter import Limiter
+from django_throttle.stores import MemoryStore, RedisStore, cluster
+from tests.clock import FrozenClock
+from tests.servers import RedisServer
+from tests.stand_in import StandIn, as_reply
+from tests.stores.conftest import CAP, RATES, decide, different_slots
+
+HALF = 8192
+RULE = Rule("api", "10/hour", on_store_failure="allow")
+NARROW = Rule("narrow", "1/366d", algorithm="fixed_window")
+BOTH = pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+
+
+@pytest.fixture
+def nodes(redis_url: str, redis_server: RedisServer) -> Iterator[list[StandIn]]:
+    """Two nodes with half of the slots each, in front of one Redis."""
+    both = [StandIn(redis_server.port) for _ in range(2)]
+    serve(both, [(0, HALF - 1, both[0]), (HALF, 2 * HALF - 1, both[1])])
+    yield both
+    for each in both:
+        each.close()
+
+
+def serve(nodes: list[StandIn], ranges: list[tuple[int, int, StandIn]]) -> None:
+    for node in nodes:
+        node.always["CLUSTER"] = as_reply([[first, last, ["127.0.0.1", of.port, "id"]] for first, last, of in ranges])
+
+
+def over(nodes: list[StandIn], **options: Any) -> RedisStore:
+    return RedisStore(f"redis+cluster://127.0.0.1:{nodes[0].port}?protocol=2", **{"deadline": 5.0, **options})
+
+
+def idents_of(store: RedisStore) -> list[str]:
+    """An ident of the first node and one of the second."""
+    found = {key_slot(store.key("", ident).encode()) // HALF: ident for ident in map("user:{}".format, range(40))}
+    return [found[0], found[1]]
+
+
+def caller(store: RedisStore, on_loop: bool) -> Callable[[str], Decision]:
+    limiter = Limiter([RULE], store)
+    return (lambda ident: asyncio.run(limiter.aacquire(ident))) if on_loop else limiter.acquire
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("error", "first", "second"),
+    [
+        ("MOVED {slot} 127.0.0.1:{other}", ["EVALSHA"], ["EVALSHA"]),
+        ("ASK {slot} 127.0.0.1:{other}", ["EVALSHA"], ["ASKING", "EVALSHA"]),
+        ("ASK {slot} :{other}", ["EVALSHA"], ["ASKING", "EVALSHA"]),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", ["EVALSHA"] * 2, []),
+        ("ERR Script attempted to access a non local key in a cluster node", ["EVALSHA"] * 2, []),
+        ("NOSCRIPT No matching script.", ["EVALSHA", "EVAL"], []),
+    ],
+    ids=lambda value: str(value).partition(" ")[0],
+)
+def test_a_redirect_is_followed(
+    error: str, first: list[str], second: list[str], on_loop: bool, nodes: list[StandIn]
+) -> None:
+    store = over(nodes)
+    ident, call = idents_of(store)[0], caller(store, on_loop)
+    assert call(ident).remaining == 9
+    for node in nodes:
+        node.seen.clear()
+    text = error.format(slot=key_slot(store.key("", ident).encode()), other=nodes[1].port)
+    nodes[0].next["EVALSHA"] = [f"-{text}\r\n".encode()]
+    serve(nodes, [(0, 2 * HALF - 1, nodes[1])])  # which is asked for after MOVED alone
+    decision = call(ident)
+    assert (decision.degraded, decision.remaining) == (False, 8)
+    assert [name for name in nodes[0].seen if name in ("ASKING", "EVALSHA", "EVAL")] == first
+    assert [name for name in nodes[1].seen if name in ("ASKING", "EVALSHA", "EVAL")] == second
+
+
+@BOTH
+def test_a_slot_that_nobody_serves_opens_no_breaker(on_loop: bool, nodes: list[StandIn]) -> None:
+    store = over(nodes)
+    (ident, other), call = idents_of(store), caller(store, on_loop)
+    nodes[0].always["EVALSHA"] = nodes[0].always["EVAL"] = b"-CLUSTERDOWN Hash slot not served\r\n"
+    assert [call(ident).degraded for _ in range(8)] == [True] * 8
+    assert not any(breaker.is_failing for breaker in store.transport.breakers)
+    assert not call(other).degraded
+    del nodes[0].always["EVALSHA"], nodes[0].always["EVAL"]
+    assert call(ident).remaining == 9
+
+
+@BOTH
+def test_the_map_of_another_node_counts_once_one_has_gone(
+    on_loop: bool, nodes: list[StandIn], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cluster, "LEARN_EVERY", 0.0)
+    store = over(nodes)
+    (ident, other), call = idents_of(store), caller(store, on_loop)
+    assert [call(ident).remaining, call(other).remaining] == [9, 9]
+    nodes[1].close()
+    failed = [call(other).degraded for _ in range(8)]
+    assert failed == [True] * 8 and "does not answer" in caplog.text
+    assert call(ident).remaining == 8, "the other node goes on"
+    serve(nodes, [(0, 2 * HALF - 1, nodes[0])])
+    assert call(other).remaining == 8
+    assert store.transport.failovers == 1
+
+
+@BOTH
+def test_without_any_map_the_policy_decides(on_loop: bool, nodes: list[StandIn]) -> None:
+    store = over(nodes)
+    nodes[0].always["CLUSTER"] = b"-ERR This instance has cluster support disabled\r\n"
+    decision = caller(store, on_loop)("user:1")
+    assert (decision.degraded, decision.allowed) == (True, True)
+    assert nodes[0].seen.count("EVALSHA") == 0
+
+
+@pytest.mark.row("F38")
+@BOTH
+@pytest.mark.parametrize("rule", [*RATES, CAP], ids=lambda rule: rule.name)
+def test_what_another_slot_refuses_charges_nothing(
+    rule: Rule, on_loop: bool, nodes: list[StandIn], clock: FrozenClock
+) -> None:
+    """Told and left exactly as the memory store tells and leaves it."""
+    ours, oracle = over(nodes, clock=clock), MemoryStore(clock=clock)
+    idents = different_slots(ours, 3)
+    charges = tuple(Charge(rule, ident, 1) for ident in idents[:2])
+    for step in range(6):
+        lease = f"lease{step}" if rule.holds_slots else None
+        narrow = (Charge(NARROW, idents[2], 1),) if step in (1, 3, 4) else ()
+        decisions = [decide(store, on_loop, *charges, *narrow, lease=lease) for store in (ours, oracle)]
+        assert decisions[0] == decisions[1], step
+        assert decisions[0].allowed is (step not in (3, 4))
+        clock.step(0.05)
+    stands = [decide(store, on_loop, *charges, commit=False) for store in (ours, oracle)]
+    assert stands[0] == stands[1]
+
+
+@BOTH
+@pytest.mark.parametrize("rule", [replace(RULE, on_store_failure="deny"), replace(CAP, on_store_failure="deny")])
+def test_what_a_slot_has_granted_goes_back_where_another_fails(rule: Rule, on_loop: bool, nodes: list[StandIn]) -> None:
+    store = over(nodes)
+    charges = [Charge(rule, ident, 1) for ident in idents_of(store)]
+    assert not decide(store, on_loop, *charges, lease="a").degraded
+    nodes[1].next["EVALSHA"] = [b"-CLUSTERDOWN Hash slot not served\r\n"]
+    assert decide(store, on_loop, *charges, lease="b").degraded
+    Reconciler(store).resend()
+    assert decide(store, on_loop, *charges, commit=False).remaining == 9
+
+
+def to_primary(port: int, epoch: int, flags: str = "master") -> bytes:
+    return as_reply(["ip", "127.0.0.1", "port", str(port), "flags", flags, "config-epoch", str(epoch)])
+
+
+@BOTH
+def test_the_server_that_the_sentinels_name_is_asked(on_loop: bool, nodes: list[StandIn]) -> None:
+    (first, second), sentinels = nodes, [StandIn(nodes[0].port) for _ in range(2)]
+    sentinels[0].always["SENTINEL"] = b"-ERR No such master with that name\r\n"
+    sentinels[1].always["SENTINEL"] = to_primary(first.port, 1)
+    hosts = ",".join(f"127.0.0.1:{each.port}" for each in sentinels)
+    store = RedisStore(f"redis+sentinel://{hosts}/dt?protocol=2", deadline=5.0)
+    with asyncio.Runner() as runner:
+        limiter = Limiter([RULE], store)
+
+        def call() -> Decision:
+            return runner.run(limiter.aacquire("user:1")) if on_loop else limiter.acquire("user:1")
+
+        assert [call().remaining for _ in range(2)] == [9, 8]
+        sentinels[0].always["SENTINEL"] = to_primary(second.port, 2)
+        Reconciler(store).beat()
+        assert store.transport.failovers == 1
+        first.seen.clear()
+        assert call().remaining == 7
+        assert ("EVALSHA" in second.seen, "EVALSHA" in first.seen) == (True, False)
+        second.next["EVALSHA"] = [b"-READONLY You can't write against a read only replica.\r\n"]
+        assert [call().degraded for _ in range(2)] == [True, False]
+        for sentinel in sentinels:
+            sentinel.always["SENTINEL"] = b"-NOPERM this user has no permissions to run the 'sentinel' command\r\n"
+            sentinel.close()
+    for each in sentinels:
+        each.close()
