@@ -476,14 +476,13 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
         return  # another check says so
     if store is None or not store.is_remote:
         return
-    times = [monotonic()]
+    began, connecting = monotonic(), None
     replication = memory = ""
     try:
         with suppress(NoPermissionError):  # INFO may be forbidden
             replication = store.transport.server_state("replication")
-            times.append(monotonic())
+            connecting = monotonic() - began
             memory = store.transport.server_state("memory")
-            times.append(monotonic())
             if "cluster_enabled:1" in store.transport.server_state("cluster"):
                 raise ClusterCrossSlotError("keys of one call are in several slots")
         # What every decision needs: a script that writes.
@@ -491,13 +490,12 @@ def check_server(given: Given) -> Iterator[CheckMessage]:
     except Exception as error:  # noqa: BLE001 - whatever Redis or the way to it has to complain of
         yield _unusable(store.transport.place, replication, error)
         return
-    if len(times) < 3:
+    if connecting is None:
         return
-    connecting, deadline = (times[1] - times[0]) - (times[2] - times[1]), store.transport.seconds
-    if connecting > deadline:
+    if connecting > (deadline := store.transport.seconds):
         message = (
-            f"connecting to Redis takes {connecting * 1000:.0f} ms, longer than DEADLINE ({deadline * 1000:.0f} ms): "
-            "the first calls of each process are decided without it"
+            f"connecting to Redis and one call take {connecting * 1000:.0f} ms, longer than DEADLINE "
+            f"({deadline * 1000:.0f} ms): the first calls of each process are decided without it"
         )
         yield warning("W086", message, "Raise DEADLINE, or see what holds connections up: distance, TLS, credentials.")
     if store.transport.has_sentinels and "min_slaves_good_slaves" not in replication:

@@ -24,7 +24,7 @@ from django_throttle.stores.context import RedisContext
 from django_throttle.stores.counters import NUMBER, numbers
 from django_throttle.stores.memory import SWEEPS, MemoryStore
 from django_throttle.stores.timeouts import LEAST_SECONDS
-from django_throttle.stores.transport import Call
+from django_throttle.stores.transport import Call, LoadingCall
 
 # Counters, and idents that are owed: past that the ones decided longest ago are forgotten. In a flood of new idents
 # they take less than half of the 64 MiB by which a process may grow.
@@ -397,13 +397,19 @@ class LateCommand(LongCommand[T]):
         self._until = time.monotonic() + self.context.transport.seconds
 
     async def reply(self, send: SendTrip) -> T:
-        while late := self.fallback.late(self.idents):
-            self.fallback.confirm(late, await send(RoundTrip(list(map(self.fallback.call, late)), self._rest())))
-        self.command.seconds = self._rest()
-        if isinstance(self.command, LongCommand):
-            reply: T = await self.command.reply(send)
+        """Charge it in the round trip of the decision, if that takes but one: for a Redis far away two are too long."""
+        fallback, command = self.fallback, self.command
+        is_long = isinstance(command, LongCommand)
+        while (late := fallback.late(self.idents)) and (is_long or any(map(fallback.admitted.get, self.idents))):
+            fallback.confirm(late, await send(RoundTrip(list(map(fallback.call, late)), self._rest())))
+        command.seconds = self._rest()
+        if isinstance(command, LongCommand):
+            reply: T = await command.reply(send)
             return reply
-        return self.command.finish(await send(RoundTrip(self.calls, self.command.seconds)))
+        due = [LoadingCall(call.script, call.keys, call.args) for call in map(fallback.call, late)]
+        replies = await send(RoundTrip([*due, *self.calls], command.seconds))
+        fallback.confirm(late, replies[: len(due)])
+        return command.finish(replies[len(due) :])
 
     @property
     def is_idempotent(self) -> bool:

@@ -96,6 +96,15 @@ class Call(ScriptCall):
     leads: bool = False
 
 
+class LoadingCall(Call):
+    """One script call with the script's text: if the server had lost it, what follows would be executed before."""
+
+    __slots__ = ()
+
+    def packed(self) -> bytes:
+        return pack(self.by_text())
+
+
 def begin_call(script: Script, keys: int, args: int = 1) -> bytes:
     """What a call with so many keys and arguments sends before its keys."""
     return pack(("EVALSHA", script.sha, keys), more=keys + args)

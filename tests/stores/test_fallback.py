@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import LateCost
-from django_throttle.core.commands import Charge, Charges, Decide, charges_of
+from django_throttle.core.commands import Charge, Charges, Decide, DecideLocally, charges_of
 from django_throttle.core.decide import correct
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
@@ -87,6 +87,17 @@ def test_what_it_admitted_is_charged_once_though_nobody_asks_again(proxy: Proxy,
     call = store.fallback.call(LateCharges("user:new", "name", (LateCharge(API, 3, now),)))
     assert [store.send([call]) for _ in range(3)] == [[1], [0], [0]], "though it is sent again"
     assert elsewhere.peek("user:new").remaining == 7
+
+
+async def test_it_is_charged_in_the_round_trip_of_the_next_decision(proxy: Proxy) -> None:
+    """Of a Redis so far away that two of them take longer than the deadline."""
+    store = RedisStore(proxy.url, deadline=1.0)
+    limiter = Limiter([API], store)
+    await limiter.aacquire("user:1")
+    store.execute(DecideLocally(Decide(charges_of(API, "user:1", 3))))
+    proxy.set("delay", 0.6)
+    decision = await limiter.aacquire("user:1")
+    assert (decision.degraded, decision.remaining) == (False, 5)
 
 
 @pytest.fixture(scope="module")
