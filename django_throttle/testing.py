@@ -20,6 +20,7 @@ from django_throttle import agent, rulebook, stores
 from django_throttle.call_facts import with_plan
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Rule
+from django_throttle.core.commands import check_cost
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import functions, is_dotted
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
@@ -159,8 +160,9 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
 
     Raises InvalidRule when no such rule is in force, when it limits what is open, not a rate, or when what is
     ``leaving`` depends on a plan that only a request tells; InvalidIdent for an ident without its kind, under which a
-    rule of the usual keys never counts, and for a row that there is not.
+    rule of the usual keys never counts, and for a row that there is not; InvalidCost for ``leaving`` below 0.
     """
+    check_cost(leaving)
     snapshot = rulebook.current()
     found = snapshot.by_name(rule)
     if found is None or not found.all_rates:

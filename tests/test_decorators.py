@@ -216,10 +216,8 @@ class TestQuestions:
         with pytest.raises(RuntimeError, match="await aallows"):
             allows("api", "x")
 
-
-class TestMethods:
     @pytest.mark.parametrize(("method", "passes"), [("POST", 2), ("GET", 4)])
-    def test_of_the_request_among_the_arguments(self, enforce: Enforce, method: str, passes: int) -> None:
+    def test_methods_are_of_the_request_among_the_arguments(self, enforce: Enforce, method: str, passes: int) -> None:
         enforce(api=TWICE | {"methods": ["POST"]})
         view = throttle("api")(lambda request: HttpResponse())
         assert [view(request_of(method=method)).status_code for _ in range(4)].count(200) == passes

@@ -23,7 +23,7 @@ from django_throttle.core import Override, Rule
 from django_throttle.core.decision import Reason
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
-from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
+from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, Refused
 from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot
@@ -169,6 +169,8 @@ def test_only_a_rate_in_force_can_be_used_up_by_an_ident_with_its_kind() -> None
         use_up("a", "42")
     with pytest.raises(InvalidIdent, match="'usr:42': the rule 'a' counts by user, so write 'user:42'"):
         use_up("a", "usr:42")
+    with pytest.raises(InvalidCost):
+        use_up("a", "user:1", leaving=-1)
     use_up("all", "everyone")
 
 

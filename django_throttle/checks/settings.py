@@ -187,6 +187,18 @@ VALUES: Final[dict[str, tuple[str, Wanted]]] = {
 }
 
 
+NAME: Final = "DJANGO_THROTTLE"
+
+
+def _misnamed(given: Given) -> Iterator[CheckMessage]:
+    """Warn of Django settings that are named nearly as ours, which nothing reads."""
+    for name in dir(settings):
+        is_near = name.isupper() and (name.startswith(f"{NAME}_") or get_close_matches(name, [NAME], cutoff=0.85))
+        if is_near and name != NAME:
+            hint = f"Write {NAME}, one dictionary that has everything, such as RULES."
+            yield warning("W100", f"nothing reads the setting {name}; did you mean {NAME}?", hint)
+
+
 def _unknown_names(given: Given) -> Iterator[CheckMessage]:
     for name in given:
         if name not in NAMES:
@@ -387,7 +399,9 @@ def _user(given: Given) -> Iterator[CheckMessage]:
         yield from _check_function("USER_IDENT", path, "E044", "E044", given=("user",))
 
 
-SETTING_CHECKS: Final = (_unknown_names, _values, _rules, _redis, _intervals, _costs, _hooks, _proxies, _tenant, _user)
+SETTING_CHECKS: Final = (
+    _misnamed, _unknown_names, _values, _rules, _redis, _intervals, _costs, _hooks, _proxies, _tenant, _user,
+)  # fmt: skip
 
 
 @register("django_throttle")

@@ -139,23 +139,20 @@ class TestForm:
         assert operator.get(ADD, {"replace": "nobody"}).status_code == 200
         assert (forms[1]["plans"].value(), forms[1]["count_on"].value()) == ("staff = 9/hour", "401")
 
-    def test_plans_are_typed_a_line_each(self, operator: Client) -> None:
+    def test_plans_are_typed_a_line_each_and_names_that_nothing_has_are_said(self, operator: Client) -> None:
         Group.objects.create(name="editors")
         plans = " group:gold=900 / Minute\r\n\r\nstaff = 20/min burst 30 "
-        typed = {**TYPED, "plans": plans, "audience": "group:editors, group:edtors, staff"}
+        groups = "group:editors, group:edtors, staff"
+        typed = {**TYPED, "name": "typed", "plans": plans, "audience": groups, "scopes": "serach, search chat"}
         said = [str(message) for message in operator.post(ADD, typed, follow=True).context["messages"]]
         assert "There is no group 'gold' yet, so nobody is in it." in said
         assert "There is no group 'edtors' yet, so nobody is in it. Did you mean 'editors'?" in said
+        for scope, meant in (("serach", "search"), ("search chat", "search, chat")):
+            assert f"rule 'typed': nothing has the scope {scope!r}; did you mean {meant!r}?" in " ".join(said)
         row = ThrottleRule.objects.get()
         assert row.plans == ("group:gold = 900/min", "staff = 20/min burst 30")
         form = operator.get(url("throttlerule_change", row.pk)).content.decode()
         assert "group:gold = 900/min\nstaff = 20/min burst 30</textarea>" in form
-
-    @pytest.mark.parametrize(("typed", "meant"), [("serach", "search"), ("search chat", "search, chat")])
-    def test_a_scope_that_nothing_has_is_said(self, operator: Client, typed: str, meant: str) -> None:
-        answer = operator.post(ADD, {**TYPED, "scopes": typed}, follow=True)
-        (said,) = [str(message) for message in answer.context["messages"] if "scope" in str(message)]
-        assert said.startswith(f"rule 'api': nothing has the scope {typed!r}; did you mean {meant!r}?")
 
     @pytest.mark.parametrize(
         ("changed", "is_said"),

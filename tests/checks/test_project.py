@@ -249,13 +249,8 @@ def test_attributes_of_views_that_mean_nothing(settings: Any) -> None:
         return HttpResponse()
 
     hello.throttle_csot = 3  # type: ignore[attr-defined]
-    misspelt = {
-        "throttle_scop": "throttle_scope",
-        "trottle_scope": "throttle_scope",
-        "throttle_costs": "throttle_cost",
-        "throttle_class": "throttle_classes",
-        "throttling_classes": "throttle_classes",
-    }
+    misspelt = {"throttle_scop": "throttle_scope", "trottle_scope": "throttle_scope", "throttle_costs": "throttle_cost"}
+    misspelt |= dict.fromkeys(("throttle_class", "throttling_classes"), "throttle_classes")
     own = [
         *(view(APIView, name) for name in ("throttle_scope_map", "throttle_rates", "throttle_classes", "throttled_by")),
         view(APIView, "throttle_costs", throttle_classes=[Counted]),

@@ -199,6 +199,11 @@ def test_right() -> None:
     assert numbers({"REDIS": "default"}, CACHES=REDIS) == []
 
 
+def test_settings_that_are_named_nearly_as_ours() -> None:
+    for name in ("DJANGO_THROTTLES", "DJANGO_TROTTLE", "DJANGO_THROTTLE_RULES"):
+        assert numbers({}, **{name: {}}) == ["W100"]
+
+
 SAID: list[tuple[Any, ...]] = [
     ({"REDIS": "localhost:6379"}, "for the server write redis://localhost:6379"),
     (rule(plans={"no.such.plan:x": "2/min"}), "the function of plans 'no.such.plan'"),

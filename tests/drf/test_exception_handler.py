@@ -67,12 +67,7 @@ class Asking(View):
         return Response({})
 
 
-class AsyncView(AsyncAPIView):
-    throttle_classes: ClassVar[Any] = [RuleThrottle]
-
-    def get_exception_handler(self) -> Any:
-        return in_envelope
-
+class AsyncView(View, AsyncAPIView):
     async def get(self, request: Any) -> Response:
         await throttle("mail", ident="everyone")(_asend)()
         return Response({})
@@ -81,11 +76,8 @@ class AsyncView(AsyncAPIView):
 async def _asend() -> None: ...
 
 
-class Enveloped(APIView):
+class Enveloped(View):
     throttle_classes = ()
-
-    def get_exception_handler(self) -> Any:
-        return in_envelope
 
     @throttle("mail")
     def get(self, request: Any) -> Response:
