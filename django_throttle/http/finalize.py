@@ -170,10 +170,10 @@ def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state
     state.match, state.method = getattr(request, "resolver_match", None), request.method  # none in Ninja's tests
     if streams := response.streaming:
         _ = state.meter.cpu_ms  # as far as it can be read: it is not over before it is closed, by another thread maybe
-    elif getattr(response, "is_rendered", True):
-        state.note_end()
+    elif (call_once_rendered := getattr(response, "add_post_render_callback", None)) is not None:
+        call_once_rendered(state.note_end)
     else:
-        response.add_post_render_callback(state.note_end)  # type: ignore[attr-defined]
+        state.note_end()
     # Only who still has to charge for the request holds it, as the request refers to what closes it.
     found = (lambda: request) if streams or state.unsettled else ref(request)
     closing = _Closing(state, found, ref(response))
