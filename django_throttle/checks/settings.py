@@ -485,10 +485,10 @@ def _unusable(place: str, replication: str, error: Exception) -> CheckMessage:
 def check_server(given: Given) -> Iterator[CheckMessage]:
     """Warn where no call can succeed on Redis, or its configuration is risky. The only check that asks it."""
     try:
-        store = None if settings.DEBUG else get_store()
+        store = get_store()
     except InvalidSetting:
         return  # another check says so
-    if store is None or not store.is_remote:
+    if not store.is_remote:
         return
     began, connecting = monotonic(), None
     replication = memory = ""
