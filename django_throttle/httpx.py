@@ -93,6 +93,7 @@ class _Turns(Generic[Transport]):
             raise ValueError(f"longest_pause is less than {MOMENT_SECONDS:.0f} seconds, not {longest_pause!r}")
         if type(retries) is not int:
             raise ValueError(f"retries is a whole number, not {retries!r}")
+        limiter.named_by_transports.add(rule)
         self.rule, self.ident = rule, ident
         self.transport: Transport = self._default() if transport is None else transport
         self.max_wait, self.retries, self.longest_pause = max_wait, retries, longest_pause

@@ -42,6 +42,9 @@ from django_throttle.recording.recorder import recorder
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo
 
+#: The rules that transports for httpx name; here, as httpx is optional.
+named_by_transports: Final[set[str]] = set()
+
 
 class Limiter:
     """Decides calls under a fixed set of rules; every enabled one applies, all or nothing.

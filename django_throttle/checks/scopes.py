@@ -36,6 +36,7 @@ from django_throttle.core.options import did_you_mean
 from django_throttle.core.scopes import EVERYWHERE, covers, matches, split_scopes
 from django_throttle.decorators import decorated
 from django_throttle.http.request_state import view_attribute, view_scope
+from django_throttle.limiter import named_by_transports
 from django_throttle.rulebook.sources import NO_RULES
 from django_throttle.site_queues import named_by_tasks
 
@@ -170,7 +171,7 @@ def check_scope_rows(
 
 @settings_check()
 def check_decorator_names(given: Given) -> Iterator[CheckMessage]:
-    """Warn of misspelt rule names at ``@throttle`` and ``@throttled_task``, if all rules are in settings."""
+    """Warn of misspelt rule names at decorators and transports, if all rules are in settings."""
     if not value_of(given, "DATABASE_RULES"):
         yield from _decorator_warnings(_names_in_settings())
 
@@ -182,11 +183,16 @@ def _names_in_settings() -> list[str]:
 def _decorator_warnings(rule_names: Sequence[str]) -> Iterator[CheckMessage]:
     """Warn of names that are close to a rule's name. A rule of any other name may be added later."""
     _ = list(routes()) if getattr(settings, "ROOT_URLCONF", None) else []  # which imports the views
-    for decorator, functions in (("throttle", decorated), ("throttled_task", named_by_tasks)):
+    transports = dict.fromkeys(named_by_transports, ())
+    for form, functions in (
+        ("@throttle({!r}) around {}", decorated),
+        ("@throttled_task({!r}) around {}", named_by_tasks),
+        ("ThrottledTransport({!r})", transports),
+    ):
         for name in sorted(functions.keys() - set(rule_names)):
             if near := did_you_mean(name, rule_names):
-                where = ", ".join(sorted(functions[name]))
-                message = f"@{decorator}({name!r}) around {where} limits nothing: there is no rule {name!r}{near}"
+                place = form.format(name, ", ".join(sorted(functions[name])))
+                message = f"{place} limits nothing: there is no rule {name!r}{near}"
                 yield warning("W098", message, "Write the name of a rule, or add a rule of this name.")
 
 

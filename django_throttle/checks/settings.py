@@ -136,8 +136,10 @@ def _is_prefix(value: object) -> bool:
     return isinstance(value, str) and bool(value) and not set(value) & set("{} \t\n")
 
 
-def _is_list_of_paths(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(map(is_dotted, value))
+def _is_list_of_functions(value: object) -> bool:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return False
+    return all(is_dotted(path) and callable(importable(path)) for path in value)
 
 
 def _are_measures(value: object) -> bool:
@@ -157,7 +159,7 @@ VALUES: Final[dict[str, tuple[str, Wanted]]] = {
     "X_RATELIMIT_HEADERS": ("E052", _one_of(*X_VERSIONS)),
     "PREFIX": ("E012", ("text without spaces and braces", _is_prefix)),
     "KEY_SECRET": ("E013", ("text", lambda value: isinstance(value, str))),
-    "TELL_KEYS": ("E053", ("a list of keys that are dotted paths", _is_list_of_paths)),
+    "TELL_KEYS": ("E053", ("a list of keys that are dotted paths of functions", _is_list_of_functions)),
     "DATABASE_RULES": ("E014", SWITCH),
     "RULES_WAIT": ("E018", SWITCH),
     "AGENT": ("E015", SWITCH),
@@ -190,7 +192,7 @@ VALUES: Final[dict[str, tuple[str, Wanted]]] = {
 NAME: Final = "DJANGO_THROTTLE"
 
 
-def _misnamed(given: Given) -> Iterator[CheckMessage]:
+def _nearly_named(given: Given) -> Iterator[CheckMessage]:
     """Warn of Django settings that are named nearly as ours, which nothing reads."""
     for name in dir(settings):
         is_near = name.isupper() and (name.startswith(f"{NAME}_") or get_close_matches(name, [NAME], cutoff=0.85))
@@ -400,7 +402,7 @@ def _user(given: Given) -> Iterator[CheckMessage]:
 
 
 SETTING_CHECKS: Final = (
-    _misnamed, _unknown_names, _values, _rules, _redis, _intervals, _costs, _hooks, _proxies, _tenant, _user,
+    _nearly_named, _unknown_names, _values, _rules, _redis, _intervals, _costs, _hooks, _proxies, _tenant, _user,
 )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.checks import project, scopes
 from django_throttle.decorators import decorated, throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
+from django_throttle.httpx import ThrottledTransport
+from django_throttle.limiter import named_by_transports
 from django_throttle.models import ThrottleRule
 from django_throttle.site_queues import named_by_tasks
 from django_throttle.tasks import throttled_task
@@ -57,6 +59,7 @@ def sign_up(request: HttpRequest) -> HttpResponse:
 def send_mail() -> None: ...
 
 
+CRM = ThrottledTransport("crm-calls")
 ROUTES = [
     path("", page, name="front"),
     path("s", Search.as_view(), name="search-list"),
@@ -73,6 +76,7 @@ def of_these_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what this file decorates: other tests name rules, too."""
     monkeypatch.setattr(scopes, "decorated", {"sign-up": decorated["sign-up"]})
     monkeypatch.setattr(scopes, "named_by_tasks", {"weekly": named_by_tasks["weekly"]})
+    monkeypatch.setattr(scopes, "named_by_transports", named_by_transports & {CRM.rule})
 
 
 def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
@@ -221,12 +225,13 @@ class TestNamesOfDecorators:
 
         return told
 
-    @pytest.mark.parametrize(("rules", "said"), [(["sign-ups", "wekly"], 2), (["sign-up", "weekly"], 0), (["x"], 0)])
+    @pytest.mark.parametrize(("rules", "said"), [(["sign-ups", "wekly", "crm-call"], 3), (["sign-up"], 0)])
     def test_of_rules_in_settings(self, names: Any, rules: list[str], said: int) -> None:
         nothing = "limits nothing: there is no rule"
         of_view = f"@throttle('sign-up') around sign_up {nothing} 'sign-up'; did you mean 'sign-ups'?"
         of_task = f"@throttled_task('weekly') around {__name__}.send_mail {nothing} 'weekly'; did you mean 'wekly'?"
-        assert names(rules, has_rows=False) == [of_view, of_task][:said]
+        of_call = f"ThrottledTransport('crm-calls') {nothing} 'crm-calls'; did you mean 'crm-call'?"
+        assert names(rules, has_rows=False) == [of_view, of_task, of_call][:said]
 
     @pytest.mark.django_db
     def test_of_rules_in_the_database(self, names: Any) -> None:

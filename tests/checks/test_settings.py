@@ -143,7 +143,7 @@ WRONG: dict[str, list[Any]] = {
     "E050": [{"RETRY_JITTER": jitter} for jitter in (-0.1, 1.1, NAN, True, "10 %")],
     "E051": [{"RATELIMIT_HEADERS": kind} for kind in ("draft-5", False)],
     "E052": [{"X_RATELIMIT_HEADERS": True}],
-    "E053": [{"TELL_KEYS": keys} for keys in ("shop.limits.tenant", ["tenant"], [5], None)],
+    "E053": [{"TELL_KEYS": keys} for keys in (TENANT, ["tenant"], ["shop.limits.tenant"], [5], None)],
     "E060": [{"SHADOW": "no"}],
     "E061": [
         *(rule(cost=path) for path in ("shop.limits.price", "os.sep", OF_BOTH)),
