@@ -16,7 +16,7 @@ from django_throttle.local.limits import LocalLimits
 from django_throttle.local.store_time import Calendar
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.stores.cluster import ClusterTransport
-from django_throttle.stores.failures import COUNTED, advice, cause_of, text_of, waited
+from django_throttle.stores.failures import COUNTED, LoopEnded, advice, cause_of, text_of, waited
 from django_throttle.stores.refusal_cache import NoRefusalCache, RefusalCache
 from django_throttle.stores.scripts import OWN_KEY, script
 from django_throttle.stores.sync_pool import text
@@ -146,6 +146,6 @@ class RedisContext:
                 logger.warning("Redis does not answer (%s: %s); failure policies decide until it does", cause, text)
         else:
             self.breaker.inconclusive()
-            if self.log_throttle.due(cause):
+            if not isinstance(error, LoopEnded) and self.log_throttle.due(cause):
                 logger.error("%s (%s: %s)%s", _ADVICE.get(cause, _REFUSED), cause, text, advice(error))
         return StoreError(cause, text + advice(error))

@@ -34,6 +34,13 @@ class LoopBlocked(TimeoutError):
     """Time ran out because the event loop stood still: nobody knows how Redis is."""
 
 
+class LoopEnded(LoopBlocked):
+    """The event loop ends before a reply has come: that says nothing of Redis, nor of the site."""
+
+    def __init__(self) -> None:
+        super().__init__("the event loop ends")
+
+
 def cause_of(error: BaseException) -> Cause:
     """Why the store did not answer; only the causes in COUNTED open the breaker."""
     if isinstance(error, StoreError):

@@ -20,7 +20,7 @@ from redis.exceptions import InvalidResponse, RedisError
 
 from django_throttle.event_loop import spawn
 from django_throttle.log_throttling import LogThrottle
-from django_throttle.stores.failures import LoopBlocked
+from django_throttle.stores.failures import LoopBlocked, LoopEnded
 from django_throttle.stores.sync_pool import IDLE_SECONDS, WHOLE, is_demotion
 from django_throttle.stores.timeouts import GRACE, LATE, LoopDeadline
 
@@ -152,8 +152,8 @@ class LoopConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     async def close(self) -> None:
-        self.is_usable = False
-        self._transport.abort()
+        """Close it, as its loop ends."""
+        self._lose(LoopEnded())
         await asyncio.wait({self.closed}, timeout=CLOSING_SECONDS)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -286,7 +286,7 @@ class LoopClient:
     async def _connect(self) -> LoopConnection:
         """Wait for the one connection that all callers who need one wait for."""
         if self._is_closed:  # else nobody would close it: threads may still call something on the loop as it ends
-            raise LoopBlocked("the event loop ends")
+            raise LoopEnded
         if self._connecting is None:
             self._connecting = spawn(self._connected())
             self._connecting.add_done_callback(_heed)

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
+from django_throttle.core import Rule
+from django_throttle.limiter import Limiter
+from django_throttle.stores import RedisStore
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.clients import loop_client
 from django_throttle.stores.loop_connections import Incomplete, LoopClient, read_reply
@@ -80,3 +83,29 @@ async def test_a_call_that_is_cancelled_takes_nobody_s_reply(redis_url: str) -> 
     assert (first, type(cancelled), last) == ([b"0"], asyncio.CancelledError, [b"2"])
     assert await asked(client, ("ECHO", 3)) == [b"3"]
     await client.close()
+
+
+def test_a_loop_that_ends_with_calls_under_way_says_nothing_of_redis_or_the_site(
+    proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = RedisStore(proxy.url, deadline=5.0)
+    limiter, decisions = Limiter([Rule("api", "5/min")], store), list[Any]()
+
+    async def serve() -> None:
+        await limiter.aacquire("user:1")
+        proxy.set("dead")
+        loop = asyncio.get_running_loop()
+        close = loop.shutdown_asyncgens
+
+        async def closed() -> None:
+            under_way = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(3)]
+            for _ in range(5):
+                await asyncio.sleep(0)
+            await close()
+            decisions.extend(await asyncio.gather(*under_way, limiter.aacquire("user:1")))
+
+        loop.shutdown_asyncgens = closed  # type: ignore[method-assign]
+
+    asyncio.run(serve())
+    assert [decision.degraded for decision in decisions] == [True] * 4
+    assert (store.breaker.is_calm, caplog.messages) == (True, [])
