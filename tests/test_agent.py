@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import uvicorn
 from redis import Redis
 
 from django_throttle import agent
 from django_throttle.agent_thread import AgentThread
 from django_throttle.core import Rule
+from django_throttle.lifecycle import shutdown
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.forks import holds_in_child
@@ -74,6 +77,29 @@ def test_a_thread_that_cannot_be_had_is_no_error(
     monkeypatch.setattr(agent.agents, "_not_before", 0.0)  # a while later
     agent.ensure(store, rules=True)
     assert len(agent_threads()) == 1
+
+
+@pytest.mark.agent
+def test_a_server_that_is_told_to_end_waits_for_nothing_of_ours(settings: Any, redis_url: str) -> None:
+    """Its handler of SIGTERM ends the process without Python's own exit; a connection is held until it is closed."""
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
+    server, store = uvicorn.Server(uvicorn.Config("site")), RedisStore(redis_url, deadline=5.0)
+    before = signal.signal(signal.SIGTERM, server.handle_exit)
+    try:
+        limiter = Limiter([HELD], store)
+        lease = limiter.acquire("user:1").lease
+        with Redis.from_url(redis_url) as client:
+            wait_until(lambda: client.zcard("dt:{p}:live") == 1)
+            signal.raise_signal(signal.SIGTERM)
+            assert server.should_exit and client.zcard("dt:{p}:live") == 1
+            limiter.release(lease)
+            wait_until(lambda: client.zcard("dt:{p}:live") == 0)
+        wait_until(lambda: not agent_threads())
+        agent.ensure(store)
+        assert not agent_threads(), "nothing begins anew"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        shutdown._renew()
 
 
 @pytest.mark.agent

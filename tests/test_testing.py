@@ -145,6 +145,25 @@ def test_a_test_case() -> None:
     assert (result.testsRun, len(result.errors)) == (3, 1), result.errors
 
 
+async def test_a_class_for_pytest() -> None:
+    @override_rules(ONE)
+    class Tests:
+        test_number = 7
+
+        def test_names(self) -> list[str]:
+            return names()
+
+        async def test_later(self) -> list[str]:
+            return names()
+
+        def elsewhere(self) -> list[str]:
+            return names()
+
+    tests = Tests()
+    assert (tests.test_names(), await tests.test_later(), tests.elsewhere()) == (["one"], ["one"], ["site"])
+    assert tests.test_number == 7
+
+
 @override_rules([Rule("search", "10000/hour", key="user")])
 @pytest.mark.row("R11")
 def test_ten_thousand_calls_at_once() -> None:
@@ -284,6 +303,8 @@ def test_what_a_failure_says(given: Any, message: str, how: dict[str, Any]) -> N
 def test_what_is_no_answer_is_said() -> None:
     with pytest.raises(TypeError, match="an answer must be a response"):
         assert_throttled([(True, None)])
+    with pytest.raises(ZeroDivisionError):
+        assert_throttled(lambda: 1 / 0)
 
 
 def test_the_clock_stands_still_and_moves_without_losing_a_microsecond() -> None:

@@ -17,6 +17,7 @@ from django.core.signals import got_request_exception
 from django.db import connection
 from django.test import Client, override_settings
 from django.urls import include, path
+from redis import Redis
 from rest_framework.views import APIView
 
 from django_throttle.checks import project
@@ -357,7 +358,7 @@ Warned = Callable[..., list[CheckMessage]]
 
 
 @pytest.fixture
-def warned(settings: Any, servers: None) -> Iterator[Warned]:
+def warned(settings: Any, redis_url: str) -> Iterator[Warned]:
     def warned(url: str, deadline: float = 5.0) -> list[CheckMessage]:
         pin(RedisStore(url, deadline=deadline))
         return checked_settings.check_server(None)
@@ -367,17 +368,29 @@ def warned(settings: Any, servers: None) -> Iterator[Warned]:
     pin(None)
 
 
-@pytest.mark.row("F17")
-def test_w038_what_is_evicted_first(warned: Warned) -> None:
-    with RedisServer("--maxmemory", "100mb") as server, server.client() as client:
-        for policy in ("noeviction", "allkeys-lfu", "volatile-ttl"):
-            client.config_set("maxmemory-policy", policy)
-            wanted = ["django_throttle.W038"] * (policy == "volatile-ttl")
-            assert [message.id for message in warned(server.url)] == wanted, policy
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[Redis]:
+    """A client of the Redis of the run, which afterwards is as it was."""
+    with redis_server.client() as client:
+        yield client
+        client.replicaof("NO", "ONE")
+        client.execute_command("ACL DELUSER curious plain")
         client.config_set("maxmemory", "0")
-        assert warned(server.url) == []
+        client.config_set("maxmemory-policy", "noeviction")
 
 
+@pytest.mark.row("F17")
+def test_w038_what_is_evicted_first(warned: Warned, redis_url: str, client: Redis) -> None:
+    client.config_set("maxmemory", "100mb")
+    for policy in ("noeviction", "allkeys-lfu", "volatile-ttl"):
+        client.config_set("maxmemory-policy", policy)
+        wanted = ["django_throttle.W038"] * (policy == "volatile-ttl")
+        assert [message.id for message in warned(redis_url)] == wanted, policy
+    client.config_set("maxmemory", "0")
+    assert warned(redis_url) == []
+
+
+@pytest.mark.usefixtures("servers")
 def test_w037_min_replicas_to_write(warned: Warned) -> None:
     with Sentinels() as servers:
         assert [message.id for message in warned(servers.url)] == ["django_throttle.W037"]
@@ -386,33 +399,40 @@ def test_w037_min_replicas_to_write(warned: Warned) -> None:
         assert warned(servers.url) == []
 
 
-def test_w039_what_the_server_refuses_and_w086_how_long_connecting_takes(warned: Warned) -> None:
-    with RedisServer() as server:
-        (message,) = warned(f"redis://127.0.0.1:{server.port}/99")
-        assert message.id == "django_throttle.W039" and "DB index is out of range" in message.msg
-        (message,) = warned(f"{server.url}?client_name=two+words")
-        assert message.id == "django_throttle.W039" and "Client names cannot contain spaces" in message.msg
-        with Proxy(server.port, "delay", 0.15) as proxy:
-            (message,) = warned(f"{proxy.url}?client_name=far", deadline=0.7)
-        assert message.id == "django_throttle.W086" and "longer than DEADLINE (700 ms)" in message.msg
-        with server.client() as client:
-            client.execute_command("ACL SETUSER curious on >secret +@all -info ~*")
-            assert warned(f"redis://curious:secret@127.0.0.1:{server.port}/0") == []
-            client.execute_command("ACL SETUSER plain on >secret +@all -evalsha ~*")
-            (message,) = warned(f"redis://plain:secret@127.0.0.1:{server.port}/0")
-            assert f"at 127.0.0.1:{server.port}: it refuses calls: " in message.msg and "evalsha" in message.msg
-            primary = free_port()
-            client.replicaof("127.0.0.1", primary)
-            (message,) = warned(server.url)
-            assert f"it is a replica, which takes no writes, of 127.0.0.1:{primary}" in message.msg
+def test_w039_what_the_server_refuses(warned: Warned, redis_server: RedisServer, client: Redis, settings: Any) -> None:
+    where = f"127.0.0.1:{redis_server.port}"
+    client.execute_command("ACL SETUSER curious on >secret +@all -info ~*")
+    assert warned(f"redis://curious:secret@{where}/0") == []
+    client.execute_command("ACL SETUSER plain on >secret +@all -evalsha ~*")
+    nobody = f"127.0.0.1:{free_port()}"
+    client.replicaof("127.0.0.1", free_port())
+    for url, said in (
+        (f"redis://{where}/99", "DB index is out of range"),
+        (f"{redis_server.url}?client_name=two+words", "Client names cannot contain spaces"),
+        (f"redis://plain:secret@{where}/0", f"at {where}: it refuses calls: "),
+        (redis_server.url, "it is a replica, which takes no writes, of 127.0.0.1:"),
+        (f"redis://user:password@{nobody}/0", f"at {nobody}: it does not answer"),
+    ):
+        (message,) = warned(url)
+        assert message.id == "django_throttle.W039" and said in message.msg and "password" not in message.msg
+    settings.DEBUG = True
+    assert checked_settings.check_server(None) == []
+    settings.DEBUG = False
+    pin(None)
+    for settings.DJANGO_THROTTLE in ({"STORE": "memory"}, {"STORE": "none"}):
+        assert checked_settings.check_server(None) == [], "nothing to ask, and a mistake that another check names"
+
+
+@pytest.mark.usefixtures("servers")
+def test_w086_how_long_connecting_takes_and_w039_a_node_of_a_cluster(warned: Warned, redis_server: RedisServer) -> None:
+    with Proxy(redis_server.port, "delay", 0.15) as proxy:
+        (message,) = warned(f"{proxy.url}?client_name=far", deadline=0.7)
+    assert message.id == "django_throttle.W086" and "longer than DEADLINE (700 ms)" in message.msg
     with RedisCluster(replicas=0) as cluster:
         assert warned(cluster.url) == []
         for node in cluster.nodes[:2]:
             (message,) = warned(node.url)
             assert message.id == "django_throttle.W039" and "name it by a redis+cluster:// URL" in message.msg
-    (message,) = warned(f"redis://user:password@127.0.0.1:{server.port}/0")
-    assert message.id == "django_throttle.W039"
-    assert f"at 127.0.0.1:{server.port}: it does not answer" in message.msg and "password" not in message.msg
 
 
 @pytest.mark.row("F57")

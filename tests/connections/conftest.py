@@ -18,6 +18,7 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
+from django_throttle.local import process_identity
 from django_throttle.stores import RedisStore
 from tests.clock import FrozenClock
 from tests.connections.worker import RULE, SECRET
@@ -167,6 +168,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """This host sees none of the processes."""
+    process_identity.describe(0)  # which a process finds out once
     monkeypatch.setattr("django_throttle.local.process_identity.host", lambda: "another/1/2")
 
 

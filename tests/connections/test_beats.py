@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -201,6 +202,34 @@ def test_once_after_an_outage_nobody_who_lives_is_buried(
     assert command.once()[:4] == (1, 0, 2, 0)
     living.beat()
     assert (living.count("user:1"), living.leases.uid) == (2, uid)
+
+
+def test_it_goes_on_through_an_outage_until_it_is_told_to_end(
+    quick: None, redis_url: str, settings: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "REDIS": redis_url}
+    go = HostRefresher._pass
+
+    def go_and_end(*args: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return go(*args)
+
+    turns = iter((go, raise_away, raise_away, go_and_end))
+
+    def turn(*args: Any) -> Any:
+        return next(turns)(*args)
+
+    monkeypatch.setattr(HostRefresher, "_pass", turn)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        refresh_connections.Command().run_from_argv(["manage.py", "refresh_connections", "--interval", "0.05"])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    first, away, back, last = [line.split(" ", 2)[2] for line in capsys.readouterr().out.splitlines()]
+    assert first == last == "processes 0 alive, 0 dead; connections 0 held, 0 freed; keys 0 extended"
+    assert away.startswith("Redis does not answer (") and away.endswith("; trying again every 0.05 s.")
+    assert back == "Redis answers again."
 
 
 def test_a_dead_process_is_handed_to_one_sweeper_at_a_time(make_site: MakeSite, clock: FrozenClock) -> None:

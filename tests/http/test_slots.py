@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from io import BytesIO
 from typing import Any
 
 import pytest
-from django.core.handlers.asgi import ASGIRequest
+from asgiref.sync import sync_to_async
+from asgiref.testing import ApplicationCommunicator
+from django.core.handlers.asgi import ASGIHandler, ASGIRequest
 from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import Client
+from django.utils.decorators import async_only_middleware
 from django.utils.http import http_date
 
 from django_throttle.connections.reconcile import Reconciler
@@ -20,6 +24,7 @@ from django_throttle.stores import RedisStore, get_store
 from tests.doors import BOTH, REDIS, Enforce
 from tests.entry_points import site
 from tests.http.conftest import Ask, close
+from tests.servers import wait_until
 
 ONE: dict[str, Any] = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 
@@ -101,12 +106,14 @@ def raising(get_response: Any) -> Any:
         (f"{__name__}.raising", 500),
     ],
 )
-@pytest.mark.parametrize("inner", ["middleware", "decorated", "drf"])
+@pytest.mark.parametrize(
+    ("inner", "meter"), [("middleware", True), ("decorated", True), ("drf", True), ("middleware", False)]
+)
 def test_a_response_that_nobody_closes_gives_its_slot_back(
-    enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch, outer: str, status: int, inner: str
+    enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch, outer: str, status: int, inner: str, meter: bool
 ) -> None:
     settings.MIDDLEWARE = [outer, *(site.MIDDLEWARE if inner == "middleware" else [])]
-    enforce(api=ONE)
+    enforce(api=ONE, METER=meter)
     dated = lambda request: FileResponse(BytesIO(b"file"), headers={"Last-Modified": http_date(1000)})  # noqa: E731
     monkeypatch.setitem(site.DOINGS, "dated", dated)
     client, headers = Client(raise_request_exception=False), {"If-Modified-Since": http_date(2000)}
@@ -114,6 +121,39 @@ def test_a_response_that_nobody_closes_gives_its_slot_back(
         assert client.get(f"/{inner}/dated", headers=headers).status_code == status
         assert free() == 1
     assert site.seen == [1] * 3
+
+
+kept: list[Any] = []
+
+
+@async_only_middleware
+def keeping(get_response: Any) -> Any:
+    """Keeps the response for as long as its client stays, and as exceptions do, longer."""
+
+    async def middleware(request: HttpRequest) -> HttpResponse:
+        await sync_to_async(len)(kept)
+        kept.append(await get_response(request))
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return middleware
+
+
+@pytest.mark.parametrize("inner", ["decorated", "async-decorated"])
+async def test_a_client_who_leaves_before_the_response_is_sent_holds_no_slot(
+    enforce: Enforce, settings: Any, inner: str
+) -> None:
+    settings.MIDDLEWARE = [f"{__name__}.keeping"]
+    enforce(api=ONE)
+    kept.clear()
+    scope = {"type": "http", "method": "GET", "path": f"/{inner}/stream", "headers": [], "query_string": b""}
+    server = ApplicationCommunicator(ASGIHandler(), {**scope, "http_version": "1.1"})
+    await server.send_input({"type": "http.request"})
+    await asyncio.to_thread(wait_until, lambda: kept)
+    assert free() == 0
+    await server.send_input({"type": "http.disconnect"})
+    await server.wait()
+    assert kept and free() == 1
 
 
 @BOTH
