@@ -278,10 +278,9 @@ class TestDecoratorsThatAreNoQuestion:
             registry = type(getattr(decorators, name))()
             monkeypatch.setattr(decorators, name, registry)
             monkeypatch.setattr(project, name, registry)
-        for function in (Form.form_valid, Form.post, of_a_request_too, view, lambda *args: None, Gate().may_enter):
+        functions: Any = Form.form_valid, Form.post, of_a_request_too, view, lambda *args: None, Gate().may_enter
+        for function in (*functions, Gate.may_enter, Gate.get, Listing.listed, Shop.sold, Shop.post):
             throttle("asked")(function)
-        for method in (Gate.may_enter, Gate.get, Listing.listed, Shop.sold, Shop.post):
-            throttle("asked")(method)
         for function in (lambda: None, Gate.may_enter):
             throttle("asked", ident="everyone")(function)
         monkeypatch.setattr(Orders, "list", throttle("asked")(Orders.list))

@@ -100,20 +100,16 @@ def test_a_rule_of_sockets_in_the_scope_of_a_view_is_found(warned: Warn, scope: 
     assert "and 'export' is the scope" in message.msg, "a consumer's makes up for no view's"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_nothing_is_said_of_any_other(warned: Warn) -> None:
+    for options in (
         {"scopes": ["export"], "events": ["inflight"]},
         {"scopes": ["export"], "enabled": False},
         {"scopes": ["export", "lobby"], "events": ["connection"]},  # a consumer's too, so it does something
         {"scopes": ["*o*"]},  # one pattern for both
         {"scopes": ["lobby"]},  # a page and its socket
         {},
-    ],
-    ids=str,
-)
-def test_nothing_is_said_of_any_other(warned: Warn, options: dict[str, Any]) -> None:
-    assert warned(**options) == []
+    ):
+        assert warned(**options) == [], options
 
 
 @pytest.mark.parametrize(
@@ -229,9 +225,8 @@ def test_attributes_of_consumers_that_mean_nothing(settings: Any, monkeypatch: p
     loaded: list[str] = []
     settings.ASGI_APPLICATION = "site.asgi.application"
     monkeypatch.setattr(project, "import_string", loaded.append)
-    found = [message for message in project.check_attributes(None) if Typo.__name__ in message.msg]
+    (message,) = [message for message in project.check_attributes(None) if Typo.__name__ in message.msg]
     assert loaded == ["site.asgi.application"], "consumers are there once the server's application is"
-    (message,) = found
     assert message.id == "django_throttle.W044" and message.hint.startswith("Rename it to throttle_max_age, or")
     assert message.msg == "Typo.throttle_max_aeg has no effect; did you mean 'throttle_max_age'?"
 

@@ -243,9 +243,7 @@ def test_every_setting_has_its_check_and_every_check_its_test() -> None:
 OURS = "django_throttle.middleware.ThrottleMiddleware"
 LOGIN = "django.contrib.auth.middleware.AuthenticationMiddleware"
 OWN = f"{__name__}.OwnMiddleware"
-
-
-class OwnMiddleware(ThrottleMiddleware): ...
+OwnMiddleware = type("OwnMiddleware", (ThrottleMiddleware,), {})
 
 
 def test_where_the_middleware_stands(settings: Any) -> None:

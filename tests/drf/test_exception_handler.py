@@ -63,9 +63,6 @@ class Asking(View):
         allows("mail", self.request, raises=True)
         return []
 
-    def get(self, request: Any) -> Response:
-        return Response({})
-
 
 class AsyncView(View, AsyncAPIView):
     async def get(self, request: Any) -> Response:

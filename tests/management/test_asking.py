@@ -52,18 +52,15 @@ def refuse(ident: str, scope: str = "search", store: Any = None) -> None:
         RecordFlusher(store)()
 
 
-@pytest.mark.parametrize(
-    ("scope", "near"),
-    [("serach", "; did you mean 'search'?"), *((scope, "") for scope in ("search", "unlike", "room.5"))],
-)
+@pytest.mark.parametrize("scope", ["serach", "search", "unlike", "room.5"])
 def test_a_scope_that_nothing_has_is_told_beside_the_answer(
-    enforce: Enforce, capsys: pytest.CaptureFixture[str], scope: str, near: str
+    enforce: Enforce, capsys: pytest.CaptureFixture[str], scope: str
 ) -> None:
     enforce(api={"rate": "2/min", "scopes": ["search", "room.*"]})
     call_command("throttle_explain", "ip:192.0.2.1", scope=scope, json=True)
     told = capsys.readouterr()
     assert json.loads(told.out)["ident"] == "ip:192.0.2.1"
-    assert told.err == (f"nothing has the scope {scope!r}{near}\n" if near else "")
+    assert told.err == ("nothing has the scope 'serach'; did you mean 'search'?\n" if scope == "serach" else "")
 
 
 @BOTH
