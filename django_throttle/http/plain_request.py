@@ -7,6 +7,7 @@ general way (``limiter.decide``, ``RequestState.note``, ``finalize.finish``), wh
 
 from __future__ import annotations
 
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -17,7 +18,7 @@ from django.http.response import HttpResponseBase
 from django_throttle import limiter, rulebook
 from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.core.commands import Answers, Decide
+from django_throttle.core.commands import Answers, Charges, Decide
 from django_throttle.core.decision import plain_decision
 from django_throttle.core.io import run
 from django_throttle.exceptions import StoreError
@@ -28,26 +29,28 @@ from django_throttle.identity import HttpWho
 from django_throttle.observe import reports
 from django_throttle.recording.recorder import recorder
 from django_throttle.rulebook import Snapshot
-from django_throttle.stores.base import BlockingIo, LoopIo, Store
+from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 
 
 def decide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, cost: int = 1) -> Decision:
     """Decide a request under the rules of its scope, and note the decision. Raises InvalidCost and InvalidIdent."""
     store = limiter.watched_store()
-    command = _plain_command(store, rulebook.present() or rulebook.current(), state, scope, who, cost)
-    if command is None:
+    charges = _plain_charges(rulebook.present() or rulebook.current(), state, scope, who, cost)
+    if charges is None:
         facts = RequestFacts(request, state, scope, who, cost)
         return note_decision(request, state, facts, limiter.decide(facts))
+    command, answers = limiter.fast_path_command(charges, store), None
     since = perf_counter(), store.refusal_cache.epoch
-    try:
-        answers = store.execute(command)
-    except StoreError as error:
-        answers = error
-    if type(answers) is Answers and answers.fits:
-        return _admit(request, state, scope, command, answers, since[0])
+    if type(command) is Decide:
+        try:
+            answers = store.execute(command)
+        except StoreError as error:
+            answers = error
+        if type(answers) is Answers and answers.fits:
+            return _admit(request, state, scope, command, answers, since[0])
     facts = RequestFacts(request, state, scope, who)
-    finished = limiter.finish_decision(BlockingIo(store), command, answers, since, facts)
-    return note_decision(request, state, facts, finished if isinstance(finished, Decision) else run(finished))
+    rest = _rest(BlockingIo(store), charges, command, answers, since, facts)
+    return note_decision(request, state, facts, rest if isinstance(rest, Decision) else run(rest))
 
 
 async def adecide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, cost: int = 1) -> Decision:
@@ -55,36 +58,52 @@ async def adecide(request: HttpRequest, state: RequestState, scope: str, who: Ht
     store, snapshot = limiter.watched_store(), rulebook.present() or await rulebook.acurrent()
     if snapshot.asks_user(scope, REQUEST_EVENTS):
         await who.aload()
-    command = _plain_command(store, snapshot, state, scope, who, cost)
-    if command is None:
+    try:
+        charges = _plain_charges(snapshot, state, scope, who, cost)
+    except SynchronousOnlyOperation:  # the general way tries again in a thread
+        charges = None
+    if charges is None:
         facts = RequestFacts(request, state, scope, who, cost)
         return note_decision(request, state, facts, await limiter.adecide(facts))
+    command, answers = limiter.fast_path_command(charges, store), None
     since = perf_counter(), store.refusal_cache.epoch
-    try:
-        answers = await store.aexecute(command)
-    except StoreError as error:
-        answers = error
-    if type(answers) is Answers and answers.fits:
-        return _admit(request, state, scope, command, answers, since[0])
+    if type(command) is Decide:
+        try:
+            answers = await store.aexecute(command)
+        except StoreError as error:
+            answers = error
+        if type(answers) is Answers and answers.fits:
+            return _admit(request, state, scope, command, answers, since[0])
     facts = RequestFacts(request, state, scope, who)
-    finished: Any = limiter.finish_decision(LoopIo(store), command, answers, since, facts)
-    return note_decision(request, state, facts, finished if isinstance(finished, Decision) else await finished)
+    rest: Any = _rest(LoopIo(store), charges, command, answers, since, facts)
+    return note_decision(request, state, facts, rest if isinstance(rest, Decision) else await rest)
 
 
-def _plain_command(
-    store: Store, snapshot: Snapshot, state: RequestState, scope: str, who: HttpWho, cost: int
-) -> Decide | None:
-    """Return the command that decides a plain request; None for any other."""
-    if state.decisions or cost != 1 or reports.installed_hooks():
+def _plain_charges(snapshot: Snapshot, state: RequestState, scope: str, who: HttpWho, cost: int) -> Charges | None:
+    """Return what a plain request is charged; None for any other, of whose caller no function of the site is asked."""
+    if state.decisions or cost != 1 or reports.installed_hooks() or conf().NO_ADDRESS == "refuse":
         return None
-    try:
-        charges = snapshot.plain_charges(scope, REQUEST_EVENTS, who)
-    except SynchronousOnlyOperation:  # on an event loop: the general way tries again in a thread
-        return None
-    if charges is None or not charges.rules.owes_nothing or conf().NO_ADDRESS == "refuse":
-        return None
-    command = limiter.fast_path_command(charges, store)
-    return command if type(command) is Decide else None
+    return snapshot.plain_charges(scope, REQUEST_EVENTS, who)
+
+
+def _rest(
+    io: StoreIo,
+    charges: Charges,
+    command: Decide | Decision | None,
+    answers: Any,
+    since: tuple[float, int],
+    facts: RequestFacts,
+) -> Decision | limiter.Deciding:
+    """Return the decision where a request does not simply pass, or a coroutine that decides it.
+
+    The store has refused it or failed, its refusal is remembered, rules were edited, or no rule has an ident for it.
+    """
+    if isinstance(command, Decide):
+        return limiter.finish_decision(io, command, answers, since, facts)
+    if command is None:
+        decide_fully = partial(limiter.decide_fully, io, charges, keeps_ledger=True)
+        return limiter.decide_reported(io, decide_fully, facts, charges=charges)
+    return limiter.decide_reported(io, command, facts, charges=charges)
 
 
 def _admit(

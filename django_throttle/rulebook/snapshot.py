@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import copy
 from fnmatch import fnmatchcase
@@ -299,10 +299,11 @@ _is_some: Final = partial(is_not, None)
 class ScopeRules:
     """The rules that cover the calls of a scope, or that calls name, prepared for each kind of caller.
 
-    ``is_plain`` where nothing else of a call matters.
+    ``is_plain`` where nothing else of a call matters; it ``owes_nothing`` where counters decide, and nothing is left to
+    be done after a call.
     """
 
-    __slots__ = ("_keys", "_sets", "_whole", "asks_user", "is_plain", "rules")
+    __slots__ = ("_keys", "_sets", "_whole", "asks_user", "is_plain", "owes_nothing", "rules")
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
@@ -312,12 +313,18 @@ class ScopeRules:
         # By the keys that have an ident: the rates, and the place of each one's ident among those of the keys.
         self._sets: dict[tuple[bool, ...], tuple[RuleSet, tuple[int, ...]]] = {}
         self._whole = rule_set(tuple([part for rule in rules for part in rule.parts]))
+        self.owes_nothing = self._whole.is_counted and self._whole.owes_nothing
 
     def charges(self, who: Who, cost: int) -> Charges:
         """What a call is charged under these rules, if they are plain."""
-        if len(self._keys) == 1 and (ident := who.ident(self._keys[0])) is not None:  # as of most
-            return unit_charges(self._whole, ident) if cost == 1 else charges_under(self._whole, ident, cost)
-        idents = [who.ident(key) for key in self._keys]
+        idents: Sequence[str | None]
+        if len(self._keys) == 1:  # as of most
+            ident = who.ident(self._keys[0])
+            if ident is not None:
+                return unit_charges(self._whole, ident) if cost == 1 else charges_under(self._whole, ident, cost)
+            idents = (None,)
+        else:
+            idents = [who.ident(key) for key in self._keys]
         kind = tuple(map(_is_some, idents))
         rules, places = self._sets.get(kind) or self._prepare(kind)
         whose: Any = tuple(map(idents.__getitem__, places))  # all idents that are there
@@ -436,10 +443,11 @@ class Snapshot:
     def plain_charges(self, scope: str, events: tuple[str, ...], who: Who) -> Charges | None:
         """Return what a call of cost 1 is charged that no other entry point has charged.
 
-        None where its rules ask for more than its scope and its caller's idents, or an override is for the caller.
+        None where its rules ask for more than its scope and its caller's idents, where they are more than rates of
+        which nothing is corrected later, or where an override is for the caller.
         """
         rules = self._prepared.get((scope, events)) or self._covering_at((scope, events))
-        if not rules.is_plain or (self.overrides.all and self.overrides.of(who)):
+        if not (rules.is_plain and rules.owes_nothing) or (self.overrides.all and self.overrides.of(who)):
             return None
         return rules.charges(who, 1)
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, ClassVar
 
+import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, HttpResponse
@@ -28,6 +29,7 @@ from django_throttle.rulebook import Snapshot
 from django_throttle.stores import RedisStore
 from django_throttle.testing import counting_in
 from tests.clock import FrozenClock
+from tests.doors import BOTH, Enforce
 from tests.servers import RedisServer
 
 
@@ -57,6 +59,14 @@ ENTRY_POINTS: dict[str, Callable[[Any], Any]] = {
     "both": ThrottleMiddleware(View.as_view()),
 }
 urlpatterns = [path("search", plain, name="search"), path("other", plain, name="other")]
+
+
+asked: list[HttpRequest] = []
+
+
+def who(request: HttpRequest) -> str | None:
+    asked.append(request)
+    return request.headers.get("Who")
 
 
 def do_nothing(report: object) -> None:
@@ -149,3 +159,15 @@ def test_both_ways_have_the_same_results(redis_server: RedisServer, rules: Any, 
     short = answers(redis_server.url, rules, overridden, history, hooks=[])
     general = answers(redis_server.url, rules, overridden, history, hooks=[f"{__name__}.do_nothing"])
     assert short == general
+
+
+@pytest.mark.parametrize("headers", [{"Who": "anna"}, {}])
+@pytest.mark.parametrize("slots", [{}, {"slots": {"limit": 2, "algorithm": "concurrency", "events": ["inflight"]}}])
+@BOTH
+def test_a_function_of_the_site_is_asked_once(enforce: Enforce, settings: Any, slots: Any, headers: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    enforce(api={"rate": "1/m", "key": f"{__name__}.who"}, **slots)
+    for _ in range(3):  # allowed, refused, and refused again
+        asked.clear()
+        ENTRY_POINTS["middleware"](RequestFactory().get("/search", headers={"Status": "200", **headers}))
+        assert len(asked) == 1
