@@ -164,11 +164,7 @@ SLIDING_WINDOW = (
     Case(
         "design B: 100 early, at 1.25 min 25 in all, 24 after the first",
         (window("100/min"),),
-        (
-            *EARLY,
-            passes(75, remaining=24, reset=105.0),
-            burst(75, 30, 24, retry=0.6, remaining=0, reset=105.0),
-        ),
+        (*EARLY, passes(75, remaining=24, reset=105.0), burst(75, 30, 24, retry=0.6, remaining=0, reset=105.0)),
     ),
     Case(
         "design B: 100 early, at 1.75 min 75 in all, 74 after the first",
@@ -499,11 +495,7 @@ SEVERAL_RATES = (
     Case(
         "a rule of several rates keeps them all, and what one refuses is charged to none",
         (Rule("both", rates=("100/min", "2/s")),),
-        (
-            passes(0.1, each=(99, 1), rule="both"),
-            passes(0.4, each=(98, 0)),
-            refused(0.7, each=(98, 0), retry=0.8),
-        ),
+        (passes(0.1, each=(99, 1), rule="both"), passes(0.4, each=(98, 0)), refused(0.7, each=(98, 0), retry=0.8)),
     ),
     Case(
         "reset forgets every rate of a rule",
@@ -516,11 +508,7 @@ COSTS = (
     Case(
         "a cost is taken whole or not at all",
         (fixed("10/min"),),
-        (
-            passes(0, cost=7, remaining=3),
-            refused(1, cost=4, remaining=3, retry=59.0),
-            passes(1, cost=3, remaining=0),
-        ),
+        (passes(0, cost=7, remaining=3), refused(1, cost=4, remaining=3, retry=59.0), passes(1, cost=3, remaining=0)),
     ),
     Case(
         "gcra waits for the whole cost",
@@ -661,12 +649,7 @@ COUNT_DENIED = (
     Case(
         "count_denied: peek and cost 0 count nothing",
         (fixed("2/min", count_denied=True), Rule("after", "2/min", count_denied=True)),
-        (
-            burst(0, 2, 2),
-            peeks(refused(0)),
-            Step(0, cost=0, each=(0, 0)),
-            refused(0, rule="after", retry=100.0),
-        ),
+        (burst(0, 2, 2), peeks(refused(0)), Step(0, cost=0, each=(0, 0)), refused(0, rule="after", retry=100.0)),
     ),
     Case(
         "count_denied: such a rule is charged although another one refuses; the others are not",
@@ -726,11 +709,7 @@ MIXED = (
         (),
         (passes(0, remaining=None, rule=None), forgets(0, 0), peeks(passes(0, remaining=None))),
     ),
-    Case(
-        "a disabled rule does not apply",
-        (fixed("1/min", enabled=False),),
-        (burst(0, 3, 3, rule=None),),
-    ),
+    Case("a disabled rule does not apply", (fixed("1/min", enabled=False),), (burst(0, 3, 3, rule=None),)),
 )
 
 SHADOW = (
@@ -746,10 +725,7 @@ SHADOW = (
     Case(
         "a shadow beside a real rule: the real one alone is spoken of and refuses",
         (fixed("1/min", action="shadow"), Rule("real", "3/min")),
-        (
-            passes(0, each=(0, 2), rule="real"),
-            burst(0, 5, 2, each=(0, 0), rule="real", remaining=0),
-        ),
+        (passes(0, each=(0, 2), rule="real"), burst(0, 5, 2, each=(0, 0), rule="real", remaining=0)),
     ),
     Case(
         "what a real rule refuses is not charged to a shadow",
@@ -819,11 +795,7 @@ ENFORCED_LATER = (
     Case(
         "enforced later in a bucket that is refilled at once: what was overdrawn is made up for first",
         (Rule("bucket", "3/min", algorithm="token_bucket", refill="interval", enforce_at=2),),
-        (
-            burst(0, 10, 6, retry=60.0, remaining=0),
-            passes(60, remaining=0),
-            passes(120, remaining=1),
-        ),
+        (burst(0, 10, 6, retry=60.0, remaining=0), passes(60, remaining=0), passes(120, remaining=1)),
     ),
     Case(
         "enforced later: only the rule that says so",
@@ -937,12 +909,7 @@ REFUNDS = (
     Case(
         "a shadow gives back what it recorded; over its limit it records nothing",
         (fixed("1/min", action="shadow", **NOT_COUNTED),),
-        (
-            passes(0, each=(0,)),
-            passes(0, each=(0,)),
-            refunded(0, each=(0,), of=1),
-            refunded(0, each=(1,), of=0),
-        ),
+        (passes(0, each=(0,)), passes(0, each=(0,)), refunded(0, each=(0,), of=1), refunded(0, each=(1,), of=0)),
     ),
     Case(
         "a queue: the last turn goes to whoever comes next, one in the middle stays",
@@ -1157,6 +1124,11 @@ LEASES = (
             (leased(0, each=(0, 0)), full(0, each=(0, 0)), peeks(refused(0))),
         )
         for other in (fixed("1/min"), slots(1, "all"))
+    ),
+    Case(
+        "evict_oldest: where refusals count, the one that makes room is not counted",
+        (slots(1, at_limit="evict_oldest"), fixed("9/h", count_denied=True)),
+        (leased(0, each=(0, 8)), leased(1, each=(0, 7), closed=(0,)), leased(2, each=(0, 6), closed=(1,))),
     ),
     Case(
         "evict_oldest: a shadow closes nobody",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_throttle import call_facts
-from django_throttle.call_facts import Facts, cost_of
+from django_throttle.call_facts import Facts, cost_of, own_function
 from django_throttle.core import Rule
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.rate import MAX_LIMIT
@@ -72,3 +72,13 @@ def test_anything_else_counts_1_and_is_said_once(function: Any, message: str, ca
     (record,) = caplog.records
     assert message in record.message
     assert (record.exc_info and record.exc_info[0]) == (ValueError if message == "raised this" else None)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [(lambda request: 1, 1), (lambda self, request: 2, 2), (lambda *found: len(found), 2), (lambda self: 1, 1)],
+)
+def test_a_function_of_a_class_gets_the_instance_where_it_has_a_place_for_it(function: Any, arguments: int) -> None:
+    door = type("Door", (), {"cost": function})()
+    found = own_function(door.cost)
+    assert found() == 1 if function.__code__.co_varnames == ("self",) else found("request") == arguments

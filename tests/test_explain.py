@@ -143,8 +143,7 @@ def plan_of_header(request: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("function", "would"),
-    [("plan_of_key", "allowed"), ("plan_of_either", "allowed"), ("plan_of_header", None)],
+    ("function", "would"), [("plan_of_key", "allowed"), ("plan_of_either", "allowed"), ("plan_of_header", None)]
 )
 def test_the_plan_of_an_api_key(
     enforce: Enforce, settings: Any, django_user_model: Any, function: str, would: str | None

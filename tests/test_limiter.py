@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, Refused
-from django_throttle.limiter import Limiter
+from django_throttle.limiter import Limiter, decide
 from django_throttle.stores import MemoryStore
+from tests.callers import ANNA
 from tests.clock import FrozenClock
 
 RATE = Rule("rate", "3/min", algorithm="fixed_window")
@@ -43,6 +45,11 @@ def test_a_cost_that_is_none_is_refused_and_charges_nothing(limiter: Limiter, ve
     with pytest.raises(InvalidCost):
         call(limiter, verb, "user:1", cost)
     assert limiter.peek("user:1").outcomes[0].remaining == 3
+    hot = Limiter([Rule("hot", "9/min", prepaid=True)], MemoryStore())
+    with pytest.raises(InvalidCost):
+        call(hot, verb, "user:1", cost)
+    with pytest.raises(InvalidCost):
+        decide(Facts("chat", ("request",), ANNA, cost))
 
 
 def test_two_rules_of_one_name_are_refused() -> None:

@@ -17,6 +17,7 @@ from django_throttle.core.decide import reset_charges
 from django_throttle.core.io import run
 from django_throttle.core.prepaid import SHARE
 from django_throttle.limiter import Limiter
+from django_throttle.local import prepaid as local_prepaid
 from django_throttle.local.prepaid import SWEEP_SECONDS
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo
@@ -46,6 +47,13 @@ def used(store: RedisStore, rule: Rule = EXACT, ident: str = "everyone") -> int:
 
 def warm(limiter: Limiter, calls: int = 100) -> list[Decision]:
     return [limiter.acquire("everyone") for _ in range(calls)]
+
+
+def give_back_after(store: RedisStore, seconds: float) -> None:
+    budgets = store.local_limits.prepaid
+    now = budgets.clock() + seconds
+    budgets.clock = lambda: now
+    give_back(store)
 
 
 def test_most_calls_ask_nobody(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +159,7 @@ async def test_without_the_store_the_policy_of_each_rule_decides(policy: str) ->
     store = RedisStore("redis://127.0.0.1:1/0", deadline=0.5)
     agent.disable_for(store)
     rule = Rule("hot", "100/h", prepaid=True, on_store_failure=policy)
-    limits = Limiter([rule, Rule("other", "50/h")], store)
+    limits = Limiter([rule, Rule("other", "50/h"), Rule("damped", "1000/s", algorithm="damper")], store)
     decisions = [limits.acquire("everyone"), *await asyncio.gather(*(limits.aacquire("everyone") for _ in range(9)))]
     expected = (True, policy != "deny", policy == "deny")
     assert {(each.degraded, each.allowed, each.unavailable) for each in decisions} == {expected}
@@ -177,3 +185,39 @@ def test_a_process_that_is_killed_takes_no_more_than_its_share(store: RedisStore
     before = sum(decision.allowed for decision in warm(Limiter([rule], killed), limit // 20))
     passed = before + sum(decision.allowed for decision in warm(Limiter([rule], store), limit))
     assert limit - limit // SHARE <= passed <= limit
+
+
+def test_what_other_rules_refuse_goes_back(store: RedisStore) -> None:
+    decisions = warm(Limiter([Rule("other", "2/h"), HOT], store), 5)
+    assert [decision.rule for decision in decisions if not decision.allowed] == ["other"] * 3
+    give_back_after(store, 1.0)
+    assert used(store) == 2
+
+
+def test_a_peek_sees_what_the_process_holds_of_a_budget_that_others_have_used_up(store: RedisStore) -> None:
+    limits = Limiter([HOT], store)
+    warm(limits)
+    held = store.local_limits.prepaid.held(Charge(HOT, "everyone", 1))
+    assert Limiter([EXACT], store).acquire("everyone", 100_000 - used(store)).allowed
+    decisions = [limits.peek("everyone", cost) for cost in (1, held, held + 1)]
+    assert [(each.allowed, each.remaining) for each in decisions] == [(True, held), (True, held), (False, held)]
+
+
+def test_budgets_are_forgotten_when_nobody_calls_or_there_are_too_many(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_prepaid, "MOST", 2)
+    limits, budgets = Limiter([HOT], store), store.local_limits.prepaid
+    for ident in ("user:1", "user:2", "user:3"):
+        assert all(limits.acquire(ident).allowed for _ in range(100))
+    assert len(budgets) == 2
+    give_back_after(store, 1.0)
+    assert [used(store, ident=f"user:{number}") for number in (1, 2, 3)] == [100] * 3
+    give_back_after(store, 60.0)
+    assert len(budgets) == 0
+
+
+def test_a_rule_that_only_records_asks_about_each_call(store: RedisStore) -> None:
+    decisions = warm(Limiter([Rule("hot", "100/h", prepaid=True, action="shadow")], store), 110)
+    assert all(decision.allowed for decision in decisions)
+    assert [decision.outcomes[0].allowed for decision in decisions] == [True] * 100 + [False] * 10

@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Charge, Decision, Lease, Outcome, Reason, Rule
-from django_throttle.core.commands import (
-    Answer,
-    Command,
-    Correct,
-    Decide,
-    DecideLocally,
-    charge,
-)
+from django_throttle.core.commands import Answer, Command, Correct, Decide, DecideLocally, charge
 from django_throttle.core.decide import after_refunds, correct, decide_charges
 from django_throttle.core.decision import conclude
 from django_throttle.core.io import run

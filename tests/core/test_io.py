@@ -64,3 +64,11 @@ def test_a_slot_goes_back_if_its_call_is_interrupted(clock: FrozenClock, io: Any
         run(work) if io is BlockingIo else asyncio.run(work)
     del limiter.store.execute
     assert limiter.peek("user:1").outcomes[1].remaining == 2
+
+
+def test_an_error_of_its_own_comes_through() -> None:
+    async def fails() -> None:
+        raise RuntimeError("its own")
+
+    with pytest.raises(RuntimeError, match="its own"):
+        run(fails())

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_throttle.core import Override, Rate, Reason, Rule, charges_of
+from django_throttle.core import Decision, Override, Rate, Reason, Rule, charges_of
 from django_throttle.core.algorithms.damper import MAX_DAMPED
 from django_throttle.core.algorithms.gcra import MAX_BUCKET
 from django_throttle.core.algorithms.sliding_log import MAX_LOG
+from django_throttle.core.io import run
 from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import (
     apply_override,
     block_outcomes,
+    decide_blocked,
     describe_effect,
     is_in_share,
     overridden,
@@ -46,6 +48,16 @@ class TestPrecedence:
     def test_one_that_does_not_fit_leaves_the_rule_to_the_next(self) -> None:
         ranked = [override("replace"), override("multiply", subject="group:a")]  # a rate, for what is no rate
         assert overridden(SOCKETS, ranked, apply_override) == Rule("sockets", limit=10, algorithm="concurrency")
+
+    def test_blocks_that_only_record_refuse_nobody_and_are_told_beside_the_decision(self) -> None:
+        async def decide() -> Decision:
+            return Decision(allowed=True, rule="b")
+
+        (block,) = block_outcomes((Rule("a", "5/min"),), [override("block")], apply_override, 0.0)
+        record = block._replace(shadow=True)
+        for blocks, allowed in (((record,), True), ((record, block), False)):
+            decision = run(decide_blocked(blocks, decide))
+            assert (decision.allowed, decision.outcomes) == (allowed, blocks)
 
     def test_each_covered_rule_that_a_block_names_refuses(self) -> None:
         several = Rule("b", rates=("5/min", "2/s"), algorithm="gcra")

@@ -100,6 +100,20 @@ class TestFlood:
         process.run(12, 80)
         assert process.run(10, 80) == pytest.approx(80)
 
+    def test_an_edited_rule_holds_at_once_for_what_was_counted(self, process: Process) -> None:
+        process.run(20, 500)
+        before, old = process.factor, process.rule
+        process.rule = Rule("account", "1000/s", algorithm="damper")
+        assert before > 0.7 and process.factor == 0
+        process.rule = old
+        assert process.factor == pytest.approx(before)
+
+    def test_a_rule_that_only_records_suppresses_nobody(self, process: Process) -> None:
+        process.rule = Rule("account", "100/s", algorithm="damper", action="shadow")
+        assert process.run(10, 500) == pytest.approx(500)
+        (outcome,) = process.attempt().outcomes
+        assert outcome.shadow and outcome.factor > 0.7
+
     def test_without_room_in_the_local_limiter_no_factor_makes_any(self, process: Process, clock: FrozenClock) -> None:
         process.rule = Rule("account", "20/min", algorithm="damper")
         while (decision := process.attempt()).allowed:
@@ -118,6 +132,12 @@ class TestReports:
         process.run(20, 400)
         assert process.run(10, 400) == pytest.approx(25, rel=0.2)
         assert process.run(30, 20) and process.run(10, 20) == pytest.approx(20), "its share passes"
+
+    def test_while_the_store_is_away_a_rule_that_allows_is_no_stricter(self, process: Process, store: Away) -> None:
+        process.rule = Rule("account", "100/s", algorithm="damper", on_store_failure="allow")
+        process.limits.processes, store.is_away = 4, True
+        process.run(60, 95)
+        assert process.run(10, 95) == pytest.approx(95, rel=0.01)
 
     @pytest.mark.parametrize("time_is_known", [True, False])
     def test_what_was_counted_while_the_store_was_away_is_told_with_its_own_time(

@@ -58,10 +58,7 @@ def priced(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
-urlpatterns = [
-    path("api", Api.as_view(), name="api"),
-    path("batch", batch),
-]
+urlpatterns = [path("api", Api.as_view(), name="api"), path("batch", batch)]
 
 
 @pytest.fixture(autouse=True)

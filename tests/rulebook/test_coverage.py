@@ -71,3 +71,10 @@ def test_by_what_they_count(options: dict[str, Any], is_stricter: bool) -> None:
     rule = Rule("b", "5/min", scopes=["search", "se*"])
     other = Rule("z", **{"rate": "4/min", "scopes": ["search", "se*"], **options})
     assert stricter(Snapshot([rule, other]), rule) == (other if is_stricter else None)
+
+
+def test_slots_are_compared_by_their_number_and_what_counts_refusals_is_not() -> None:
+    few, many = (Rule(f"{limit}", limit=limit, algorithm="concurrency") for limit in (2, 3))
+    assert (stricter(Snapshot([few, many]), many), stricter(Snapshot([few, many]), few)) == (few, None)
+    loose, strict = (Rule(f"{rate}/h", f"{rate}/h", count_denied=True) for rate in (9, 2))
+    assert stricter(Snapshot([loose, strict]), loose) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_throttle.core import Decision, Rule
 from django_throttle.limiter import Limiter
@@ -21,7 +25,7 @@ from django_throttle.stores.addresses import find_address
 from django_throttle.stores.clients import sync_client
 from django_throttle.stores.failures import Breaker
 from django_throttle.stores.sync_pool import Pool, pack
-from django_throttle.stores.timeouts import Deadline
+from django_throttle.stores.timeouts import Deadline, bounded
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
 
@@ -184,6 +188,19 @@ def test_waiting_ends_with_the_error_of_a_pool(pool: Callable[..., Pool]) -> Non
     assert ask(line, "PING") in (b"PONG", True)
 
 
+def test_after_its_deadline_nothing_is_sent_and_what_has_arrived_is_read(pool: Callable[..., Pool]) -> None:
+    line = pool(1)
+    with Deadline(-1.0), pytest.raises(RedisTimeoutError):
+        line.post([pack(("PING",))])
+    held = line.post([pack(("ECHO", "there"))])
+    wait_until(lambda: held.can_read(0))
+    with Deadline(-1.0):
+        assert line.collect(held, 1) == [b"there"]
+    with pytest.raises(RedisTimeoutError):
+        line.call(pack(("PING",)), time.monotonic() - 1.0)
+    assert ask(line, "ECHO", "again") == b"again"
+
+
 def test_a_busy_pool_serves_callers_in_the_order_of_arrival(pool: Callable[..., Pool]) -> None:
     """Without that order a thread that comes again at once is faster than one that has to wake up."""
     line = pool(1, slack(5.0))
@@ -237,3 +254,33 @@ def test_who_drops_a_store_has_its_connections_closed(server: RedisServer) -> No
             assert not Limiter([FIXED], RedisStore(server.url, deadline=5.0)).acquire(f"user:{number}").degraded
         gc.collect()
         wait_until(lambda: len(admin.client_list()) == 1)
+
+
+class Provider(CredentialProvider):
+    """Answers once the gate is open; raises a string."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.gate = list(answers), threading.Event()
+
+    def get_credentials(self) -> Any:
+        self.gate.wait(10)
+        if isinstance(answer := self.answers.pop(0), str):
+            raise LookupError(answer)
+        return answer
+
+
+def test_credentials_take_no_longer_than_the_call_and_are_there_for_the_next() -> None:
+    provider = Provider(("site", "first"), ("site", "second"), "no vault", ("site", "last"))
+    found = bounded(provider)
+    with Deadline(0.001), pytest.raises(RedisTimeoutError, match="provider took longer than DEADLINE"):
+        found.get_credentials()
+    provider.gate.set()
+    assert [found.get_credentials(), asyncio.run(found.get_credentials_async())] == [
+        ("site", "first"),
+        ("site", "second"),
+    ]
+    with pytest.raises(RedisConnectionError, match="the credential provider raised LookupError: no vault"):
+        found.get_credentials()
+    assert found.get_credentials() == ("site", "last")
+    fixed = UsernamePasswordCredentialProvider("site", "fixed")
+    assert bounded(fixed) is fixed and bounded(found) is found

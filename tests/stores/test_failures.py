@@ -14,7 +14,7 @@ from redis import exceptions as errors
 from redis.connection import DefaultParser
 
 from django_throttle.exceptions import Cause
-from django_throttle.stores.failures import Breaker, cause_of
+from django_throttle.stores.failures import Breaker, advice, cause_of
 
 RAISED: list[tuple[BaseException, Cause]] = [
     (errors.ConnectionError("Connection refused"), Cause.UNAVAILABLE),
@@ -88,6 +88,19 @@ def test_of_an_exception(error: BaseException, cause: Cause) -> None:
 def test_of_a_reply(line: str, cause: Cause) -> None:
     error = DefaultParser.parse_error(line)
     assert cause_of(error) is cause, f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        *((line, "; this server is part of a Redis Cluster") for line in ("MOVED 5 a:1", "ASK 5 a:1", "CROSSSLOT x")),
+        ("ERR This instance has cluster support disabled", "; this server is no Redis Cluster"),
+        ("ERR unknown command", ""),
+    ],
+)
+def test_an_address_of_the_wrong_kind_is_named(line: str, said: str) -> None:
+    error = {"ASK": errors.AskError}.get(line[:3], DefaultParser.parse_error)(line.removeprefix("ASK "))
+    assert advice(error).partition(":")[0] == said
 
 
 @pytest.mark.row("F11")
@@ -226,3 +239,14 @@ def test_a_probe_that_is_never_reported_is_followed_by_another_a_pause_later(
     assert breaker.admit() == 0.25
     breaker.failed()
     assert breaker.admit() == 2.0, "the pause is doubled once, for the one that was reported"
+
+
+def test_a_probe_that_says_nothing_of_the_store_is_followed_by_another_at_once(
+    breaker: Breaker, seconds: Seconds
+) -> None:
+    fail(breaker, 5)
+    seconds.now += 1.0
+    assert breaker.admit() == 0.0
+    seconds.now += 0.25
+    breaker.inconclusive()
+    assert (breaker.admit(), breaker.admit()) == (0.0, 1.0)

@@ -13,9 +13,9 @@ from django_throttle.core.commands import Charge, Charges, Decide, DecideLocally
 from django_throttle.core.decide import correct
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores import MemoryStore, RedisStore, fallback
 from django_throttle.stores.base import BlockingIo
-from django_throttle.stores.fallback import LateCharge, LateCharges, ProcessCount, share_of
+from django_throttle.stores.fallback import Admitted, AllAdmitted, LateCharge, LateCharges, ProcessCount, share_of
 from tests.clock import FrozenClock
 from tests.inside import counters
 from tests.proxy import Proxy
@@ -178,3 +178,24 @@ def test_so_many_processes_share(expected: int, beats: list[tuple[int, str]], sh
         count.note(alive, lost=state == "lost")
         seen.append(count.sharing)
     assert seen == sharing
+
+
+@pytest.mark.row("A20")
+def test_of_too_many_idents_that_owe_the_oldest_are_forgotten() -> None:
+    owing = AllAdmitted(most=100)
+    for number in range(101):
+        owing.put(f"user:{number}", [Admitted(API, API.plan, (number,), 5)])
+    assert owing.of("user:0") == [] and owing.of("user:100") == [Admitted(API, API.plan, (100,), 5)]
+    assert 80 <= len(owing) <= 100
+
+
+@pytest.mark.row("A20")
+def test_of_too_many_idents_with_little_left_the_oldest_are_forgotten(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fallback, "MAX_KNOWN", 5)
+    store = RedisStore(proxy.url, deadline=5.0)
+    limiter = Limiter([API], store)
+    for number in range(6):
+        limiter.acquire(f"user:{number}", 9)
+    assert [store.answered.of(Charge(API, f"user:{number}", 1)) is None for number in range(6)] == [True] + [False] * 5

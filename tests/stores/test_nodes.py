@@ -157,6 +157,21 @@ def test_what_a_slot_has_granted_goes_back_where_another_fails(rule: Rule, on_lo
     assert decide(store, on_loop, *charges, commit=False).remaining == 9
 
 
+@pytest.mark.parametrize(
+    "reply", [b"-OOM command not allowed\r\n", b"$3\r\nabc\r\n", b"$16\r\n................\r\n", b""]
+)
+async def test_a_reply_that_decides_nothing_leaves_all_that_wait_for_it_to_the_policy(
+    reply: bytes, nodes: list[StandIn]
+) -> None:
+    store = RedisStore(f"redis://127.0.0.1:{nodes[0].port}/0?protocol=2", deadline=5.0)
+    limiter = Limiter([RULE, Rule("other", "20/hour", on_store_failure="allow")], store)
+    assert not limiter.acquire("user:1").degraded
+    nodes[0].next["EVALSHA"] = [reply] * 2
+    decisions = [limiter.acquire("user:1"), *await asyncio.gather(*(limiter.aacquire("user:1") for _ in range(3)))]
+    assert [(each.degraded, each.allowed) for each in decisions] == [(True, True)] * 4
+    assert (await limiter.aacquire("user:1")).remaining == 8
+
+
 def to_primary(port: int, epoch: int, flags: str = "master") -> bytes:
     return as_reply(["ip", "127.0.0.1", "port", str(port), "flags", flags, "config-epoch", str(epoch)])
 

@@ -121,6 +121,15 @@ def test_another_cost_another_ident_and_an_edited_rule_are_asked_for(refusal_cac
         assert refusal_cache.find(charges_of(rule, ident, cost)) is None
 
 
+def test_what_was_asked_before_a_budget_was_given_back_is_not_remembered(refusal_cache: RefusalCache) -> None:
+    charges, epoch = charges_of(RULE, "user:1", 1), refusal_cache.epoch
+    refusal_cache.clear()
+    refusal_cache.note(charges, REFUSED, epoch)
+    assert refusal_cache.find(charges) is None
+    refusal_cache.note(charges, REFUSED, refusal_cache.epoch)
+    assert refusal_cache.find(charges) is not None
+
+
 @pytest.mark.row("A20")
 def test_it_is_bounded() -> None:
     refusal_cache = RefusalCache()
