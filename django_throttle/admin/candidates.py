@@ -9,7 +9,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect
+from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -153,13 +153,15 @@ class ThrottleCandidateAdmin(ListAdmin):
         """Remove the candidate; its rule stays as it is."""
         row = self._asked(request, pk)
         with history.editing(request.user.get_username(), "admin", action="discarded"):
-            row.delete()
+            is_gone = not row.delete()[0]
         said = gettext("The candidate of {name} is discarded.").format(name=row.name)
-        self.message_user(request, said, messages.SUCCESS)
+        said = gettext("The candidate was promoted or discarded meanwhile.") if is_gone else said
+        self.message_user(request, said, messages.ERROR if is_gone else messages.SUCCESS)
         return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_changelist")
 
     def _asked(self, request: HttpRequest, pk: int) -> ThrottleCandidate:
-        row: ThrottleCandidate = get_object_or_404(self.get_queryset(request), pk=pk)
+        """Return the candidate. Return one without a row if it is gone: promoting and discarding it say so."""
+        row: ThrottleCandidate = self.get_queryset(request).filter(pk=pk).first() or ThrottleCandidate(pk=pk)
         if not self.has_change_permission(request, row):
             raise PermissionDenied
         return row
