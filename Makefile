@@ -120,7 +120,7 @@ bench-commits: $(VENV)/.with-bench  ## Measure this tree beside a commit on one 
 campaign: $(VENV)/.with-test  ## Play random faults on real servers and check every answer (MINUTES=5 SEED=1)
 	@$(BIN)/python -m tests.lab.campaign --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-script: $(VENV)/.with-test  ## Print the script of a set of rules, and how to run it in redis-cli (RULES='10/s "5/h algorithm=gcra"')
+script: $(VENV)/.with-test  ## Print the script of decisions, and a call of it under these rules for redis-cli (RULES='10/s "5/h algorithm=gcra"')
 	@$(BIN)/python -m tests.lab.script $(RULES)
 
 soak: $(VENV)/.with-test  ## Play a load for a long time and print what has grown (MINUTES=60 SEED=1)

@@ -1,4 +1,4 @@
-"""Print the script that decides a set of rules, and how to run it in redis-cli on the standard error.
+"""Print the script of decisions, and on the standard error a call of it under a set of rules, for redis-cli.
 
 ``make script RULES='10/s "1000/h algorithm=token_bucket burst=50"'``: each argument is a rate, and options of its rule.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from struct import iter_unpack
 
 from django_throttle.core import Rule
 from django_throttle.core.commands import Decide, rule_set
@@ -51,11 +52,13 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     _, sha, *arguments = call.by_sha()
+    request = call.args[0]
     print(
         f"""One call of {IDENT}. Keep the script as decide.lua, then:
   redis-cli -x SCRIPT LOAD < decide.lua
 and in redis-cli, where the reply is packed as the header of decide.lua says:
-  EVALSHA {sha} {" ".join(map(quoted, arguments))}""",
+  EVALSHA {sha} {" ".join(map(quoted, arguments))}
+The request, its first binary argument, is {", ".join(f"{number:.0f}" for (number,) in iter_unpack("<d", request))}.""",
         file=sys.stderr,
     )
     sys.stdout.write(call.script.text)
