@@ -189,6 +189,7 @@ def replay(tmp_path: Path) -> Any:
 
 def test_as_json_and_in_words_with_progress(replay: Any) -> None:
     out, errors = replay(SAMPLE, "--json", to=Terminal())
+    # A window of the last minute, counted in a few lines of Python over the same log, gives these numbers.
     refused = {"each60": (87, 2), "each20": (931, 50), "each10": (1729, 79)}
     rules = {name: {"refused": number, "idents": idents} for name, (number, idents) in refused.items()}
     assert (json.loads(out), errors) == ({"calls": 10_000, "rules": rules}, "")
