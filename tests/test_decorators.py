@@ -238,6 +238,10 @@ class TestDecoratorsThatAreNoQuestion:
             with pytest.raises(TypeError, match=r'it is no view, .* if not allows\("auth-ip", request\)'):
                 call(request_of())
 
+    def test_a_function_without_a_request_is_told_to_name_its_caller(self) -> None:
+        with pytest.raises(InvalidIdent, match="a callable that gets no request needs ident="):
+            throttle("api")(lambda order: order)(5)
+
     def test_a_method_that_has_a_request_somewhere_is_told_what_to_write(self, enforce: Enforce) -> None:
         enforce(api=TWICE)
 

@@ -78,6 +78,10 @@ def test_overrides_decide(enforce: Enforce) -> None:
     blocked = under(effect="block")
     assert blocked.sentence.endswith("would be refused by override 7: ip:192.0.2.1 is blocked.")
     assert blocked.as_json()["rules"][0]["override"]["effect"] == "block"
+    changed = Override(subject=subject, number=7, effect="multiply", factor=0.5)
+    planned = Snapshot([Rule("planned", "10/min", plans={"anonymous": "20/min"})], [changed])
+    why = explain(store, planned, POST, KnownCaller(subject)).rules[0].why
+    assert why == "0 of 10 by plan anonymous (changed by override 7) used"
 
 
 @BOTH
@@ -97,6 +101,26 @@ def test_other_kinds_of_rules(enforce: Enforce) -> None:
     if isinstance(store, MemoryStore):
         store.leases.drop(*first.lease.holds[0], first.lease.id)
         assert told(store).sentence.endswith("allowed: rule 'quiet' would refuse it, but only records.")
+
+
+QUEUE = {"rate": "2/min", "algorithm": "leaky_bucket", "max_delay": 60}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({**QUEUE, "action": "delay"}, "allowed after 30 s in the queue of rule 'api'."),
+        ({**QUEUE, "action": "defer"}, "done in 30 s and answered 202, by rule 'api'."),
+        ({"rate": "1/week", "algorithm": "sliding_log"}, "refused by rule 'api': 1 of 1 used, free in 7 days."),
+        ({"rate": "9/min", "scopes": ["chat"]}, "allowed: no rule that refuses counts it."),
+    ],
+)
+def test_how_a_call_is_decided(enforce: Enforce, options: dict[str, Any], said: str) -> None:
+    store = enforce(api=options)
+    ask()
+    assert told(store).sentence.endswith(f" by ip:192.0.2.1 would be {said}"), told(store).sentence
+    blocked = Snapshot(rulebook.current().rules, [Override(subject="ip:192.0.2.1", number=7, effect="block")])
+    assert "refused by override 7" in explain(store, blocked, POST, KnownCaller("ip:192.0.2.1")).sentence
 
 
 RULES = st.builds(

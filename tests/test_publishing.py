@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from channels.exceptions import InvalidChannelLayerError
 from channels.generic.websocket import AsyncJsonWebsocketConsumer, JsonWebsocketConsumer
 from channels.layers import channel_layers, get_channel_layer
 from django.contrib.auth.models import AnonymousUser, User
@@ -193,6 +194,8 @@ async def test_who_publishes_is_said_so_that_it_can_be_counted(enforce: Enforce)
         await refusal("news", None)
     with pytest.raises(InvalidIdent):
         await refusal("news", "")
+    with pytest.raises(InvalidChannelLayerError, match="no channel layer 'none'"):
+        await refusal("news", layer="none")
 
 
 async def test_cancelled_while_joining_nobody_is_counted(enforce: Enforce) -> None:

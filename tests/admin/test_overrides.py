@@ -67,6 +67,7 @@ class TestForm:
             ({"effect": "replace", "factor": ""}, "rate", ""),
             ({"lasting": ""}, "lasting", ""),
             ({"until_0": "someday", "until_1": "00:00", "lasting": ""}, "until", ""),
+            ({"until_0": "2020-01-01", "until_1": "00:00"}, "until", "This moment has passed."),
             ({"until_0": "9999-12-31", "until_1": "23:59:59"}, "until", "9998"),
         ],
         ids=str,

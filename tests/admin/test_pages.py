@@ -85,13 +85,17 @@ def test_it_says_why_or_that_nobody_can_tell(enforce: Enforce, operator: Client)
 
 @BOTH
 def test_a_reset_is_for_the_caller_alone(enforce: Enforce, operator: Client) -> None:
-    enforce(api={"rate": "2/min"}, all={"rate": "2/min", "key": "everyone"})
+    slots = {"limit": 5, "algorithm": "concurrency", "events": ["inflight"]}
+    store = enforce(api={"rate": "2/min"}, all={"rate": "2/min", "key": "everyone"}, slots=slots)
     refuse("ip:192.0.2.1")
+    if isinstance(store, RedisStore):
+        RecordFlusher(store)()
     said = text(operator.post(RESET, {"ident": "192.0.2.1", "scope": "search"}, follow=True))
     assert "The budgets of ip:192.0.2.1 are full again." in said
     assert "refused by rule 'all'" in said and "api allowed 0 2" in said
     assert LogEntry.objects.get().object_repr == "ip:192.0.2.1"
-    assert "This names nobody." in text(operator.post(RESET, {"ident": "\x00"}, follow=True))
+    for ident, said in (("\x00", "This names nobody."), (ident_for_logs("ip:192.0.2.1"), "Nobody knows whose this is")):
+        assert said in text(operator.post(RESET, {"ident": ident}, follow=True))
 
 
 OVERVIEW, COSTS = url("overview"), url("costs")
@@ -335,9 +339,13 @@ def test_both_rules_are_tried_and_a_mistake_in_the_form_is_told(operator: Client
     text = answer.content.decode()
     assert "100.00% of the callers" in text and "192.0.2" not in text
     assert "live rule: 4 refused, 4 at most in one of" in text
+    assert "cannot be tried on what was recorded: " in tried(operator, row, key="session").content.decode()
+    assert sides(operator.post(TRIAL, {"span": "hour", "name": "api"})) == {"live rule": (4, 1)}
     text = tried(operator, row, rate="many", name=NASTY).content.decode()
     assert "Nothing was tried, as the form has a mistake" in text and "&#x27;many&#x27;" in text
     assert "<table" not in text and NASTY not in text
+    own_records.forget()
+    assert tried(operator, row).context["is_empty"]
     assert operator.get(TRIAL).status_code == 405
 
 

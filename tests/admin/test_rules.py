@@ -194,6 +194,9 @@ class TestList:
         assert (str(rule.rate), rule.action, rule.enabled) == ("7/s", "shadow", True)
         operator.post(LIST, {**self.row(), "form-0-enabled": ""})
         assert rulebook.current().by_name("api").enabled is False  # type: ignore[union-attr]
+        ThrottleRule.objects.create(name="other", rate="5/s")
+        lines = operator.get(url("throttlerule_history", ThrottleRule.objects.get(name="api").pk), follow=True)
+        assert {line.name for line in lines.context["cl"].result_list} == {"api"}
 
     def test_what_makes_no_sense_is_refused_there_too(self, operator: Client) -> None:
         ThrottleRule.objects.create(name="api", rate="50/s", cost=10)

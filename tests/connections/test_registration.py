@@ -188,6 +188,11 @@ def test_an_evicted_announcement_is_made_again(make_site: MakeSite, redis: Redis
     assert redis.smembers(held) == {site.store.key(RULE.id, "user:1")}
     site.take("user:2")
     assert redis.scard(held) == 2
+    redis.delete(*keys_of(site))
+    site.reconciler.check_all()
+    while site.reconciler.resend() is not None:
+        pass
+    assert site.count("user:1") == 1, "so is what it holds"
 
 
 def test_a_lease_that_is_released_while_redis_is_asked_for_it_is_no_loss(

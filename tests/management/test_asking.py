@@ -104,6 +104,7 @@ def test_what_was_refused_is_told_in_the_reader_s_language_and_in_json_by_names(
     [
         ("nobody", "No user has the id, name or e-mail address 'nobody'"),
         ("usr:42", "'usr' is no kind of identity; did you mean 'user'? Write one like user:42"),
+        ("tenant:", "'tenant' is only the kind of an identity."),
         ("00000000", "has the tag 00000000"),
         ("everyone --method PSOT", "there is no method 'PSOT'; did you mean 'POST'?"),
         ("everyone --event dance", "the event is one of request,"),
@@ -228,12 +229,16 @@ def test_what_it_cannot_read_or_leaves_out(replay: Any, tmp_path: Path) -> None:
 
 
 def test_what_the_site_recorded(replay: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "5/hour"}}, "AGENT": False}
+    talk = {"rate": "5/hour", "events": ["message"]}
+    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "5/hour"}, "talk": talk}, "AGENT": False}
     own_records.forget()
     count_in(MemoryStore(), monkeypatch)
     rules = {"strict": {"rate": "2/hour", "algorithm": "sliding_log"}}
-    with pytest.raises(CommandError, match="no requests were recorded"):
-        replay(rules, "--recorded", "hour")
+    for event, said in (("", "that time$"), ("message", r"that time\. .* \(message\), which are")):
+        if event:
+            limiter.decide(Facts("chat", (event,), KnownCaller("ip:192.0.2.1")))
+        with pytest.raises(CommandError, match=f"no requests were recorded in {said}"):
+            replay(rules, "--recorded", "hour")
     for _ in range(4):
         limiter.decide(Facts("search", ("request",), KnownCaller("ip:192.0.2.1"), method="GET"))
     assert replay(rules, "--recorded", "hour")[0].splitlines()[:2] == [

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError
 from django.core.management.base import SystemCheckError
-from django.db import connection
+from django.db import IntegrityError, connection
 from django.utils import timezone, translation
 
 from django_throttle import limiter, rulebook
@@ -204,6 +204,15 @@ class TestImport:
         with pytest.raises(RuntimeError):
             run("import", put(self.RULES), "--replace")
         assert list(ThrottleRule.objects.values_list("name", flat=True)) == ["old"]
+
+    def test_names_that_are_one_to_a_database_are_said(self, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(self: ThrottleRule, **options: object) -> None:
+            raise IntegrityError("twice")
+
+        monkeypatch.setattr(ThrottleRule, "save", refuse)
+        for names, said in ((("api", "API", "b"), "'API' and 'api' are one name to this database"), (("b",), "twice")):
+            with pytest.raises((CommandError, IntegrityError), match=said):
+                run("import", put({name: {"rate": "5/s"} for name in names}))
 
 
 class TestLog:

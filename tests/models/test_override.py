@@ -99,6 +99,9 @@ class TestStored:
         assert found.as_override().subject == f"user:{anna.pk}"
         settings.DJANGO_THROTTLE = {"USER_IDENT": f"{__name__}.upper_name"}
         assert cleaned(kind="user", value="anna").as_override().subject == "user:ANNA"
+        User.objects.update(username="")
+        with pytest.raises(ValidationError, match="USER_IDENT returned no identifier for"):
+            cleaned(kind="user", value=str(anna.pk))
 
     @pytest.mark.parametrize(
         ("typed", "stored"),

@@ -47,7 +47,7 @@ WRONG = [
     *wrong({**RATE, "algorithm": "gcra"}, burst=[0]),
     *wrong({**RATE, "algorithm": "token_bucket"}, refill=["sometimes"]),
     *wrong({**RATE, "algorithm": "leaky_bucket"}, max_delay=[1]),
-    *wrong(QUEUE, max_delay=[-1, float("inf")], enforce_at=[2]),
+    *wrong(QUEUE, max_delay=[-1, float("inf"), None], enforce_at=[2]),
     *wrong({"rate": "5/day", "algorithm": "fixed_window"}, timezone=["Mars/Olympus"], resolution=[6], strict=[True]),
     *wrong({**RATE, "events": ("request", "message")}, methods=[("GET",)]),
     *wrong({**RATE, "events": ("message",)}, count_on=[(401,)]),
@@ -58,7 +58,7 @@ WRONG = [
 BEYOND_CONSTRAINTS = [
     *({"name": "a\nb"}, {"rate": "5/600w"}, {"rate": "5/month"}, {"timezone": "Mars/Olympus"}, {"cost": 6}),
     *({"key": "os.abort"}, {"cost": 2}, {"count_denied": True}, {"cost": "shop.limits.price"}, {"warn_at": (1.5,)}),
-    *({"audience": ("anonymous",)}, {"algorithm": "sundial"}, {"methods": ("PSOT",)}),
+    *({"audience": ("anonymous",)}, {"algorithm": "sundial"}, {"max_delay": None}, {"methods": ("PSOT",)}),
 ]
 
 
