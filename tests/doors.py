@@ -18,9 +18,7 @@ BOTH = pytest.mark.parametrize("enforce", ["memory", "redis"], indirect=True)
 REDIS = pytest.mark.parametrize("enforce", ["redis"], indirect=True)
 
 
-def enforcer(
-    request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock
-) -> Enforce:
+def enforcer(request: pytest.FixtureRequest, settings: Any, monkeypatch: Any, clock: FrozenClock) -> Enforce:
     """The fixture ``enforce``: puts rules (names and options) in force on the store that its parameter names.
 
     What has a name in capitals is a setting.

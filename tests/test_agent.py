@@ -58,9 +58,7 @@ def test_a_limiter_of_rates_beats_where_it_may_have_to_share_the_limit(
 
 
 @pytest.mark.agent
-def test_a_thread_that_cannot_be_had_is_no_error(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_thread_that_cannot_be_had_is_no_error(settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     settings.DJANGO_THROTTLE = {"STORE": "memory", "DATABASE_RULES": False}
     monkeypatch.setattr(agent.agents, "_not_before", 0.0)
     store, tries = MemoryStore(), []
@@ -134,9 +132,7 @@ def running() -> Iterator[AgentThread]:
     running.stop()
 
 
-def test_a_failing_job_is_logged_once_a_minute_and_ends_nothing(
-    running: AgentThread, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_job_is_logged_once_a_minute_and_ends_nothing(running: AgentThread, caplog: Any) -> None:
     done: list[int] = []
     seldom: list[int] = []
 

@@ -36,9 +36,7 @@ async def not_to_be_waited_for() -> set[int]:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_it_is_a_thread_of_its_own_which_closes_its_connections(
-    monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+async def test_it_is_a_thread_of_its_own_which_closes_its_connections(monkeypatch: Any, fails: bool) -> None:
     done: list[tuple[str, int]] = []
 
     def work(name: str, *, number: int) -> int:

@@ -293,9 +293,7 @@ class TestSlots:
         with client(max_wait=0, transport=cache) as caller:
             assert [caller.get("http://crm.example/").text for _ in range(2)] == ["cached"] * 2
 
-    async def test_go_back_when_the_call_is_cancelled(
-        self, rules: Rules, other: OtherSide, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_go_back_when_the_call_is_cancelled(self, rules: Rules, other: OtherSide, monkeypatch: Any) -> None:
         commands = commands_to(rules(crm=SLOT), monkeypatch)
         other.go_on.clear()
         async with aclient(max_wait=30) as caller:

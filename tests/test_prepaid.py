@@ -130,9 +130,7 @@ def test_what_was_bought_under_another_edition_of_the_rule_goes_back(store: Redi
     assert sum(decision.allowed for decision in warm(smaller, 100)) == 49
 
 
-async def test_what_a_cancelled_call_has_bought_is_there_for_others(
-    store: RedisStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_cancelled_call_has_bought_is_there_for_others(store: RedisStore, monkeypatch: Any) -> None:
     limits = Limiter([HOT], store)
     execute, asked, go = store.aexecute, asyncio.Event(), asyncio.Event()
 
@@ -203,9 +201,7 @@ def test_a_peek_sees_what_the_process_holds_of_a_budget_that_others_have_used_up
     assert [(each.allowed, each.remaining) for each in decisions] == [(True, held), (True, held), (False, held)]
 
 
-def test_budgets_are_forgotten_when_nobody_calls_or_there_are_too_many(
-    store: RedisStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_budgets_are_forgotten_when_nobody_calls_or_there_are_too_many(store: RedisStore, monkeypatch: Any) -> None:
     monkeypatch.setattr(local_prepaid, "MOST", 2)
     limits, budgets = Limiter([HOT], store), store.local_limits.prepaid
     for ident in ("user:1", "user:2", "user:3"):

@@ -387,9 +387,7 @@ def test_to_add_a_rule_takes_the_permission_to_add(client: Client, candidate: Th
     assert ThrottleRule.objects.get().rate == "3/min"
 
 
-def test_the_second_who_promotes_is_told(
-    operator: Client, candidate: ThrottleCandidate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_who_promotes_is_told(operator: Client, candidate: ThrottleCandidate, monkeypatch: Any) -> None:
     stale = ThrottleCandidate.objects.get()
     candidate.promote()
     lines = ThrottleChange.objects.count()

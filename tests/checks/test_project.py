@@ -160,9 +160,7 @@ HALF = URLRouter([path("a", AllowedHostsOriginValidator(GUARDED)), path("b", Lob
         (AuthMiddlewareStack(own), False),  # who knows what it looks at
     ],
 )
-def test_consumers_that_pages_of_other_sites_can_open(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, app: Any, is_open: bool
-) -> None:
+def test_consumers_that_pages_of_other_sites_can_open(settings: Any, monkeypatch: Any, app: Any, is_open: bool) -> None:
     module = ModuleType("served_by_a_test")
     module.application = ProtocolTypeRouter({"websocket": app})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "served_by_a_test", module)

@@ -129,9 +129,7 @@ def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number:
         ({"events": ["message"]}, []),
     ],
 )
-def test_others_are_not(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any], middleware: list[str]
-) -> None:
+def test_others_are_not(settings: Any, monkeypatch: Any, rule: dict[str, Any], middleware: list[str]) -> None:
     settings.MIDDLEWARE = middleware
     if rule.get("scopes") == ["lobby"]:
         monkeypatch.setattr(scopes, "socket_scopes", list)

@@ -134,9 +134,7 @@ def seen(*sites: Site) -> Overview:
     return page
 
 
-def test_who_is_not_among_the_first_of_a_process_is_counted_there_too(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_not_among_the_first_of_a_process_is_counted_there_too(redis_url: str, monkeypatch: Any) -> None:
     """Each lists three; user:x is the first in one process and the last in two others."""
     monkeypatch.setattr(overview, "MOST_IDENTS", 3)
     sites = [Site(redis_url, a=4, b=4, c=4, x=2), Site(redis_url, d=4, e=4, f=4, x=3), Site(redis_url, x=5)]

@@ -37,9 +37,7 @@ urlpatterns = [path("drf", Search.as_view())]
 
 
 @pytest.fixture
-def enforce(
-    request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock
-) -> Iterator[Enforce]:
+def enforce(request: pytest.FixtureRequest, settings: Any, monkeypatch: Any, clock: FrozenClock) -> Iterator[Enforce]:
     """Puts the damper and overrides in force, on the store that its parameter names."""
     settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []
     settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}

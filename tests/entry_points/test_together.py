@@ -166,9 +166,7 @@ def test_behind_the_middleware_each_rule_is_charged_once(enforce: Enforce, entry
 
 
 @REDIS
-def test_where_redis_goes_away_the_charge_stays(
-    enforce: Enforce, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_redis_goes_away_the_charge_stays(enforce: Enforce, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     unsaid(finalize, monkeypatch)
     store = enforce(site=SITE, last=LAST)
     execute = store.execute

@@ -114,9 +114,7 @@ def test_certificates_that_are_read_too_late_close_nothing_twice(listen: Any, mo
 
 @pytest.mark.usefixtures("stopwatch")
 @pytest.mark.row("F19")
-def test_certificates_are_read_once_elsewhere(
-    caller: Make, listen: Any, monkeypatch: pytest.MonkeyPatch, figure: Any
-) -> None:
+def test_certificates_are_read_once_elsewhere(caller: Make, listen: Any, monkeypatch: Any, figure: Any) -> None:
     read, readers = ssl.create_default_context, list[int]()
 
     def slow(*args: Any, **kwargs: Any) -> ssl.SSLContext:

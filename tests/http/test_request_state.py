@@ -102,9 +102,7 @@ def test_a_slot_is_held_by_whom_the_last_door_knows(enforce: Enforce, client: As
         assert Limiter([Rule("slots", **one)], get_store()).peek(ident).remaining == 1
 
 
-def test_a_child_that_is_forked_while_a_request_first_spends_does_not_hang(
-    servers: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_is_forked_while_a_request_first_spends_does_not_hang(servers: None, monkeypatch: Any) -> None:
     make, held = request_state.Spending, []
 
     def forking() -> Any:

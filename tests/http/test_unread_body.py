@@ -158,9 +158,7 @@ async def test_on_an_event_loop(enforce: Enforce, cost: str, view: str) -> None:
 
 @pytest.mark.parametrize("view", ["reads_post", "reads_nothing", "rest", "rest-reads-nothing"])
 @pytest.mark.parametrize("option", ["cost", "reserve", "plans", "several"])
-def test_by_a_function_of_a_rule(
-    enforce: Enforce, option: str, view: str, settings: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_by_a_function_of_a_rule(enforce: Enforce, option: str, view: str, settings: Any, caplog: Any) -> None:
     plain = {body: ask(f"/bare/{view}", body) for body in BODIES}
     cost = {"cost": f"{HERE}.cost_by_post"}
     options: dict[str, list[dict[str, Any]]] = {

@@ -183,9 +183,7 @@ def test_what_the_middleware_charged_for_another_scope_goes_back(enforce: Enforc
 @pytest.mark.filterwarnings("ignore:functools.partial will be:FutureWarning")
 @pytest.mark.parametrize("name", [*COSTS, "as_view", "function"])
 @pytest.mark.parametrize(("where", "middleware"), [("rest", False), ("rest", True), ("page", True)])
-def test_a_cost(
-    enforce: Enforce, settings: Any, where: str, middleware: bool, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cost(enforce: Enforce, settings: Any, where: str, middleware: bool, name: str, caplog: Any) -> None:
     if (where, name) == ("page", "property"):
         pytest.skip("only an instance would tell")
     settings.MIDDLEWARE = MIDDLEWARE if middleware else []

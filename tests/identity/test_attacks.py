@@ -232,9 +232,7 @@ class TestText:
 
     @pytest.mark.row("A17")
     @REDIS
-    def test_a17_a_megabyte(
-        self, enforce: Enforce, redis_server: Any, monkeypatch: pytest.MonkeyPatch, figure: Callable[..., None]
-    ) -> None:
+    def test_a17_a_megabyte(self, enforce: Enforce, redis_server: Any, monkeypatch: Any, figure: Any) -> None:
         enforce(api={**RULE, "key": f"{__name__}.named"})
         monkeypatch.setattr(f"{__name__}.nasty", "x" * 2**20)
         assert len(str(ScopeWho({}).ident(f"{__name__}.named"))) < 128

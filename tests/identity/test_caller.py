@@ -46,9 +46,7 @@ def over(address: object) -> HttpWho:
 class TestWithoutAddress:
     @pytest.mark.parametrize("who", [over(""), over("unix:"), ScopeWho({}), ScopeWho({"client": None})])
     @pytest.mark.parametrize("key", ["ip", "user_or_ip"])
-    def test_the_rule_does_not_apply_and_the_log_says_so_once(
-        self, who: Any, key: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_the_rule_does_not_apply_and_the_log_says_so_once(self, who: Any, key: str, caplog: Any) -> None:
         for _ in range(3):
             assert who.ident(key) is None
         (line,) = caplog.records
@@ -69,9 +67,7 @@ class TestKeyFunctions:
             (UUID(int=1), f"{PATH}:00000000-0000-0000-0000-000000000001"), (None, None), ("", None),
         ],
     )  # fmt: skip
-    def test_a_text_or_a_number_names_the_caller(
-        self, monkeypatch: pytest.MonkeyPatch, value: object, ident: str | None
-    ) -> None:
+    def test_a_text_or_a_number_names_the_caller(self, monkeypatch: Any, value: object, ident: str | None) -> None:
         monkeypatch.setattr("tests.identity.test_caller.returned", value)
         assert ScopeWho({}).ident(PATH) == ident
 

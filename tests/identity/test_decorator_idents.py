@@ -62,9 +62,7 @@ urlpatterns = [path(each.__name__, each) for each in (view, aview, found)]
 
 
 @pytest.fixture
-def enforce(
-    request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock
-) -> Iterator[Enforce]:
+def enforce(request: pytest.FixtureRequest, settings: Any, monkeypatch: Any, clock: FrozenClock) -> Iterator[Enforce]:
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = ["django.contrib.sessions.middleware.SessionMiddleware",
                            "django.contrib.auth.middleware.AuthenticationMiddleware"]  # fmt: skip

@@ -96,9 +96,7 @@ def test_the_ident_of_a_caller(
 
 
 @pytest.mark.parametrize(("says", "ident"), [("acme", "user:acme"), (7, "user:7"), (None, None), ("", None)])
-def test_a_user_is_what_a_function_says(
-    who: Any, site: Any, monkeypatch: pytest.MonkeyPatch, says: object, ident: str | None
-) -> None:
+def test_a_user_is_what_a_function_says(who: Any, site: Any, monkeypatch: Any, says: object, ident: str | None) -> None:
     site(USER_IDENT=f"{__name__}.function", TENANT=f"{__name__}.function")
     monkeypatch.setattr(f"{__name__}.returned", says)
     assert who(user=User(pk=5)).ident("user") == ident

@@ -67,9 +67,7 @@ def test_each_share_is_told_once_by_its_call(store: Any, decide: Any, told: list
     assert len(told) == 4, "and afresh in the next window"
 
 
-def test_a_store_that_fails_fails_nobody(
-    store: Any, decide: Any, told: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_fails_fails_nobody(store: Any, decide: Any, told: list[Any], monkeypatch: Any) -> None:
     execute, aexecute = store.execute, store.aexecute
 
     def fails(command: Command) -> Any:

@@ -75,9 +75,7 @@ def test_a_refusal_is_a_line_with_fields(caplog: pytest.LogCaptureFixture, setti
 
 
 @pytest.mark.parametrize("events", [("request", "inflight"), ("connect", "connection")])
-def test_a_line_names_the_event_of_its_rule(
-    caplog: pytest.LogCaptureFixture, enforce: Callable[..., None], events: tuple[str, str]
-) -> None:
+def test_a_line_names_the_event_of_its_rule(caplog: Any, enforce: Callable[..., None], events: tuple[str, str]) -> None:
     rate, held = decided(False).outcomes[0]._replace(rule="rate", window=60.0), decided(False).outcomes[0]
     blocked = held._replace(rule="block", reason=Reason.BLOCKED)
     observe.tell(replace(FACTS, events=events), conclude((rate, held._replace(rule="held", window=None), blocked)))
@@ -198,9 +196,7 @@ async def test_each_signal_is_sent_for_what_it_means(case: str, on_loop: bool, t
 
 
 @pytest.mark.parametrize("told", ["ahear"], indirect=True)
-async def test_a_synchronous_call_on_a_loop_has_no_async_receivers(
-    told: Receiver, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_synchronous_call_on_a_loop_has_no_async_receivers(told: Receiver, caplog: Any) -> None:
     """Django calls those by async_to_sync, which cannot be used where a loop runs."""
     assert iscoroutinefunction(told.ahear)
     observe.tell(FACTS, decided(False))

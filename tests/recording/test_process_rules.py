@@ -47,9 +47,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return hold
 
 
-def test_who_lags_or_is_silent_is_named(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch, held: Callable[..., None]
-) -> None:
+def test_who_lags_or_is_silent_is_named(redis_url: str, monkeypatch: Any, held: Callable[..., None]) -> None:
     store, now = RedisStore(redis_url, deadline=5.0), timezone.now()
     one, other, stopped = (RulesReporter(store, uid) for uid in ("one", "other", "stopped"))
     old, new = Snapshot([]), Snapshot([Rule("api", "5/min")])

@@ -38,9 +38,7 @@ def pair(redis_server: RedisServer, tmp_path_factory: Any) -> Iterator[list[Serv
 
 
 @pytest.mark.row("F45")
-async def test_f45_a_process_that_was_paused_has_not_lost_its_sockets(
-    pair: list[Server], figure: Callable[..., None]
-) -> None:
+async def test_f45_a_process_that_was_paused_has_not_lost_its_sockets(pair: list[Server], figure: Any) -> None:
     """Others take its slots meanwhile. Then more are open than the cap allows, all of them are counted, and none
     is added until there is room: what is open is never closed for having been paused.
     """

@@ -13,7 +13,6 @@ import pytest
 from redis.crc import key_slot
 
 from django_throttle.core import Rule
-from django_throttle.core.commands import Charge
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
@@ -25,7 +24,7 @@ from tests.failover import DEADLINE, LOAD, calling, errors_since
 from tests.fleet import NODE_TIMEOUT, READY, RedisCluster
 from tests.play import aplay, play
 from tests.servers import RedisServer, slack, wait_until
-from tests.stores.conftest import decide, different_nodes, different_slots
+from tests.stores.conftest import different_nodes, different_slots
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
@@ -183,24 +182,3 @@ def test_a_node_without_an_address_is_the_one_that_was_asked() -> None:
     for host in (b"", "", None):  # NULL: a node that does not know under which name it is reached
         slots.learn([[0, 16383, [host, *node("", 7000)[1:]]]], SEED)
         assert slots.owner(5) == SEED
-
-
-@pytest.mark.usefixtures("stopwatch")
-def test_a_failed_slot_gives_back_what_the_others_granted(cluster: RedisCluster) -> None:
-    store, witness = RedisStore(cluster.url, deadline=5.0), RedisStore(cluster.url, deadline=5.0)
-    first, second = different_nodes(store, cluster, 2)
-    charges = [Charge(Rule("hour", "10/h", on_store_failure="allow"), ident, 1) for ident in (first, second)]
-    assert not decide(store, False, *charges).degraded
-    assert not decide(witness, False, *charges, commit=False).degraded
-    stopped = cluster.owner(store.key(charges[1].rule.id, second))
-    stopped.pause()
-    store.transport.seconds = DEADLINE
-    try:
-        for on_loop in (False, True):
-            started = time.monotonic()
-            assert decide(store, on_loop, *charges).degraded
-            assert elapsed(started) < slack(DEADLINE + 0.05)
-        stands = decide(witness, False, charges[0], commit=False)
-    finally:
-        stopped.resume()
-    assert stands.remaining == 9

@@ -54,9 +54,7 @@ def test_those_for_a_process_and_for_all_come_once(pair: Pair, client: Any) -> N
 
 
 @pytest.mark.parametrize(("number", "fails_at"), [(1, 1), (1100, 2)], ids=["the reply is lost", "there is more"])
-def test_a_failure_while_they_are_fetched_loses_none(
-    number: int, fails_at: int, pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_while_they_are_fetched_loses_none(number: int, fails_at: int, pair: Pair, monkeypatch: Any) -> None:
     one, two = pair
     wanted = [f"~{n}" for n in range(number)]
     one.control.give(close(two, lease) for lease in wanted)

@@ -157,9 +157,7 @@ def test_an_eviction_of_which_the_reply_is_lost_is_asked_about_until_redis_answe
 
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0], ids=["kept", "no longer kept"])
-def test_a_message_that_was_not_sent_is_sent_later(
-    seconds: float, site: MakeDoor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_was_not_sent_is_sent_later(seconds: float, site: MakeDoor, monkeypatch: Any) -> None:
     """Even if Redis was away for longer than messages are kept: by whoever asks for the evictions of late."""
     one, two = site(), site()
     leases = full(one)

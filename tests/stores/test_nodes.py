@@ -176,10 +176,11 @@ def to_primary(port: int, epoch: int, flags: str = "master") -> bytes:
     return as_reply(["ip", "127.0.0.1", "port", str(port), "flags", flags, "config-epoch", str(epoch)])
 
 
+@pytest.mark.row("F34")
 @BOTH
 def test_the_server_that_the_sentinels_name_is_asked(on_loop: bool, nodes: list[StandIn]) -> None:
     (first, second), sentinels = nodes, [StandIn(nodes[0].port) for _ in range(2)]
-    sentinels[0].always["SENTINEL"] = b"-ERR No such master with that name\r\n"
+    sentinels[0].always["SENTINEL"] = b"-NOPERM this user has no permissions to run the 'sentinel' command\r\n"
     sentinels[1].always["SENTINEL"] = to_primary(first.port, 1)
     hosts = ",".join(f"127.0.0.1:{each.port}" for each in sentinels)
     store = RedisStore(f"redis+sentinel://{hosts}/dt?protocol=2", deadline=5.0)
@@ -189,6 +190,8 @@ def test_the_server_that_the_sentinels_name_is_asked(on_loop: bool, nodes: list[
         def call() -> Decision:
             return runner.run(limiter.aacquire("user:1")) if on_loop else limiter.acquire("user:1")
 
+        assert call().degraded
+        sentinels[0].always["SENTINEL"] = b"-ERR No such master with that name\r\n"
         assert [call().remaining for _ in range(2)] == [9, 8]
         sentinels[0].always["SENTINEL"] = to_primary(second.port, 2)
         Reconciler(store).beat()
@@ -199,7 +202,6 @@ def test_the_server_that_the_sentinels_name_is_asked(on_loop: bool, nodes: list[
         second.next["EVALSHA"] = [b"-READONLY You can't write against a read only replica.\r\n"]
         assert [call().degraded for _ in range(2)] == [True, False]
         for sentinel in sentinels:
-            sentinel.always["SENTINEL"] = b"-NOPERM this user has no permissions to run the 'sentinel' command\r\n"
             sentinel.close()
-    for each in sentinels:
-        each.close()
+        Reconciler(store).beat()
+        assert not call().degraded, "who is connected needs no Sentinel"

@@ -28,9 +28,7 @@ from tests.stores.conftest import CAP, RATES, commands, decide, put_foreign
 
 
 @pytest.mark.row("F21")
-def test_lost_scripts_cost_one_more_round_trip_and_no_call_twice(
-    acquire: Callable[..., Any], client: Redis, figure: Callable[..., None]
-) -> None:
+def test_lost_scripts_cost_one_more_round_trip_and_no_call_twice(acquire: Any, client: Redis, figure: Any) -> None:
     leases = set()
     for left in range(9, -1, -1):
         client.script_flush()
@@ -48,9 +46,7 @@ def test_lost_scripts_cost_one_more_round_trip_and_no_call_twice(
 
 
 @pytest.mark.row("F28")
-def test_five_mixed_rules_are_one_command(
-    acquire: Callable[..., Any], client: Redis, figure: Callable[..., None]
-) -> None:
+def test_five_mixed_rules_are_one_command(acquire: Callable[..., Any], client: Redis, figure: Any) -> None:
     rules = [*RATES[:4], CAP]
     acquire(*rules)  # loads the script, says that this process lives
     client.config_resetstat()
@@ -179,9 +175,7 @@ def test_the_servers_clock_counts_unless_another_is_given(redis_url: str, client
 
 
 @pytest.mark.row("F60")
-def test_versions_that_store_values_in_another_way_share_none(
-    store: RedisStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_versions_that_store_values_in_another_way_share_none(store: RedisStore, monkeypatch: Any, caplog: Any) -> None:
     older = [Limiter([Rule(**each)], store) for each in NAMED]
     for name, algorithm in ALGORITHMS.items():
         monkeypatch.setitem(ALGORITHMS, name, replace(algorithm, layout="999"))

@@ -13,7 +13,6 @@ import pytest
 from redis.sentinel import MasterNotFoundError
 
 from django_throttle.conf import Conf
-from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
@@ -22,7 +21,7 @@ from django_throttle.stores.addresses import Host
 from django_throttle.stores.clients import KnownPrimary, PrimarySearch
 from tests.conftest import immortal_keys
 from tests.crew import Crew, hammer
-from tests.failover import DEADLINE, LOAD, calling, errors_since
+from tests.failover import DEADLINE, calling, errors_since
 from tests.fleet import DOWN_AFTER, READY, Guarded, GuardedSentinels, Sentinels
 from tests.records import records
 from tests.servers import slack, wait_until
@@ -57,34 +56,6 @@ def test_exactly_the_limit_passes(rule: Rule, crew: Crew, sentinels: Sentinels, 
     told = crew.run(hammer, sentinels.url, rule, "user:1", 200)
     figure(f"passed of 1,600 behind Sentinels, limit {LIMIT},", sum(allowed for allowed, _ in told))
     assert [sum(column) for column in zip(*told, strict=True)] == [LIMIT, 0]
-
-
-@pytest.mark.row("F34")
-def test_without_any_sentinel_open_connections_are_used_on(sentinels: Sentinels, figure: Callable[..., None]) -> None:
-    store = RedisStore(sentinels.url, deadline=5.0)
-    limiter, reconciler = Limiter([LOAD], store), Reconciler(store)
-    with asyncio.Runner() as runner:
-
-        def both() -> bool:
-            return limiter.acquire("user:1").degraded or runner.run(limiter.aacquire("user:1")).degraded
-
-        sentinels.sentinels[0].pause()  # which matters to nobody
-        try:
-            assert not both()
-        finally:
-            sentinels.sentinels[0].resume()
-        try:
-            for sentinel in sentinels.sentinels:
-                sentinel.kill()
-            failed = 0
-            for _ in range(3):
-                failed += sum(both() for _ in range(20))
-                reconciler.beat()  # which asks them whether another has become the master
-            figure("failed of 120 calls", failed)
-            assert failed == 0
-        finally:
-            for sentinel in sentinels.sentinels:
-                sentinel.start()
 
 
 @pytest.mark.usefixtures("stopwatch")
