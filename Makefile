@@ -136,9 +136,6 @@ faults: $(VENV)/.with-test  ## Run the tests of each fault and attack and write 
 foreign: $(VENV)/.with-test  ## Run test suites of other projects with this package installed (ARGS=ninja: one of them)
 	@$(BIN)/python -m tests.lab.foreign $(ARGS)
 
-house: $(VENV)/.with-test  ## Print figures of the package's layout
-	@$(BIN)/python -m tests.lab.house
-
 matrix: $(VENV)/.with-matrix  ## Run the suite on each supported version, database and Redis (ARGS=py312-dj60-redis7: one row)
 	@JOBS=$(JOBS) $(BIN)/python -m tests.lab.matrix $(ARGS)
 

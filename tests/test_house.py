@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
-
-from tests.lab.house import in_circles, modules, run_time_imports
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "django_throttle"
@@ -54,6 +53,50 @@ def test_core_is_pure() -> None:
         return ""
 
     assert faults_in(CORE.rglob("*.py"), impurity) == []
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    trees = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "migrations" not in path.parts:
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            trees[name.removesuffix(".__init__")] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
+
+
+def run_time_imports(name: str) -> set[str]:
+    """Return the modules of the package that a module imports: inside functions and by name too, not for types."""
+    return set(_imports(modules()[name])) - {name}
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return
+        case ast.ImportFrom(module=str(module), names=names):
+            found = [name if (name := f"{module}.{alias.name}") in modules() else module for alias in names]
+            yield from (each for each in found if each in modules())
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names if alias.name in modules())
+        case ast.Call(func=ast.Name(id="import_module"), args=[ast.Constant(value=str(module))]):
+            yield from [module] if module in modules() else []
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(child)
+
+
+def in_circles(graph: dict[str, set[str]]) -> set[str]:
+    """Return the nodes that can be reached from themselves."""
+
+    def reached(node: str) -> set[str]:
+        found, left = set[str](), [*graph[node]]
+        while left:
+            if (each := left.pop()) not in found:
+                found.add(each)
+                left += graph.get(each, ())
+        return found
+
+    return {node for node in graph if node in reached(node)}
 
 
 def test_imports_go_down_only() -> None:
