@@ -55,13 +55,13 @@ class Facts:
 
     ``charged`` is what other entry points have charged for this call, and ``leases`` what they hold for it. ``rule`` is
     the only rule to apply, or its name, whatever its scopes and events. ``only`` names the rules to apply of those that
-    match; empty for all. ``method`` is a request's, in capitals, else "". ``early`` is True if its charges may go
+    match; empty for all. ``method`` is a request's, in capitals, else "". ``refundable`` is True if its charges may go
     back: a later door may refuse the call, or know the caller better.
     ``size`` is in bytes. ``ident`` replaces those of the rules' keys; None if the call counts under nothing.
-    ``is_claimed`` is True if a client may have made up that ident: overrides then only block, audiences cover the call,
-    and no plan holds but that of callers who are not logged in.
-    ``waits`` is False where the door puts the call off by itself, when a rule delays it.
-    ``asks_again`` is True where the door has a refused call wait and decides it again: it reports the last refusal.
+    ``is_untrusted`` is True if a client may have made up that ident. Overrides then only block, audiences cover the
+    call, and only the plan of callers who are not logged in holds.
+    ``honours_delay`` is False if the entry point puts a delayed call off by itself.
+    ``retries_when_refused`` is True if the entry point retries refused calls itself; only the last refusal is reported.
     """
 
     scope: str
@@ -72,13 +72,13 @@ class Facts:
     leases: tuple[Lease, ...] = ()
     rule: str | Rule | None = None
     method: str = ""
-    early: bool = False
+    refundable: bool = False
     size: int = 0
     ident: str | None = BY_KEY
-    is_claimed: bool = False
+    is_untrusted: bool = False
     only: frozenset[str] = frozenset()
-    waits: bool = True
-    asks_again: bool = False
+    honours_delay: bool = True
+    retries_when_refused: bool = False
 
     def due(self, rule: Rule, ident: str) -> Facts | None:
         """The call with what this rule has not charged under this ident yet; None without, whole if it never fits."""

@@ -211,12 +211,12 @@ class _Call:
 
     def _with_report(self, facts: Facts) -> Facts:
         """Have a refusal reported only where the call is not done later."""
-        facts.asks_again = self._later is not None and self._later.defers_to_slots()
+        facts.retries_when_refused = self._later is not None and self._later.defers_to_slots()
         return facts
 
     def _noted(self, facts: Facts, decision: Decision) -> Decision:
         """Return the decision, as one that passes where a refused call may wait for a slot."""
-        outcome = refusing(decision) if facts.asks_again and not decision.allowed else None
+        outcome = refusing(decision) if facts.retries_when_refused and not decision.allowed else None
         if outcome is None or outcome.reason is not Reason.EXCEEDED:
             return decision
         self._refused = facts, decision
@@ -226,11 +226,13 @@ class _Call:
         """Raises InvalidIdent for a call without a request whose ident is not given."""
         lets = (SynchronousOnlyOperation,)  # see afacts
         price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", lets=lets)
-        ident, is_claimed, user = self._ident_of_call(caller)
+        ident, is_untrusted, user = self._ident_of_call(caller)
         who = caller or IdentWho(ident or NO_TEXT, account=user)
         if self.subject is None:
             method = method_of(django_request(caller.subject)) if isinstance(caller, HttpWho) else ""
-            return Facts(self.rule, (), who, price, rule=self.rule, ident=ident, is_claimed=is_claimed, method=method)
+            return Facts(
+                self.rule, (), who, price, rule=self.rule, ident=ident, is_untrusted=is_untrusted, method=method
+            )
         request = django_request(self.subject)
         facts = RequestFacts(request, state_of(request), self.rule, who, price, ())
         facts.rule, facts.ident = self.rule, ident

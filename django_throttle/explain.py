@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from django_throttle.core import Decision, Outcome, Override, Reason, Rule
 from django_throttle.core.commands import Charge, charges_of
 from django_throttle.core.decide import decide_charges
-from django_throttle.core.decision import conclude
+from django_throttle.core.decision import combine_outcomes
 from django_throttle.core.io import run
 from django_throttle.core.options import is_dotted
 from django_throttle.core.overrides import describe_effect
@@ -207,7 +207,7 @@ class Explanation:
         named = self.decision.rule, self.decision.limit, self.decision.retry_after
         outcomes = ((one, one.outcome) for one in self.rules)
         said = next((one for one, told in outcomes if (told.rule, told.limit, told.retry_after) == named), None)
-        if self.decision.delay or not self.decision.allowed or (said is not None and said.outcome.put_off):
+        if self.decision.delay or not self.decision.allowed or (said is not None and said.outcome.deferred_for):
             return said
         return next((one for one in self.rules if one.verdict == "shadowed"), said)
 
@@ -233,9 +233,9 @@ class Explanation:
         if said is not None and self.decision.delay:
             pattern = gettext_noop("allowed after {time} in the queue of rule {rule!r}")
             return gettext_lazy(pattern, time=in_short(self.decision.delay), rule=said.outcome.rule)
-        if said is not None and said.outcome.put_off:
+        if said is not None and said.outcome.deferred_for:
             pattern = gettext_noop("done in {time} and answered 202, by rule {rule!r}")
-            return gettext_lazy(pattern, time=in_short(said.outcome.put_off), rule=said.outcome.rule)
+            return gettext_lazy(pattern, time=in_short(said.outcome.deferred_for), rule=said.outcome.rule)
         if said is not None and said.verdict == "shadowed":
             return gettext_lazy("allowed: rule {rule!r} would refuse it, but only records", rule=said.outcome.rule)
         if said is not None:
@@ -264,7 +264,7 @@ def explain(store: AnyStore, snapshot: Snapshot, call: Call, who: KnownCaller) -
         rules=rules,
         others=[one for one in covered if isinstance(one, NotCounting)],
         overrides=ranked,
-        decision=conclude((*blocks, *outcomes)),
+        decision=combine_outcomes((*blocks, *outcomes)),
         block=_blocking(ranked, counting) if blocks else None,
     )
 

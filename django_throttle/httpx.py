@@ -135,7 +135,7 @@ class _Turns(Generic[Transport]):
         """Wait until the call may be sent."""
         who = IdentWho(ident)
         claimed = not isinstance(self.ident, str)
-        facts = Facts(self.rule, (), who, rule=self.rule, ident=ident, is_claimed=claimed, asks_again=True)
+        facts = Facts(self.rule, (), who, rule=self.rule, ident=ident, is_untrusted=claimed, retries_when_refused=True)
         while True:
             while seconds := await self._paused(io, ident):
                 paused = Decision(False, retry_after=seconds, reset_after=seconds, rule=self.rule)

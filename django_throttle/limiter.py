@@ -18,12 +18,12 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease, Rule, overrides
 from django_throttle.core.commands import SOCKET_LEASE, Charge, Charges, Decide, charges_under, check_cost, rule_set
 from django_throttle.core.decide import (
-    concluded,
     correct,
     decide_and_correct,
     decide_and_evict,
     decide_charges,
     decide_without_store,
+    decision_from_answers,
     drop_reported,
     passed,
     release_lease,
@@ -206,7 +206,7 @@ def _question(snapshot: rulebook.Snapshot, name: str, caller: Any, cost: int) ->
     if is_named:
         ident = given_ident("caller", caller, None)
         who: Who = IdentWho(ident or NO_TEXT, account=caller if is_user(caller) else None)
-        return Facts(name, (), who, cost, rule=name, ident=ident, is_claimed=isinstance(caller, str))
+        return Facts(name, (), who, cost, rule=name, ident=ident, is_untrusted=isinstance(caller, str))
     who = who_of(caller, "caller")
     method = str(who.subject.method or "").upper() if isinstance(who, HttpWho) else ""
     return Facts(name, (), who, cost, rule=name, method=method)
@@ -240,7 +240,7 @@ def prepared(error: Refused) -> Refused:
 
 def fast_path_command(charges: Charges, store: Store) -> Decide | Decision | None:
     """Return the one command that decides these charges, or the refusal that is remembered; None for any other call."""
-    if not charges.rules.is_straight or rulebook.carry_over.edits:
+    if not charges.rules.has_fast_path or rulebook.carry_over.edits:
         return None
     refused = store.refusal_cache.find(charges) if store.refusal_cache.refusals else None
     return refused or Decide(charges)
@@ -300,7 +300,7 @@ async def decide_fully(
         again = partial(decide_fully, io, charges, keeps_ledger=keeps_ledger, socket=socket, carried=True)
         return await carry_over.carry_first(io, due, again)
     store, rules = io.store, charges.rules
-    if rules.is_counted:  # as of most calls
+    if rules.is_store_only:  # as of most calls
         return await decide_charges(io, charges, commit=commit, refusal_cache=store.refusal_cache)
     prepaid = rules.has_prepaid and store.is_costly
     leased = commit and any([charges.costs[place] for place in rules.leases])  # noqa: C419 - on the hot path
@@ -340,7 +340,7 @@ def prepare_decision(io: StoreIo, snapshot: rulebook.Snapshot, facts: Facts, com
         return found if isinstance(found, Decide) else decide_reported(io, found, facts, commit, charges)
     blocks, is_socket = snapshot.blocks(facts), "connection" in facts.events
     decide: Callable[[], Deciding]
-    decide = partial(decide_fully, io, charges, commit=commit, keeps_ledger=facts.early, socket=is_socket)
+    decide = partial(decide_fully, io, charges, commit=commit, keeps_ledger=facts.refundable, socket=is_socket)
     if blocks:
         decide = partial(overrides.decide_blocked, blocks, decide)
     if facts.charged:
@@ -367,7 +367,7 @@ def finish_decision(
     elif isinstance(answers, StoreError):
         found = partial(decide_without_store, io, command, answers)
     elif found is None:
-        found = concluded(command, answers, refusal_cache, since[1])
+        found = decision_from_answers(command, answers, refusal_cache, since[1])
     if facts is not None:
         return decide_reported(io, found, facts, True, charges, since[0])
     return found if isinstance(found, Decision) else found()
@@ -399,11 +399,11 @@ async def decide_reported(
             recorder.record(facts, decision, perf_counter() - began)
         else:
             recorder.record_allowed(charges, facts.scope, facts.method, facts.events, began)
-    if (is_ordinary and not reports.installed_hooks()) or (facts.asks_again and not decision.allowed):
+    if (is_ordinary and not reports.installed_hooks()) or (facts.retries_when_refused and not decision.allowed):
         return decision
     seconds = perf_counter() - began
     try:
-        if decision.delay and commit and facts.waits:
+        if decision.delay and commit and facts.honours_delay:
             await io.sleep(decision.delay)
         if decision.crossed:
             decision = await drop_reported(io, decision)

@@ -12,7 +12,7 @@ from django_throttle import agent
 from django_throttle.core import decide
 from django_throttle.core.commands import Answer, Charge, Charges, Decide
 from django_throttle.core.decide import decide_without_store
-from django_throttle.core.decision import Decision, Outcome, Reason, conclude
+from django_throttle.core.decision import Decision, Outcome, Reason, combine_outcomes
 from django_throttle.core.io import Io, run
 from django_throttle.core.prepaid import Claim
 from django_throttle.event_loop import spawn
@@ -52,7 +52,7 @@ async def decide_prepaid(
         ours, theirs = iter(decision.outcomes), iter(others.outcomes)
         outcomes = tuple([next(ours if _is_bought(one) else theirs) for one in charges])
         crossed = claim.crossed + others.crossed if others.allowed else ()
-        decision = conclude(outcomes, others.lease, degraded=others.degraded, ledger=others.ledger)
+        decision = combine_outcomes(outcomes, others.lease, degraded=others.degraded, ledger=others.ledger)
         decision = decision._replace(crossed=crossed, cause=others.cause)
     if not decision.allowed:
         budgets.release(claim)
@@ -72,7 +72,7 @@ async def peek_prepaid(
     for one in decision.outcomes:
         charge = asked.get((one.rule, one.ident))
         outcomes.append(one if charge is None else _with_held(one, charge.cost, budgets.held(charge)))
-    return conclude(tuple(outcomes), degraded=decision.degraded)._replace(cause=decision.cause)
+    return combine_outcomes(tuple(outcomes), degraded=decision.degraded)._replace(cause=decision.cause)
 
 
 def _with_held(one: Outcome, cost: int, held: int) -> Outcome:

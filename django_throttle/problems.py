@@ -9,7 +9,7 @@ from typing import Any
 
 from django.http import HttpResponse
 
-from django_throttle.core.decision import Decision, conclude
+from django_throttle.core.decision import Decision, combine_outcomes
 from django_throttle.drf import LimiterUnavailable
 from django_throttle.exceptions import needs_extra
 from django_throttle.http.refusal import problem_response
@@ -35,4 +35,4 @@ def _refused(context: dict[str, Any]) -> Decision | None:
     """All that was refused of this request, as one; None where it was a throttle that is none of ours."""
     request = context.get("request")
     refusals = [] if request is None else [one for one in decisions_of(django_request(request)) if not one.allowed]
-    return conclude(tuple([outcome for one in refusals for outcome in one.outcomes])) if refusals else None
+    return combine_outcomes(tuple([outcome for one in refusals for outcome in one.outcomes])) if refusals else None

@@ -86,11 +86,11 @@ class TaskBudget:
 
     async def called(self, io: StoreIo, go: Go[T], given: Arguments) -> T:
         """A call that no worker makes: nobody can put it off."""
-        decision = limiter.admitted(await self.decided(io, given, waits=True))
+        decision = limiter.admitted(await self.decided(io, given, honours_delay=True))
         return await run_once(io, go, decision, self.name)
 
-    async def decided(self, io: StoreIo, given: Arguments, *, waits: bool = False) -> Decision:
-        asked = partial(self._facts, *given, waits=waits)
+    async def decided(self, io: StoreIo, given: Arguments, *, honours_delay: bool = False) -> Decision:
+        asked = partial(self._facts, *given, honours_delay=honours_delay)
         facts = await io.call(asked, sync_to_async(asked))
         return await io.call(partial(limiter.decide, facts), partial(limiter.adecide, facts))
 
@@ -112,7 +112,7 @@ class TaskBudget:
 
     def _starts(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Charge, ...]:
         """Return what the start of a run is charged; nothing under a rule without a queue."""
-        charges = rulebook.current().match(self._facts(args, kwargs, waits=False))
+        charges = rulebook.current().match(self._facts(args, kwargs, honours_delay=False))
         return tuple(
             [
                 charge._replace(rule=_start_rule(charge.rule), ident=f"{STARTS}:{charge.ident}")
@@ -132,17 +132,18 @@ class TaskBudget:
     def has_turn(self, turn: Turn, arguments: Arguments) -> bool:
         """Return True where a run with these arguments would reserve a turn of this rule and ident."""
         return self.rule == turn.rule and any(
-            charge.ident == turn.ident for charge in rulebook.current().match(self._facts(*arguments, waits=False))
+            charge.ident == turn.ident
+            for charge in rulebook.current().match(self._facts(*arguments, honours_delay=False))
         )
 
     def slot_of(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Rule, str]:
         """Return the rule and the ident of the slot that a run with these arguments will take."""
-        charge = rulebook.current().match(self._facts(args, kwargs, waits=False))[0]
+        charge = rulebook.current().match(self._facts(args, kwargs, honours_delay=False))[0]
         return charge.rule, charge.ident
 
     def has_slot(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return True where a slot is free by now."""
-        charges = rulebook.current().match(self._facts(args, kwargs, waits=False))
+        charges = rulebook.current().match(self._facts(args, kwargs, honours_delay=False))
         return run(limiter.decide_fully(BlockingIo(get_store()), charges, commit=False)).allowed
 
     async def is_queue(self, io: StoreIo) -> bool:
@@ -157,14 +158,22 @@ class TaskBudget:
             return Refused(decision)
         return PutOffTooOften(decision, self.name, times) if times >= self.most else None
 
-    def _facts(self, args: Sequence[object], kwargs: Mapping[str, object], *, waits: bool) -> Facts:
+    def _facts(self, args: Sequence[object], kwargs: Mapping[str, object], *, honours_delay: bool) -> Facts:
         price = cost_of(self._cost, *args, options=kwargs, what="task")
         value = self._ident(*args, **kwargs) if callable(self._ident) else self._ident
         ident = given_ident("ident", value, None) if callable(self._ident) else shortened(value)
         claimed = callable(self._ident) and not is_user(value)
         who = IdentWho(ident or NO_TEXT, account=value if is_user(value) else None)
         return Facts(
-            self.name, ("task",), who, price, rule=self.rule, early=True, ident=ident, is_claimed=claimed, waits=waits
+            self.name,
+            ("task",),
+            who,
+            price,
+            rule=self.rule,
+            refundable=True,
+            ident=ident,
+            is_untrusted=claimed,
+            honours_delay=honours_delay,
         )
 
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from django_throttle.core import Decision
 from django_throttle.core.commands import Correct
-from django_throttle.core.decision import Outcome, put_off
+from django_throttle.core.decision import Outcome, deferred_for
 from django_throttle.core.rule import Rule
 from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.shared_clock import TRUSTED, shared_clock
@@ -48,7 +48,7 @@ class Turn(NamedTuple):
 
 def turn_of(decision: Decision, outcome: Outcome) -> Turn | None:
     """The turn that this outcome of an allowed call has reserved; None where the call may run at once."""
-    wait = outcome.delay or outcome.put_off
+    wait = outcome.delay or outcome.deferred_for
     if not (decision.allowed and wait) or outcome.shadow:
         return None
     told = decision.ledger.charged_at(outcome.rule, outcome.ident)
@@ -88,7 +88,7 @@ def turn_under(decision: Decision, rule: str) -> Turn | None:
     if decision.answered is None:
         return last_turn(decision, rule)
     command, answers = decision.answered
-    wait, ident = put_off(command, answers, rule)
+    wait, ident = deferred_for(command, answers, rule)
     return _turn(rule, ident, answers.at, wait, decision) if wait else None
 
 

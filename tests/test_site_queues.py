@@ -95,7 +95,7 @@ def decisions(number: int, now: float = NOW, **options: Any) -> list[Decision]:
 
 
 def test_of_several_turns_the_latest_counts() -> None:
-    outcomes = tuple(Outcome("queue", "user:1", True, 1, 0, 0.0, 9.0, put_off=wait) for wait in (1.0, 3.0, 2.0))
+    outcomes = tuple(Outcome("queue", "user:1", True, 1, 0, 0.0, 9.0, deferred_for=wait) for wait in (1.0, 3.0, 2.0))
     turn = last_turn(Decision(outcomes=outcomes))
     assert turn is not None and turn.at == NOW + 3
     assert turn_of(Decision(False, outcomes=outcomes), outcomes[0]) is None, "it is refused"

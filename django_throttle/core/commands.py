@@ -43,19 +43,18 @@ def charge(rule: Rule, ident: str, cost: int) -> Charge:
 class RuleSet:
     """Rules of one rate each that are decided together, and what is the same for every call under them.
 
-    ``is_quiet`` where an allowed call has nothing to tell but numbers: no wait here, no share of a limit reached,
-    nothing that its status corrects; ``is_plain`` where it owes nothing either: no lease. ``is_counted`` where the
-    store's counters decide, and nothing is to be named or bought beforehand; ``is_straight`` where both hold: one
-    command, and nothing to do before it or after. An allowed request ``owes_nothing`` where nothing of it is settled or
-    put off. ``deferring`` are the names of rules that may have it done later,
-    ``leases`` the places of those of concurrency; ``evicts`` where one has sockets make room.
-    Known by its identity: ``rule_set`` returns one object for equal rules.
+    ``needs_no_report``: an allowed call causes no wait, no warning and no later correction. ``is_plain``: it holds no
+    lease either. ``is_store_only``: the store's counters decide, and nothing is named or bought beforehand.
+    ``has_fast_path``: both hold, so that one command decides a call. ``needs_no_settlement``: nothing of an allowed
+    request is settled or deferred. ``deferring`` are the names of rules that may defer it, ``leases`` the places of
+    rules that hold slots. ``evicts``: a rule makes room by closing sockets.
+    ``rule_set`` returns the same object for equal rules, so rule sets are compared by identity.
     """
 
     __slots__ = (
-        "counts_bytes", "counts_some", "deferring", "evicts", "has_local", "has_leases", "has_prepaid", "is_counted",
-        "is_plain", "is_prepaid", "is_quiet", "is_settled", "is_straight", "leases", "owes_nothing", "rules",
-        "unit_costs", "warns",
+        "counts_bytes", "counts_some", "deferring", "evicts", "has_fast_path", "has_leases", "has_local",
+        "has_prepaid", "is_plain", "is_prepaid", "is_settled", "is_store_only", "leases", "needs_no_report",
+        "needs_no_settlement", "rules", "unit_costs", "warns",
     )  # fmt: skip
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
@@ -66,7 +65,7 @@ class RuleSet:
         self.has_local = any(rule.decided_locally for rule in rules)
         self.has_prepaid = any(rule.prepaid for rule in rules)
         self.is_prepaid = bool(rules) and all(rule.prepaid for rule in rules)
-        self.is_counted = not (self.has_leases or self.has_local or self.has_prepaid)
+        self.is_store_only = not (self.has_leases or self.has_local or self.has_prepaid)
         self.is_settled = any(rule.is_settled for rule in rules)
         self.counts_bytes = any(rule.unit == "bytes" for rule in rules)
         self.warns = any(rule.thresholds for rule in rules)
@@ -74,10 +73,10 @@ class RuleSet:
         self.deferring = tuple({rule.name: None for rule in rules if rule.action == "defer"})
         self.counts_some = any(rule.count_on or rule.refund_on for rule in rules)
         corrected = self.counts_some or self.counts_bytes
-        self.is_quiet = not (self.has_local or self.warns or waits or corrected)
-        self.is_plain = self.is_quiet and not self.has_leases
-        self.owes_nothing = self.is_plain and not (self.is_settled or self.deferring)
-        self.is_straight = bool(rules) and self.is_plain and self.is_counted
+        self.needs_no_report = not (self.has_local or self.warns or waits or corrected)
+        self.is_plain = self.needs_no_report and not self.has_leases
+        self.needs_no_settlement = self.is_plain and not (self.is_settled or self.deferring)
+        self.has_fast_path = bool(rules) and self.is_plain and self.is_store_only
         self.unit_costs = _costs(rules, 1)
 
     def charges(self, idents: tuple[str, ...], cost: int) -> Charges:
@@ -92,7 +91,7 @@ def _costs(rules: tuple[Rule, ...], cost: int) -> tuple[int, ...]:
 
 
 rule_set: Final = lru_cache(maxsize=4096)(RuleSet)
-MAX_KEPT: Final = 1024  # charges, each with what is made of it
+MAX_CACHED_CHARGES: Final = 1024  # charges, each with what is made of it
 
 
 def charges_of(rule: Rule, ident: str, cost: int) -> Charges:
@@ -159,7 +158,7 @@ class Charges(_Row[Charge]):
         return tuple([(rules[place].id, idents[place]) for place in self.rules.leases])
 
 
-@lru_cache(maxsize=MAX_KEPT)
+@lru_cache(maxsize=MAX_CACHED_CHARGES)
 def cached_charges(rules: RuleSet, idents: tuple[str, ...], costs: tuple[int, ...]) -> Charges:
     """The same object for the same charges, until others take its place: callers call again."""
     return Charges(rules, idents, costs)
@@ -170,7 +169,7 @@ def charges_under(rules: RuleSet, ident: str, cost: int) -> Charges:
     return unit_charges(rules, ident) if cost == 1 else rules.charges((ident,) * len(rules.rules), cost)
 
 
-@lru_cache(maxsize=MAX_KEPT)
+@lru_cache(maxsize=MAX_CACHED_CHARGES)
 def unit_charges(rules: RuleSet, ident: str) -> Charges:
     """The same for a call of cost 1."""
     return rules.charges((ident,) * len(rules.rules), 1)

@@ -30,7 +30,7 @@ from django_throttle.core.decision import (
     Outcome,
     Reason,
     ThresholdReached,
-    conclude,
+    combine_outcomes,
     decided,
     outcomes_of,
     plain_decision,
@@ -81,13 +81,13 @@ async def decide_with_local(
         return local_limits.decide_damper(charges[0], commit=commit)
     exact = tuple([charge for charge in charges if not charge.rule.decided_locally])
     judged = local_limits.decide_all([charge for charge in charges if charge.rule.decided_locally], commit=commit)
-    decision = conclude(judged)
+    decision = combine_outcomes(judged)
     if not exact or not decision.allowed:
         return decision
     rest = await decide_rest(exact)
     ours, theirs = iter(judged), iter(rest.outcomes)
     outcomes = tuple([next(ours if charge.rule.decided_locally else theirs) for charge in charges])
-    decision = conclude(outcomes, rest.lease, degraded=rest.degraded)
+    decision = combine_outcomes(outcomes, rest.lease, degraded=rest.degraded)
     return decision._replace(crossed=rest.crossed, ledger=rest.ledger, cause=rest.cause)
 
 
@@ -133,10 +133,12 @@ async def decide_charges(
             answers = await io.execute(command)
     except StoreError as error:
         return await decide_without_store(io, command, error)
-    return concluded(command, answers, remembered, epoch)
+    return decision_from_answers(command, answers, remembered, epoch)
 
 
-def concluded(command: Decide, answers: Sequence[Answer], remembered: RefusalCacheLike | None, epoch: int) -> Decision:
+def decision_from_answers(
+    command: Decide, answers: Sequence[Answer], remembered: RefusalCacheLike | None, epoch: int
+) -> Decision:
     """What the store's answers come to; a refusal is ``remembered``, see ``RefusalCacheLike.note``."""
     charges = command.charges
     decision = decided(command, answers, _lease(command) if command.lease else None)
@@ -202,7 +204,7 @@ async def decide_without_store(io: Io, command: Decide, error: StoreError) -> De
         by_policy.update(zip(local, outcomes_of(locally.charges, answers, commit=locally.commit), strict=False))
         ledger = Ledger(locally.charges, answers, locally=True) if locally.commit else None
     outcomes = tuple(outcome for charge in command.charges if (outcome := by_policy[charge]) is not None)
-    decision = conclude(outcomes, _lease(command) if command.lease else None, degraded=True, ledger=ledger)
+    decision = combine_outcomes(outcomes, _lease(command) if command.lease else None, degraded=True, ledger=ledger)
     return decision._replace(cause=error.cause)
 
 
@@ -334,7 +336,7 @@ def _misplaced(ledger: Ledger, outcomes: Iterable[Outcome]) -> frozenset[NameAnd
     return others | ledger.misplaced
 
 
-def after_refunds(decision: Decision, refunds: Collection[Correct], *, released: bool = False) -> Decision:
+def apply_refunds(decision: Decision, refunds: Collection[Correct], *, released: bool = False) -> Decision:
     """The decision as it reads when these have been made: what is given back is there again.
 
     So is its slot, where that is ``released`` although the call is over in no other way.

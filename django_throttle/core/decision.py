@@ -42,8 +42,8 @@ class Outcome(NamedTuple):
     ``retry_after`` is 0.0 when this rule allows, None when it never will. ``delay`` is how long an allowed
     call waits for its turn in a queue. ``factor`` is the share of attempts that a damper refuses.
     ``plan`` is how the rule counts, where a store has counted, and ``unit`` what it does. ``largest`` is what a call
-    may cost at most, where this one costs more. ``put_off`` is how long until the turn of an allowed call whose rule
-    has the work done later: nobody waits for it here. ``plan_of`` is who has the plan of the rule that decided, such
+    may cost at most, where this one costs more. ``deferred_for`` is how long until an allowed call runs whose rule
+    defers it; nothing waits for it here. ``plan_of`` is who has the plan of the rule that decided, such
     as "group:premium"; empty where none of them does.
     """
 
@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
     plan: Plan | None = None
     unit: str = "calls"
     largest: int | None = None
-    put_off: float = 0.0
+    deferred_for: float = 0.0
     plan_of: str = ""
 
     @property
@@ -237,7 +237,7 @@ def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = No
     """What a store's answers come to. Of the usual call, which passes and has nothing to tell, made when it is read."""
     if not isinstance(answers, Answers):
         return _decided(command, answers, lease)
-    if answers.fits and command.charges.rules.is_quiet:
+    if answers.fits and command.charges.rules.needs_no_report:
         return plain_decision(command, answers, lease)
     decision = _decided(command, answers, lease)
     decision.__dict__["answered"] = command, answers
@@ -265,12 +265,12 @@ def prepaid_decision(rule: Rule, ident: str, cost: int, remaining: int, reset_af
 
 def _passing(rule: Rule, ident: str, cost: int, remaining: int, reset_after: float) -> Decision:
     answer = Answer(0, remaining, max(0, int(reset_after * 1_000_000)))
-    return conclude(outcomes_of((Charge(rule, ident, cost),), (answer,)))
+    return combine_outcomes(outcomes_of((Charge(rule, ident, cost),), (answer,)))
 
 
 def _decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
     ledger = Ledger(command.charges, answers) if command.commit else None
-    return conclude(outcomes_of(command.charges, answers, commit=command.commit), lease, ledger=ledger)
+    return combine_outcomes(outcomes_of(command.charges, answers, commit=command.commit), lease, ledger=ledger)
 
 
 def outcomes_of(charges: Sequence[Charge], answers: Sequence[Answer], *, commit: bool = True) -> tuple[Outcome, ...]:
@@ -283,14 +283,14 @@ def outcomes_of(charges: Sequence[Charge], answers: Sequence[Answer], *, commit:
 def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
     rule, (retry, remaining, reset, _) = charge.rule, answer
     delay = _turn_after(rule, charge.cost if charged else 0, reset) if retry == 0 else 0.0
-    put_off, delay = (delay, 0.0) if rule.action == "defer" else (0.0, delay)
+    deferred_for, delay = (delay, 0.0) if rule.action == "defer" else (0.0, delay)
     return Outcome(
         rule.name, charge.ident, retry == 0, rule.plan.limit - rule.tolerance,
         max(0, remaining - rule.tolerance) if rule.tolerance else remaining,
         None if retry == NEVER else retry / 1_000_000, reset / 1_000_000,
         Reason.WITHIN if retry == 0 else Reason.TOO_COSTLY if retry == NEVER else Reason.EXCEEDED, rule.is_shadow,
         rule.window, delay, 0.0, rule.plan, rule.unit,
-        (rule.plan.limit - rule.tolerance) // rule.factor if retry == NEVER else None, put_off, rule.plan_of,
+        (rule.plan.limit - rule.tolerance) // rule.factor if retry == NEVER else None, deferred_for, rule.plan_of,
     )  # fmt: skip
 
 
@@ -299,7 +299,7 @@ def _turn_after(rule: Rule, cost: int, reset: float) -> float:
     return rule.plan.turn_after(int(reset), cost) / 1_000_000 if rule.is_queue else 0.0
 
 
-def put_off(command: Decide, answers: Answers, name: str) -> tuple[float, str]:
+def deferred_for(command: Decide, answers: Answers, name: str) -> tuple[float, str]:
     """Seconds until the turn of an allowed call under the rule of this name, the latest of its rates; and its ident."""
     charges = command.charges
     each = zip(charges.rules.rules, charges.idents, charges.costs, answers.numbers[2::3], strict=True)
@@ -307,7 +307,7 @@ def put_off(command: Decide, answers: Answers, name: str) -> tuple[float, str]:
     return max(turns, default=(0.0, ""))
 
 
-def conclude(
+def combine_outcomes(
     outcomes: tuple[Outcome, ...],
     lease: Lease | None = None,
     *,

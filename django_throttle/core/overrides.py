@@ -14,7 +14,7 @@ from typing import Final
 
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.algorithms.base import multiplied
-from django_throttle.core.decision import Decision, Outcome, Reason, conclude
+from django_throttle.core.decision import Decision, Outcome, Reason, combine_outcomes
 from django_throttle.core.exceptions import InvalidOverride, InvalidRule
 from django_throttle.core.key import KEY_KINDS, ident_tag
 from django_throttle.core.options import MAX_RATES, names
@@ -180,7 +180,7 @@ def block_outcomes(rules: Iterable[Rule], ranked: Sequence[Override], apply: App
 async def decide_blocked(blocks: tuple[Outcome, ...], decide: Callable[[], Awaitable[Decision]]) -> Decision:
     """Refuse a blocked call without the store; if all blocks only record, decide its charges too."""
     if any(not block.shadow for block in blocks):
-        return conclude(blocks)
+        return combine_outcomes(blocks)
     decision = await decide()
     return decision._replace(outcomes=decision.outcomes + blocks)
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.commands import Answer, Charge, Charges, Decide, Entry, passes
 from django_throttle.core.decide import thresholds_reached
-from django_throttle.core.decision import Decision, ThresholdReached, conclude, outcomes_of, prepaid_decision
+from django_throttle.core.decision import Decision, ThresholdReached, combine_outcomes, outcomes_of, prepaid_decision
 from django_throttle.core.rule import Rule
 
 # A purchase is for what will be spent in AHEAD seconds, at most GROWTH times the last one, three quarters of what is
@@ -268,7 +268,7 @@ class Claim:
         said = sorted({**self.answers, **self.refused}.items())
         charges = tuple([self.charges[place] for place, _ in said])
         outcomes = outcomes_of(charges, [answer for _, answer in said], commit=not self.is_refused)
-        return conclude(outcomes)._replace(crossed=() if self.is_refused else self.crossed)
+        return combine_outcomes(outcomes)._replace(crossed=() if self.is_refused else self.crossed)
 
     def take(self, budgets: Sequence[PrepaidBudget], now: float) -> list[Wanted]:
         """Take what is held and note what is refused; returns what is lacking."""

@@ -378,7 +378,7 @@ _allowance: Final = lru_cache(maxsize=1024)(Allowance)  # one for all meters und
 
 
 def decided(outcome: Outcome) -> Decision:
-    """The decision on a call under this rule alone: as by ``conclude``, in a third of its time."""
+    """The decision on a call under this rule alone: as by ``combine_outcomes``, in a third of its time."""
     if outcome.shadow:
         return Decision(outcomes=(outcome,))
     _, _, allowed, limit, remaining, retry_after, reset_after, *_ = outcome

@@ -119,7 +119,7 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         inner = django_request(request)
         scope, method = scope_of_view(inner, view), method_of(inner)
         ident = key if isinstance(key, _TaggedIdent) else f"key:{shortened(str(key))}"
-        facts = Facts(scope, ("request",), who, rule=rule, method=method, early=True, ident=ident)
+        facts = Facts(scope, ("request",), who, rule=rule, method=method, refundable=True, ident=ident)
         state, decision = state_of(inner), limiter.decide(facts)
         state.note_apart(decision, who)
         finish_in_view(view, inner, who, state)

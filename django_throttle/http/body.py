@@ -20,7 +20,7 @@ from django.http.multipartparser import MultiPartParserError
 READ: Final = ("_body", "_post", "_files", "_read_started", "_stream", "_upload_handlers")
 READ_BY_REST: Final = ("_data", "_files", "_full_data", "_stream")
 # Bytes that are kept, where Django has no limit of its own for what it reads at once.
-MAX_KEPT: Final = 2_621_440
+MAX_CACHED_CHARGES: Final = 2_621_440
 READ_AHEAD: Final = 131_072  # bytes that are read before Django notices that there is too much
 _MISSING: Final = object()
 
@@ -119,7 +119,7 @@ class _Tape:
         self.has_begun = False
         self._is_closed = False
         most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        self._left = (MAX_KEPT if most is None else most) + READ_AHEAD
+        self._left = (MAX_CACHED_CHARGES if most is None else most) + READ_AHEAD
         self._parts: list[bytes] | None = []
         self._again = BytesIO()
 

@@ -36,7 +36,7 @@ from django_throttle import limiter, rulebook, task_slots
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason
 from django_throttle.core.decide import correct
-from django_throttle.core.decision import conclude
+from django_throttle.core.decision import combine_outcomes
 from django_throttle.core.io import Io
 from django_throttle.http.problem_details import wait_in_words
 from django_throttle.http.refusal import prefers_html, refusal
@@ -207,11 +207,13 @@ async def _give_back(io: Io, state: RequestState, turn: Turn) -> None:
 def _refused(turn: Turn) -> Decision:
     """Return the decision of the turn as it reads for a call that must not be deferred."""
     outcomes = turn.decision.outcomes if turn.decision is not None else ()
-    return conclude(
+    return combine_outcomes(
         tuple(
             [
-                one._replace(allowed=False, retry_after=one.put_off, remaining=0, reason=Reason.EXCEEDED, put_off=0.0)
-                if one.rule == turn.rule and one.put_off
+                one._replace(
+                    allowed=False, retry_after=one.deferred_for, remaining=0, reason=Reason.EXCEEDED, deferred_for=0.0
+                )
+                if one.rule == turn.rule and one.deferred_for
                 else one
                 for one in outcomes
             ]

@@ -20,7 +20,7 @@ from django.utils import timezone
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.commands import Charges, Correct
-from django_throttle.core.decide import after_refunds, correct
+from django_throttle.core.decide import apply_refunds, correct
 from django_throttle.core.headers import (
     EPOCH,
     NAMED,
@@ -116,7 +116,7 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> Owed | N
         return partial(_end, request, state, refunds)
     if decisions := state.decisions:
         if state.refunds or state.is_refused:  # then they read as the answer has left them
-            decisions = tuple([after_refunds(one, state.refunds, released=state.is_refused) for one in decisions])
+            decisions = tuple([apply_refunds(one, state.refunds, released=state.is_refused) for one in decisions])
         if len(decisions) > 1 or not put_numbers(decisions[0], state.is_known, response.headers):
             put(header_fields(decisions, state.is_known), response.headers)
     if state.is_refused and response.status_code in (429, 503):

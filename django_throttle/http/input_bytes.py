@@ -42,7 +42,7 @@ def _charge(request: HttpRequest, size: int) -> None:
     state = state_of(request)
     for facts in {id(one): one for one in state.byte_facts.values()}.values():
         only = frozenset(name for name, one in state.byte_facts.items() if one is facts)
-        call = facts.but(size=size, charged=None, only=only, early=False)
+        call = facts.but(size=size, charged=None, only=only, refundable=False)
         decision = limiter.admitted(limiter.decide(call))
         state.note_read(decision, facts)
 

@@ -221,7 +221,7 @@ class RequestState:
         self.ledger.note(decision, 1 if facts is None else facts.cost)
         self.has_charged = True
         answered: Any = decision.answered
-        if answered is None or not answered[0].charges.rules.owes_nothing:
+        if answered is None or not answered[0].charges.rules.needs_no_settlement:
             self._note_owed(decision, facts, answered)
         if decision.lease is not None:
             self.slots = (*self.slots, Slot(decision.lease, get_store().leases))
@@ -240,7 +240,7 @@ class RequestState:
                 self.turns = {**self.turns, **dict.fromkeys(rules.deferring, decision)}
             return
         for outcome in decision.outcomes:
-            if outcome.put_off:
+            if outcome.deferred_for:
                 self.turns = {**self.turns, outcome.rule: decision}
             if facts and outcome.unit == "bytes":
                 self.byte_facts = {**self.byte_facts, outcome.rule: facts}
@@ -396,7 +396,7 @@ class RequestFacts(Facts):
     Its size is read when a rule first asks for it, which is before a view reads the body.
     """
 
-    early = True
+    refundable = True
 
     def __init__(
         self,

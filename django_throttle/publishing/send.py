@@ -12,7 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts, Who
-from django_throttle.core.decision import Decision, conclude
+from django_throttle.core.decision import Decision, combine_outcomes
 from django_throttle.core.io import run
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import PublishRefused, needs_extra
@@ -52,7 +52,7 @@ def _known_refusal(snapshot: Snapshot, least: Facts, store: Store) -> Decision |
     try:
         blocks = snapshot.blocks(least)
         if any(not block.shadow for block in blocks):
-            return conclude(blocks)
+            return combine_outcomes(blocks)
         if not store.refusal_cache.has_publications:
             return None
         charges = snapshot.match(least)
@@ -64,7 +64,7 @@ def _known_refusal(snapshot: Snapshot, least: Facts, store: Store) -> Decision |
     store.local_limits.decide_all(
         [charge for charge in charges if charge.rule.decided_locally]
     )  # dampers count attempts
-    return conclude((*refusals, *blocks))
+    return combine_outcomes((*refusals, *blocks))
 
 
 async def throttled_group_send(

@@ -122,7 +122,7 @@ def applies_to(rule: Rule, facts: Facts) -> bool:
             line = "rule %r is for requests of some methods: calls that name it and have no request are not limited"
             logger.warning(line, rule.name)
         return False
-    return not rule.audience or facts.is_claimed or any(map(facts.who.is_, rule.audience))
+    return not rule.audience or facts.is_untrusted or any(map(facts.who.is_, rule.audience))
 
 
 def takes_method(rule: Rule, method: str) -> bool:
@@ -299,11 +299,11 @@ _is_some: Final = partial(is_not, None)
 class ScopeRules:
     """The rules that cover the calls of a scope, or that calls name, prepared for each kind of caller.
 
-    ``is_plain`` where nothing else of a call matters; it ``owes_nothing`` where counters decide, and nothing is left to
-    be done after a call.
+    ``is_plain``: nothing else of a call matters. ``needs_no_settlement``: the store's counters decide, and nothing is
+    left to do after a call.
     """
 
-    __slots__ = ("_keys", "_sets", "_whole", "asks_user", "is_plain", "owes_nothing", "rules")
+    __slots__ = ("_keys", "_sets", "_whole", "asks_user", "is_plain", "needs_no_settlement", "rules")
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
@@ -313,7 +313,7 @@ class ScopeRules:
         # By the keys that have an ident: the rates, and the place of each one's ident among those of the keys.
         self._sets: dict[tuple[bool, ...], tuple[RuleSet, tuple[int, ...]]] = {}
         self._whole = rule_set(tuple([part for rule in rules for part in rule.parts]))
-        self.owes_nothing = self._whole.is_counted and self._whole.owes_nothing
+        self.needs_no_settlement = self._whole.is_store_only and self._whole.needs_no_settlement
 
     def charges(self, who: Who, cost: int) -> Charges:
         """What a call is charged under these rules, if they are plain."""
@@ -408,7 +408,7 @@ class Snapshot:
     def match(self, facts: Facts) -> Charges:
         """What a call is to be charged: for each enabled rule that covers it and has an ident for the caller."""
         who = facts.who
-        overrides = self.overrides.of(who) if self.overrides.all and not facts.is_claimed else []
+        overrides = self.overrides.of(who) if self.overrides.all and not facts.is_untrusted else []
         if not (overrides or facts.charged or facts.only) and facts.ident == BY_KEY:  # as of most calls
             covering = self._covering(facts)
             if covering.is_plain:
@@ -419,7 +419,7 @@ class Snapshot:
             rule = self._of_share(one, ident) if self._shares and ident is not None else one
             if ident is None or (facts.charged and facts.due(rule, ident) is None):
                 continue
-            rule = with_plan(rule, NOBODY if facts.is_claimed else facts.who) if rule.plans else rule
+            rule = with_plan(rule, NOBODY if facts.is_untrusted else facts.who) if rule.plans else rule
             changed = self.overrides.rule(rule, overrides) if overrides else rule
             if changed is not None and (call := facts.due(changed, ident)) is not None:
                 cost = call.cost if changed.is_plain else rule_cost(changed, call)
@@ -447,7 +447,7 @@ class Snapshot:
         which nothing is corrected later, or where an override is for the caller.
         """
         rules = self._prepared.get((scope, events)) or self._covering_at((scope, events))
-        if not (rules.is_plain and rules.owes_nothing) or (self.overrides.all and self.overrides.of(who)):
+        if not (rules.is_plain and rules.needs_no_settlement) or (self.overrides.all and self.overrides.of(who)):
             return None
         return rules.charges(who, 1)
 

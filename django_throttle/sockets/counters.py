@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms import State, StepResult
 from django_throttle.core.commands import Answer, Charge, wait_once_charged
-from django_throttle.core.decision import Decision, Reason, conclude, outcomes_of
+from django_throttle.core.decision import Decision, Reason, combine_outcomes, outcomes_of
 from django_throttle.core.rule import Rule
 
 # Seconds. A frame that waits delays all that its client sends after it, which some servers keep in memory.
@@ -67,7 +67,7 @@ def decision_of(charges: tuple[Charge, ...], result: CounterResult) -> Decision:
         made = cost and step.charged_state is not None and (result.allowed or rule.count_denied)
         left, reset = step[3:5] if made else step[1:3]
         answers.append(Answer(step.retry, left, reset))
-    return conclude(outcomes_of(charges, answers))
+    return combine_outcomes(outcomes_of(charges, answers))
 
 
 @lru_cache(maxsize=1024)
@@ -86,4 +86,4 @@ def refused_for_delay(decision: Decision) -> Decision:
         else one._replace(allowed=False, retry_after=one.delay - MAX_DELAY, delay=0.0, reason=Reason.EXCEEDED)
         for one in decision.outcomes
     ]
-    return conclude(tuple(outcomes), degraded=decision.degraded)._replace(cause=decision.cause)
+    return combine_outcomes(tuple(outcomes), degraded=decision.degraded)._replace(cause=decision.cause)

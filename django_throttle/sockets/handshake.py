@@ -80,7 +80,7 @@ async def _decide(connection: Connection) -> Decision | None:
     """One decision on the rate of handshakes and on the connections held open: the refusal, if it is one."""
     outer, events = connection.outer, rule_change.HANDSHAKE_EVENTS
     charged = Ledger.of_costs(dict.fromkeys(await connection.outer_pairs(events), 1))
-    facts = Facts(connection.scope, events, connection.who, charged=charged, early=True)
+    facts = Facts(connection.scope, events, connection.who, charged=charged, refundable=True)
     decision = await limiter.adecide(facts, aside=in_thread)
     if decision.lease is not None:
         connection.leases = (decision.lease,)

@@ -12,7 +12,7 @@ from django_throttle import rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core.commands import Charge, Charges
 from django_throttle.core.decide import correct, drop_reported
-from django_throttle.core.decision import PASSED, Decision, Outcome, conclude
+from django_throttle.core.decision import PASSED, Decision, Outcome, combine_outcomes
 from django_throttle.core.ledger import Ledger
 from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.identity import ScopeWho
@@ -242,7 +242,7 @@ class FrameLimits:
     async def _by_all(self, frame: Event, matched: MatchedRules, cost: int, size: int) -> Decision:
         """Own rules refuse before others are asked, and are charged when all the others have let the frame pass."""
         if matched.is_blocked:
-            return conclude(matched.blocks)
+            return combine_outcomes(matched.blocks)
         own = matched.priced(matched.own, cost, size)
         if own and not self._counters.peek(own, now := monotonic()).allowed:
             return counters.decision_of(own, self._counters.charge(own, now))
@@ -258,7 +258,7 @@ class FrameLimits:
         """Metered rules refuse before the shared ones are asked."""
         judged = get_store().local_limits.decide_all(matched.priced(matched.metered, cost, size))
         if not all(one.allowed or one.shadow for one in judged):
-            return conclude(judged)
+            return combine_outcomes(judged)
         decision = await self._by_shared(frame, matched, cost, size)
         return decision._replace(outcomes=judged + decision.outcomes)
 
@@ -318,6 +318,6 @@ def size_of(frame: Event) -> int:
 
 
 def _together(own: Decision, others: Decision, blocks: tuple[Outcome, ...]) -> Decision:
-    whole = conclude(own.outcomes + others.outcomes + blocks, degraded=others.degraded)
+    whole = combine_outcomes(own.outcomes + others.outcomes + blocks, degraded=others.degraded)
     delay = max(own.delay, others.delay)
     return whole._replace(delay=delay, crossed=others.crossed, ledger=others.ledger, cause=others.cause)

@@ -17,7 +17,7 @@ from django.dispatch import receiver
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.algorithms.concurrency import RETRY_AFTER_US
-from django_throttle.core.decision import conclude
+from django_throttle.core.decision import combine_outcomes
 from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.rulebook import Snapshot
@@ -93,7 +93,7 @@ def _judge(
 ) -> tuple[Decision | None, list[LoweredLimit]]:
     blocks = tuple([one for one in new.blocks(facts) if one.reason is Reason.BLOCKED and not one.shadow])
     if blocks:
-        return conclude(blocks), []
+        return combine_outcomes(blocks), []
     return None, list(_lowered(connection, facts, old, new))
 
 
@@ -132,7 +132,7 @@ def _excess_here(limit: LoweredLimit) -> frozenset[str]:
 
 def _close_or_warn(connection: Connection, limit: LoweredLimit) -> None:
     wait = RETRY_AFTER_US / 1_000_000
-    decision = conclude((Outcome(limit.rule, limit.ident, False, limit.limit, 0, wait, wait, Reason.EXCEEDED),))
+    decision = combine_outcomes((Outcome(limit.rule, limit.ident, False, limit.limit, 0, wait, wait, Reason.EXCEEDED),))
     if connection.settings.on_rule_change == "close":
         connection.start_close(connection.close_for(decision))
     else:

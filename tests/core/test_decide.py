@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Charge, Decision, Lease, Outcome, Reason, Rule
 from django_throttle.core.commands import Answer, Command, Correct, Decide, DecideLocally, charge
-from django_throttle.core.decide import after_refunds, correct, decide_charges
-from django_throttle.core.decision import conclude
+from django_throttle.core.decide import apply_refunds, correct, decide_charges
+from django_throttle.core.decision import combine_outcomes
 from django_throttle.core.io import run
 from django_throttle.core.ledger import Ledger, corrections
 from django_throttle.exceptions import Cause, StoreError
@@ -112,7 +112,7 @@ def test_only_a_store_error_is_an_answer(drive: Drive) -> None:
 
 def after_status(decision: Decision, status: int) -> Decision:
     kept = [entry for entry in decision.ledger.entries if not entry.charge.rule.counts(status)]
-    return after_refunds(decision, corrections(kept))
+    return apply_refunds(decision, corrections(kept))
 
 
 @given(
@@ -185,7 +185,7 @@ NEVER = SHORT._replace(rule="never", retry_after=None, reason=Reason.TOO_COSTLY)
 
 
 def test_no_rules_refuse_nothing() -> None:
-    assert conclude(()) == Decision(allowed=True, limit=None, remaining=None, retry_after=0.0, rule=None)
+    assert combine_outcomes(()) == Decision(allowed=True, limit=None, remaining=None, retry_after=0.0, rule=None)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_no_rules_refuse_nothing() -> None:
     ids=lambda given: str(given)[:30] if isinstance(given, (bool, str)) else None,
 )  # fmt: skip
 def test_the_rule_that_is_spoken_of(outcomes: tuple[Outcome, ...], allowed: bool, rule: str | None) -> None:
-    decision = conclude(outcomes)
+    decision = combine_outcomes(outcomes)
     assert (decision.allowed, decision.rule, decision.outcomes) == (allowed, rule, outcomes)
     said = next((outcome for outcome in outcomes if outcome.rule == rule), None)
     if said is not None:
@@ -209,14 +209,14 @@ def test_the_rule_that_is_spoken_of(outcomes: tuple[Outcome, ...], allowed: bool
 
 
 def test_a_refused_call_holds_nothing() -> None:
-    assert conclude((WITHIN,), LEASE).lease is LEASE
-    assert conclude((WITHIN, SHORT), LEASE).lease is None
+    assert combine_outcomes((WITHIN,), LEASE).lease is LEASE
+    assert combine_outcomes((WITHIN, SHORT), LEASE).lease is None
 
 
 def test_only_a_failed_store_makes_it_unavailable() -> None:
     failed = SHORT._replace(reason=Reason.STORE_FAILED)
-    assert conclude((WITHIN, failed), degraded=True).unavailable
-    assert not conclude((WITHIN, SHORT)).unavailable
-    assert not conclude((WITHIN._replace(reason=Reason.STORE_FAILED),), degraded=True).unavailable
-    assert not conclude((WITHIN, failed._replace(shadow=True)), degraded=True).unavailable
-    assert not conclude((SHORT, failed._replace(shadow=True)), degraded=True).unavailable
+    assert combine_outcomes((WITHIN, failed), degraded=True).unavailable
+    assert not combine_outcomes((WITHIN, SHORT)).unavailable
+    assert not combine_outcomes((WITHIN._replace(reason=Reason.STORE_FAILED),), degraded=True).unavailable
+    assert not combine_outcomes((WITHIN, failed._replace(shadow=True)), degraded=True).unavailable
+    assert not combine_outcomes((SHORT, failed._replace(shadow=True)), degraded=True).unavailable

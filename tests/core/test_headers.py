@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from django_throttle.core import Decision, Outcome, Reason, Rule
 from django_throttle.core import decision as core_decision
 from django_throttle.core.commands import Answers, Charges, Decide, rule_set
-from django_throttle.core.decision import conclude
+from django_throttle.core.decision import combine_outcomes
 from django_throttle.core.headers import (
     MAX_POLICIES,
     VERSIONS,
@@ -212,20 +212,20 @@ def test_the_rates_of_a_rule_have_names_of_their_own() -> None:
     ids=str,
 )  # fmt: skip
 def test_not_everything_is_told(options: dict[str, Any]) -> None:
-    decision = conclude((outcome(), outcome("other", **options)))
+    decision = combine_outcomes((outcome(), outcome("other", **options)))
     assert visible([decision], lambda ident: ident == "ip:192.0.2.1") == (outcome(),) * (not decision.unavailable)
 
 
 def test_nothing_is_told_of_what_one_process_decided_nor_where_the_store_fails_the_client() -> None:
-    here, local = conclude((outcome(),)), conclude((outcome("local"),), degraded=True)
+    here, local = combine_outcomes((outcome(),)), combine_outcomes((outcome("local"),), degraded=True)
     assert visible([here, local], anybody) == (outcome(),)
-    failed = conclude((outcome("strict", reason=Reason.STORE_FAILED, **NOT_ALLOWED),), degraded=True)
+    failed = combine_outcomes((outcome("strict", reason=Reason.STORE_FAILED, **NOT_ALLOWED),), degraded=True)
     assert visible([here, failed], anybody) == visible([], anybody) == visible([Decision()], anybody) == ()
 
 
 def test_the_last_word_of_each_rule_and_rate_is_told() -> None:
-    first = conclude((outcome(), outcome(window=1.0)))
-    then = conclude((outcome(remaining=3), outcome("other")))
+    first = combine_outcomes((outcome(), outcome(window=1.0)))
+    then = combine_outcomes((outcome(remaining=3), outcome("other")))
     assert visible([first, then], anybody) == (outcome(remaining=3), outcome(window=1.0), outcome("other"))
 
 

@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY, generate_latest
 
 from django_throttle import agent, observe, rulebook, stores
 from django_throttle.call_facts import Facts
-from django_throttle.core.decision import Outcome, Reason, conclude
+from django_throttle.core.decision import Outcome, Reason, combine_outcomes
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter, decide
@@ -222,7 +222,7 @@ class TestA63:
                 Outcome(name, f"user:{number}\n", False, 9, 0, 1.0, 1.0, Reason.EXCEEDED, number % 2 == 0)
                 for name in names
             )
-            observe.tell(facts, conclude(outcomes))
+            observe.tell(facts, combine_outcomes(outcomes))
         metrics = generate_latest(REGISTRY).decode().splitlines()
         series = [line for line in metrics if line.startswith("django_throttle_decisions_total")]
         figure("series of 5 rules", len(series))

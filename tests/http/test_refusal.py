@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Outcome, Reason
-from django_throttle.core.decision import conclude, error_code
+from django_throttle.core.decision import combine_outcomes, error_code
 from django_throttle.http import refusal as module
 from django_throttle.http.problem_details import detail, problem
 from django_throttle.http.refusal import refusal
@@ -28,7 +28,9 @@ PROBLEM, HTML = "application/problem+json", "text/html; charset=utf-8"
 
 
 def refused(wait: float | None = 90.0, **options: Any) -> Decision:
-    return conclude((Outcome("secret-rule", "user:alice", False, 10, 0, wait, 90.0, **({"window": 60.0} | options)),))
+    return combine_outcomes(
+        (Outcome("secret-rule", "user:alice", False, 10, 0, wait, 90.0, **({"window": 60.0} | options)),)
+    )
 
 
 def answered(decision: Decision, accept: str | None = BROWSER) -> Any:
@@ -186,7 +188,7 @@ FAILED = outcome(reason=Reason.STORE_FAILED)
 
 
 def document(*outcomes: Outcome, status: int = 429, seconds: int | None = 5) -> Any:
-    return json.loads(problem(conclude(outcomes), status, seconds))
+    return json.loads(problem(combine_outcomes(outcomes), status, seconds))
 
 
 @pytest.mark.row("R05")
@@ -219,7 +221,7 @@ def test_a_store_that_failed_and_a_block_are_about_no_quota() -> None:
     [(True, "Too many requests are being answered at once"), (False, "Too many open connections")],
 )
 def test_what_is_held_is_a_request_or_a_connection(is_request: bool, said: str) -> None:
-    found = json.loads(problem(conclude((outcome(window=None),)), 429, 5, is_request=is_request))
+    found = json.loads(problem(combine_outcomes((outcome(window=None),)), 429, 5, is_request=is_request))
     assert (found["title"], found["detail"]) == (said, f"{said}. Try again in 5 seconds.")
 
 
@@ -243,7 +245,7 @@ def test_what_is_held_is_a_request_or_a_connection(is_request: bool, said: str) 
     ],
 )
 def test_codes_and_sentences(refused_by: Outcome, code: str, said: str) -> None:
-    decision = conclude((refused_by,))
+    decision = combine_outcomes((refused_by,))
     assert error_code(decision) == code
     assert detail(decision, None if refused_by.retry_after is None else 5) == said
     assert error_code(Decision(allowed=False)) == "rate_limited", "of no rule"

@@ -9,7 +9,7 @@ import pytest
 
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
-from django_throttle.core.decision import Outcome, Reason, conclude
+from django_throttle.core.decision import Outcome, Reason, combine_outcomes
 from django_throttle.log_throttling import LogThrottle
 from django_throttle.observe import reports
 from tests.callers import Caller
@@ -25,7 +25,7 @@ def decided(*allowed: bool, reason: Reason = Reason.EXCEEDED, **options: Any) ->
     for rule, yes in zip(("one", "two", "three"), allowed, strict=False):
         why, wait = (Reason.WITHIN, 0.0) if yes else (reason, 9.0)
         outcomes.append(Outcome(rule, "user:somebody", yes, 10, 5, wait, 9.0, why, **options))
-    return conclude(tuple(outcomes))
+    return combine_outcomes(tuple(outcomes))
 
 
 @pytest.fixture(autouse=True)

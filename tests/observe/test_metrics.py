@@ -16,7 +16,7 @@ from django.test import RequestFactory
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from django_throttle.core.decision import Outcome, conclude
+from django_throttle.core.decision import Outcome, combine_outcomes
 from django_throttle.limiter import decide
 from django_throttle.meter import Meter
 from django_throttle.observe import metrics, prometheus
@@ -141,7 +141,7 @@ def test_rules_and_scopes_without_end_share_a_name(monkeypatch: pytest.MonkeyPat
 
     counts = Counts("test", series, seconds.append)
     for number in (*range(50), 0):
-        counts.count(Report(FACTS, conclude((Outcome(f"{number}", "user:1", True, 1, 0, 0.0, 0.0),)), 0.002))
+        counts.count(Report(FACTS, combine_outcomes((Outcome(f"{number}", "user:1", True, 1, 0, 0.0, 0.0),)), 0.002))
         costly.send(sender=None, scope=f"{number}", meter=Meter(), above=("queries",))
     assert counted[DECISIONS.name, "(others)", "allowed", "within"] == counted[COSTLY.name, "(others)"] == 40
     assert counted[DECISIONS.name, "0", "allowed", "within"] == counted[COSTLY.name, "0"] == 2

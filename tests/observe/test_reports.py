@@ -14,7 +14,7 @@ from asgiref.sync import iscoroutinefunction
 from django_throttle import observe
 from django_throttle.call_facts import Facts
 from django_throttle.core.commands import DedupKey
-from django_throttle.core.decision import Decision, Outcome, Reason, ThresholdReached, conclude
+from django_throttle.core.decision import Decision, Outcome, Reason, ThresholdReached, combine_outcomes
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import decide
 from django_throttle.observe import Report, reports
@@ -78,7 +78,9 @@ def test_a_refusal_is_a_line_with_fields(caplog: pytest.LogCaptureFixture, setti
 def test_a_line_names_the_event_of_its_rule(caplog: Any, enforce: Callable[..., None], events: tuple[str, str]) -> None:
     rate, held = decided(False).outcomes[0]._replace(rule="rate", window=60.0), decided(False).outcomes[0]
     blocked = held._replace(rule="block", reason=Reason.BLOCKED)
-    observe.tell(replace(FACTS, events=events), conclude((rate, held._replace(rule="held", window=None), blocked)))
+    observe.tell(
+        replace(FACTS, events=events), combine_outcomes((rate, held._replace(rule="held", window=None), blocked))
+    )
     assert [fields(record)["event"] for record in caplog.records] == [events[0], events[1], events[0]]
 
 
@@ -116,9 +118,13 @@ def test_the_reference_of_a_refusal_is_the_ident_of_the_rule_that_a_client_is_to
     def outcome(rule: str, ident: str, wait: float) -> Outcome:
         return Outcome(rule, ident, False, 1, 0, wait, wait, Reason.EXCEEDED)
 
-    decision = conclude((outcome("a", "ip:192.0.2.1", 1.0), outcome("b", "user:42", 9.0)))
+    decision = combine_outcomes((outcome("a", "ip:192.0.2.1", 1.0), outcome("b", "user:42", 9.0)))
     assert reports.reference(decision) == reports.ident_for_logs("user:42")
-    assert reports.reference(Decision(allowed=False)) == reports.reference(conclude((outcome("a", "", 1.0),))) == ""
+    assert (
+        reports.reference(Decision(allowed=False))
+        == reports.reference(combine_outcomes((outcome("a", "", 1.0),)))
+        == ""
+    )
 
 
 SIGNALS = {"throttled": throttled, "shadowed": shadowed, "quota_warning": quota_warning, "store_failed": store_failed}

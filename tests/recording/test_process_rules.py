@@ -16,7 +16,7 @@ from django_throttle import rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
-from django_throttle.core.decision import Outcome, Reason, conclude
+from django_throttle.core.decision import Outcome, Reason, combine_outcomes
 from django_throttle.local.limits import flush
 from django_throttle.recording import RecordFlusher
 from django_throttle.recording.cells import Minute
@@ -94,7 +94,7 @@ def test_how_redis_was_lately(redis_url: str, held: Callable[..., None], monkeyp
     for flusher, failed in zip(flushers, (0, 4), strict=True):
         assert call(store, [Rule("api", "3/hour", algorithm="sliding_log")], f"user:{failed}", 4) == 3
         for reason in (Reason.WITHIN, Reason.STORE_FAILED):
-            decision = conclude((Outcome("api", "ip:1", reason is Reason.WITHIN, 1, 0, 0.0, 0.0, reason),))
+            decision = combine_outcomes((Outcome("api", "ip:1", reason is Reason.WITHIN, 1, 0, 0.0, 0.0, reason),))
             for _ in range(failed):
                 recorder.record(Facts("search", ("request",), By("ip:1")), decision._replace(degraded=True), 0.2)
         flusher()

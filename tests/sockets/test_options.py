@@ -17,7 +17,7 @@ from django.urls import path
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.core import Outcome, Reason, Rule
-from django_throttle.core.decision import conclude
+from django_throttle.core.decision import combine_outcomes
 from django_throttle.exceptions import InvalidRule, InvalidSetting
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.sockets import settings as socket_settings
@@ -130,7 +130,7 @@ def test_a_ladder(settings: Any, ladder: Any, actions: list[str]) -> None:
 
 def test_a_failure_of_the_store_is_no_violation(settings: Any) -> None:
     settings.DJANGO_THROTTLE = {}
-    failed = conclude((Outcome("own", "connection:x", False, 1, 0, 1.0, 0.0, Reason.STORE_FAILED),))
+    failed = combine_outcomes((Outcome("own", "connection:x", False, 1, 0, 1.0, 0.0, Reason.STORE_FAILED),))
     ladder = Escalation()
     assert {ladder.refused(failed, SocketSettings("chat").action) for _ in range(50)} == {"error"}
     assert ladder.violations == 0

@@ -64,9 +64,9 @@ def test_a_queue_goes_on_after_the_turns_that_the_store_has_given(
     proxy.set("refuse")
     decisions = [limiter.acquire("user:1") for _ in range(7)]
     allowed = [decision for decision in decisions if decision.allowed]
-    assert [round(decision.outcomes[0].put_off / 60) for decision in allowed] == turns
+    assert [round(decision.outcomes[0].deferred_for / 60) for decision in allowed] == turns
     assert run(correct(BlockingIo(store), allowed[-1].ledger.refund()))
-    assert round(limiter.acquire("user:1").outcomes[0].put_off / 60) == turns[-1], "the last turn was given back"
+    assert round(limiter.acquire("user:1").outcomes[0].deferred_for / 60) == turns[-1], "the last turn was given back"
     proxy.set("pass")
     Reconciler(store).resend()
     assert Limiter([rule], RedisStore(redis_url, deadline=5.0)).peek("user:1").remaining < 9 - 4 - len(turns) + 1
