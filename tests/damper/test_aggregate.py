@@ -9,7 +9,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
-from django_throttle.damper.aggregate import EMPTY, KEPT, SUB, SUB_US, Aggregates, Count, MeterCount, Reply, Report
+from django_throttle.damper.aggregate import (
+    EMPTY,
+    FIRST_SWEEP,
+    KEPT,
+    SUB,
+    SUB_US,
+    Aggregates,
+    Count,
+    MeterCount,
+    Reply,
+    Report,
+)
 from django_throttle.stores import RedisStore
 from tests.clock import START, FrozenClock
 from tests.conftest import immortal_keys
@@ -87,6 +98,18 @@ def test_after_a_reset_only_what_is_new_counts(aggregates: Both, clock: FrozenCl
     assert tell(aggregates, clock, MeterCount(INDEX, 7, 9, 9), since=given_back, meter="new").counts[0].attempted == 7
     clock.to(2 + 2 * KEPT * SUB)
     assert tell(aggregates, clock).reset_at == 0, "and then it is forgotten"
+
+
+def test_idents_of_whom_nobody_reports_any_more_are_forgotten(clock: FrozenClock) -> None:
+    aggregates = Aggregates(clock)
+    counts = (MeterCount(INDEX, 5, 5, 5),)
+    reports = [Report(RULE.id, f"u{number}", "one", 0, clock.now_us, counts) for number in range(FIRST_SWEEP - 1)]
+    aggregates.damp(reports)
+    clock.step((2 * KEPT + 1) * SUB)
+    assert len(aggregates) == FIRST_SWEEP - 1
+    later = MeterCount(clock.now_us // SUB_US, 5, 5, 5)
+    aggregates.damp([Report(RULE.id, "new", "one", 0, clock.now_us, (later,))])
+    assert len(aggregates) == 1
 
 
 def test_a_foreign_value_is_replaced(redis_server: RedisServer, redis_url: str, clock: FrozenClock) -> None:

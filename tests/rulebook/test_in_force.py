@@ -9,15 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import DatabaseError, transaction
 
 from django_throttle import rulebook
 from django_throttle.call_facts import Facts
-from django_throttle.core import Override, Rule
+from django_throttle.core import Override, Rate, Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot, in_force, sources
-from django_throttle.signals import rules_changed
+from django_throttle.signals import overrides_ended, rules_changed
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import Caller
 from tests.clock import FrozenClock
@@ -196,9 +197,10 @@ class TestPoll:
         assert len(readings) == 8, "each time without Redis"
 
     @pytest.mark.row("F56")
+    @pytest.mark.parametrize("current", [rulebook.current, async_to_sync(in_force.acurrent)], ids=["sync", "async"])
     @pytest.mark.parametrize(("waits", "rate"), [(False, "5/min"), (True, "2/min")])
     def test_the_first_calls_wait_for_a_slow_database_where_that_is_asked_for(
-        self, waits: bool, rate: str, settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+        self, waits: bool, rate: str, current: Any, settings: Any, monkeypatch: Any, caplog: Any
     ) -> None:
         own = {"RULES": {"api": {"rate": "5/min"}}, "RULES_WAIT": waits, "DEADLINE": 0.01}
         settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, **own}
@@ -207,11 +209,36 @@ class TestPoll:
         monkeypatch.setattr(sources, "read", lambda before: answers.wait(10) and _reading("2/min"))
         database = threading.Timer(0.2, answers.set)
         database.start()
-        assert rulebook.current().by_name("api") == Rule("api", rate)
+        assert current().by_name("api") == Rule("api", rate)
         assert ("only the rules in settings hold" in caplog.text) == (not waits)
         database.join()
         assert book().reader.wait(10)
         assert rulebook.current().by_name("api") == Rule("api", "2/min")
+
+    def test_overrides_that_end_are_told_of_by_the_thread_that_reads(
+        self, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sources, "past_edits", lambda seconds: [])
+        told: list[tuple[Override, ...]] = []
+        overrides_ended.connect(receiver := lambda overrides, **_: told.append(tuple(overrides)))
+        twice = Override(subject="user:anna", effect="multiply", factor=2, until=clock() + 10)
+        book().snapshot = Snapshot([Rule("api", "3/min", key="user")], overrides=[twice], now=clock)
+        clock.to(9.999)
+        self.poll(MemoryStore())
+        assert told == []
+        clock.to(10)
+        in_force.end_overrides()
+        assert limit(rulebook.current()) == 3
+        self.poll(MemoryStore(), 2)
+        assert told == [(twice,)]
+        overrides_ended.disconnect(receiver)
+
+    def test_no_longer_than_the_last_answer_it_knows_its_rules_to_be_the_newest(self, store: RedisStore) -> None:
+        self.poll(store)
+        before = in_force.unconfirmed()
+        assert before > 0
+        self.poll(store)
+        assert 0 < in_force.unconfirmed() < 10
 
     @pytest.mark.row("F59")
     def test_an_edit_that_redis_was_not_told_is_told_later(
@@ -269,3 +296,15 @@ def test_other_settings_and_a_fork_have_a_reader_of_their_own(settings: Any) -> 
     assert second is not first
     assert not first.ask(None), "it was told to end"
     assert holds_in_child(lambda: book().reader is not second and book().reader.ask(None))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_that_begins_knows_the_edits_of_rows_and_what_they_replaced(rules: Any) -> None:
+    rules(api={"rate": "9/min"})
+    row = ThrottleRule.objects.create(name="api", rate="3/min")
+    row.rate = Rate(5, 60)
+    row.save()
+    row.delete()
+    edits = [(before.limit, after.limit) for age, before, after in sources.past_edits(60.0) if 0 <= age < 60]
+    assert edits == [(9, 3), (3, 5), (5, 9)]
+    assert sources.past_edits(0.0) == []

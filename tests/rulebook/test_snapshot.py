@@ -215,6 +215,16 @@ def test_networks_are_found_as_a_look_at_all_of_them_finds_them(addresses: list[
         assert of(overrides, Caller(ip=f"ip:{address}")) == [f"ip:{one.with_prefixlen}" for one in around]
 
 
+def test_what_is_remembered_of_overrides_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_throttle.rulebook.snapshot.MAX_REMEMBERED", 2)
+    twice = [override(f"ip:10.0.{number}.0/24", "multiply", factor=2) for number in range(5)]
+    snapshot = Snapshot([Rule("api", "5/min", key="ip")], overrides=twice)
+    for number in [*range(5)] * 2:
+        (charge,) = snapshot.match(Facts("search", ("request",), Caller(ip=f"ip:10.0.{number}.7")))
+        assert charge.rule.rate == Rule("api", "10/min").rate
+        assert len(snapshot.overrides._around) <= 2 >= len(snapshot.overrides._changed)
+
+
 def test_ipv6_callers_are_networks_themselves() -> None:
     overrides = Overrides(
         map(override, ["ip:2001:db8::/64", "ip:2001:db8::/32", "ip:2001:db8:0:1::/64", "ip:192.0.2.0/24"])

@@ -20,12 +20,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_throttle.core import Decision, Rule
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore, sync_pool
+from django_throttle.stores import RedisStore, loop_connections, sync_pool
 from django_throttle.stores.addresses import find_address
 from django_throttle.stores.clients import sync_client
 from django_throttle.stores.failures import Breaker
 from django_throttle.stores.sync_pool import Pool, pack
 from django_throttle.stores.timeouts import Deadline, bounded
+from tests.inside import unsaid
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
 
@@ -104,8 +105,11 @@ async def until_redis_decides(limiter: Limiter) -> int:
         return number
 
 
-async def test_a_server_several_round_trips_away_is_used(redis_server: RedisServer, caplog: Any) -> None:
+async def test_a_server_several_round_trips_away_is_used(
+    redis_server: RedisServer, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each takes most of the deadline: a connection that was begun anew for each caller would never be ready."""
+    unsaid(loop_connections, monkeypatch)
     assert not Limiter([RULE], RedisStore(redis_server.url, deadline=PATIENCE)).acquire("user:1").degraded  # the script
     with Proxy(redis_server.port, "delay", 0.6 * BRIEF) as proxy, caplog.at_level(logging.WARNING):
         limiter = Limiter([RULE], RedisStore(f"{proxy.url}?client_name=far", deadline=BRIEF))
@@ -150,13 +154,16 @@ def test_a_long_hang_uses_no_connection_up(server: RedisServer, monkeypatch: pyt
     assert {decision.remaining for decision in decisions} == {before - 1, before - 2, before - 3}
 
 
-def test_a_rested_connection_that_the_server_has_closed_is_noticed(server: RedisServer, monkeypatch: Any) -> None:
-    monkeypatch.setattr(sync_pool, "IDLE_SECONDS", -1.0)  # as if every call came after a long rest
-    limiter = Limiter([FIXED], RedisStore(server.url, deadline=5.0))
-    assert not limiter.acquire("user:1").degraded
-    with server.client() as client:
-        client.client_kill_filter(_type="normal", skipme=True)
-    assert not limiter.acquire("user:1").degraded
+def test_a_rested_connection_that_the_server_has_closed_is_noticed(proxy: Proxy, monkeypatch: Any) -> None:
+    for module in (sync_pool, loop_connections):
+        monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)  # as if every call came after a long rest
+    limiter = Limiter([FIXED], RedisStore(proxy.url, deadline=5.0))
+    with asyncio.Runner() as runner:
+        for left in (999, 997):
+            assert limiter.acquire("user:1").remaining == left
+            assert runner.run(limiter.aacquire("user:1")).remaining == left - 1
+            proxy.cut()
+            wait_until(lambda: proxy.open_links == 0)
 
 
 @pytest.fixture
