@@ -316,7 +316,7 @@ def pair(enforce: Enforce, redis_url: str, clock: FrozenClock) -> tuple[Process,
     return Process(store), Process(store)
 
 
-def test_those_of_two_processes_are_added_up(pair: tuple[Process, Process]) -> None:
+def test_those_of_two_processes_are_added_up(pair: tuple[Process, Process], enforce: Enforce) -> None:
     first, second = pair
     first.join("a", "b", "a")
     second.join("c")
@@ -330,6 +330,15 @@ def test_those_of_two_processes_are_added_up(pair: tuple[Process, Process]) -> N
     for process in pair:
         process.report()
     assert (first.size(), second.size()) == (1, 1)
+    enforce()
+    first.join("d")
+    first.report()
+    assert second.size() == 1, "nothing counts them"
+    enforce(**RULES)
+    first.report()
+    assert second.size() == 2
+    first.report.report_none()
+    assert second.size() == 0, "its process ends"
 
 
 async def test_many_who_ask_ask_once_in_a_second(pair: tuple[Process, Process], monkeypatch: Any) -> None:

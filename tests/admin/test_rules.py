@@ -122,6 +122,7 @@ class TestForm:
 
     def test_a_rule_of_settings_fills_the_form_with_what_can_be_told(self, operator: Client, settings: Any) -> None:
         fine = {"rate": "9/s", "scopes": ["chat", "search"], "events": ["request", "message"], "key": "ip"}
+        fine |= {"cost": "tests.entry_points.site.cost"}
         wrong = {"rate": "9/mn", "scopes": "chat", "key": ["ip"], "plans": {"staff": "9/h"}, "count_on": [401]}
         settings.DJANGO_THROTTLE = {
             "RULES": {"a&b": wrong, "many": {"rates": ["9/s", "9"]}, "text": "9/s", "fine": fine}
@@ -136,7 +137,7 @@ class TestForm:
             {"name": "text", "rate": "", "scopes": "*", "key": "user_or_ip"},
         ]
         assert list(forms[0]["events"].value()) == ["request", "message"]
-        assert operator.get(ADD, {"replace": "nobody"}).status_code == 200
+        assert "There is tests.entry_points.site.cost." in text(operator.get(ADD, {"replace": "nobody"}))
         assert (forms[1]["plans"].value(), forms[1]["count_on"].value()) == ("staff = 9/hour", "401")
 
     def test_plans_are_typed_a_line_each_and_names_that_nothing_has_are_said(self, operator: Client) -> None:

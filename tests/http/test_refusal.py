@@ -72,6 +72,8 @@ TOO_LARGE = refused(None, largest=2500, unit="bytes", reason=Reason.TOO_COSTLY)
         ("", PROBLEM),
         (";;;,,,/", PROBLEM),
         ("text/html;q=nan", HTML),
+        ("text/html;q=often, */*;q=0.5", HTML),
+        ("text/html;level=1;q=1, */*;q=0.5", PROBLEM),
     ],
 )
 def test_a_client_gets_what_it_would_rather_have(accept: str | None, kind: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -63,6 +65,12 @@ def test_who_lags_or_is_silent_is_named(redis_url: str, monkeypatch: Any, held: 
     assert {process.uid: process.state for process in process_rules(store)} == {
         "one": "live", "other": "lags", "stopped": "silent",
     }  # fmt: skip
+    process = f"process {os.getpid()} on {gethostname()}"
+    assert sorted(overview(store, []).in_words.split("; ")) == [
+        f"1 of 3 processes have version {new.version[:8]} of the rules in force",
+        f"{process} has other rules in force",
+        f"{process} is silent: it has stopped or died",
+    ]
     one.end()
     assert {process.uid for process in process_rules(store)} == {"other", "stopped"}
     monkeypatch.setattr(timezone, "now", lambda: now + timedelta(seconds=125))

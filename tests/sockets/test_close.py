@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from django_throttle.channels import ThrottleMiddleware
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.sockets.connection import CLOSE_TIMEOUT
 from django_throttle.sockets.error_frames import SEND_TIMEOUT
@@ -158,6 +159,23 @@ async def test_a_client_of_a_busy_application_is_not_idle(enforce: Enforce, loop
     go_on.set()
     assert ((await line.closing())["reason"], heard[:5]) == ("idle", [*"abcde"])
     assert loop_clock() - began == pytest.approx(2, abs=0.2)
+
+
+async def test_a_client_that_an_outer_door_hears_is_not_silent_to_those_inside(
+    enforce: Enforce, loop_clock: LoopClock
+) -> None:
+    """Frames that are refused outside never come to them."""
+    enforce(outside={"rate": "1/h", "key": "everyone", "events": ["message"], "scopes": ["outside"]})
+    line = Line(idle_timeout=2)
+    for scope in ("middle", "outside"):
+        line.app = ThrottleMiddleware(line.app, scope)
+    await line.open()
+    for text in "abcde":
+        await asyncio.sleep(1.5)
+        line.send(text)
+        await line.until(line.queue.empty)
+    assert line.closed is None and texts(line) == ["a"]
+    assert (await line.closing())["reason"] == "idle"
 
 
 async def test_a_client_that_takes_no_frame_for_so_long_is(enforce: Enforce) -> None:
