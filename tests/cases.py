@@ -807,19 +807,14 @@ ENFORCED_LATER = (
 # An answer that does not count gives back what it was charged; each of these rules has 5 at the start.
 NOT_COUNTED: dict[str, Any] = {"count_on": (401, 403)}
 REFUNDABLE = (
-    fixed("5/min", **NOT_COUNTED),
-    fixed("5/h", timezone="Europe/Berlin", **NOT_COUNTED),
-    window("5/min", **NOT_COUNTED),
-    window("5/min", 4, **NOT_COUNTED),
-    window("5/min", 4, strict=True, **NOT_COUNTED),
-    log("5/min", **NOT_COUNTED),
-    bucket("5/min", **NOT_COUNTED),
-    bucket("7/min", 5, **NOT_COUNTED),
-    Rule("bucket", "5/min", algorithm="token_bucket", **NOT_COUNTED),
+    fixed("5/min", **NOT_COUNTED), fixed("5/h", timezone="Europe/Berlin", **NOT_COUNTED),
+    window("5/min", **NOT_COUNTED), window("5/min", 4, **NOT_COUNTED),
+    window("5/min", 4, strict=True, **NOT_COUNTED), log("5/min", **NOT_COUNTED), bucket("5/min", **NOT_COUNTED),
+    bucket("7/min", 5, **NOT_COUNTED), Rule("bucket", "5/min", algorithm="token_bucket", **NOT_COUNTED),
     Rule("bucket", "5/min", algorithm="token_bucket", refill="interval", **NOT_COUNTED),
     Rule("bucket", "2/min", algorithm="token_bucket", refill="interval", burst=5, **NOT_COUNTED),
     Rule("leaky", "5/min", algorithm="leaky_bucket", **NOT_COUNTED),
-)
+)  # fmt: skip
 
 
 def said(rule: Rule) -> str:
@@ -1157,22 +1152,7 @@ FRAMES = (
 )
 
 CASES = (
-    *FIXED_WINDOW,
-    *SLIDING_WINDOW,
-    *SLIDING_LOG,
-    *BUCKETS,
-    *INTERVAL_BUCKET,
-    *LEAKY_BUCKET,
-    *CONCURRENCY,
-    *CALENDAR,
-    *SEVERAL_RATES,
-    *COSTS,
-    *PEEK_AND_RESET,
-    *COUNT_DENIED,
-    *MIXED,
-    *SHADOW,
-    *ENFORCED_LATER,
-    *REFUNDS,
-    *SETTLEMENTS,
+    *FIXED_WINDOW, *SLIDING_WINDOW, *SLIDING_LOG, *BUCKETS, *INTERVAL_BUCKET, *LEAKY_BUCKET, *CONCURRENCY, *CALENDAR,
+    *SEVERAL_RATES, *COSTS, *PEEK_AND_RESET, *COUNT_DENIED, *MIXED, *SHADOW, *ENFORCED_LATER, *REFUNDS, *SETTLEMENTS,
     *LEASES,
-)
+)  # fmt: skip

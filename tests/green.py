@@ -32,15 +32,11 @@ settings.configure(
     INSTALLED_APPS=["django_throttle"],
     MIDDLEWARE=["django_throttle.middleware.ThrottleMiddleware"],
     DJANGO_THROTTLE={
-        "REDIS": os.environ["REDIS_URL"],
-        "RULES": {"api": {"rate": "100000/min", "key": "ip"}},
-        "MAX_CONNECTIONS": 5,
-        "DATABASE_RULES": False,
-        "BEAT_INTERVAL": 0.5,
-        "PROCESS_TTL": 2.0,
+        "REDIS": os.environ["REDIS_URL"], "RULES": {"api": {"rate": "100000/min", "key": "ip"}},
+        "MAX_CONNECTIONS": 5, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.5, "PROCESS_TTL": 2.0,
         **json.loads(os.environ.get("SETTINGS", "{}")),
     },
-)
+)  # fmt: skip
 django.setup()
 
 CAP = Rule("cap", limit=3, algorithm="concurrency")

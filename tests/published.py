@@ -250,13 +250,9 @@ def table() -> str:
 def cells(row: Row) -> tuple[str, ...]:
     rate = ", ".join(part for part in (str(row.rule.rate), row.shape) if part)
     return (
-        f"``{row.rule.algorithm}`` {rate}",
-        in_words(row),
-        f"{row.at_most:,}",
-        f"{found(row):,}",
-        percent(row.share),
+        f"``{row.rule.algorithm}`` {rate}", in_words(row), f"{row.at_most:,}", f"{found(row):,}", percent(row.share),
         percent(measured(row)),
-    )
+    )  # fmt: skip
 
 
 def in_words(row: Row) -> str:

@@ -31,16 +31,8 @@ from testproject.services import find_redis, free_port
 from tests.proxy import Proxy
 
 __all__ = [
-    "Proxy",
-    "RedisServer",
-    "Stopwatch",
-    "find_redis",
-    "free_port",
-    "need_binary",
-    "quickest",
-    "slack",
-    "wait_until",
-]
+    "Proxy", "RedisServer", "Stopwatch", "find_redis", "free_port", "need_binary", "quickest", "slack", "wait_until",
+]  # fmt: skip
 
 REDIS_BINARIES = ("redis-server", "valkey-server")
 

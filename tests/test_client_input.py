@@ -81,18 +81,11 @@ def test_a_long_text_in_a_variable_is_one_value() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        LINE + "a" * 60_000,
-        LINE + '"' * 60_000,
-        LINE + '" ' * 30_000,
-        "a:1" * 20_000,
-        "a - " + " [" * 30_000,
-        HAPROXY * 700,
-        HAPROXY + "{a" * 30_000,
-        ENVOY + "a" * 60_000,
-        ENVOY + '" "' * 20_000,
+        LINE + "a" * 60_000, LINE + '"' * 60_000, LINE + '" ' * 30_000, "a:1" * 20_000, "a - " + " [" * 30_000,
+        HAPROXY * 700, HAPROXY + "{a" * 30_000, ENVOY + "a" * 60_000, ENVOY + '" "' * 20_000,
     ],
     ids=["path", "quotes", "apart", "colons", "brackets", "moments", "braces", "addresses", "fields"],
-)
+)  # fmt: skip
 def test_a_line_of_a_log_takes_no_longer_than_its_length(line: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"{line}\n" * 3)
     log = quick(lambda: access_log.read(str(tmp_path / "log")))

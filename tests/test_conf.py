@@ -51,16 +51,11 @@ def nothing_declared() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("line", "is_one"),
     [
-        ("manage.py test", True),
-        ("bin/django-admin test", True),
-        ("manage.py runserver", False),
-        ("manage.py testserver fixture.json", False),
-        ("manage.py", False),
-        ("bin/uvicorn test", False),
-        ("lib/django/__main__.py test", True),
-        ("lib/gunicorn/__main__.py test", False),
+        ("manage.py test", True), ("bin/django-admin test", True), ("manage.py runserver", False),
+        ("manage.py testserver fixture.json", False), ("manage.py", False), ("bin/uvicorn test", False),
+        ("lib/django/__main__.py test", True), ("lib/gunicorn/__main__.py test", False),
     ],
-)
+)  # fmt: skip
 def test_the_command_of_django_is_one_from_the_start(line: str, is_one: bool) -> None:
     assert detect_test_run.is_test_command(line.split()) is is_one
 

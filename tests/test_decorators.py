@@ -92,16 +92,12 @@ class TestWhatItGoesAround:
     @pytest.mark.parametrize(
         ("target", "message"),
         [
-            (lambda: (yield), "a generator"),
-            (classmethod(lambda cls: None), "below @classmethod"),
-            (staticmethod(lambda: None), "below @staticmethod"),
-            (property(lambda self: None), "below @property"),
-            (AsyncWebsocketConsumer, "a consumer the ThrottledConsumerMixin"),
-            (APIView, "throttle_classes"),
-            (dict, "not around dict"),
-            ("search", "not around str"),
+            (lambda: (yield), "a generator"), (classmethod(lambda cls: None), "below @classmethod"),
+            (staticmethod(lambda: None), "below @staticmethod"), (property(lambda self: None), "below @property"),
+            (AsyncWebsocketConsumer, "a consumer the ThrottledConsumerMixin"), (APIView, "throttle_classes"),
+            (dict, "not around dict"), ("search", "not around str"),
         ],
-    )
+    )  # fmt: skip
     def test_anything_else_is_a_type_error_at_once(self, target: Any, message: str) -> None:
         with pytest.raises(TypeError, match=message):
             throttle("api", ident="everyone")(target)

@@ -73,16 +73,12 @@ def test_words() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "is_behind"),
     [
-        (["*"], ["*", "!health"], False),
-        (["*", "!health"], ["*"], True),
-        (["*", "!health"], ["*", "!health"], True),
-        (["*", "!health", "!search"], ["*", "!health"], True),
-        (["search"], ["*", "!health"], True),
-        (["health"], ["*", "!health"], False),
-        (["shop:*"], ["*", "!health"], True),
-        (["shop:*"], ["*", "!shop:c*"], False),
+        (["*"], ["*", "!health"], False), (["*", "!health"], ["*"], True),
+        (["*", "!health"], ["*", "!health"], True), (["*", "!health", "!search"], ["*", "!health"], True),
+        (["search"], ["*", "!health"], True), (["health"], ["*", "!health"], False),
+        (["shop:*"], ["*", "!health"], True), (["shop:*"], ["*", "!shop:c*"], False),
     ],
-)
+)  # fmt: skip
 def test_a_stricter_rule_is_one_that_leaves_out_no_more(ours: list[str], theirs: list[str], is_behind: bool) -> None:
     rule = Rule("zzz", "9/min", scopes=ours)
     snapshot = Snapshot([rule, Rule("strict", "1/min", scopes=theirs)])

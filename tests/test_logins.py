@@ -168,30 +168,21 @@ def post(data: Any, kind: str = JSON, url: str = "/", **extra: Any) -> HttpReque
 @pytest.mark.parametrize(
     ("request_", "name"),
     [
-        (post({"username": "Anna"}), "anna"),
-        (post({"username": " ＡNNA\u2009"}), "anna"),
-        (post({"username": "STRASSE"}), "strasse"),
-        (post({"username": "straße"}), "strasse"),
-        (post({"username": 5}), "5"),
-        (post('{"username": "anna"}'.encode("utf-16")), "anna"),
+        (post({"username": "Anna"}), "anna"), (post({"username": " ＡNNA\u2009"}), "anna"),
+        (post({"username": "STRASSE"}), "strasse"), (post({"username": "straße"}), "strasse"),
+        (post({"username": 5}), "5"), (post('{"username": "anna"}'.encode("utf-16")), "anna"),
         (post(b"\xef\xbb\xbf" + b'{"username": "anna"}'), "anna"),
         (post('{"username": "änna"}'.encode("latin-1"), f"{JSON}; charset=latin-1"), "anna"),
-        (post({"username": "한 Đức"}), "한 đuc"),
-        (post('{"username": "anna"}', f"{JSON}; charset=nonsense"), "anna"),
-        (post("username=anna", FORM), "anna"),
-        (post("username=&username=anna", FORM), "anna"),
-        (post({"username": "anna"}, "multipart"), "anna"),
-        (post("", FORM, "/?username=anna"), "anna"),
+        (post({"username": "한 Đức"}), "한 đuc"), (post('{"username": "anna"}', f"{JSON}; charset=nonsense"), "anna"),
+        (post("username=anna", FORM), "anna"), (post("username=&username=anna", FORM), "anna"),
+        (post({"username": "anna"}, "multipart"), "anna"), (post("", FORM, "/?username=anna"), "anna"),
         (post({"username": "anna"}, url="/?username=ANNA"), "anna"),
-        (post({"username": "anna"}, "text/plain"), "anna"),
-        (post({"username": "anna"}, FORM), "anna"),
+        (post({"username": "anna"}, "text/plain"), "anna"), (post({"username": "anna"}, FORM), "anna"),
         (RequestFactory().put("/", '{"username": "anna"}', content_type=JSON), "anna"),
-        (RequestFactory().get("/"), None),
-        (post("", JSON), None),
-        ({"type": "websocket"}, None),
+        (RequestFactory().get("/"), None), (post("", JSON), None), ({"type": "websocket"}, None),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_the_name(request_: Any, name: str | None) -> None:
     assert login_name(request_) == name
 
@@ -200,23 +191,19 @@ DEEP, ENDLESS = b'{"username": ' + b"[" * 30_000, b'{"username": ' + b"9" * 9000
 STRANGE: list[Any] = [
     *(post({"username": name}) for name in (["anna"], {"anna": 1}, True, None, "", "  ", "an\0na", "\ud800", "\u0301")),
     *(post(body) for body in (b"{", b"\xff\xfe\xff", b'["anna"]', b"null", b"7", DEEP, ENDLESS)),
-    post(b'{"username": "anna", "username": "otto"}'),
-    post("username=anna&username=otto", FORM),
-    post({"username": ["anna", "otto"]}, "multipart"),
-    post({"username": "anna"}, url="/?username=otto"),
+    post(b'{"username": "anna", "username": "otto"}'), post("username=anna&username=otto", FORM),
+    post({"username": ["anna", "otto"]}, "multipart"), post({"username": "anna"}, url="/?username=otto"),
     post('{"username":"anna","x":"&username=otto&"}', FORM),
-    post('{"username":"anna","x":"&username=otto&"}', "text/plain"),
-    post({"user": "anna"}),
+    post('{"username":"anna","x":"&username=otto&"}', "text/plain"), post({"user": "anna"}),
     post("&".join(["a=1"] * 5000), FORM),
     *(post({"username": "anna", "more": "x" * 70_000}, kind) for kind in (JSON, FORM, "multipart")),
-    post(b"no parts", "multipart/form-data"),
-    post(b"--x\r\nrubbish", "multipart/form-data; boundary=x"),
+    post(b"no parts", "multipart/form-data"), post(b"--x\r\nrubbish", "multipart/form-data; boundary=x"),
     post(b'{"other": 1}', f"{JSON}; charset=nonsense"),
     post("{+ACI-username+ACI-: +ACI-anna+ACI-}", f"{JSON}; charset=utf-7"),
     *(post(b"a" * 65_000, f"{JSON}; charset={slow}") for slow in ("punycode", "idna", "zlib")),
     post(b"\x1f\x8b\x08", JSON, CONTENT_ENCODING="gzip"),
     RequestFactory().post("/", HTTP_TRANSFER_ENCODING="chunked"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("request_", STRANGE, ids=lambda request: str(request.META.get("CONTENT_TYPE")))

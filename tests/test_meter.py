@@ -154,20 +154,16 @@ def test_measures_go_on_until_it_stops() -> None:
     ("sql", "table"),
     [
         ('SELECT "a"."b" FROM "auth_user" WHERE "a"."b" = %s', '"auth_user"'),
-        ("select b from auth_user", "auth_user"),
-        ("SELECT [a] FROM [dbo].[auth_user]", "[dbo].[auth_user]"),
+        ("select b from auth_user", "auth_user"), ("SELECT [a] FROM [dbo].[auth_user]", "[dbo].[auth_user]"),
         ('SELECT EXTRACT(YEAR FROM "x") FROM "auth_user"', '"auth_user"'),
         ('SELECT (SELECT U0."x" FROM "auth_group" U0) AS "y" FROM "auth_user"', '"auth_user"'),
         ('SELECT COUNT(*) FROM (SELECT DISTINCT "x" FROM "auth_user") subquery', '"auth_user"'),
         ('(SELECT "x" FROM "auth_user") UNION (SELECT "x" FROM "auth_group")', '"auth_user"'),
         ('INSERT OR IGNORE INTO "auth_user" ("x") SELECT "x" FROM "auth_group"', '"auth_user"'),
         ('UPDATE "auth_user" SET "x" = %s', '"auth_user"'),
-        ('DELETE FROM "auth_user" WHERE "id" IN (%s)', '"auth_user"'),
-        ("WITH x AS (SELECT 1) SELECT * FROM x", ""),
-        ("SAVEPOINT x", ""),
-        ("SELECT 1", ""),
-        ("", ""),
+        ('DELETE FROM "auth_user" WHERE "id" IN (%s)', '"auth_user"'), ("WITH x AS (SELECT 1) SELECT * FROM x", ""),
+        ("SAVEPOINT x", ""), ("SELECT 1", ""), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_the_table_of_a_statement(sql: str, table: str) -> None:
     assert table_of(sql) == table

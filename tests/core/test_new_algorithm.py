@@ -82,14 +82,10 @@ def cooldown(**options: Any) -> Rule:
 
 
 STEPS: tuple[Call, ...] = (
-    passes(0, cost=0, remaining=5, reset=0.0),
-    passes(1, cost=2, remaining=0, reset=60.0),
-    refused(31, retry=30.0, remaining=0, reset=30.0),
-    refused(31, cost=6, retry=None),
-    forgets(40, 1),
-    passes(41, remaining=0, reset=60.0),
-    passes(101, remaining=0, reset=60.0),
-)
+    passes(0, cost=0, remaining=5, reset=0.0), passes(1, cost=2, remaining=0, reset=60.0),
+    refused(31, retry=30.0, remaining=0, reset=30.0), refused(31, cost=6, retry=None), forgets(40, 1),
+    passes(41, remaining=0, reset=60.0), passes(101, remaining=0, reset=60.0),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])

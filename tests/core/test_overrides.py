@@ -195,20 +195,15 @@ def test_the_rules_that_it_names(rules: tuple[str, ...], named: list[str], other
 
 def test_the_most_specific_goes_first_then_the_strongest_then_the_latest() -> None:
     wanted = [
-        Override(subject="api_key:x", effect="exempt"),
-        Override(subject="user:1", effect="block", number=1),
+        Override(subject="api_key:x", effect="exempt"), Override(subject="user:1", effect="block", number=1),
         Override(subject="user:1", effect="replace", limit=1, number=3),
         Override(subject="user:1", effect="multiply", factor=1, number=9),
         Override(subject="user:1", effect="multiply", factor=1, number=8),
-        Override(subject="user:1", effect="exempt", number=7),
-        Override(subject="ip:203.0.113.9", effect="exempt"),
-        Override(subject="ip:203.0.113.0/24", effect="exempt"),
-        Override(subject="ip:203.0.0.0/16", effect="block"),
-        Override(subject="ip:2001:db8::/64", effect="exempt"),
-        Override(subject="ip:2001:db8::/48", effect="block"),
-        Override(subject="tenant:acme", effect="block"),
-        Override(subject="group:staff", effect="block"),
-    ]
+        Override(subject="user:1", effect="exempt", number=7), Override(subject="ip:203.0.113.9", effect="exempt"),
+        Override(subject="ip:203.0.113.0/24", effect="exempt"), Override(subject="ip:203.0.0.0/16", effect="block"),
+        Override(subject="ip:2001:db8::/64", effect="exempt"), Override(subject="ip:2001:db8::/48", effect="block"),
+        Override(subject="tenant:acme", effect="block"), Override(subject="group:staff", effect="block"),
+    ]  # fmt: skip
     backwards = wanted[::-1]
     assert sorted(backwards, key=lambda override: override.rank) == wanted
     assert {override.kind for override in wanted} == set(subject_kinds())

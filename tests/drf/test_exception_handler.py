@@ -104,21 +104,17 @@ def decorated_function(request: Any) -> Response:
 
 
 urlpatterns = [
-    path("rules", View.as_view()),
-    path("drop-in", type("DropIn", (View,), {"throttle_classes": [Free]}).as_view()),
+    path("rules", View.as_view()), path("drop-in", type("DropIn", (View,), {"throttle_classes": [Free]}).as_view()),
     path("both", type("Both", (View,), {"throttle_classes": [Free, RuleThrottle]}).as_view()),
     path("plain", type("Plain", (View,), {"throttle_classes": []}).as_view()),
     path("actions", type("Actions", (View, GenericViewSet), {"throttle_classes": []}).as_view({"get": "get"})),
-    path("function", api_view(["GET"])(lambda request: View.get(None, request))),
-    path("asking", Asking.as_view()),
-    path("async", AsyncView.as_view()),
-    path("async-plain", AsyncView.as_view(throttle_classes=[])),
-    path("decorated", Enveloped.as_view()),
-    path("decorated-async", AsyncEnveloped.as_view()),
+    path("function", api_view(["GET"])(lambda request: View.get(None, request))), path("asking", Asking.as_view()),
+    path("async", AsyncView.as_view()), path("async-plain", AsyncView.as_view(throttle_classes=[])),
+    path("decorated", Enveloped.as_view()), path("decorated-async", AsyncEnveloped.as_view()),
     path("decorated-function", decorated_function),
     path("decorated-rules", type("Both", (Enveloped,), {"throttle_classes": [RuleThrottle]}).as_view()),
     path("around-function", throttle("mail")(api_view(["GET"])(lambda request: Response({})))),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("middleware", [[], MIDDLEWARE], ids=["no middleware", "middleware"])

@@ -106,14 +106,10 @@ def denied(request: HttpRequest) -> HttpResponse:
 
 DOINGS: dict[str, Callable[[HttpRequest], HttpResponseBase]] = {
     "ok": lambda request: HttpResponse("ok"),
-    "login": lambda request: HttpResponse(status=int(request.GET["status"])),
-    "template": template,
-    "stream": stream,
-    "file": lambda request: FileResponse(BytesIO(b"".join(PARTS))),
-    "fail": fail,
-    "missing": missing,
+    "login": lambda request: HttpResponse(status=int(request.GET["status"])), "template": template, "stream": stream,
+    "file": lambda request: FileResponse(BytesIO(b"".join(PARTS))), "fail": fail, "missing": missing,
     "denied": denied,
-}
+}  # fmt: skip
 
 
 def do(request: HttpRequest, doing: str) -> Any:
@@ -250,16 +246,11 @@ SOCKETS = {
 
 
 urlpatterns = [
-    path("middleware/<doing>", do, name="view"),
-    path("async-middleware/<doing>", ado, name="aview"),
+    path("middleware/<doing>", do, name="view"), path("async-middleware/<doing>", ado, name="aview"),
     path("decorated/<doing>", throttle(RULE, cost=cost)(do)),
-    path("async-decorated/<doing>", throttle(RULE, cost=cost)(ado)),
-    path("class/<doing>", Class.as_view()),
-    path("async-class/<doing>", AsyncClass.as_view()),
-    path("method/<doing>", Method.as_view()),
-    path("drf/<doing>", Api.as_view()),
-    path("async-drf/<doing>", AsyncApi.as_view()),
-    path("drop-in/<doing>", DropIn.as_view()),
-    path("async-drop-in/<doing>", AsyncDropIn.as_view()),
+    path("async-decorated/<doing>", throttle(RULE, cost=cost)(ado)), path("class/<doing>", Class.as_view()),
+    path("async-class/<doing>", AsyncClass.as_view()), path("method/<doing>", Method.as_view()),
+    path("drf/<doing>", Api.as_view()), path("async-drf/<doing>", AsyncApi.as_view()),
+    path("drop-in/<doing>", DropIn.as_view()), path("async-drop-in/<doing>", AsyncDropIn.as_view()),
     path("ninja/", ninja.urls),
-]
+]  # fmt: skip

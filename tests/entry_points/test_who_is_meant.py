@@ -114,20 +114,11 @@ AUTH = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
 ]
 FORGED = {
-    "X-HTTP-Method-Override": "OPTIONS",
-    "X-Forwarded-User": "boss",
-    "X-Remote-User": "boss",
-    "X-Groups": "partners,staff",
-    "X-Staff": "true",
-    "X-Throttle-Bypass": "1",
-    "X-Forwarded-For": "192.0.2.7",
-    "Forwarded": "for=192.0.2.7",
-    "X-Real-IP": "192.0.2.7",
-    "User": "1",
-    "Authorization": "Bearer secret",
-    "X-Api-Key": "secret",
-    "Cookie": "is_staff=1; user=boss",
-}
+    "X-HTTP-Method-Override": "OPTIONS", "X-Forwarded-User": "boss", "X-Remote-User": "boss",
+    "X-Groups": "partners,staff", "X-Staff": "true", "X-Throttle-Bypass": "1", "X-Forwarded-For": "192.0.2.7",
+    "Forwarded": "for=192.0.2.7", "X-Real-IP": "192.0.2.7", "User": "1", "Authorization": "Bearer secret",
+    "X-Api-Key": "secret", "Cookie": "is_staff=1; user=boss",
+}  # fmt: skip
 
 
 @pytest.fixture(params=["/middleware/ok", "/decorated/ok", "/drf/ok"])

@@ -28,17 +28,13 @@ DOORS = ["middleware", "decorator", "drf"]
 CHUNKED = "Transfer-Encoding: chunked\r\n"
 # How a client says how long its body is, and whether it comes in chunks.
 CLAIMS = {
-    "the truth": ("Content-Length: {size}\r\n", False),
-    "in chunks": (CHUNKED, True),
+    "the truth": ("Content-Length: {size}\r\n", False), "in chunks": (CHUNKED, True),
     "in chunks, and one byte": ("Content-Length: 1\r\n" + CHUNKED, True),
     "in chunks, and none": ("Content-Length: 0\r\n" + CHUNKED, True),
-    "chunks first": (CHUNKED + "Content-Length: 1\r\n", True),
-    "with a sign": ("Content-Length: +{size}\r\n", False),
-    "in groups": ("Content-Length: 0_{size}\r\n", False),
-    "with zeros": ("Content-Length: 000{size}\r\n", False),
-    "twice": ("Content-Length: 1\r\nContent-Length: {size}\r\n", False),
-    "nothing": ("", False),
-}
+    "chunks first": (CHUNKED + "Content-Length: 1\r\n", True), "with a sign": ("Content-Length: +{size}\r\n", False),
+    "in groups": ("Content-Length: 0_{size}\r\n", False), "with zeros": ("Content-Length: 000{size}\r\n", False),
+    "twice": ("Content-Length: 1\r\nContent-Length: {size}\r\n", False), "nothing": ("", False),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=(*ASGI, *WSGI))

@@ -118,17 +118,12 @@ def shown(request: HttpRequest) -> HttpResponse:
 
 DOORS = ["view", "aview", "whole", "rest-method", "rest", "rest-function", "ninja/sync"]
 urlpatterns = [
-    path("view", view),
-    path("aview", aview),
-    path("whole", Whole.as_view()),
-    path("rest-method", RestMethod.as_view()),
-    path("rest", Rest.as_view()),
-    path("rest-function", rest_function),
-    path("ninja/", api.urls),
-    path("shown", shown),
+    path("view", view), path("aview", aview), path("whole", Whole.as_view()),
+    path("rest-method", RestMethod.as_view()), path("rest", Rest.as_view()), path("rest-function", rest_function),
+    path("ninja/", api.urls), path("shown", shown),
     *[path(f"bad/{name}", deferred(payload=payload)(lambda request: HttpResponse())) for name, payload in BAD.items()],
     path("later/", include("django_throttle.urls")),
-]
+]  # fmt: skip
 pytestmark = pytest.mark.django_db(transaction=True)
 Get = Callable[..., Any]
 

@@ -56,26 +56,16 @@ TOO_LARGE = refused(None, largest=2500, unit="bytes", reason=Reason.TOO_COSTLY)
 @pytest.mark.parametrize(
     ("accept", "kind"),
     [
-        (None, PROBLEM),
-        ("*/*", PROBLEM),
-        (BROWSER, HTML),
-        ("text/html", HTML),
-        ("text/*", HTML),
-        ("application/json", PROBLEM),
-        ("application/json, text/html;q=0.9", PROBLEM),
-        ("application/json;q=0.5, text/html;q=0.9", HTML),
-        ("application/problem+json, text/html", PROBLEM),
-        ("text/html, application/json", HTML),
-        ("application/json, text/html", PROBLEM),
-        ("text/html;q=0, */*", PROBLEM),
-        ("image/webp", PROBLEM),
-        ("", PROBLEM),
-        (";;;,,,/", PROBLEM),
+        (None, PROBLEM), ("*/*", PROBLEM), (BROWSER, HTML), ("text/html", HTML), ("text/*", HTML),
+        ("application/json", PROBLEM), ("application/json, text/html;q=0.9", PROBLEM),
+        ("application/json;q=0.5, text/html;q=0.9", HTML), ("application/problem+json, text/html", PROBLEM),
+        ("text/html, application/json", HTML), ("application/json, text/html", PROBLEM),
+        ("text/html;q=0, */*", PROBLEM), ("image/webp", PROBLEM), ("", PROBLEM), (";;;,,,/", PROBLEM),
         ("text/html;q=nan", HTML),
         ("text/html;q=often, */*;q=0.5", HTML),
         ("text/html;level=1;q=1, */*;q=0.5", PROBLEM),
     ],
-)
+)  # fmt: skip
 def test_a_client_gets_what_it_would_rather_have(accept: str | None, kind: str) -> None:
     response = answered(refused(), accept)
     assert response["Content-Type"] == kind

@@ -24,13 +24,9 @@ from tests.servers import RedisServer, wait_until
 LIMIT, RESERVE, STREAMS = 3000, 20, 50
 BATCH = LIMIT // 100
 TOKENS: dict[str, Any] = {
-    "rate": f"{LIMIT}/day",
-    "algorithm": "fixed_window",
-    "unit": "units",
-    "reserve": RESERVE,
-    "key": "tests.http.streams_site.tenant",
-    "events": ["request", "message"],
-}
+    "rate": f"{LIMIT}/day", "algorithm": "fixed_window", "unit": "units", "reserve": RESERVE,
+    "key": "tests.http.streams_site.tenant", "events": ["request", "message"],
+}  # fmt: skip
 KINDS = [
     ("uvicorn-h11", "answer"),
     ("uvicorn-h11", "chat"),

@@ -26,23 +26,18 @@ PART = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
 UPLOAD = b'--x\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n%s\r\n'
 BASE64 = UPLOAD.replace(b"\r\n\r\n", b"\r\nContent-Transfer-Encoding: base64\r\n\r\n", 1)
 BODIES: dict[str, tuple[bytes, str]] = {
-    "bad json": (b"[1, 2", JSON),
-    "bad multipart": (b"no part\r\n", "multipart/form-data"),
+    "bad json": (b"[1, 2", JSON), "bad multipart": (b"no part\r\n", "multipart/form-data"),
     "bad base64": (BASE64 % b"abcde" + b"--x--\r\n", MULTIPART),
     "too many fields": (b"&".join([b"a=1"] * 1100), FORM),
     "too many parts": (PART % (b"a", b"1") * 1100 + b"--x--\r\n", MULTIPART),
-    "too many files": (UPLOAD % b"1" * 200 + b"--x--\r\n", MULTIPART),
-    "too much": (b"a=" + b"b" * 70_000, FORM),
+    "too many files": (UPLOAD % b"1" * 200 + b"--x--\r\n", MULTIPART), "too much": (b"a=" + b"b" * 70_000, FORM),
     "too much json": (json.dumps(["b" * 70_000]).encode(), JSON),
     "too much in parts": (PART % (b"a", b"b" * 70_000) + b"--x--\r\n", MULTIPART),
-    "another charset": (b"a=1", f"{FORM}; charset=latin-1"),
-    "unknown type": (b"a", "application/x-unknown"),
-    "empty form": (b"--x--\r\n", MULTIPART),
-    "form": (b"a=1&a=2", FORM),
-    "json": (b'{"a": 1}', JSON),
+    "another charset": (b"a=1", f"{FORM}; charset=latin-1"), "unknown type": (b"a", "application/x-unknown"),
+    "empty form": (b"--x--\r\n", MULTIPART), "form": (b"a=1&a=2", FORM), "json": (b'{"a": 1}', JSON),
     "multipart": (PART % (b"a", b"1") + UPLOAD % b"file" + b"--x--\r\n", MULTIPART),
     "large file": (PART % (b"a", b"1") + UPLOAD % (b"file" * 100_000) + b"--x--\r\n", MULTIPART),
-}
+}  # fmt: skip
 
 
 def reads_post(request: HttpRequest) -> HttpResponse:

@@ -102,19 +102,14 @@ router = SimpleRouter()
 router.register("actions", Actions, basename="actions")
 SCOPES: dict[str, Any] = {
     "class": type("Class", (Page,), {"throttle_scope": SCOPE}).as_view(),
-    "as_view": Page.as_view(throttle_scope=SCOPE),
-    "function": mark(page, throttle_scope=SCOPE),
-    "partial": partial(mark(page, throttle_scope=SCOPE)),
-    "marked class": mark(Page.as_view(), throttle_scope=SCOPE),
+    "as_view": Page.as_view(throttle_scope=SCOPE), "function": mark(page, throttle_scope=SCOPE),
+    "partial": partial(mark(page, throttle_scope=SCOPE)), "marked class": mark(Page.as_view(), throttle_scope=SCOPE),
     "exempt": csrf_exempt(type("Exempt", (Page,), {"throttle_scope": SCOPE}).as_view()),
     "rest class": type("RestClass", (Rest,), {"throttle_scope": SCOPE}).as_view(),
-    "rest as_view": Rest.as_view(throttle_scope=SCOPE),
-    "rest marked": mark(Rest.as_view(), throttle_scope=SCOPE),
-    "rest function": function(throttle_scope=SCOPE),
-    "property": Property.as_view(),
-    "get_throttles": InGetThrottles.as_view(),
-    "initial": InInitial.as_view(),
-}
+    "rest as_view": Rest.as_view(throttle_scope=SCOPE), "rest marked": mark(Rest.as_view(), throttle_scope=SCOPE),
+    "rest function": function(throttle_scope=SCOPE), "property": Property.as_view(),
+    "get_throttles": InGetThrottles.as_view(), "initial": InInitial.as_view(),
+}  # fmt: skip
 COSTS: dict[str, Any] = {
     "number": 3,
     "lambda": lambda request: len(request.GET["three"]),

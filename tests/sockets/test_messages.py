@@ -42,16 +42,10 @@ async def test_a_refused_frame_is_dropped_and_told_once(enforce: Enforce, clock:
     async with Line(answers="once") as line:
         line.send("one", "two", "three", "four")
         assert await line.error() == {
-            "type": "error",
-            "code": "rate_limited",
-            "detail": "Rate limit exceeded. Try again in 43 seconds.",
-            "rule": "frames",
-            "limit": 2,
-            "remaining": 0,
-            "window": 60,
-            "retry_after": 42.75,
+            "type": "error", "code": "rate_limited", "detail": "Rate limit exceeded. Try again in 43 seconds.",
+            "rule": "frames", "limit": 2, "remaining": 0, "window": 60, "retry_after": 42.75,
             "reference": ident_for_logs("everyone"),
-        }
+        }  # fmt: skip
         await line.until(lambda: only().refused == 2)
         clock.to(60)
         line.send("five")

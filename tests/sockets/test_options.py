@@ -46,8 +46,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("refuse", "frmae", "one of http, frame, not 'frmae'; did you mean 'frame'"),
     ("answers", "onec", "answers must be one of each, once, not 'onec'"),
     ("payload", {"error": "slow down"}, "payload must be a function"),
-    ("payload", asynchronous, "must not be asynchronous"),
-    ("coalesce", "symbol", "coalesce must be a function"),
+    ("payload", asynchronous, "must not be asynchronous"), ("coalesce", "symbol", "coalesce must be a function"),
     ("cost", -1, "cost must be a whole number of 0 or more, or a function, not -1"),
     ("cost", asynchronous, "cost must not be asynchronous"),
     ("continuity", asynchronous, "continuity must not be asynchronous"),
@@ -55,19 +54,15 @@ WRONG: list[tuple[str, Any, str]] = [
     ("close_codes", {"rate_limited": 2999}, "from 3000 to 4999"),
     ("close_codes", {"rate_limited": 5000}, "from 3000 to 4999"),
     ("close_codes", {4429: 4000}, "the reason of a close code must be one of"),
-    ("close_codes", None, "must be a dictionary"),
-    ("ladder", {"clsoe": 3}, "did you mean 'close'"),
-    ("ladder", {"close": -1}, "whole numbers"),
-    ("ladder", {"close": True}, "whole numbers"),
+    ("close_codes", None, "must be a dictionary"), ("ladder", {"clsoe": 3}, "did you mean 'close'"),
+    ("ladder", {"close": -1}, "whole numbers"), ("ladder", {"close": True}, "whole numbers"),
     ("ladder", ["close"], "a ladder must be a dictionary"),
     ("idle_timeout", -1, "idle_timeout must be a number of seconds, 0 for never, not -1"),
-    ("idle_timeout", float("nan"), "not nan"),
-    ("idle_timeout", "10", "not '10'"),
-    ("idle_timeout", True, "not True"),
-    ("max_age", timedelta(seconds=-1), "max_age must be a number of seconds"),
+    ("idle_timeout", float("nan"), "not nan"), ("idle_timeout", "10", "not '10'"),
+    ("idle_timeout", True, "not True"), ("max_age", timedelta(seconds=-1), "max_age must be a number of seconds"),
     ("on_rule_change", "shrug", "one of ignore, warn, close"),
     ("on_rule_change", None, "one of ignore, warn, close"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("option", "value", "message"), WRONG, ids=[f"{row[0]} {row[1]!r:.20}" for row in WRONG])
@@ -141,15 +136,10 @@ async def waits() -> object:
 
 
 JUNK: dict[str, Any] = {
-    "raises": lambda _: 1 / 0,
-    "asynchronous": lambda _: waits(),
-    "nothing": lambda _: None,
-    "a set": lambda _: {1, 2},
-    "keys of no JSON": lambda _: {("a", 1): 2},
-    "no number": lambda _: float("nan"),
-    "half a character": lambda _: "\ud800",
-    "itself": lambda _: (loop := [], loop.append(loop))[0],
-}
+    "raises": lambda _: 1 / 0, "asynchronous": lambda _: waits(), "nothing": lambda _: None,
+    "a set": lambda _: {1, 2}, "keys of no JSON": lambda _: {("a", 1): 2}, "no number": lambda _: float("nan"),
+    "half a character": lambda _: "\ud800", "itself": lambda _: (loop := [], loop.append(loop))[0],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("hook", ["payload", "continuity"])

@@ -55,15 +55,11 @@ async def breaking(scope: Any, receive: Any, send: Any) -> None:
 
 
 FAILING: dict[str, Any] = {
-    "a layer": (AsyncEcho, {"groups": ["lobby"]}),
-    "a layer, sync": (SyncEcho, {"groups": ["lobby"]}),
-    "disconnect": (AsyncEcho, {"disconnect": fails}),
-    "disconnect, sync": (SyncEcho, {"disconnect": fails_sync}),
-    "websocket_disconnect": (AsyncEcho, {"websocket_disconnect": fails}),
-    "receive": (AsyncEcho, {"receive": fails}),
-    "receive, sync": (SyncEcho, {"receive": fails_sync}),
-    "an application": None,
-}
+    "a layer": (AsyncEcho, {"groups": ["lobby"]}), "a layer, sync": (SyncEcho, {"groups": ["lobby"]}),
+    "disconnect": (AsyncEcho, {"disconnect": fails}), "disconnect, sync": (SyncEcho, {"disconnect": fails_sync}),
+    "websocket_disconnect": (AsyncEcho, {"websocket_disconnect": fails}), "receive": (AsyncEcho, {"receive": fails}),
+    "receive, sync": (SyncEcho, {"receive": fails_sync}), "an application": None,
+}  # fmt: skip
 
 
 @pytest.mark.row("F47")

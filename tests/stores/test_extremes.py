@@ -28,15 +28,11 @@ SHARES = st.fractions(0, 1, max_denominator=1000) | st.sampled_from([Fraction(1)
 GAPS = st.fractions(0, 2, max_denominator=60) | st.integers(0, 3) | st.sampled_from([Fraction(1), Fraction(1, 2)])
 CALLS = st.lists(st.tuples(GAPS, SHARES, NEAR), min_size=1, max_size=8)
 KINDS: list[dict[str, Any]] = [
-    {"algorithm": "fixed_window"},
-    {"algorithm": "sliding_window"},
-    {"algorithm": "sliding_window", "resolution": 7},
+    {"algorithm": "fixed_window"}, {"algorithm": "sliding_window"}, {"algorithm": "sliding_window", "resolution": 7},
     {"algorithm": "sliding_window", "resolution": 30},
     {"algorithm": "sliding_window", "resolution": 3, "strict": True},
-    {"algorithm": "token_bucket", "refill": "interval"},
-    {"algorithm": "gcra"},
-    {"algorithm": "leaky_bucket"},
-]
+    {"algorithm": "token_bucket", "refill": "interval"}, {"algorithm": "gcra"}, {"algorithm": "leaky_bucket"},
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

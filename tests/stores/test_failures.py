@@ -20,18 +20,14 @@ RAISED: list[tuple[BaseException, Cause]] = [
     (errors.ConnectionError("Connection refused"), Cause.UNAVAILABLE),
     (errors.TimeoutError("Timeout reading from socket"), Cause.UNAVAILABLE),
     (redis.asyncio.sentinel.MasterNotFoundError("no master"), Cause.UNAVAILABLE),
-    (TimeoutError(), Cause.UNAVAILABLE),
-    (socket.gaierror(-2, "Name or service not known"), Cause.UNAVAILABLE),
-    (ssl.SSLError("handshake"), Cause.UNAVAILABLE),
-    (OSError("no route"), Cause.UNAVAILABLE),
+    (TimeoutError(), Cause.UNAVAILABLE), (socket.gaierror(-2, "Name or service not known"), Cause.UNAVAILABLE),
+    (ssl.SSLError("handshake"), Cause.UNAVAILABLE), (OSError("no route"), Cause.UNAVAILABLE),
     (errors.ConnectionError("No connection available."), Cause.POOL),
     (errors.ConnectionError("Too many connections"), Cause.POOL),
     (errors.AuthenticationError("Authentication required."), Cause.CONFIG),
-    (errors.BusyLoadingError("loading"), Cause.SERVER_STATE),
-    (errors.ReadOnlyError("replica"), Cause.SERVER_STATE),
-    (TypeError("ours"), Cause.BUG),
-    (RuntimeError("Event loop is closed"), Cause.BUG),
-]
+    (errors.BusyLoadingError("loading"), Cause.SERVER_STATE), (errors.ReadOnlyError("replica"), Cause.SERVER_STATE),
+    (TypeError("ours"), Cause.BUG), (RuntimeError("Event loop is closed"), Cause.BUG),
+]  # fmt: skip
 
 # As the server sends it, read by redis-py's own parser: it gives some a class and drops their first word.
 ON_THE_WIRE = {
@@ -44,20 +40,16 @@ ON_THE_WIRE = {
     "TRYAGAIN Multiple keys request during rehashing of slot": Cause.SERVER_STATE,
     "READONLY You can't write against a read only replica.": Cause.SERVER_STATE,
     "OOM command not allowed when used memory > 'maxmemory'.": Cause.SERVER_STATE,
-    "ERR max number of clients reached": Cause.UNAVAILABLE,
-    "NOAUTH Authentication required.": Cause.CONFIG,
+    "ERR max number of clients reached": Cause.UNAVAILABLE, "NOAUTH Authentication required.": Cause.CONFIG,
     "WRONGPASS invalid username-password pair or user is disabled.": Cause.CONFIG,
     "ERR invalid password": Cause.CONFIG,
     "NOPERM this user has no permissions to run the 'evalsha' command": Cause.CONFIG,
-    "CROSSSLOT Keys in request don't hash to the same slot": Cause.CONFIG,
-    "MOVED 3999 127.0.0.1:6381": Cause.CONFIG,
+    "CROSSSLOT Keys in request don't hash to the same slot": Cause.CONFIG, "MOVED 3999 127.0.0.1:6381": Cause.CONFIG,
     "ERR unknown command 'EVALSHA', with args beginning with: ": Cause.CONFIG,
     "ERR user_script:1: attempt to compare nil with number script: f_1, on @user_script:1.": Cause.BUG,
-    "ERR value is not an integer or out of range": Cause.BUG,
-    "ERR DB index is out of range": Cause.CONFIG,
-    "WRONGTYPE Operation against a key holding the wrong kind of value": Cause.BUG,
-    "": Cause.BUG,
-}
+    "ERR value is not an integer or out of range": Cause.BUG, "ERR DB index is out of range": Cause.CONFIG,
+    "WRONGTYPE Operation against a key holding the wrong kind of value": Cause.BUG, "": Cause.BUG,
+}  # fmt: skip
 
 # An error inside a script comes wrapped, and the wrapping differs between server versions.
 OLD, NEW = (

@@ -18,15 +18,9 @@ from django_throttle.stores.sync_pool import pack
 from tests.proxy import Proxy
 
 REPLIES = {
-    b"$-1\r\n": None,
-    b"$0\r\n\r\n": b"",
-    b"$4\r\na\r\nb\r\n": b"a\r\nb",
-    b":-5\r\n": -5,
-    b"+OK\r\n": b"OK",
-    b"*-1\r\n": None,
-    b"*0\r\n": [],
-    b"*3\r\n*1\r\n:1\r\n$1\r\nx\r\n+y\r\n": [[1], b"x", b"y"],
-}
+    b"$-1\r\n": None, b"$0\r\n\r\n": b"", b"$4\r\na\r\nb\r\n": b"a\r\nb", b":-5\r\n": -5, b"+OK\r\n": b"OK",
+    b"*-1\r\n": None, b"*0\r\n": [], b"*3\r\n*1\r\n:1\r\n$1\r\nx\r\n+y\r\n": [[1], b"x", b"y"],
+}  # fmt: skip
 
 
 def to(url: str) -> LoopClient:

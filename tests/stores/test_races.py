@@ -20,17 +20,13 @@ LIMIT = 100
 
 # Windows and intervals so long that nothing comes free while the test runs, whenever it runs.
 EXACT = [
-    Rule("fixed", f"{LIMIT}/366d", algorithm="fixed_window"),
-    Rule("sliding", f"{LIMIT}/366d"),
-    Rule("sliding in 12", f"{LIMIT}/366d", resolution=12),
-    Rule("strict", f"{LIMIT}/h", strict=True, resolution=4),
-    Rule("gcra", f"{LIMIT}/366d", algorithm="gcra"),
-    Rule("bucket", "1/h", algorithm="token_bucket", burst=LIMIT),
+    Rule("fixed", f"{LIMIT}/366d", algorithm="fixed_window"), Rule("sliding", f"{LIMIT}/366d"),
+    Rule("sliding in 12", f"{LIMIT}/366d", resolution=12), Rule("strict", f"{LIMIT}/h", strict=True, resolution=4),
+    Rule("gcra", f"{LIMIT}/366d", algorithm="gcra"), Rule("bucket", "1/h", algorithm="token_bucket", burst=LIMIT),
     Rule("leaky", f"{LIMIT}/366d", algorithm="leaky_bucket", action="delay"),
     Rule("interval", f"{LIMIT}/366d", algorithm="token_bucket", refill="interval"),
-    Rule("log", f"{LIMIT}/h", algorithm="sliding_log"),
-    Rule("sockets", limit=LIMIT, algorithm="concurrency"),
-]
+    Rule("log", f"{LIMIT}/h", algorithm="sliding_log"), Rule("sockets", limit=LIMIT, algorithm="concurrency"),
+]  # fmt: skip
 
 
 @pytest.mark.row("F52")

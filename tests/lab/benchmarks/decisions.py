@@ -89,13 +89,9 @@ def added(section: str, results: dict[str, Result], asked: dict[str, float]) -> 
 
 BARE, LIKE = "an empty script, no arguments", "an empty script, arguments of 1 rule"
 PIPED = {
-    "PING": ("ping_piped",),
-    BARE: ("empty_piped", 0),
-    LIKE: ("empty_piped", 1),
-    "1 rule": ("ours_piped", 1),
-    "5 mixed rules": ("ours_piped", 5),
-    **{name: ("algorithm_piped", name) for name in ALGORITHMS},
-}
+    "PING": ("ping_piped",), BARE: ("empty_piped", 0), LIKE: ("empty_piped", 1), "1 rule": ("ours_piped", 1),
+    "5 mixed rules": ("ours_piped", 5), **{name: ("algorithm_piped", name) for name in ALGORITHMS},
+}  # fmt: skip
 CPU_ASKED = {"1 rule": 3.3, "5 mixed rules": 6.0}
 # Redis' table of keys doubles at powers of two; this number and its eighth leave it equally full.
 IDENTS = 20_000

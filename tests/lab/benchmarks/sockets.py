@@ -40,14 +40,10 @@ OWN: dict[str, Any] = {"rate": "1000000/s", "events": ["message"], "key": "conne
 SHARED: dict[str, Any] = {"rate": "1000000/s", "events": ["message"], "key": "user"}
 # What guards a socket, by the name of the kind; without the mixin nothing can.
 RULES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "none": {},
-    "cap": {"cap": CAP},
-    "door": {"cap": CAP, "rate": RATE},
-    "own": {"own": OWN},
+    "plain": {}, "none": {}, "cap": {"cap": CAP}, "door": {"cap": CAP, "rate": RATE}, "own": {"own": OWN},
     "shared": {"shared": SHARED},
     "both": {"own": {**OWN, "events": ["message", "send"]}, "shared": {**SHARED, "events": ["message", "send"]}},
-}
+}  # fmt: skip
 
 
 class Plain(AsyncWebsocketConsumer):

@@ -242,16 +242,9 @@ def leases(history: History, limit: Limit) -> Iterator[Breach]:
 
 
 CHECKS: dict[str, tuple[Callable[[History, Limit], Iterator[Breach]], ...]] = {
-    "rate": (rates,),
-    "door": (rates, in_force),
-    "prepaid": (prepaid,),
-    "damper": (dampers,),
-    "calm": (calm,),
-    "many": (),
-    "tally": (tally,),
-    "local tally": (local_tally,),
-    "lease": (leases,),
-}
+    "rate": (rates,), "door": (rates, in_force), "prepaid": (prepaid,), "damper": (dampers,), "calm": (calm,),
+    "many": (), "tally": (tally,), "local tally": (local_tally,), "lease": (leases,),
+}  # fmt: skip
 
 
 def too_many(

@@ -111,18 +111,13 @@ class Run:
         numbers, times = [number for number, _ in found], [at for _, at in found]
         late = sorted(1000 * (at - self.starts[number]) for number, at in found)
         return {
-            "queue": self.given.queue,
-            "killed": self.given.kill,
-            "calls": self.given.calls,
-            "lost": self.given.calls - len(set(numbers)),
-            "twice": len(numbers) - len(set(numbers)),
+            "queue": self.given.queue, "killed": self.given.kill, "calls": self.given.calls,
+            "lost": self.given.calls - len(set(numbers)), "twice": len(numbers) - len(set(numbers)),
             "out of order": sum(one > other for one, other in pairwise(numbers)),
-            "early": sum(one < 0 for one in late),
-            "rate": round((len(times) - 1) / (max(times) - min(times)), 3),
-            "late ms, median": round(late[len(late) // 2], 1),
-            "late ms, most": round(late[-1], 1),
+            "early": sum(one < 0 for one in late), "rate": round((len(times) - 1) / (max(times) - min(times)), 3),
+            "late ms, median": round(late[len(late) // 2], 1), "late ms, most": round(late[-1], 1),
             "cut off and run again": self.rescued,
-        }
+        }  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

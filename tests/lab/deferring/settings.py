@@ -14,12 +14,8 @@ DJANGO_THROTTLE = {
     "DEADLINE": 5.0,
     "RULES": {
         "work": {
-            "rate": os.environ.get("RATE", "10/s"),
-            "algorithm": "leaky_bucket",
-            "action": "defer",
-            "max_queue": 100_000,
-            "key": "everyone",
-            "events": ["request"],
+            "rate": os.environ.get("RATE", "10/s"), "algorithm": "leaky_bucket", "action": "defer",
+            "max_queue": 100_000, "key": "everyone", "events": ["request"],
         }
     },
-}
+}  # fmt: skip

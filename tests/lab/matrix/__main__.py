@@ -37,17 +37,12 @@ class Row(NamedTuple):
 
 # All pairs of Python or Django and database, and nearly all of redis-py and server.
 ROWS = {
-    "py311-dj52-redis5": Row("sqlite", "Redis 6.2"),
-    "py311-dj52-redis8": Row("postgresql", "Valkey 9"),
-    "py312-dj52-redis6": Row("sqlite", "Redis 7.0"),
-    "py312-dj60-redis7": Row("postgresql", "Redis 7.0"),
-    "py312-dj60-redis8": Row("sqlite", "Redis 6.2"),
-    "py312-dj61-redis5": Row("mariadb", "Valkey 9"),
-    "py313-dj52-redis7": Row("mariadb", "Redis 6.2"),
-    "py313-dj60-redis6": Row("mariadb", "Valkey 9"),
-    "py313-dj61-redis6": Row("postgresql", "Redis 6.2"),
-    "py313-dj61-redis8": Row("sqlite", "Redis 7.0"),
-}
+    "py311-dj52-redis5": Row("sqlite", "Redis 6.2"), "py311-dj52-redis8": Row("postgresql", "Valkey 9"),
+    "py312-dj52-redis6": Row("sqlite", "Redis 7.0"), "py312-dj60-redis7": Row("postgresql", "Redis 7.0"),
+    "py312-dj60-redis8": Row("sqlite", "Redis 6.2"), "py312-dj61-redis5": Row("mariadb", "Valkey 9"),
+    "py313-dj52-redis7": Row("mariadb", "Redis 6.2"), "py313-dj60-redis6": Row("mariadb", "Valkey 9"),
+    "py313-dj61-redis6": Row("postgresql", "Redis 6.2"), "py313-dj61-redis8": Row("sqlite", "Redis 7.0"),
+}  # fmt: skip
 DATABASES = {"postgresql": "postgres", "mariadb": "mariadbd"}
 
 
