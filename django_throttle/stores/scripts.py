@@ -1,5 +1,7 @@
 """Lua scripts: read from ``lua``, and assembled of the files that they use and the sections of the algorithms.
 
+The Lua file of an algorithm is beside its Python module in ``core/algorithms``.
+
 A line in a script stands for more of them::
 
     --- use clock       the lines of clock.lua
@@ -22,9 +24,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from django_throttle.core import algorithms
 from django_throttle.core.algorithms.base import Plan
 
 LUA: Final = Path(__file__).with_name("lua")
+ALGORITHMS: Final = Path(algorithms.__file__).parent
 OWN_KEY: Final = 10  # from this number on an algorithm has a key of its own, below it a record
 _USE: Final = re.compile(r"^ *--- use (\w+)\n", re.MULTILINE)
 _EACH: Final = re.compile(r"^ *--- each ?(\w*)\n(.*?)^ *--- end\n", re.MULTILINE | re.DOTALL)
@@ -50,8 +54,8 @@ def script(name: str) -> Script:
 
 
 @cache
-def _script(name: str, algorithms: int) -> Script:
-    text = _EACH.sub(lambda each: _repeated(each[2], _KINDS[each[1]]), _text(f"{name}.lua"))
+def _script(name: str, number_of_algorithms: int) -> Script:
+    text = _EACH.sub(lambda each: _repeated(each[2], _KINDS[each[1]]), _text(LUA / f"{name}.lua"))
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -61,23 +65,28 @@ def _repeated(block: str, is_of_kind: Callable[[int], bool]) -> str:
     for code, plan in sorted(Plan.by_code.items()):
         if is_of_kind(code):
             codes.setdefault(plan.lua or f"{plan.name}.lua", []).append(code)
-    return "".join(_branch(block, path, own_codes) for path, own_codes in codes.items())
+    return "".join(_branch(block, ALGORITHMS / path, own_codes) for path, own_codes in codes.items())
 
 
-def _branch(block: str, path: str, codes: list[int]) -> str:
+def _branch(block: str, path: Path, codes: list[int]) -> str:
     sections = _sections(path)
     condition = " or ".join(f"algorithm == {code}" for code in codes)
     return _SECTION.sub(lambda place: sections.get(place[1], ""), block).replace("ALGORITHM", condition)
 
 
-def _sections(path: str) -> dict[str, str]:
+def _sections(path: Path) -> dict[str, str]:
     _, *parts = _SECTION.split(_text(path))
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 @cache
-def _text(path: str) -> str:
-    """Read a file, with those that it uses."""
+def _text(path: Path) -> str:
+    """Read a file, with the files that it uses: those beside it, or those of the scripts."""
     # importlib.resources imports at its first use, and a fork meanwhile would leave that lock taken in the child.
-    text = (LUA / path).read_text(encoding="utf-8")
-    return _USE.sub(lambda used: _text(f"{used[1]}.lua"), text)
+    text = path.read_text(encoding="utf-8")
+    return _USE.sub(lambda used: _text(_used_by(path, f"{used[1]}.lua")), text)
+
+
+def _used_by(path: Path, name: str) -> Path:
+    beside = path.with_name(name)
+    return beside if beside.exists() else LUA / name

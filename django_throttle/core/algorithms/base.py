@@ -59,7 +59,7 @@ class Plan(ABC):
     ``limit`` is the most that can be spent at once, ``enforce_at`` times the rule's. Each algorithm adds at most three
     numbers, so that a script receives four doubles. ``name`` is for people and tests, ``code`` the number by which
     scripts know it: below 10 when its state is a record of ``kept`` numbers. ``lua`` is its script file, by its path
-    from ``stores/lua``; see ``decide.lua`` there for its sections. The Lua says the same as the methods: one table of
+    from this folder; see ``stores/lua/decide.lua`` for its sections. The Lua says the same as the methods: one table of
     cases and the property tests run on both. Lua computes in doubles, so no product of a method may pass 2^53.
     """
 
