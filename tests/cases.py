@@ -265,12 +265,9 @@ BUCKETS = (
         "gcra: a burst at rest, then one call per interval",
         (bucket("10/min", 5),),
         (
-            passes(0, remaining=4, reset=6.0),
-            burst(0, 4, 4, remaining=0, reset=30.0),
-            refused(0, retry=6.0, reset=30.0, remaining=0),
-            refused(5.999999, retry=0.000001),
-            passes(6, remaining=0, reset=30.0),
-            passes(21, remaining=1, reset=21.0),
+            passes(0, remaining=4, reset=6.0), burst(0, 4, 4, remaining=0, reset=30.0),
+            refused(0, retry=6.0, reset=30.0, remaining=0), refused(5.999999, retry=0.000001),
+            passes(6, remaining=0, reset=30.0), passes(21, remaining=1, reset=21.0),
             passes(600, remaining=4, reset=6.0),
         ),
     ),
@@ -314,10 +311,7 @@ BUCKETS = (
         "gcra: when the clock goes back an hour, nobody owes more than a full bucket, and refill goes on",
         (bucket("3/min"),),
         (
-            burst(3600, 3, 3),
-            refused(0, retry=20.0, reset=60.0),
-            passes(20, remaining=0),
-            refused(20, retry=20.0),
+            burst(3600, 3, 3), refused(0, retry=20.0, reset=60.0), passes(20, remaining=0), refused(20, retry=20.0),
             passes(40, remaining=0),
         ),
     ),
@@ -326,20 +320,16 @@ BUCKETS = (
         (bucket("3/min"),),
         (burst(0, 3, 3), burst(3600, 4, 3, retry=20.0)),
     ),
-)
+)  # fmt: skip
 
 SLIDING_LOG = (
     Case(
         "sliding log: exactly the limit in any window, each call comes free when it is one window old",
         (log("3/min"),),
         (
-            passes(0, remaining=2, reset=60.0),
-            passes(10, remaining=1, reset=60.0),
-            passes(50, remaining=0, reset=60.0),
-            refused(59.999999, retry=0.000001, reset=50.000001, remaining=0),
-            passes(60, remaining=0, reset=60.0),
-            refused(60, retry=10.0),
-            passes(110, remaining=1, reset=60.0),
+            passes(0, remaining=2, reset=60.0), passes(10, remaining=1, reset=60.0),
+            passes(50, remaining=0, reset=60.0), refused(59.999999, retry=0.000001, reset=50.000001, remaining=0),
+            passes(60, remaining=0, reset=60.0), refused(60, retry=10.0), passes(110, remaining=1, reset=60.0),
         ),
     ),
     # Design D: 2/min at 1:00:01, 1:00:30, 1:00:50 and 1:01:40, here 1, 30, 50 and 100 s.
@@ -364,18 +354,15 @@ SLIDING_LOG = (
         (log("2/min"),),
         (burst(3600, 2, 2), refused(0, retry=60.0), refused(59), passes(60, remaining=1)),
     ),
-)
+)  # fmt: skip
 
 INTERVAL_BUCKET = (
     Case(
         "design D: token bucket 3/min with interval refill",
         (Rule("bucket", "3/min", algorithm="token_bucket", refill="interval"),),
         (
-            passes(0, remaining=2),
-            passes(10, remaining=1),
-            passes(30, remaining=0),
-            refused(55, retry=5.0, remaining=0),
-            peeks(passes(60, remaining=3, reset=0.0)),
+            passes(0, remaining=2), passes(10, remaining=1), passes(30, remaining=0),
+            refused(55, retry=5.0, remaining=0), peeks(passes(60, remaining=3, reset=0.0)),
             burst(60, 4, 3, retry=60.0, reset=60.0),
         ),
     ),
@@ -389,7 +376,7 @@ INTERVAL_BUCKET = (
             passes(240, cost=5, remaining=0),
         ),
     ),
-)
+)  # fmt: skip
 
 LEAKY_BUCKET = (
     Case(
@@ -401,22 +388,16 @@ LEAKY_BUCKET = (
         "leaky bucket as a queue: each call waits for those before it, and a full queue refuses",
         (queue("6/min", burst=3),),
         (
-            passes(0, remaining=2, delay=0.0),
-            passes(0, remaining=1, delay=10.0),
-            passes(0, remaining=0, delay=20.0),
-            refused(0, retry=10.0, delay=0.0),
-            passes(15, remaining=0, delay=15.0),
-            passes(600, remaining=2, delay=0.0),
+            passes(0, remaining=2, delay=0.0), passes(0, remaining=1, delay=10.0),
+            passes(0, remaining=0, delay=20.0), refused(0, retry=10.0, delay=0.0),
+            passes(15, remaining=0, delay=15.0), passes(600, remaining=2, delay=0.0),
         ),
     ),
     Case(
         "a queue is full, too, where its last place would wait for longer than max_delay",
         (queue("6/min", max_delay=10),),
         (
-            passes(0, delay=0.0),
-            passes(0, delay=10.0),
-            refused(0, retry=10.0),
-            refused(5, retry=5.0),
+            passes(0, delay=0.0), passes(0, delay=10.0), refused(0, retry=10.0), refused(5, retry=5.0),
             passes(10, delay=10.0),
         ),
     ),
@@ -434,14 +415,11 @@ LEAKY_BUCKET = (
         "a queue tells beforehand what it would tell",
         (queue("6/min", burst=3),),
         (
-            peeks(passes(0, delay=0.0)),
-            passes(0, delay=0.0),
-            peeks(passes(0, delay=10.0)),
-            passes(0, delay=10.0),
+            peeks(passes(0, delay=0.0)), passes(0, delay=0.0), peeks(passes(0, delay=10.0)), passes(0, delay=10.0),
             peeks(passes(5, delay=15.0)),
         ),
     ),
-)
+)  # fmt: skip
 
 CONCURRENCY = (
     Case(
@@ -547,17 +525,13 @@ COSTS = (
             f"{rule.algorithm}: cost 0 asks, is always within an unbroken limit, and charges nothing",
             (rule,),
             (
-                passes(0, cost=0, remaining=10, reset=0.0),
-                passes(0, cost=9, remaining=1),
-                passes(0, cost=0, remaining=1),
-                passes(0, remaining=0),
-                passes(0, cost=0, remaining=0),
-                refused(0),
+                passes(0, cost=0, remaining=10, reset=0.0), passes(0, cost=9, remaining=1),
+                passes(0, cost=0, remaining=1), passes(0, remaining=0), passes(0, cost=0, remaining=0), refused(0),
             ),
         )
         for rule in (fixed("10/min"), window("10/min"), bucket("10/min"))
     ),
-)
+)  # fmt: skip
 
 PEEK_AND_RESET = (
     *(
@@ -565,13 +539,9 @@ PEEK_AND_RESET = (
             f"{rule.algorithm}: peek answers what acquire would, and charges nothing",
             (rule,),
             (
-                peeks(passes(0, remaining=2, reset=0.0)),
-                peeks(refused(0, cost=3, retry=None)),
-                peeks(passes(0, remaining=2, reset=0.0)),
-                passes(0),
-                passes(0, remaining=0),
-                peeks(refused(0, retry=retry, remaining=0)),
-                peeks(passes(retry, remaining=remaining)),
+                peeks(passes(0, remaining=2, reset=0.0)), peeks(refused(0, cost=3, retry=None)),
+                peeks(passes(0, remaining=2, reset=0.0)), passes(0), passes(0, remaining=0),
+                peeks(refused(0, retry=retry, remaining=0)), peeks(passes(retry, remaining=remaining)),
                 passes(retry),
             ),
         )
@@ -588,10 +558,7 @@ PEEK_AND_RESET = (
             (burst(0, 3, 2), forgets(0, 1), forgets(0, 0), passes(0, remaining=1)),
         )
         for rule in (
-            fixed("2/min"),
-            window("2/min"),
-            log("2/min"),
-            bucket("2/min"),
+            fixed("2/min"), window("2/min"), log("2/min"), bucket("2/min"),
             Rule("bucket", "2/min", algorithm="token_bucket", refill="interval"),
             Rule("leaky", "2/min", algorithm="leaky_bucket"),
         )
@@ -607,20 +574,13 @@ PEEK_AND_RESET = (
         tuple(
             step
             for ident in (
-                "user:1",
-                "user:11",
-                "user:1 ",
-                "USER:1",
-                "{user:1}",
-                "user:1\x00",
-                "\ud800",
-                "пользователь",
+                "user:1", "user:11", "user:1 ", "USER:1", "{user:1}", "user:1\x00", "\ud800", "пользователь",
                 "a" * 1024,
             )
             for step in (passes(0, ident=ident), refused(0, ident=ident))
         ),
     ),
-)
+)  # fmt: skip
 
 COUNT_DENIED = (
     Case(
@@ -638,12 +598,8 @@ COUNT_DENIED = (
         "gcra, count_denied: a caller who does not stop does not get in",
         (bucket("2/min", count_denied=True),),
         (
-            burst(0, 2, 2),
-            refused(0, retry=30.0),
-            refused(15, retry=30.0),
-            refused(29, retry=30.0),
-            refused(58, retry=30.0),
-            passes(88, remaining=0),
+            burst(0, 2, 2), refused(0, retry=30.0), refused(15, retry=30.0), refused(29, retry=30.0),
+            refused(58, retry=30.0), passes(88, remaining=0),
         ),
     ),
     Case(
@@ -681,7 +637,7 @@ COUNT_DENIED = (
         (fixed("2/h", count_denied=True, action="shadow"), Rule("minute", "1/min", algorithm="gcra")),
         (passes(0, each=(1, 0)), refused(0, each=(0, 0), rule="minute", retry=60.0)),
     ),
-)
+)  # fmt: skip
 
 MIXED = (
     Case(
@@ -739,11 +695,8 @@ ENFORCED_LATER = (
         "enforced at 2.5 times the limit: nothing is left beyond it, and calls pass all the same",
         (fixed("4/min", enforce_at=2.5),),
         (
-            passes(0, remaining=3, reset=60.0),
-            passes(0, cost=3, remaining=0),
-            passes(1, remaining=0, reset=59.0),
-            burst(1, 20, 5, remaining=0),
-            refused(30, retry=30.0, reset=30.0, remaining=0, reason=Reason.EXCEEDED),
+            passes(0, remaining=3, reset=60.0), passes(0, cost=3, remaining=0), passes(1, remaining=0, reset=59.0),
+            burst(1, 20, 5, remaining=0), refused(30, retry=30.0, reset=30.0, remaining=0, reason=Reason.EXCEEDED),
             passes(60, remaining=3),
         ),
     ),
@@ -774,12 +727,8 @@ ENFORCED_LATER = (
         "enforced later in a log",
         (log("2/min", enforce_at=2),),
         (
-            passes(0, remaining=1),
-            passes(1, remaining=0),
-            passes(2, remaining=0),
-            passes(3, remaining=0),
-            refused(4, retry=56.0, remaining=0),
-            peeks(passes(62.5, remaining=1)),
+            passes(0, remaining=1), passes(1, remaining=0), passes(2, remaining=0), passes(3, remaining=0),
+            refused(4, retry=56.0, remaining=0), peeks(passes(62.5, remaining=1)),
         ),
     ),
     Case(
@@ -802,7 +751,7 @@ ENFORCED_LATER = (
         (fixed("2/min", enforce_at=2), window("3/h")),
         (passes(0, each=(1, 2)), passes(0, each=(0, 1)), passes(0, each=(0, 0)), refused(0, rule="window")),
     ),
-)
+)  # fmt: skip
 
 # An answer that does not count gives back what it was charged; each of these rules has 5 at the start.
 NOT_COUNTED: dict[str, Any] = {"count_on": (401, 403)}
@@ -829,13 +778,9 @@ REFUNDS = (
             f"{said(rule)}: given back at once, a charge is as if it had not been",
             (rule,),
             (
-                passes(0, remaining=4),
-                passes(0, cost=2, ident="user:2", remaining=3),
-                passes(0, cost=3, remaining=1),
-                refunded(0, remaining=4),
-                peeks(passes(0, ident="user:2", remaining=3)),
-                passes(0, cost=4, remaining=0),
-                refused(0),
+                passes(0, remaining=4), passes(0, cost=2, ident="user:2", remaining=3),
+                passes(0, cost=3, remaining=1), refunded(0, remaining=4),
+                peeks(passes(0, ident="user:2", remaining=3)), passes(0, cost=4, remaining=0), refused(0),
             ),
         )
         for rule in REFUNDABLE
@@ -910,16 +855,9 @@ REFUNDS = (
         "a queue: the last turn goes to whoever comes next, one in the middle stays",
         (queue("6/min", burst=9),),
         (
-            passes(0, delay=0.0),
-            passes(0, delay=10.0),
-            passes(0, delay=20.0),
-            refunded(0, remaining=7),
-            passes(0, delay=20.0),
-            refunded(0, remaining=6, of=0),
-            refunded(0, remaining=6, of=1),
-            passes(0, delay=30.0),
-            refunded(0, remaining=6, of=4),
-            refunded(0, remaining=7, of=3),
+            passes(0, delay=0.0), passes(0, delay=10.0), passes(0, delay=20.0), refunded(0, remaining=7),
+            passes(0, delay=20.0), refunded(0, remaining=6, of=0), refunded(0, remaining=6, of=1),
+            passes(0, delay=30.0), refunded(0, remaining=6, of=4), refunded(0, remaining=7, of=3),
             passes(5, delay=15.0),
         ),
     ),
@@ -927,24 +865,18 @@ REFUNDS = (
         "a queue whose interval is no whole number of microseconds gives its last turn back",
         (queue("7/min", burst=9),),
         (
-            passes(0, delay=0.0),
-            passes(0, delay=8.571429),
-            passes(0, delay=17.142857),
-            refunded(0, remaining=7),
+            passes(0, delay=0.0), passes(0, delay=8.571429), passes(0, delay=17.142857), refunded(0, remaining=7),
             passes(0, delay=17.142857),
         ),
     ),
-)
+)  # fmt: skip
 
 # What a call costs is known when it is over: 10 are reserved.
 ROWS: dict[str, Any] = {"unit": "rows", "reserve": 10}
 MEASURED_WINDOWS = (
-    fixed("100/min", **ROWS),
-    fixed("100/h", timezone="Europe/Berlin", **ROWS),
-    window("100/min", **ROWS),
-    window("100/min", 4, strict=True, **ROWS),
-    log("100/min", **ROWS),
-)
+    fixed("100/min", **ROWS), fixed("100/h", timezone="Europe/Berlin", **ROWS), window("100/min", **ROWS),
+    window("100/min", 4, strict=True, **ROWS), log("100/min", **ROWS),
+)  # fmt: skip
 MEASURED_BUCKETS = (
     bucket("100/min", **ROWS),
     Rule("bucket", "100/min", algorithm="token_bucket", **ROWS),
@@ -956,19 +888,12 @@ SETTLEMENTS = (
             f"{said(rule)}: in the end a call is charged what it used, once",
             (rule,),
             (
-                passes(0, cost=10, remaining=90),
-                settled(0, used=3, remaining=97),
-                passes(0, cost=10, remaining=87),
-                settled(0, used=10, remaining=87),
-                passes(0, cost=10, ident="user:2", remaining=90),
-                settled(0, used=0, ident="user:2", remaining=100),
-                passes(0, cost=10, remaining=77),
-                settled(0, used=60, remaining=27),
-                settled(0, used=60, remaining=27),
-                peeks(passes(0, ident="user:2", remaining=100)),
-                passes(0, cost=10, remaining=17),
-                settled(0, used=27, remaining=0),
-                refused(0),
+                passes(0, cost=10, remaining=90), settled(0, used=3, remaining=97), passes(0, cost=10, remaining=87),
+                settled(0, used=10, remaining=87), passes(0, cost=10, ident="user:2", remaining=90),
+                settled(0, used=0, ident="user:2", remaining=100), passes(0, cost=10, remaining=77),
+                settled(0, used=60, remaining=27), settled(0, used=60, remaining=27),
+                peeks(passes(0, ident="user:2", remaining=100)), passes(0, cost=10, remaining=17),
+                settled(0, used=27, remaining=0), refused(0),
             ),
         )
         for rule in (*MEASURED_WINDOWS, *MEASURED_BUCKETS)
@@ -978,11 +903,8 @@ SETTLEMENTS = (
             f"{said(rule)}: what went beyond the limit is refused for a while",
             (rule,),
             (
-                passes(0, cost=10),
-                settled(0, used=150, remaining=0),
-                refused(0, retry=retry),
-                refused(retry - 0.000001),
-                passes(retry),
+                passes(0, cost=10), settled(0, used=150, remaining=0), refused(0, retry=retry),
+                refused(retry - 0.000001), passes(retry),
             ),
         )
         for rule, retry in (
@@ -998,11 +920,8 @@ SETTLEMENTS = (
             f"{said(rule)}: it owes what went beyond it, up to another bucket",
             (rule,),
             (
-                passes(0, cost=10),
-                settled(0, used=used, remaining=0),
-                refused(0, retry=(debt + 1) * 0.6),
-                refused((debt + 1) * 0.6 - 0.000001),
-                passes((debt + 1) * 0.6, remaining=0),
+                passes(0, cost=10), settled(0, used=used, remaining=0), refused(0, retry=(debt + 1) * 0.6),
+                refused((debt + 1) * 0.6 - 0.000001), passes((debt + 1) * 0.6, remaining=0),
                 refused((debt + 1) * 0.6, retry=0.6),
             ),
         )
@@ -1032,22 +951,16 @@ SETTLEMENTS = (
         (fixed("100/min", **ROWS), Rule("calls", "100/min", **NOT_COUNTED)),
         (passes(0, cost=10, each=(90, 90)), settled(0, used=3, each=(97, 90)), settled(0, used=300, each=(0, 90))),
     ),
-)
+)  # fmt: skip
 
 LEASES = (
     Case(
         "a slot that is released is free again, once",
         (slots(2),),
         (
-            leased(0, remaining=1, reset=5.0),
-            leased(0, remaining=0),
-            full(0, retry=5.0, reset=5.0, remaining=0),
-            leased(0, ident="user:2", remaining=1),
-            released(0, remaining=1, of=0),
-            released(0, remaining=1, of=0),
-            leased(0, remaining=0),
-            released(0, remaining=1, of=1),
-            released(0, remaining=2, of=3),
+            leased(0, remaining=1, reset=5.0), leased(0, remaining=0), full(0, retry=5.0, reset=5.0, remaining=0),
+            leased(0, ident="user:2", remaining=1), released(0, remaining=1, of=0), released(0, remaining=1, of=0),
+            leased(0, remaining=0), released(0, remaining=1, of=1), released(0, remaining=2, of=3),
             peeks(passes(0, ident="user:2", remaining=1)),
         ),
     ),
@@ -1055,15 +968,9 @@ LEASES = (
         "a slot and a rate: each refuses without the other's charge, and only the slot is released",
         (slots(1), fixed("3/min")),
         (
-            leased(0, each=(0, 2)),
-            full(0, each=(0, 2), rule="slots"),
-            released(0, each=(1, 2), of=0),
-            leased(0, each=(0, 1)),
-            released(0, each=(1, 1)),
-            leased(0, each=(0, 0)),
-            released(0, each=(1, 0)),
-            full(0, each=(1, 0), rule="fixed", retry=60.0),
-            leased(60, each=(0, 2)),
+            leased(0, each=(0, 2)), full(0, each=(0, 2), rule="slots"), released(0, each=(1, 2), of=0),
+            leased(0, each=(0, 1)), released(0, each=(1, 1)), leased(0, each=(0, 0)), released(0, each=(1, 0)),
+            full(0, each=(1, 0), rule="fixed", retry=60.0), leased(60, each=(0, 2)),
         ),
     ),
     Case(
@@ -1098,13 +1005,8 @@ LEASES = (
         "evict_oldest: a request closes nobody, and nobody closes a request",
         (slots(2, at_limit="evict_oldest"),),
         (
-            passes(0, remaining=1),
-            leased(0, remaining=0),
-            refused(0, closed=()),
-            leased(0, remaining=0, closed=(1,)),
-            released(0, remaining=1, of=3),
-            passes(0, remaining=0),
-            full(0),
+            passes(0, remaining=1), leased(0, remaining=0), refused(0, closed=()),
+            leased(0, remaining=0, closed=(1,)), released(0, remaining=1, of=3), passes(0, remaining=0), full(0),
         ),
     ),
     Case(
@@ -1130,7 +1032,7 @@ LEASES = (
         (slots(1, at_limit="evict_oldest", action="shadow"),),
         (leased(0), leased(0), leased(0)),
     ),
-)
+)  # fmt: skip
 
 # Sockets alone: a frame waits for no longer than two seconds, and none that passes is free.
 FRAMES = (

@@ -113,12 +113,9 @@ class SyncChat(ThrottledConsumerMixin, WebsocketConsumer):
 
 
 SOCKETS = {
-    "chat": Chat.as_asgi(),
-    "browser": BrowserChat.as_asgi(),
-    "group": GroupChat.as_asgi(),
-    "sync": SyncChat.as_asgi(),
-    "middleware": ThrottleMiddleware(Talk.as_asgi(), scope="chat"),
-}
+    "chat": Chat.as_asgi(), "browser": BrowserChat.as_asgi(), "group": GroupChat.as_asgi(),
+    "sync": SyncChat.as_asgi(), "middleware": ThrottleMiddleware(Talk.as_asgi(), scope="chat"),
+}  # fmt: skip
 urls = URLRouter([path(name, app) for name, app in SOCKETS.items()])
 application = ProtocolTypeRouter({"http": get_asgi_application(), "websocket": urls})
 print("tests.served is loaded by process", os.getpid(), flush=True)

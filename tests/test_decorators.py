@@ -157,15 +157,12 @@ class TestQuestions:
     @pytest.mark.parametrize(
         ("caller", "ident"),
         [
-            ("account:anna", "account:anna"),
-            (User(pk=7), "user:7"),
-            (request_of(), "ip:192.0.2.7"),
-            ("ip:::ffff:192.0.2.9", "ip:192.0.2.9"),
-            ("ip:2001:DB8:0::7", "ip:2001:db8::/64"),
+            ("account:anna", "account:anna"), (User(pk=7), "user:7"), (request_of(), "ip:192.0.2.7"),
+            ("ip:::ffff:192.0.2.9", "ip:192.0.2.9"), ("ip:2001:DB8:0::7", "ip:2001:db8::/64"),
             ({"type": "websocket", "client": ["192.0.2.9", 1], "headers": []}, "ip:192.0.2.9"),
         ],
         ids=str,
-    )
+    )  # fmt: skip
     def test_callers(self, enforce: Enforce, question: Any, caller: Any, ident: str) -> None:
         enforce(api=TWICE)
         assert question("api", caller).outcomes[0].ident == ident

@@ -21,13 +21,10 @@ NO = Decision(allowed=False, rule="mails", limit=2, remaining=0, retry_after=2.5
 @pytest.mark.parametrize(
     "error",
     [
-        Refused(NO),
-        Refused(NO._replace(retry_after=None)),
-        PublishRefused(NO, "room", 7),
-        PutOffTooOften(NO, "shop.mail", 3),
-        CallRefused(NO, message="not sent: a call to crm.example"),
+        Refused(NO), Refused(NO._replace(retry_after=None)), PublishRefused(NO, "room", 7),
+        PutOffTooOften(NO, "shop.mail", 3), CallRefused(NO, message="not sent: a call to crm.example"),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_comes_back_from_another_process_and_a_result_backend(error: Any) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)

@@ -63,12 +63,9 @@ async def aview(request: HttpRequest) -> Any:
 
 
 urlpatterns = [
-    path("plain", ask, name="plain"),
-    path("decorated", throttle("api")(ask), name="decorated"),
-    path("drf", View.as_view(), name="drf"),
-    path("sync", view, name="sync"),
-    path("async", aview, name="async"),
-]
+    path("plain", ask, name="plain"), path("decorated", throttle("api")(ask), name="decorated"),
+    path("drf", View.as_view(), name="drf"), path("sync", view, name="sync"), path("async", aview, name="async"),
+]  # fmt: skip
 
 
 def twice(request: Any) -> int:

@@ -100,11 +100,8 @@ def test_what_was_used_counts_on_under_another_plan(shape: dict[str, Any]) -> No
 
 def test_a_client_reads_the_name_of_its_plan() -> None:
     assert [plan_name(who) for who in ("group:a:b", "staff", "shop.limits.plan:pro", "shop.limits.is_pro")] == [
-        "a:b",
-        "staff",
-        "pro",
-        "is_pro",
-    ]
+        "a:b", "staff", "pro", "is_pro",
+    ]  # fmt: skip
     (_, premium), (_, free) = Rule("api", "10/min", plans={"group:größer": "100/min"}).by_plan
     for rule, said in ((premium, '"api";q=100;w=60;plan="gr%C3%B6%C3%9Fer"'), (free, '"api";q=10;w=60')):
         decision = Limiter([rule], MemoryStore(FrozenClock())).acquire("user:1")

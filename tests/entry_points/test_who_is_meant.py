@@ -147,16 +147,13 @@ def test_methods(enforce: Enforce, where: str) -> None:
 @pytest.mark.parametrize(
     ("audience", "who", "counted"),
     [
-        (["anonymous"], None, True),
-        (["anonymous"], {}, False),
-        (["authenticated"], None, False),
-        (["authenticated"], {}, True),
-        (["staff"], {}, False),
+        (["anonymous"], None, True), (["anonymous"], {}, False), (["authenticated"], None, False),
+        (["authenticated"], {}, True), (["staff"], {}, False),
         (["staff", "group:partners"], {"is_staff": True}, True),
         (["staff", "group:partners"], {"group": "partners"}, True),
         (["group:partners"], {"group": "partner"}, False),
     ],
-)
+)  # fmt: skip
 def test_only_who_is_meant_is_counted(
     enforce: Enforce, where: str, audience: list[str], who: Any, counted: bool
 ) -> None:

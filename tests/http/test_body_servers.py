@@ -17,13 +17,10 @@ from tests.servers import RedisServer
 LIMIT = 1000
 RULES: dict[str, Any] = {
     "slots": {
-        "rate": f"{LIMIT}/h",
-        "unit": "bytes",
-        "algorithm": "fixed_window",
-        "key": "tests.http.served.who",
+        "rate": f"{LIMIT}/h", "unit": "bytes", "algorithm": "fixed_window", "key": "tests.http.served.who",
         "scopes": ["middleware", "drf"],
     }
-}
+}  # fmt: skip
 DOORS = ["middleware", "decorator", "drf"]
 CHUNKED = "Transfer-Encoding: chunked\r\n"
 # How a client says how long its body is, and whether it comes in chunks.

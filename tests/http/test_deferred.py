@@ -102,13 +102,10 @@ def operation(request: HttpRequest) -> Any:
 
 
 BAD: dict[str, Any] = {
-    "list": lambda request: ["name"],
-    "text": lambda request: "name",
-    "numbers": lambda request: {1: "name"},
-    "pair": lambda request: ("name", {}),
-    "raises": lambda request: {}["name"],
+    "list": lambda request: ["name"], "text": lambda request: "name", "numbers": lambda request: {1: "name"},
+    "pair": lambda request: ("name", {}), "raises": lambda request: {}["name"],
     "no argument": lambda request: {"colour": object()},
-}
+}  # fmt: skip
 
 
 @throttle("reports", defer_to=make, show_result=True)

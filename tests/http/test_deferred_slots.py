@@ -86,12 +86,9 @@ def wrong_view(request: HttpRequest) -> HttpResponse:
 
 
 urlpatterns = [
-    path("view", view),
-    path("aview", aview),
-    path("celery", celery_view),
-    path("wrong", wrong_view),
+    path("view", view), path("aview", aview), path("celery", celery_view), path("wrong", wrong_view),
     path("later/", include("django_throttle.urls")),
-]
+]  # fmt: skip
 pytestmark = pytest.mark.django_db(transaction=True)
 
 

@@ -85,13 +85,10 @@ def test_nothing_that_a_client_accepts_is_an_error(accept: str) -> None:
 
 def test_a_program_reads_a_problem() -> None:
     assert json.loads(answered(refused(), None).content) == {
-        "type": QUOTA,
-        "title": "Rate limit exceeded",
-        "status": 429,
-        "detail": "Rate limit exceeded. Try again in 90 seconds.",
-        "violated-policies": ["secret-rule"],
+        "type": QUOTA, "title": "Rate limit exceeded", "status": 429,
+        "detail": "Rate limit exceeded. Try again in 90 seconds.", "violated-policies": ["secret-rule"],
         "reference": ident_for_logs("user:alice"),
-    }
+    }  # fmt: skip
 
 
 MANY = "Too many requests "
@@ -187,12 +184,9 @@ def document(*outcomes: Outcome, status: int = 429, seconds: int | None = 5) -> 
 def test_a_quota_that_is_exceeded() -> None:
     watching, fine = outcome("watch", shadow=True), outcome("fine")._replace(allowed=True)
     assert document(outcome(), fine, watching) == {
-        "type": QUOTA,
-        "title": "Rate limit exceeded",
-        "status": 429,
-        "detail": "Rate limit exceeded. Try again in 5 seconds.",
-        "violated-policies": ["api"],
-    }
+        "type": QUOTA, "title": "Rate limit exceeded", "status": 429,
+        "detail": "Rate limit exceeded. Try again in 5 seconds.", "violated-policies": ["api"],
+    }  # fmt: skip
 
 
 def test_policies_are_called_as_in_the_headers() -> None:

@@ -28,12 +28,9 @@ TOKENS: dict[str, Any] = {
     "key": "tests.http.streams_site.tenant", "events": ["request", "message"],
 }  # fmt: skip
 KINDS = [
-    ("uvicorn-h11", "answer"),
-    ("uvicorn-h11", "chat"),
-    ("daphne", "answer"),
-    ("daphne", "chat"),
+    ("uvicorn-h11", "answer"), ("uvicorn-h11", "chat"), ("daphne", "answer"), ("daphne", "chat"),
     ("gunicorn", "export"),
-]
+]  # fmt: skip
 MUCH = 1_000_000
 
 

@@ -124,12 +124,9 @@ class TestImport:
         ThrottleRule.objects.create(name="api", rate="9/s", strict=True)
         ThrottleRule.objects.create(name="old", rate="9/s")
         changes = [
-            "+ login    each address: 3 requests per minute",
-            "~ api    each user or address: 5 requests per second",
-            "    rate: 9/s → 5/s",
-            "    strict: yes → no",
-            "1 added, 1 changed, 0 removed, 0 unchanged",
-        ]
+            "+ login    each address: 3 requests per minute", "~ api    each user or address: 5 requests per second",
+            "    rate: 9/s → 5/s", "    strict: yes → no", "1 added, 1 changed, 0 removed, 0 unchanged",
+        ]  # fmt: skip
         *dry, total = run("import", put(self.RULES), "--dry-run").splitlines()
         assert [*dry, total] == [*changes[:-1], f"{changes[-1]} (dry run: nothing was written)"]
         assert set(ThrottleRule.objects.values_list("rate")) == {("9/s",)}
@@ -175,19 +172,16 @@ class TestImport:
     @pytest.mark.parametrize(
         ("content", "said"),
         [
-            ({"api": "5/s"}, "its options are an object"),
-            ({"": {"rate": "5/s"}}, "a name must have 1 to 100"),
-            (["api"], "an object of rules"),
-            (b"\xff\xfe\x00", "not UTF-8"),
+            ({"api": "5/s"}, "its options are an object"), ({"": {"rate": "5/s"}}, "a name must have 1 to 100"),
+            (["api"], "an object of rules"), (b"\xff\xfe\x00", "not UTF-8"),
             (b'{"a": {"rate": "1/s"}, "a": {"rate": "2/s"}}', "'a' is there twice"),
             (b'{"a": {"rate": "1/s", "rate": "2/s"}}', "'rate' is there twice"),
             (b'{"a": {"rate": "1/s", "cost": NaN}}', "NaN is not a number"),
             (b'{"a": {"rate": "1/s", "cost": ' + b"9" * 5000 + b"}}", "the file is not JSON"),
-            (b"[" * 200_000, "nested too deeply"),
-            (b" " * (MAX_BYTES + 1), "larger than 1,000,000 bytes"),
+            (b"[" * 200_000, "nested too deeply"), (b" " * (MAX_BYTES + 1), "larger than 1,000,000 bytes"),
         ],
         ids=lambda value: str(value)[:40],
-    )
+    )  # fmt: skip
     def test_what_is_no_file_of_rules_is_refused(self, put: Put, content: object, said: str) -> None:
         with pytest.raises(CommandError) as caught:
             run("import", put(content))

@@ -257,16 +257,13 @@ class TestFrames:
     @pytest.mark.parametrize(
         "frame",
         [
-            '{"type": "error", "text": "mine"}',
-            '{"type": "error", "code": "invalid_input", "detail": "mine"}',
+            '{"type": "error", "text": "mine"}', '{"type": "error", "code": "invalid_input", "detail": "mine"}',
             '{"type": "error", "code": "rate_limited", "detail": "mine, too"}',
             '{"type": "error", "code": "out_of_stock", "rule": "one each", "retry_after": 5}',
-            '{"type": "continuity_lost", "chapter": 7}',
-            '{"type": "error", oops',
-            '{"type": "error", "code": null}',
+            '{"type": "continuity_lost", "chapter": 7}', '{"type": "error", oops', '{"type": "error", "code": null}',
             "plain",
         ],
-    )
+    )  # fmt: skip
     def test_those_of_the_application_are_its_own(self, stage: Stage, frame: str) -> None:
         stage.opened().say(frame)
         assert stage.texts("message") == [frame]

@@ -253,15 +253,12 @@ FIXED, GCRA = {"algorithm": "fixed_window"}, {"algorithm": "gcra"}
 
 
 KINDS: Any = [
-    {"rate": "97/h", "algorithm": "gcra"},
-    {"rate": "7/2s", "resolution": 5},
-    {"limit": 3, "algorithm": "concurrency"},
-    {"rate": "7/2s", "algorithm": "sliding_log"},
-    {"rate": "10/min"},
+    {"rate": "97/h", "algorithm": "gcra"}, {"rate": "7/2s", "resolution": 5},
+    {"limit": 3, "algorithm": "concurrency"}, {"rate": "7/2s", "algorithm": "sliding_log"}, {"rate": "10/min"},
     {"rate": "9000000000/min", "resolution": 3, "strict": True},
     {"rate": "3/min", "algorithm": "token_bucket", "refill": "interval"},
     {"rate": "10/month", "algorithm": "fixed_window"},
-]
+]  # fmt: skip
 
 
 def test_rules_of_all_kinds_and_several_idents_share_a_script(stores: Any, raw: Redis) -> None:

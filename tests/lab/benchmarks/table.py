@@ -60,12 +60,9 @@ def as_json(row: Row) -> dict[str, Any]:
 
 def circumstances(server: dict[str, Any], rounds: int) -> dict[str, Any]:
     return {
-        "redis": server["redis_version"],
-        "python": platform.python_version(),
-        "processors": os.cpu_count(),
-        "load": [round(load, 2) for load in os.getloadavg()],
-        "rounds": rounds,
-    }
+        "redis": server["redis_version"], "python": platform.python_version(), "processors": os.cpu_count(),
+        "load": [round(load, 2) for load in os.getloadavg()], "rounds": rounds,
+    }  # fmt: skip
 
 
 def _number(number: float) -> str:

@@ -121,12 +121,9 @@ def _suite(name: str, environment: dict[str, str]) -> dict[str, Any]:
         else:
             passed += 1
     return {
-        **dict(zip(("python", "django", "redis-py"), versions, strict=True)),
-        "passed": passed,
-        "skipped": skipped,
-        "failed": sorted(set(failed)),
-        "seconds": round(time.monotonic() - began),
-    }
+        **dict(zip(("python", "django", "redis-py"), versions, strict=True)), "passed": passed, "skipped": skipped,
+        "failed": sorted(set(failed)), "seconds": round(time.monotonic() - began),
+    }  # fmt: skip
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
