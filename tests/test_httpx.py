@@ -7,18 +7,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
 import pytest
-from django.test import override_settings
 
 from django_throttle.exceptions import Refused, ThrottleError
 from django_throttle.httpx import AsyncThrottledTransport, CallRefused, ThrottledTransport
 from django_throttle.stores import MemoryStore, RedisStore
-from tests.crew import Crew
 from tests.inside import commands_to, count_in
 from tests.servers import free_port, wait_until
 
@@ -93,18 +90,6 @@ def client(**options: Any) -> httpx.Client:
 
 def aclient(**options: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=AsyncThrottledTransport("crm", **options))
-
-
-def call(number: int, url: str, throttle: dict[str, Any], only: int | None = None) -> Any:
-    """Make a call in a worker's process, and return its status or for how long it was refused."""
-    if only not in (None, number):
-        return None
-    options = {"AGENT": False, "DATABASE_RULES": False, "DEADLINE": 10.0, **throttle}
-    with override_settings(DJANGO_THROTTLE=options), client(max_wait=1) as caller:
-        try:
-            return caller.get(url).status_code
-        except CallRefused as error:
-            return error.decision.retry_after
 
 
 @pytest.fixture
@@ -310,13 +295,17 @@ class TestSlots:
             assert (await caller.get(other.url)).status_code == 200
 
 
-def test_what_a_process_hears_holds_back_the_others(servers: None, redis_url: str, other: OtherSide) -> None:
-    throttle = {"REDIS": redis_url, "RULES": {"crm": {"rate": "1000/s"}}}
+def test_what_a_process_hears_holds_back_the_others(
+    rules: Rules, other: OtherSide, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules(crm={"rate": "1000/s"})
     other.answers = [(429, {"Retry-After": "60"})]
-    with closing(Crew(2)) as crew:
-        assert crew.run(call, other.url, throttle, 0) == [429, None]
-        assert all(30 < wait <= 60 for wait in crew.run(call, other.url, throttle))
-    assert len(other.arrivals) == 1
+    with client() as first, client(max_wait=1) as second:
+        assert first.get(other.url).status_code == 429
+        count_in(RedisStore(redis_url, deadline=5.0), monkeypatch)  # as another process does
+        with pytest.raises(CallRefused) as refused:
+            second.get(other.url)
+    assert 30 < (refused.value.decision.retry_after or 0) <= 60 and len(other.arrivals) == 1
 
 
 def test_without_redis_the_policy_of_the_rule_decides(rules: Rules, ask: Any, other: OtherSide) -> None:

@@ -146,22 +146,13 @@ def test_a_test_case() -> None:
 
 
 async def test_a_class_for_pytest() -> None:
-    @override_rules(ONE)
-    class Tests:
-        test_number = 7
+    async def later(self: object) -> list[str]:
+        return names()
 
-        def test_names(self) -> list[str]:
-            return names()
-
-        async def test_later(self) -> list[str]:
-            return names()
-
-        def elsewhere(self) -> list[str]:
-            return names()
-
-    tests = Tests()
-    assert (tests.test_names(), await tests.test_later(), tests.elsewhere()) == (["one"], ["one"], ["site"])
-    assert tests.test_number == 7
+    members = {"test_now": lambda self: names(), "test_later": later, "test_number": 7, "other": lambda self: names()}
+    tests = override_rules(ONE)(type("Tests", (), members))()
+    assert (tests.test_now(), await tests.test_later(), tests.test_number) == (["one"], ["one"], 7)
+    assert tests.other() == ["site"]
 
 
 @override_rules([Rule("search", "10000/hour", key="user")])

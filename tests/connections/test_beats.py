@@ -215,11 +215,7 @@ def test_it_goes_on_through_an_outage_until_it_is_told_to_end(
         return go(*args)
 
     turns = iter((go, raise_away, raise_away, go_and_end))
-
-    def turn(*args: Any) -> Any:
-        return next(turns)(*args)
-
-    monkeypatch.setattr(HostRefresher, "_pass", turn)
+    monkeypatch.setattr(HostRefresher, "_pass", lambda *args: next(turns)(*args))  # noqa: PLW0108 (another each time)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         refresh_connections.Command().run_from_argv(["manage.py", "refresh_connections", "--interval", "0.05"])
