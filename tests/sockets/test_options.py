@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from channels.auth import AuthMiddlewareStack
 from channels.generic.http import AsyncHttpConsumer
-from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from channels.generic.websocket import AsyncJsonWebsocketConsumer, AsyncWebsocketConsumer
 from channels.routing import URLRouter
 from channels.security.websocket import OriginValidator
+from channels.testing import HttpCommunicator
 from django.urls import path
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
@@ -96,6 +97,23 @@ async def test_what_a_property_says_is_known_at_the_handshake(enforce: Enforce) 
 def test_a_consumer_of_requests_is_no_socket() -> None:
     with pytest.raises(TypeError, match="Polled: ThrottledConsumerMixin limits sockets"):
         type("Polled", (ThrottledConsumerMixin, AsyncHttpConsumer), {})
+
+
+def test_a_mixin_on_the_wrong_side_is_refused_at_import() -> None:
+    with pytest.raises(TypeError, match="ThrottledConsumerMixin must stand left of AsyncConsumer"):
+        type("Wrong", (AsyncWebsocketConsumer, ThrottledConsumerMixin), {})
+
+
+async def test_what_is_no_socket_passes_the_middleware_untouched(enforce: Enforce) -> None:
+    async def http(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "http.request"
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    enforce(all={"rate": "1/min", "events": ["request", "connect", "message"], "key": "everyone"})
+    app = ThrottleMiddleware(http, scope="chat")
+    answers = [await HttpCommunicator(app, "GET", "/").get_response(timeout=20) for _ in range(3)]
+    assert [answer["status"] for answer in answers] == [204] * 3
 
 
 def test_misspelt_attributes() -> None:

@@ -1,4 +1,4 @@
-"""Refunds and settlements that the table of cases cannot show: in parallel, of foreign values, without Redis."""
+"""Counters that the table of cases cannot show: refunds in parallel and of foreign values, and what a flood empties."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from django_throttle.core.commands import Correct, Entry, charge
 from django_throttle.core.decide import decide_charges
 from django_throttle.core.io import run
 from django_throttle.core.ledger import corrections, settlement
+from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import BlockingIo, LoopIo
+from django_throttle.stores.counters import Counters
 from tests.bounds import measured_most
 from tests.cases import MEASURED_BUCKETS, MEASURED_WINDOWS, REFUNDABLE, said
 from tests.clock import FrozenClock
@@ -153,3 +155,26 @@ def test_calls_in_flight_overspend_by_no_more_than_their_reserves_were_wrong(rul
     if rule in MEASURED_BUCKETS:
         assert rule.rate is not None
         assert (after.retry_after or 0) <= 101 * rule.rate.window / rule.rate.limit + 1e-3
+
+
+def test_what_is_spent_is_forgotten_last_and_only_where_room_is_needed() -> None:
+    counters = Counters()
+    for number in range(100):
+        counters.write(("rule", str(number)), (number,), 1, is_spent=number % 3 == 0)
+    counters.write(("login", "a"), (1,), 1, is_spent=False)
+    counters.make_room(50)
+    assert {ident for _, ident in counters} >= {str(number) for number in range(0, 100, 3)}
+    counters.make_room(41)
+    assert len(counters) == 10, "there is no room for all of them"
+    assert ("login", "a") in counters, "idents of one rule make none of another forgotten"
+
+
+@pytest.mark.row("A20")
+def test_who_is_refused_stays_refused_in_a_flood_of_others(clock: FrozenClock) -> None:
+    store = MemoryStore(clock=clock, max_entries=2000)
+    limiter = Limiter([Rule("login", "3/h")], store)
+    assert [limiter.acquire("user:1").allowed for _ in range(4)] == [True] * 3 + [False]
+    for number in range(20_000):
+        limiter.acquire(f"flood:{number}")
+        clock.step(0.001)
+    assert not limiter.acquire("user:1").allowed
