@@ -79,7 +79,8 @@ def test_a_redirect_is_followed(
         node.seen.clear()
     text = error.format(slot=key_slot(store.key("", ident).encode()), other=nodes[1].port)
     nodes[0].next["EVALSHA"] = [f"-{text}\r\n".encode()]
-    serve(nodes, [(0, 2 * HALF - 1, nodes[1])])  # which is asked for after MOVED alone
+    if text.startswith("MOVED"):  # else a busy machine reads the map again, as it is old by then
+        serve(nodes, [(0, 2 * HALF - 1, nodes[1])])
     decision = call(ident)
     assert (decision.degraded, decision.remaining) == (False, 8)
     assert [name for name in nodes[0].seen if name in ("ASKING", "EVALSHA", "EVAL")] == first
