@@ -1,7 +1,9 @@
-"""Rules in words, what is wrong with one, and what commands print are said in the language that is in force."""
+"""What rules mean and what is wrong with them is said in the language in force, and catalogs are whole."""
 
 from __future__ import annotations
 
+import re
+from gettext import GNUTranslations
 from typing import Any
 
 import pytest
@@ -9,11 +11,16 @@ from django.core.exceptions import ValidationError
 from django.utils import translation
 
 from django_throttle.core import Rule
+from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe
+from django_throttle.core.key import AUDIENCE_KINDS, KEY_KINDS
+from django_throttle.core.options import GROUPS, table
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import sources
 from django_throttle.translated import translated
+from tests.lab.languages import LANGUAGES as CATALOGS
+from tests.lab.languages import PACKAGE, PLACE, messages, po_file, read_catalog
 
 LANGUAGES = ("en", "de", "es", "fr", "ja")
 PLANNED = Rule("api", "100/min", key="user", plans={"group:premium": "1000/min"})
@@ -66,3 +73,36 @@ def test_the_form_says_what_is_wrong_in_the_language_of_its_reader(language: str
     with translation.override(language), pytest.raises(ValidationError) as wrong:
         ThrottleRule(name="api", rate="5/min", **values).full_clean()
     assert wrong.value.messages == [said]
+
+
+@pytest.mark.parametrize("language", CATALOGS)
+def test_a_catalog_compiles_and_has_nothing_obsolete_or_fuzzy(language: str) -> None:
+    """Texts that are not translated yet are English; ``make languages`` lists them."""
+    found = read_catalog(language)
+    assert [entry.id for entry in found if entry.fuzzy and entry.id] == []
+    assert [*found.obsolete] == []
+    with po_file(language).with_suffix(".mo").open("rb") as file:
+        compiled = GNUTranslations(file)
+    for context, text, plural, translations in messages(language):
+        if not all(translations):
+            continue
+        key = f"{context}\x04{text}" if context else text
+        numbers = (compiled.ngettext(key, plural, count) for count in range(1, 9))
+        assert ({*numbers} if plural else {compiled.gettext(key)}) == {*translations}, f"make messages: {text}"
+        assert sorted(PLACE.findall(translations[-1])) == sorted(PLACE.findall(plural or text)), text
+        for said in translations:  # a minute needs no number
+            assert {*PLACE.findall(said)} in ({*PLACE.findall(plural or text)}, {*PLACE.findall(text)}), text
+            assert re.findall(r"<[^>]*>", said) == re.findall(r"<[^>]*>", plural or text), text
+
+
+def test_every_text_of_the_options_is_in_the_catalogs() -> None:
+    """The core knows no gettext, so that its texts are listed for ``make messages``."""
+    rows = [*table(Rule).values(), *ALGORITHMS.values(), *KEY_KINDS.values()]
+    choices = [choice for row in table(Rule).values() for choice in row.choices.values()]
+    named = ("label", "help", "override", "wanted", "words")
+    texts = {getattr(one, name, "") for one in [*rows, *choices] for name in named} | {*GROUPS, *AUDIENCE_KINDS}
+    texts = {text for text in texts if isinstance(text, str)}
+    texts |= {row.label or row.name.replace("_", " ") for row in table(Rule).values()}
+    texts |= {kind.words.removeprefix("each ") for kind in KEY_KINDS.values()}
+    listed = (PACKAGE / "templates" / "django_throttle" / "options.txt").read_text(encoding="utf-8")
+    assert {*re.findall(r'{{ _\("(.*)"\) }}', listed)} == texts - {""}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import fields
 from functools import partial
@@ -428,6 +431,17 @@ def test_w086_how_long_connecting_takes_and_w039_a_node_of_a_cluster(warned: War
         for node in cluster.nodes[:2]:
             (message,) = warned(node.url)
             assert message.id == "django_throttle.W039" and "name it by a redis+cluster:// URL" in message.msg
+
+
+@pytest.mark.row("F57")
+@pytest.mark.usefixtures("servers")
+def test_the_command_works_on_an_empty_database_and_nothing_is_asked_of_it_before(database: str) -> None:
+    """Its system checks included; Django warns of whoever asks the database while applications are loaded."""
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "testproject.settings", "DATABASE": database}
+    line = [sys.executable, "-W", "error::RuntimeWarning", "-m", "django", "migrate"]
+    done = subprocess.run(line, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.row("F57")

@@ -79,6 +79,25 @@ def all_free(callers: dict[Any, Caller]) -> None:
         print("held:", {way: caller.held() for way, caller in callers.items() if caller.held()})
 
 
+ONE_AN_HOUR = {"slots": NAMED, "api": {"rate": "1/h", "key": "tests.http.served.who"}}
+KINDS = ["gunicorn-sync", "gunicorn", "gunicorn-gevent", "uvicorn-h11", "daphne", "hypercorn", "granian"]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", KINDS)
+def test_a_request_is_counted_refused_and_gives_its_slot_back(
+    redis_server: RedisServer, servers: None, name: str
+) -> None:
+    caller = Caller(redis_server)
+    with Server(name, redis_server, ONE_AN_HOUR) as server:
+        statuses = []
+        for _ in range(2):
+            with Visit(server, f"/middleware/quick/{caller.name}") as visit:
+                statuses += visit.statuses()
+        assert statuses == [200, 429]
+        wait_until(lambda: caller.held() == 0)
+
+
 def test_responses_that_fail(server: Server, redis_server: RedisServer) -> None:
     ways = list(product(INNER, FAILURES))
     if server.name == "gunicorn":  # REST framework's view and its request hold each other, as only the collector finds
