@@ -155,7 +155,7 @@ class Verdict(Decision):
         return self.allowed
 
 
-def allows(rule: str, caller: Any, *, cost: int = 1, raises: bool = False) -> Verdict:
+def allows(rule: str, caller: object, *, cost: int = 1, raises: bool = False) -> Verdict:
     """Charge one call to the rule of that name, whatever its scopes and events, and say whether it may pass.
 
     ``caller`` is an ident such as "ip:203.0.113.9" or "account:anna", a user, a request, a consumer or its scope. An
@@ -172,7 +172,7 @@ def allows(rule: str, caller: Any, *, cost: int = 1, raises: bool = False) -> Ve
     return _verdict(decide(_question(rulebook.present() or rulebook.current(), rule, caller, cost)), raises)
 
 
-async def aallows(rule: str, caller: Any, *, cost: int = 1, raises: bool = False) -> Verdict:
+async def aallows(rule: str, caller: object, *, cost: int = 1, raises: bool = False) -> Verdict:
     """The same without blocking the event loop."""
     facts = _question(rulebook.present() or await rulebook.acurrent(), rule, caller, cost)
     if isinstance(facts.who, HttpWho):
@@ -180,7 +180,7 @@ async def aallows(rule: str, caller: Any, *, cost: int = 1, raises: bool = False
     return _verdict(await adecide(facts), raises)
 
 
-def _question(snapshot: rulebook.Snapshot, name: str, caller: Any, cost: int) -> Facts:
+def _question(snapshot: rulebook.Snapshot, name: str, caller: object, cost: int) -> Facts:
     check_cost(cost)
     rule = snapshot.by_name(name)
     if rule is None:

@@ -46,6 +46,7 @@ from django_throttle.retry_after import retry_seconds
 
 if TYPE_CHECKING:
     # REST framework imports the default throttle classes while it imports its views.
+    from rest_framework.response import Response
     from rest_framework.views import APIView
 
 
@@ -55,7 +56,7 @@ def _raise_throttled(request: Request, wait: float | None) -> NoReturn:
 
 
 @lru_cache(maxsize=512)
-def _raises_as_usual(view: type[Any]) -> bool:
+def _raises_as_usual(view: type[object]) -> bool:
     from rest_framework.views import APIView  # which imports this module, see above
 
     return getattr(view, "throttled", None) is APIView.throttled
@@ -113,11 +114,15 @@ class _Finisher:
     __slots__ = ("finalize", "handle", "request", "state")
 
     def __init__(
-        self, request: HttpRequest, state: RequestState, handle: Callable[..., Any], finalize: Callable[..., Any]
+        self,
+        request: HttpRequest,
+        state: RequestState,
+        handle: Callable[..., Response],
+        finalize: Callable[..., Response],
     ) -> None:
         self.request, self.state, self.handle, self.finalize = request, state, handle, finalize
 
-    def finalize_response(self, *args: Any, **kwargs: Any) -> Any:
+    def finalize_response(self, *args: Any, **kwargs: Any) -> Response:
         """Return the view's response; where an event loop runs, which must not be blocked, refund and release later."""
         try:
             response = self.finalize(*args, **kwargs)
@@ -129,7 +134,7 @@ class _Finisher:
         self.state.begin_again()
         return response
 
-    def handle_exception(self, error: Exception) -> Any:
+    def handle_exception(self, error: Exception) -> Response:
         """Return the response to an error; see ``handle_refusal``."""
         try:
             return self.handle_refusal(error)
@@ -137,7 +142,7 @@ class _Finisher:
             _finish_failed(self.request, raised)
             raise
 
-    def handle_refusal(self, error: Exception) -> Any:
+    def handle_refusal(self, error: Exception) -> Response:
         """Return the response to an error; a refusal that the view did not catch is one of the request."""
         if isinstance(error, Refused):
             self.state.note(error.decision)
@@ -145,7 +150,7 @@ class _Finisher:
         return self.handle(error)
 
 
-def answer_of_view(request: HttpRequest, error: Refused) -> Any:
+def answer_of_view(request: HttpRequest, error: Refused) -> Response | None:
     """Return the response that the view of REST framework which this request came to makes of a refusal.
 
     The view has let it pass, as it knows nothing of it. None for any other view.
@@ -154,9 +159,9 @@ def answer_of_view(request: HttpRequest, error: Refused) -> Any:
     kind: Any = getattr(match.func, "cls", None)
     if not hasattr(kind, "get_exception_handler"):
         return None
-    view = kind(**match.func.initkwargs)
+    view: APIView = kind(**match.func.initkwargs)
     if (actions := getattr(match.func, "actions", None)) is not None:
-        view.action_map = actions
+        view.action_map = actions  # type: ignore[attr-defined]  # of viewsets
     view.setup(request, *match.args, **match.kwargs)
     view.args, view.kwargs = match.args, match.kwargs
     view.request = view.initialize_request(request, *match.args, **match.kwargs)
@@ -175,7 +180,7 @@ def _finish_failed(request: HttpRequest, error: BaseException) -> None:
 
 
 @lru_cache(maxsize=512)
-def _is_async(view: type[Any]) -> bool:
+def _is_async(view: type[object]) -> bool:
     return bool(getattr(view, "view_is_async", False))  # Django computes it anew each time
 
 
@@ -204,7 +209,7 @@ class DecidedThrottle(throttling.BaseThrottle):
 
     decision: Decision | None = None
 
-    def answer(self, decision: Decision, view: Any) -> bool:
+    def answer(self, decision: Decision, view: APIView) -> bool:
         """Whether the request may pass. Raises an APIException for a failed store and for what is too large."""
         self.decision = decision
         if decision.allowed:
@@ -213,7 +218,7 @@ class DecidedThrottle(throttling.BaseThrottle):
             raise exception_of(decision)
         kind: Any = type(view)
         if _raises_as_usual(kind):
-            view.throttled = _raise_throttled
+            view.throttled = _raise_throttled  # type: ignore[method-assign]
         return False
 
     def wait(self) -> float | None:

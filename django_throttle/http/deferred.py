@@ -90,7 +90,7 @@ class Deferral:
     guard: str | None = None
     guards: set[str] = field(default_factory=set)
 
-    def below(self, view: Any) -> Deferral:
+    def below(self, view: object) -> Deferral:
         """Return the deferral of a decorator around this view."""
         guard = guard_in(view)
         if guard is None:
@@ -221,7 +221,7 @@ def _refused(turn: Turn) -> Decision:
     )
 
 
-def deferral(rule: str, task: Any, payload: Any, show_result: bool) -> Deferral | None:
+def deferral(rule: str, task: object, payload: object, show_result: bool) -> Deferral | None:
     """What @throttle was told of a view's work; None where it is not deferred. Raises TypeError."""
     if task is None:
         if payload is not None or show_result:
@@ -293,7 +293,7 @@ class Later(NamedTuple):
     ) -> HttpResponse:
         """The page, as HTML or JSON by what the client prefers; never cached. ``place`` is its own in a line."""
         wait = max(0.0, self.starts_at - now)
-        told: dict[str, Any] = {"state": found.state}
+        told: dict[str, object] = {"state": found.state}
         if found.state == QUEUED and self.waits_for_slot:
             told |= {"position": place, "starts_at": None}
         elif found.state == QUEUED:

@@ -51,7 +51,7 @@ _STATUSES: Final = (
 )
 
 
-def status_of(answer: Any) -> Any:
+def status_of(answer: object) -> Any:
     """The status of a response; of content, a success unless it says another first, as an attribute or in a tuple."""
     status = getattr(answer, "status_code", None)
     if status is not None:
@@ -101,7 +101,7 @@ async def afinish_failed(request: HttpRequest, status: int | None) -> None:
     await asyncio.wait({spawn(sync_to_async(finish_failed)(request, status))})
 
 
-def finish(request: HttpRequest, response: Any, state: RequestState) -> Owed | None:
+def finish(request: HttpRequest, response: object, state: RequestState) -> Owed | None:
     """Add the header fields; return what is then owed: refunds of charges that this status does not count, and slots.
 
     A second time changes nothing. A response that streams holds its slots until it is closed. What is no response
@@ -130,7 +130,7 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> Owed | N
     return partial(_refund_and_release, state, refunds) if state.slots or refunds else None
 
 
-def put_numbers(decision: Decision, is_known: Callable[[], bool], headers: Any) -> bool:
+def put_numbers(decision: Decision, is_known: Callable[[], bool], headers: object) -> bool:
     """Add the header fields of a decision that has nothing to tell but numbers; return False for any other decision."""
     if (answered := decision.answered) is None or type(headers) is not ResponseHeaders:
         return False
@@ -235,7 +235,7 @@ async def arelease(request: HttpRequest) -> None:
     await release_slots(LoopIo(get_store()), state_of(request).take_slots())
 
 
-async def _settle(request: HttpRequest | None, state: RequestState, response: Any, io: Io) -> None:
+async def _settle(request: HttpRequest | None, state: RequestState, response: object, io: Io) -> None:
     if state.unsettled:
         scope = state.facts.scope if state.facts else ""
         await settle(io, state.ledger, scope, state.meter, state.spending.end(state.ledger), (request, response))

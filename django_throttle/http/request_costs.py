@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from django_throttle.conf import conf
 from django_throttle.http.request_state import RequestState, scope_of_match
@@ -15,8 +15,10 @@ from django_throttle.meter import Meter, in_use
 from django_throttle.observe import cost_log
 from django_throttle.observe.route_costs import route_costs
 
+Part = TypeVar("Part")
 
-def close_meter(state: RequestState, answer: Any = None) -> None:
+
+def close_meter(state: RequestState, answer: object = None) -> None:
     """Stop the meter, and note what it says for the route; a second time changes nothing.
 
     ``answer`` is the response, where there is one.
@@ -56,7 +58,7 @@ def watch_stream(response: Any, meter: Meter, failed: Callable[[], object]) -> N
     response._iterator = (_AsyncParts if response.is_async else _parts)(parts, count, failed)
 
 
-def _counted(meter: Meter, charset: str, part: Any) -> Any:
+def _counted(meter: Meter, charset: str, part: Part) -> Part:
     meter.bytes += len(part if isinstance(part, (bytes, memoryview)) else str(part).encode(charset))
     return part
 

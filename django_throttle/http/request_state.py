@@ -21,7 +21,7 @@ from django.utils.translation import get_language
 from django_throttle.call_facts import Facts, Who, own_function
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease
-from django_throttle.core.commands import Correct, Entry
+from django_throttle.core.commands import Answers, Correct, Decide, Entry
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.options import CANCELLED
 from django_throttle.http.slots import Slot
@@ -80,16 +80,16 @@ def route_of(match: ResolverMatch) -> str:
     return match.view_name if match.url_name else match.route
 
 
-def view_scope(view: Any) -> str | None:
+def view_scope(view: object) -> str | None:
     """Return the ``throttle_scope`` of a view; None where it has none, or only an instance would tell."""
     return scope_text(view_attribute(view, "throttle_scope"))
 
 
-def scope_text(value: Any) -> str | None:
+def scope_text(value: object) -> str | None:
     return str(value) if isinstance(value, (str, Promise)) and value else None
 
 
-def view_attribute(view: Any, name: str) -> Any:
+def view_attribute(view: object, name: str) -> Any:
     """Return what a view carries under a name: as_view() was given it, or the function has it, or the class.
 
     None where it carries nothing. A decorator that sets an attribute sets it on the function.
@@ -104,7 +104,7 @@ def view_attribute(view: Any, name: str) -> Any:
     return getattr(getattr(view, "view_class", None) or getattr(view, "cls", None) or view, name, None)
 
 
-def carried(view: Any, request: HttpRequest, name: str) -> Any:
+def carried(view: object, request: HttpRequest, name: str) -> Any:
     """Return what a view of REST framework carries under a name while it answers: its own attribute comes first."""
     if name in vars(view):
         return vars(view)[name]
@@ -220,7 +220,7 @@ class RequestState:
             return
         self.ledger.note(decision, 1 if facts is None else facts.cost)
         self.has_charged = True
-        answered: Any = decision.answered
+        answered = decision.answered
         if answered is None or not answered[0].charges.rules.needs_no_settlement:
             self._note_owed(decision, facts, answered)
         if decision.lease is not None:
@@ -231,7 +231,7 @@ class RequestState:
         """What entry points hold for the request."""
         return tuple([slot.lease for slot in self.slots if slot.lease is not None])
 
-    def _note_owed(self, decision: Decision, facts: Facts | None, answered: Any) -> None:
+    def _note_owed(self, decision: Decision, facts: Facts | None, answered: tuple[Decide, Answers] | None) -> None:
         """Note what may be owed for a call that has passed."""
         if answered is not None and (rules := answered[0].charges.rules).is_plain:
             if rules.is_settled:
@@ -306,7 +306,7 @@ class RequestState:
         slots, self.slots = self.slots, ()
         return slots
 
-    def take_refunds(self, status: Any) -> tuple[Correct, ...]:
+    def take_refunds(self, status: int | str) -> tuple[Correct, ...]:
         """What goes back, once, after an answer of that status, or CANCELLED where nobody was left to be answered.
 
         A request that some door has refused is charged by none. A view may still have answered it, as it handles a
@@ -377,7 +377,7 @@ def size_of(request: HttpRequest) -> int:
     return size
 
 
-def _readable(request: HttpRequest, stream: Any) -> int:
+def _readable(request: HttpRequest, stream: object) -> int:
     try:
         limit = int(getattr(stream, "limit", None) or request.META.get("CONTENT_LENGTH") or 0)
     except (TypeError, ValueError):  # Django reads nothing then

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from functools import partial
+from types import CellType
 from typing import Any, Final
 
 from asgiref.sync import AsyncToSync, SyncToAsync
@@ -19,7 +20,7 @@ HARMLESS: Final = frozenset((
 _METHOD_DECORATOR: Final = "_multi_decorate.<locals>._wrapper"  # of django.utils.decorators
 
 
-def view_layers(view: Any) -> Iterator[Any]:
+def view_layers(view: object) -> Iterator[Any]:
     """Yield the decorators around a view, from the outermost to the innermost, and last the view itself."""
     while view is not None:
         yield view
@@ -27,7 +28,7 @@ def view_layers(view: Any) -> Iterator[Any]:
         view = getattr(view, "__wrapped__", inner)
 
 
-def guard_in(view: Any) -> str | None:
+def guard_in(view: object) -> str | None:
     """Return the name of the outermost decorator or class in a view that may refuse a call; None if none is seen.
 
     Unknown decorators count: a site's own may well check a permission.
@@ -46,7 +47,7 @@ def guard_in(view: Any) -> str | None:
     return None
 
 
-def _may_refuse(layer: Any) -> bool:
+def _may_refuse(layer: object) -> bool:
     """Return True for a decorator that is not known to be harmless, also one that hides what it is around."""
     if isinstance(layer, partial):
         return any(map(callable, layer.args))  # which its function calls, or not
@@ -61,7 +62,7 @@ def _may_refuse(layer: Any) -> bool:
     return "<locals>" in layer.__qualname__ and any(map(inspect.isroutine, cells.values()))
 
 
-def _cells(layer: Any) -> dict[str, Any]:
+def _cells(layer: object) -> dict[str, Any]:
     """Return the variables in the closure of a layer, by name."""
     code, closure = getattr(layer, "__code__", None), getattr(layer, "__closure__", None)
     if code is None or closure is None:
@@ -69,14 +70,14 @@ def _cells(layer: Any) -> dict[str, Any]:
     return {name: _content(cell) for name, cell in zip(code.co_freevars, closure, strict=True)}
 
 
-def _content(cell: Any) -> Any:
+def _content(cell: CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # empty still
         return None
 
 
-def method_decorators(layer: Any) -> Sequence[Any] | None:
+def method_decorators(layer: object) -> Sequence[Any] | None:
     """Return the decorators that Django's ``method_decorator`` applies in this layer, the innermost first."""
     code = getattr(layer, "__code__", None)
     if code is None or code.co_qualname != _METHOD_DECORATOR:
@@ -85,18 +86,18 @@ def method_decorators(layer: Any) -> Sequence[Any] | None:
     return decorators
 
 
-def _is_dispatch(layer: Any) -> bool:
+def _is_dispatch(layer: object) -> bool:
     """Return whether the layer is a method ``dispatch``, and no function of that name."""
     owner, _, name = getattr(layer, "__qualname__", "").rpartition(".")
     return name == DISPATCH and owner != "" and not owner.endswith("<locals>")
 
 
-def _module(decorator: Any) -> str:
+def _module(decorator: object) -> str:
     """Return the module in which the code of a decorator stands; ``wraps`` has changed its ``__module__``."""
     names = getattr(decorator, "__globals__", None) or {}
     return str(names.get("__name__", type(decorator).__module__))
 
 
-def _name(decorator: Any) -> str:
+def _name(decorator: object) -> str:
     code = getattr(decorator, "__code__", None)
     return f"{_module(decorator)}.{type(decorator).__name__ if code is None else code.co_qualname.partition('.')[0]}"
