@@ -33,7 +33,7 @@ api = NinjaAPI(urls_namespace="quoted")
 @api.post("orders/{number}", response=Order)
 @throttle("api")
 def order(request: HttpRequest, number: Number, order: Order, tags: Query[list[str]], x_shop: Header[str]) -> Any:
-    return {"name": f"{number} {order.name} {' '.join(tags)} {x_shop}", "pieces": order.pieces}
+    return Order(name=f"{number} {order.name} {' '.join(tags)} {x_shop}", pieces=order.pieces)
 
 
 @api.get("find/{word}")
