@@ -5,8 +5,6 @@ not edited. Both figures are stated here by themselves, without the algorithms; 
 a history that breaks them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """Chromium, for the tests that drive it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

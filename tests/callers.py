@@ -1,7 +1,5 @@
 """Callers as rules see them, without a request: idents under keys, and traits."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

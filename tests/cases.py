@@ -5,8 +5,6 @@ It runs on every store and both drivers, on the counters of one socket, and thro
 sentence of the specification is one case; figures are worked out by hand, never copied from a run.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Clocks that are handed in: the test kit's with the words of our own tests, and one for an event loop."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django_throttle import testing

@@ -1,7 +1,5 @@
 """What every test may ask for: a real Redis, a clean database of it, and no background thread."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Consumers of every kind behind one guard each, and sockets to them without a server."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

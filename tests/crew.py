@@ -1,7 +1,5 @@
 """Worker processes that run one function at the same moment: for races, forks and event loops of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 from collections.abc import Callable

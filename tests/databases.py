@@ -4,8 +4,6 @@
 ``mariadb``, it starts that server first, and DATABASE then leads there.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import secrets

@@ -1,7 +1,5 @@
 """What the tests of every door need: rules in force, on a store of the test's choice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

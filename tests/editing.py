@@ -1,7 +1,5 @@
 """The demo site's settings with the rules in RULES, for whoever edits them beside servers that run."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """Callers that keep calling while servers fail: how long nothing was decided together, and the longest call."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Several Redis servers that take over from one another: a master that Sentinels watch, and a Cluster."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from contextlib import ExitStack, suppress

@@ -1,7 +1,5 @@
 """Work done in a forked child, which may not hang."""
 
-from __future__ import annotations
-
 import os
 import signal
 import warnings

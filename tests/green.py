@@ -5,8 +5,6 @@ REDIS_URL  where it counts        SETTINGS  other settings, as JSON
 Every path goes through the middleware. ``/held/SECONDS`` takes so long.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

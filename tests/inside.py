@@ -4,8 +4,6 @@ A test goes through the public names wherever it can. These stand for what no ca
 of the settings' store, a fork at a bad moment, a failure between two steps, what is kept in memory.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -5,8 +5,6 @@ a time. A test without a marker is pure: it starts no process, opens no connecti
 watches for that, and a test that does more than its fixtures say fails with the name of the fixture to ask for.
 """
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The code that a page of the documentation shows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from textwrap import dedent

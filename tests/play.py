@@ -1,7 +1,5 @@
 """Plays a case against a limiter, or sockets: what is asked and compared is written once, for all of them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Generator
 from secrets import token_hex

@@ -5,8 +5,6 @@ that helps. It uses the reference algorithms, on which the stores agree. ``pytho
 anew; ``tests/docs/test_bounds.py`` fails when it is not current.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Rows as raw SQL leaves them: through the table's constraints, or past them, on each database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

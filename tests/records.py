@@ -1,7 +1,5 @@
 """The value of an ident in Redis, as tests read and write it: the records of its rules."""
 
-from __future__ import annotations
-
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ REDIS_URL  where they count        RULES  the rules in force, as JSON        SET
 The query of a handshake is who comes, and what of the consumer: ``/chat?NAME``, ``/chat?NAME&deny``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Nodes of a Cluster and Sentinels that need no server of their own: they answer by a table, or have Redis answer."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections import defaultdict

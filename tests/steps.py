@@ -1,7 +1,5 @@
 """A Redis, or any process, whose clock can be set, as libfaketime would do that crashes some builds of Redis."""
 
-from __future__ import annotations
-
 import mmap
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """What Hypothesis draws: rules of every algorithm and option, idents of any text, histories."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import assume

@@ -1,7 +1,5 @@
 """The background thread: its jobs go on, whatever they do, and end when it is told."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Rules replayed over calls, which access logs have too: what they would have refused, exactly."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """The facts of a call: what it costs, and what is left of that where another door has charged for it."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Child processes, however they were started and however they end: what they held comes back, what they did is told."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """Texts and structures from clients are bounded before code of more than linear cost reads them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

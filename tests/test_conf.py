@@ -1,7 +1,5 @@
 """The settings in force: read late, complete, and in memory where tests run; whole sites are in tests/outside."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The decorator over views and any other callable, and questions by the name of a rule from code that is no view."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

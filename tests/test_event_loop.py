@@ -1,7 +1,5 @@
 """What may wait for a database is done on a thread that nobody else waits for."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Errors: what each is besides, what it says, and that it comes out of a worker's process."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

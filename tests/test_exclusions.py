@@ -1,7 +1,5 @@
 """A rule covers what its scopes name, except for what an entry with ! leaves out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

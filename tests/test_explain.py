@@ -1,7 +1,5 @@
 """What would happen to a call, and why: it is what happens, and asking changes nothing."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

@@ -3,8 +3,6 @@
 Each case is a program of its own, as modules are imported once.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Transports for httpx: turns under a rule over all processes, and what the other side asks."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """A server is told to end: of its process nothing is left in Redis when it has, with sockets and without."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The facade: what it refuses at the door, and that its twins are twins."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from contextlib import AsyncExitStack, nullcontext

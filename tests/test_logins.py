@@ -1,7 +1,5 @@
 """The name that a login is about, by every way that a login has, and by those of whoever wants not to be counted."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator

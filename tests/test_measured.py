@@ -1,7 +1,5 @@
 """Rules of measured units at the doors of HTTP: a reserve beforehand, what is spent, and what was used in the end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The meter: what it counts is what Django's query log lists and what was fetched, wherever a query is made from."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Prepaid rules on a real Redis: few commands, nothing above the limit, nearly all of it used, and true answers."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

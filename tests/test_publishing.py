@@ -1,7 +1,5 @@
 """What is published to a group costs one and one for each member, and reaches nobody when that is too much."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """The OpenAPI schema: refusals and header fields, in a schema that drf-spectacular makes and its validator accepts."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """What is decided for everybody does not follow the clock of one host; what is known of the store's time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from io import StringIO

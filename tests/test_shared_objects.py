@@ -4,8 +4,6 @@ Threads change places after a few instructions here. Most shows on Python 3.12 a
 no lock.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The moment that a queue has reserved for a call, and what the queues of the site make of it."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """N runs of a tenant's tasks at once; the others wait, and are called when a slot is given back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Runs of tasks draw on budgets, are put off to their moment, and start at the rate however late they are."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any

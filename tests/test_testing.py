@@ -1,7 +1,5 @@
 """The test kit: rules for one test, what assertions say, and a clock that stands still."""
 
-from __future__ import annotations
-
 import json
 import unittest
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What rules mean and what is wrong with them is said in the language in force, and catalogs are whole."""
 
-from __future__ import annotations
-
 import re
 from gettext import GNUTranslations
 from typing import Any

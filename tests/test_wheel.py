@@ -1,7 +1,5 @@
 """The wheel as users get it: complete, and at work in an environment that holds nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Whom an operator means, among them API keys, and all that is told of a caller."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

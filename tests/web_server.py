@@ -1,7 +1,5 @@
 """A web server as its users start it: processes of its own that serve an application of the tests."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Celery's worker without its processes: runs messages one by one, and keeps what is published meanwhile."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any, NamedTuple
 

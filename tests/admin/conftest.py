@@ -1,7 +1,5 @@
 """People who may log in to the admin, and how its pages read."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from html.parser import HTMLParser

@@ -3,8 +3,6 @@
 With PICTURES=1 it renews the pictures of the page *Change a limit in safe steps*.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Overrides in the admin: what is typed and what becomes of it, and the two actions for 3 a.m."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """The admin's pages on callers, rules at work, costs, trials, candidates, edits and connections."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

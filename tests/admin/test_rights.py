@@ -1,7 +1,5 @@
 """Who may see which page of the admin and do what there, and that nothing that somebody typed runs there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any

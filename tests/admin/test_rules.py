@@ -1,7 +1,5 @@
 """Rules in the admin: what the form, its preview and the list show, and what they do with what was typed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from typing import Any

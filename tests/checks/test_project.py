@@ -1,7 +1,5 @@
 """The checks of a project: requests in flight, origins, messages that are delayed, misspelt attributes, layers."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module

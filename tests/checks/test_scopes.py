@@ -1,7 +1,5 @@
 """A rule whose scopes nothing has, or that no entry point applies there, or that applies everywhere, is told of."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every way in which settings and rules can be wrong has its number."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

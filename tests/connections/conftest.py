@@ -1,7 +1,5 @@
 """Sites: stores that stand for processes. Workers: real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

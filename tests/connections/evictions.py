@@ -1,7 +1,5 @@
 """Sockets without sockets: what a handshake decides, and who is told to go."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Processes beat, or a host does for them; the silent are swept, and who was only paused registers again."""
 
-from __future__ import annotations
-
 import signal
 import time
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Open sockets are seen and closed from anywhere: orders reach the process that they are for, once."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Real processes that hold connections, threads that stand for some, and which processes a host believes to live."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Leases of a process are registered, extended and released, whatever Redis or a call has lost or evicted."""
 
-from __future__ import annotations
-
 import pytest
 from redis import Redis
 from redis.exceptions import OutOfMemoryError

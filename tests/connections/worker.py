@@ -3,8 +3,6 @@
 Started as ``python -m tests.connections.worker '{"REDIS": …}'``, the argument being DJANGO_THROTTLE.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Each algorithm against its definition in exact fractions, its bound, and what a double can hold."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The wait that an answer of somebody else's server asks of its clients, however it says so."""
 
-from __future__ import annotations
-
 import time
 
 import httpx

@@ -1,7 +1,5 @@
 """The commands of a flow, its decision when the store does not answer, and the decision after a refund."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Rules in words: the whole sentence, and the words of each option."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """An edit of any option locks nobody out for longer than the new rule itself ever does, and lets no more through."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

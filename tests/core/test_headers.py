@@ -1,7 +1,5 @@
 """Header fields and policies: a table for every algorithm and version, and what a client reads back from them."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The driver of coroutines without an event loop, and what an interrupted decision leaves behind."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two distinct (rule, ident) pairs never share a store key, and nothing of an ident is readable in one."""
 
-from __future__ import annotations
-
 import string
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An algorithm that is added to the table, with a Lua file, is there wherever algorithms are, without another line."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass

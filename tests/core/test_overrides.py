@@ -1,7 +1,5 @@
 """Overrides: what they may say, and what they make of rules, in whatever order they are given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Plans of a rule: how they are written, what is wrong with them, and what the rule is under each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

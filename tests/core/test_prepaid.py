@@ -1,7 +1,5 @@
 """What a process buys ahead: never more passes than the rule's bound, and nothing is lost but with a process."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which call brings a rule to a share of its limit, and who is told of it."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

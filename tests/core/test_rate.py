@@ -1,7 +1,5 @@
 """Rates: read strictly, written so that they can be read again, and the calendar periods of those that have one."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from itertools import pairwise
 from zoneinfo import ZoneInfo

@@ -1,7 +1,5 @@
 """A rule says what it means or is refused, naming what is wrong."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

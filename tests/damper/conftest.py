@@ -1,7 +1,5 @@
 """A process with one damper rule, and an aggregator that may be away."""
 
-from __future__ import annotations
-
 import random
 from itertools import count
 

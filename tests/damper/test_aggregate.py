@@ -1,7 +1,5 @@
 """The aggregator: the same cases and the same random histories in this process and in Redis."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

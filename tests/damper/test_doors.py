@@ -1,7 +1,5 @@
 """A damper at every entry point: what is refused there, what a client is told, and what overrides make of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 

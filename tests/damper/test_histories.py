@@ -1,7 +1,5 @@
 """Who keeps to the limit is never refused, however late reports arrive."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Damper rules through the facade: on both stores, alone and beside exact rules."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """One meter by the clock: how much of a flood it lets through, what follows a rest, an edit or an outage."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Real processes and one real Redis: each reports what its dampers have counted before it ends."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

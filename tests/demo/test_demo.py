@@ -1,7 +1,5 @@
 """make demo: what it starts it ends, and nothing else; where it cannot start it says why in one line."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

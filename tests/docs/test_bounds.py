@@ -1,7 +1,5 @@
 """Nobody gets more than is stated of each algorithm, somebody gets all of it, and the documentation says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The code in the README, the quickstart and the page of the doors is run, and the rule reference is complete."""
 
-from __future__ import annotations
-
 import re
 from asyncio import to_thread
 from pathlib import Path

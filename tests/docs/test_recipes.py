@@ -1,7 +1,5 @@
 """The code of the how-to pages is run: it does what they say, and answers what they show that the client sees."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """The reference pages have all that the code has, their tables are current, and their examples run."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from importlib import import_module

@@ -1,7 +1,5 @@
 """The user of Redis that docs/howto/redis.rst makes can do all that this package does, and nothing else."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

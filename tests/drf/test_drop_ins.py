@@ -1,7 +1,5 @@
 """Where our drop-ins are not as DRF's throttles are: what they refuse to do they say, and what they add."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A refusal out of a view of REST framework is answered by the site's EXCEPTION_HANDLER, whatever stands before it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, ClassVar
 

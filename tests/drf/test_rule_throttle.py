@@ -1,7 +1,5 @@
 """The REST framework door: one decision for all rules, exact Retry-After, and DRF's own throttles replaced."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any, ClassVar

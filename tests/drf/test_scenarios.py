@@ -1,7 +1,5 @@
 """What REST framework's own throttles do, done by them and by ours in their place: the same answers, call for call."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Sequence

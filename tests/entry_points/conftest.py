@@ -1,7 +1,5 @@
 """An entry point that is ready to be called, the rules in force, and overrides."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -4,8 +4,6 @@
 holds. X-User names the user of a request, and X-Cost is its cost where code says it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import import_module

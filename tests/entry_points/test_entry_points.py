@@ -1,7 +1,5 @@
 """One decision at every entry point: what holds at one holds at all of them, on every store."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

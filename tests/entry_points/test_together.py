@@ -1,7 +1,5 @@
 """One request, one decision: a call that a later entry point refuses is charged by none of those before it."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, ClassVar
 

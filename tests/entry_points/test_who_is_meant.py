@@ -1,7 +1,5 @@
 """Beyond what holds at each entry point: whom overrides, audiences and costs mean, and that nobody gets around."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -3,8 +3,6 @@
 It prints when each call passed and whether it decided that alone, the longest call, and how many Redis did not decide.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """A Redis that may be hung, killed and starved, and callers of both drivers with a watch in hand."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@
 in ``docs/faults.json``, and writes ``docs/faults.inc`` from that and ``rows.toml``.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """Clocks that are set, or differ: decisions go by Redis' clock alone, and survive its being wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What happens before the first command: names that are not found, handshakes that do not end, bad certificates."""
 
-from __future__ import annotations
-
 import gc
 import os
 import select

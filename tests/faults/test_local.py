@@ -1,7 +1,5 @@
 """The policy ``local`` over an outage: shares add up to the limit, and what they admitted is charged afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

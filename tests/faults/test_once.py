@@ -1,7 +1,5 @@
 """One logical call is applied at most once, whatever is lost on the way, and what was taken in vain comes back."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

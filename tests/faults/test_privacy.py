@@ -1,7 +1,5 @@
 """A62 and A63: nothing that is written tells who called, and no number of callers makes logs or metrics grow."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

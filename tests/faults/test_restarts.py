@@ -1,7 +1,5 @@
 """A Redis that loads, that has lost its last writes, or that another one has taken the place of."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

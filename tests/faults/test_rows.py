@@ -1,7 +1,5 @@
 """Every fault and attack of the catalogue has a test that names it, and the page has what was measured."""
 
-from __future__ import annotations
-
 import json
 
 from tests.faults import rows

@@ -1,7 +1,5 @@
 """A Redis that answers, but not with what was asked: each state has its cause, and none of them is a crash."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

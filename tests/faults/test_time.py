@@ -1,7 +1,5 @@
 """No decision takes longer than its deadline and 50 ms, whatever Redis does; then the failure policy answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

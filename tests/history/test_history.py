@@ -1,7 +1,5 @@
 """The history: every edit has a line in its transaction, lines say who and why, and a revert takes an edit back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any

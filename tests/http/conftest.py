@@ -1,7 +1,5 @@
 """What the tests of the HTTP doors share: a site, and a way to ask it through any door."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 By itself, with a port, it is served by wsgiref, as Django's runserver does.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -4,8 +4,6 @@ REDIS_URL  where they count     RULES  the rules in force, as JSON     SETTINGS 
 MIDDLEWARE  Django's setting, as JSON, where it is another than ours alone
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -4,8 +4,6 @@ As ``tests.http.served``, whose environment it needs. ``/<kind>/<tenant>`` strea
 counts in Redis what it spends. One tenant asks a server at a time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

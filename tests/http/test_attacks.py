@@ -1,7 +1,5 @@
 """What attackers try at the doors of HTTP, by its number in the catalogue of attacks, and the figure that holds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, ClassVar

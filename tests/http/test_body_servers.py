@@ -1,7 +1,5 @@
 """What views read over real servers, however clients say how much they send: never more bytes than a rule allows."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from itertools import product

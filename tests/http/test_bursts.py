@@ -1,7 +1,5 @@
 """What arrives at once, at several processes of a real server, is admitted exactly up to the limit (A25, A26)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any

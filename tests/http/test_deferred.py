@@ -1,7 +1,5 @@
 """Work that is done later: the 202, its task on the site's queue, and the page that says how far it is."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from base64 import b64encode

@@ -1,7 +1,5 @@
 """Nobody obtains by being over the limit what a view would have refused, wherever the decorator that defers stands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial, wraps

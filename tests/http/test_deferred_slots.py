@@ -1,7 +1,5 @@
 """N calls in flight, the others 202: their tasks wait for a slot, and run when one is given back."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Middleware that sends a request elsewhere, a match made by hand, sessions without a key: none is a way around."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

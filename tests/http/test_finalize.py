@@ -1,7 +1,5 @@
 """A request is settled once, by the first door it came to, whatever the doors behind it do."""
 
-from __future__ import annotations
-
 import asyncio
 import weakref
 from typing import Any

@@ -1,7 +1,5 @@
 """What responses say of limits: at every door, of whose budgets, and by which settings."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the order of middleware changes, on the page about it, and what the checks say of it."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One counter for all doors to the same credential, as the page of the doors shows it (A40)."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import ModuleType

@@ -1,7 +1,5 @@
 """A plain request takes a short way, and its answer is that of the general way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count

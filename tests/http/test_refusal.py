@@ -1,7 +1,5 @@
 """The answer to a refused request: what a browser shows, and what a program reads."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What a request has used, by ``request.throttle.meter``: what Django's query log and the client see, at every door."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """A door that comes to know who is calling corrects what those before it have charged to somebody else."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import pytest

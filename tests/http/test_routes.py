@@ -1,7 +1,5 @@
 """What counts is where a request arrives: no spelling of a path, host or method is a way around (A22, A23, A24)."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, ClassVar
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """Rules that count bytes: what a request's body weighs, at every door."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from tempfile import SpooledTemporaryFile
 from typing import Any

@@ -1,7 +1,5 @@
 """Whatever becomes of a request, its slot comes back."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from io import BytesIO

@@ -1,7 +1,5 @@
 """However a response ends, on real servers, what its request held of a concurrency rule comes back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import product

@@ -1,7 +1,5 @@
 """Streams that spend, on real servers: nobody overspends, and what was spent is what is charged in the end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A body that cannot be read: the site answers as it would without us, whoever of us has looked at it before."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Every way in which Django and REST framework let a view carry an attribute is read alike at every entry point."""
 
-from __future__ import annotations
-
 from functools import partial, wraps
 from typing import Any, ClassVar
 

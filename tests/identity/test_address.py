@@ -1,7 +1,5 @@
 """Which address is the client's: by one table, from requests and from sockets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

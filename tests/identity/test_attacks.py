@@ -1,7 +1,5 @@
 """Attacks on who is asking, against a real view behind the middleware; each is named by its row of the catalogue."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Who is asking has one ident, whichever server and door the call came through."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """What @throttle counts under where a function of the site's says it, by what a client has sent."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

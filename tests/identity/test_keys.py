@@ -1,7 +1,5 @@
 """The keys of rules: what each finds in a request and in a scope, and that no two callers share an ident."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any

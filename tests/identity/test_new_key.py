@@ -1,7 +1,5 @@
 """A key that is added to the table of kinds is there wherever keys are, without another line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a caller is: asked of the database at most once for each user, and never on the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from importlib import import_module

@@ -3,8 +3,6 @@
 Needs gettext, whose ``xgettext`` collects the texts of the source.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

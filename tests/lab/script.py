@@ -3,8 +3,6 @@
 ``make script RULES='10/s "1000/h algorithm=token_bucket burst=50"'``: each argument is a rate, and options of its rule.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A command as it is typed in a shell, and what it prints."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """manage.py throttle_override and throttle_reset: what the admin does, from a shell."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace

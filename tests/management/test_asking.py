@@ -1,7 +1,5 @@
 """The commands that only look: throttle_explain, throttle_costs, throttle_inspect and throttle_backtest."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """manage.py throttle_rules: list, check, export, import, candidates, log."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

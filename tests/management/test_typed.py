@@ -1,7 +1,5 @@
 """Every command, and each of its options, takes whatever is typed: it does it, or says in a line what is wrong."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -1,7 +1,5 @@
 """A candidate is kept as the columns of its rule, promoted by hand or by the clock, and every step has a line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

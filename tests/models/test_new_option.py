@@ -1,7 +1,5 @@
 """An option that is added to the table is there wherever options are, without another line."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What can be mistyped in an override is refused by the row and by the database; the rest is in force."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from datetime import timedelta

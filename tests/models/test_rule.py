@@ -1,7 +1,5 @@
 """What an operator can mistype is refused three times: by the form, by the row, and by the database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Somebody who calls, rules for it, and a log that has said nothing yet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

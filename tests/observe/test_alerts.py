@@ -1,7 +1,5 @@
 """docs/alerts.yml and docs/grafana.json: what they ask for is what a site has, and each alert fires when it should."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

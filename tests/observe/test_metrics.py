@@ -1,7 +1,5 @@
 """Metrics: what was decided, by rule, outcome and reason, for Prometheus and OpenTelemetry; nobody makes them grow."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

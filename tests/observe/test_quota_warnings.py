@@ -1,7 +1,5 @@
 """A share of a quota is told of once in a window, whoever reaches it, and costs nobody else anything."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Hooks and receivers of signals hear of every decision, and make no call fail; the log has refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterator

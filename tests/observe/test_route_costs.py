@@ -1,7 +1,5 @@
 """Costs by route: what a process counts, adds up in Redis, and reads back as percentiles."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls that tests of records make, of which none is recorded before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any

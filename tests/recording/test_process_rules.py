@@ -1,7 +1,5 @@
 """Which rules processes have in force: those that lag, are silent, or end."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

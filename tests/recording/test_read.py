@@ -1,7 +1,5 @@
 """What processes send is read back: numbers, idents and samples, each once, and hostile texts as they were."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """The recorder of a process: sums stay right under threads and attacks, and memory has bounds."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

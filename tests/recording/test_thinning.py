@@ -1,7 +1,5 @@
 """Samples of bounded size: their share is known, no caller fills them or empties them, and they recover."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Rules in settings, and a book that forgets its database after each test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What was already used still counts over an edit: nobody is refreshed by it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

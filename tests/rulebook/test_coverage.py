@@ -1,7 +1,5 @@
 """Which rules count a call, why the others do not, and which rule refuses before another one does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Settings and database become one snapshot, which a thread reads and which never costs the hot path anything."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Edits of rules are seen by other processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

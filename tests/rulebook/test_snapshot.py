@@ -1,7 +1,5 @@
 """Which rules a call is asked, by their conditions, overrides, candidates and plans, and what it costs under each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum
 from ipaddress import ip_address, ip_network

@@ -1,7 +1,5 @@
 """Rules in force, edits of them, time that passes at once, and servers that are ended."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any

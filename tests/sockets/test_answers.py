@@ -1,7 +1,5 @@
 """Answers to refused messages: one for each, by the message, in the shape of the subprotocol."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """How sockets are closed from here, also silent and old ones: client and application hear of it and nothing hangs."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Sockets on a real Redis Cluster: the user of a socket, its address and the orders for its process in three slots."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Iterator

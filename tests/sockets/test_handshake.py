@@ -1,7 +1,5 @@
 """The handshake: one decision, also of several entry points around a socket, and how a client is told of a refusal."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

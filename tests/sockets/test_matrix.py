@@ -1,7 +1,5 @@
 """Every server and every way in which a socket ends: the slots are back in time. See matrix.py."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

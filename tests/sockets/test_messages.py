@@ -1,7 +1,5 @@
 """Frames that come in and go out: what passes, waits or is lost, what a client is told, and who else hears of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The options of consumers and middleware, rules of one socket, and the code of the page about WebSockets."""
 
-from __future__ import annotations
-
 import gc
 from collections import UserDict
 from datetime import timedelta

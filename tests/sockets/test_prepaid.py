@@ -1,7 +1,5 @@
 """Rules that sockets share on a real Redis: few questions, no frame too many, and what is measured is settled."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

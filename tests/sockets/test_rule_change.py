@@ -1,7 +1,5 @@
 """Rules change, budgets are given back and callers log in while sockets are open, whatever these remember."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

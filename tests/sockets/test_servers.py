@@ -1,7 +1,5 @@
 """On real servers: a short look, a storm of handshakes, and a process that is paused."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """However a socket ends, and whatever fails around it, its slot comes back; servers are in test_matrix.py."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A Redis store of this test's own, and a look past it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Where the counters are, as people write it down."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

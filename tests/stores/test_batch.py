@@ -1,7 +1,5 @@
 """Decisions asked for in one turn of an event loop travel as one script call, and each is decided by itself."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

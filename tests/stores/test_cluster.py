@@ -1,7 +1,5 @@
 """A Redis Cluster: exact within a slot, all or nothing across slots, right while slots move and masters fail."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Connections keep deadlines however long they take to make, and come back from failures."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """Every case of the table: on each store and both drivers, on the counters of one socket, and through sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Control messages reach their process once, whatever fails on the way."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

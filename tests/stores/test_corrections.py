@@ -1,7 +1,5 @@
 """Counters that the table of cases cannot show: refunds in parallel and of foreign values, and what a flood empties."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Evictions take one socket each, never one too many; whoever lost its slot is closed, whatever fails."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Limits of up to 15 digits, and costs to match: both stores are exact to the unit and the microsecond."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

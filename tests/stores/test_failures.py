@@ -1,7 +1,5 @@
 """Every error that Redis or redis-py can raise has its cause, and the breaker opens and closes when it should."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

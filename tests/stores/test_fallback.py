@@ -1,7 +1,5 @@
 """While Redis is away a process goes by its share of what is left; what it admits is charged afterwards."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

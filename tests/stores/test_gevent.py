@@ -1,7 +1,5 @@
 """Under gevent a Redis that hangs holds up no request for longer than under threads."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

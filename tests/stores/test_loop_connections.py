@@ -1,7 +1,5 @@
 """An event loop's connection: its replies in any parts, and to whom they belong."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

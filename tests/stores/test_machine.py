@@ -5,8 +5,6 @@ changed no key, but for a clock's repair; ``retry_after`` is exact; every key ha
 changed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """A Cluster's redirects and failures, and a Sentinel's answers, one by one: nodes that say what they are told to."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace

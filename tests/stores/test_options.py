@@ -1,7 +1,5 @@
 """Each option of a URL or a CACHES entry goes to redis-py, or a check names it: what redis-py refuses is left out."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys

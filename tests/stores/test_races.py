@@ -1,7 +1,5 @@
 """Many processes on one key: exactly the limit passes, with every algorithm that promises it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

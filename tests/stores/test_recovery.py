@@ -1,7 +1,5 @@
 """Nothing is lost around an outage, or as a crowd leaves, and nothing remembered for too long."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

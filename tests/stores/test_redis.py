@@ -1,7 +1,5 @@
 """What only the Redis store can get wrong: scripts, foreign values, immortal keys, round trips, records of an ident."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What was refused a moment ago is refused again without asking Redis."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A master that Sentinels watch: exact, soon back after it has died or hung, and left when it is cut off from them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

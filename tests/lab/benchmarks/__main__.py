@@ -1,7 +1,5 @@
 """``make bench``: measure, print one table, and write it as JSON to the path in BENCH_JSON."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -3,8 +3,6 @@
 The ratio is the median of the rounds' ratios, so whatever disturbs the machine disturbs both.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

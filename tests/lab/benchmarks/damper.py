@@ -1,7 +1,5 @@
 """A damper: what four processes let through of a flood, for a minute."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from statistics import fmean, pstdev

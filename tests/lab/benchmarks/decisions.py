@@ -1,7 +1,5 @@
 """What a decision takes, what a door adds to a view, what either costs Redis, and the same of other limiters."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

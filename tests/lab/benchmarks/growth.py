@@ -1,7 +1,5 @@
 """What grows with identities, rules and overrides: time, memory in Redis, and memory of a process."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import random

@@ -1,7 +1,5 @@
 """Our own subjects, and what they are compared with: a PING and scripts that do nothing."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Other limiters under the same idents, with rules as near to ours as they have them."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any

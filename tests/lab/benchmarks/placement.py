@@ -1,7 +1,5 @@
 """Where the client and Redis run: a wake-up across cores costs more than a decision, so the scheduler has no say."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """One subject in one process of its own, which plays a round when told to."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import multiprocessing

@@ -1,7 +1,5 @@
 """What the record of decisions costs: time of a call, and memory of Redis after a month."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator

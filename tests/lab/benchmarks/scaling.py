@@ -1,7 +1,5 @@
 """What a site of many processes needs: open sockets over processes of one machine, and masters of a Cluster."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

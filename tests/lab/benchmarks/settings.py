@@ -1,7 +1,5 @@
 """The demo site's settings with rules that never refuse, on the Redis of this run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from testproject.settings import *  # noqa: F403

@@ -1,7 +1,5 @@
 """The printed table, and the same as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

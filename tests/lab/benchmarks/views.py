@@ -1,7 +1,5 @@
 """Views, unthrottled and throttled, by us and by others: what a door adds to a request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from io import BytesIO
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """``make campaign``: rounds of faults until the time is over; ends with 1 where something did not hold."""
 
-from __future__ import annotations
-
 import argparse
 import secrets
 import sys

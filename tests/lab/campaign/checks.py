@@ -4,8 +4,6 @@ A server acts on a call somewhere between its invocation and its return, so what
 was admitted within it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

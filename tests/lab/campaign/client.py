@@ -5,8 +5,6 @@ starts its lanes, "rest" ends them and is answered with the slots that it holds,
 writes the rule of the door, "end" gives everything back. One that starts with a limit makes the tables and the rule.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Where the rules of a round are kept: a SQLite file, or PostgreSQL; and what is done to it."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from functools import cache

@@ -1,7 +1,5 @@
 """The limits of the campaign: one of every algorithm and policy, small enough to be reached within a second."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

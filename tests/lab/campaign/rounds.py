@@ -1,7 +1,5 @@
 """Plays one round: servers, clients, faults, and what is found when all is quiet again."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ Load and rest take turns. When all rest, what processes and server hold is writt
 always the same one of them, so that the others show what they gather in all that time.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

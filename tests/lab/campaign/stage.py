@@ -1,7 +1,5 @@
 """The servers of a round, and what is done to them: each fault is a method that returns when it is over."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Iterator

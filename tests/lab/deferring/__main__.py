@@ -4,8 +4,6 @@ With ``--kill`` the worker is killed, and another takes over. What a killed work
 together, after ``visibility_timeout``: late, and perhaps twice. The exit status is 1 if something is wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

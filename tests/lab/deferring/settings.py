@@ -1,7 +1,5 @@
 """The settings of a site whose one view is deferred. RATE says how, RAN is the file to which its task writes."""
 
-from __future__ import annotations
-
 import os
 
 from testproject.settings import *  # noqa: F403

@@ -1,7 +1,5 @@
 """A site whose views are deferred, one to django.tasks and one to Celery. The work is a line in a file."""
 
-from __future__ import annotations
-
 import os
 import time
 from importlib import import_module

@@ -5,8 +5,6 @@ package, if fewer tests passed than the suite has, or if the suite made fewer de
 writes nothing, and neither does a run of some of the suites.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Iterator

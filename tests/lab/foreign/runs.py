@@ -1,7 +1,5 @@
 """Runs a suite with us in the way, and both ways what does not pass then; says what has become of each test."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The suites: where each comes from, how it is run, and what of the folder ``inside`` runs in its own process."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 # Newer than what carries tests in its source distribution are: Ninja 1.7. Channels and adrf carry none.

@@ -4,8 +4,6 @@
 ``docs/versions.json`` at once, and ``docs/versions.inc`` its table, in docs/reference/compatibility.rst.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Measure the table of docs/reference/servers.rst and write it anew: ``python -m tests.lab.servers``."""
 
-from __future__ import annotations
-
 from tests.lab.servers.matrix import main
 
 main()

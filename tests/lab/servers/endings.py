@@ -1,7 +1,5 @@
 """The ways in which a socket ends. Each is done on a real server, and returns what the client saw of it, as text."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

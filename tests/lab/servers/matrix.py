@@ -3,8 +3,6 @@
 ``python -m tests.lab.servers`` writes it anew; ``tests/sockets/test_matrix.py`` holds every cell to what is stated.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

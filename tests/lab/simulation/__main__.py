@@ -1,7 +1,5 @@
 """``make simulation``: play a damped rule on a virtual clock, print what passes, draw pictures."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The results of a simulation: figures, a table and a picture of its runs, and the scenes to play."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
