@@ -16,7 +16,16 @@ from django_throttle import agent, rulebook
 from django_throttle.call_facts import Facts, Who
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease, Rule, overrides
-from django_throttle.core.commands import SOCKET_LEASE, Charge, Charges, Decide, charges_under, check_cost, rule_set
+from django_throttle.core.commands import (
+    SOCKET_LEASE,
+    Answer,
+    Charge,
+    Charges,
+    Decide,
+    charges_under,
+    check_cost,
+    rule_set,
+)
 from django_throttle.core.decide import (
     correct,
     decide_and_correct,
@@ -349,7 +358,7 @@ def prepare_decision(io: StoreIo, snapshot: rulebook.Snapshot, facts: Facts, com
 
 
 def finish_decision(
-    io: StoreIo, command: Decide, answers: Any, since: tuple[float, int], facts: Facts | None
+    io: StoreIo, command: Decide, answers: Sequence[Answer] | StoreError, since: tuple[float, int], facts: Facts | None
 ) -> Decision | Deciding:
     """Return the decision from the store's answers to a fast-path command, or a coroutine that makes it of an error.
 

@@ -74,7 +74,7 @@ def usable_options(options: Mapping[str, Any], connection_class: type[Any]) -> t
     return usable, tuple(filter(None, reasons.values()))
 
 
-def _refusal(name: str, value: Any, connection_class: type[Any]) -> str:
+def _refusal(name: str, value: object, connection_class: type[Any]) -> str:
     """Return why redis-py's connections refuse an option; empty if they accept it."""
     classes = [connection_class] if name in SYNC_ONLY else [connection_class, async_class(connection_class)]
     for refusing in classes:

@@ -244,6 +244,6 @@ def _is_stale(connection: AbstractConnection) -> bool:
         return True
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """A reply as text, however the client decodes it."""
     return value.decode() if isinstance(value, bytes) else str(value)
