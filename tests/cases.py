@@ -424,14 +424,12 @@ CONCURRENCY = (
         "what is held at once: nobody knows when a slot comes free, so ask again in 5 s",
         (Rule("slots", limit=2, algorithm="concurrency"),),
         (
-            peeks(passes(0, remaining=2, reset=0.0)),
-            passes(0, remaining=1, reset=5.0),
-            passes(0, remaining=0, reset=5.0),
-            refused(0, retry=5.0, reset=5.0, remaining=0),
+            peeks(passes(0, remaining=2, reset=0.0)), passes(0, remaining=1, reset=5.0),
+            passes(0, remaining=0, reset=5.0), refused(0, retry=5.0, reset=5.0, remaining=0),
             passes(0, ident="user:2", remaining=1),
         ),
     ),
-)
+)  # fmt: skip
 
 # START is the midnight in UTC at which Thursday, 16 November 2023 begins: 01:00 in Berlin.
 DAY = 86_400.0

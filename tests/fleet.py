@@ -28,12 +28,10 @@ class Sentinel(RedisServer):
         settings = self.folder / "sentinel.conf"
         if not settings.exists():  # else it is what the Sentinel itself has made of it
             lines = [
-                f"port {self.port}",
-                f"sentinel monitor dt 127.0.0.1 {self.master} 2",
-                f"sentinel down-after-milliseconds dt {DOWN_AFTER * 1000:.0f}",
-                "sentinel failover-timeout dt 2000",
+                f"port {self.port}", f"sentinel monitor dt 127.0.0.1 {self.master} 2",
+                f"sentinel down-after-milliseconds dt {DOWN_AFTER * 1000:.0f}", "sentinel failover-timeout dt 2000",
                 *self.more,
-            ]
+            ]  # fmt: skip
             settings.write_text("\n".join(lines) + "\n")
         return [self.binary, str(settings), "--sentinel", "--bind", "127.0.0.1", "--dir", str(self.folder)]
 

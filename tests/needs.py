@@ -18,12 +18,10 @@ import pytest
 FIXTURES = {"redis": "redis_server", "servers": "servers", "browser": "browser", "timing": "stopwatch"}
 #: Audit events, and the markers of which a test needs one to cause them.
 EVENTS = {
-    "subprocess.Popen": {"servers", "browser"},
-    "os.fork": {"servers", "browser"},
-    "os.posix_spawn": {"servers", "browser"},
-    "socket.connect": {"redis", "servers", "browser"},
+    "subprocess.Popen": {"servers", "browser"}, "os.fork": {"servers", "browser"},
+    "os.posix_spawn": {"servers", "browser"}, "socket.connect": {"redis", "servers", "browser"},
     "time.sleep": {"redis", "servers", "browser", "timing"},
-}
+}  # fmt: skip
 
 
 #: Seconds that a rule may delay a call in any test; only Python 3.13 tells of sleeping.

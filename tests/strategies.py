@@ -44,13 +44,11 @@ def rates(draw: st.DrawFn, limits: st.SearchStrategy[int] = LIMITS) -> Rate:
 def rules(draw: st.DrawFn) -> Rule:
     """Any rule that makes sense."""
     options: dict[str, Any] = {
-        "scopes": tuple(draw(st.lists(SCOPES, min_size=1, max_size=3))),
-        "key": draw(st.sampled_from(KEYS)),
+        "scopes": tuple(draw(st.lists(SCOPES, min_size=1, max_size=3))), "key": draw(st.sampled_from(KEYS)),
         "action": draw(st.sampled_from(["reject", "shadow"])),
-        "on_store_failure": draw(st.sampled_from(FAILURE_POLICIES)),
-        "enabled": draw(st.booleans()),
+        "on_store_failure": draw(st.sampled_from(FAILURE_POLICIES)), "enabled": draw(st.booleans()),
         "audience": draw(AUDIENCE_LISTS),
-    }
+    }  # fmt: skip
     assume(options["key"] != "user" or set(options["audience"]) != {"anonymous"})
     name = draw(NAMES)
     if options["key"] == "connection":

@@ -159,17 +159,15 @@ class TestReadings:
     ("request_", "expected"),
     [
         (RequestFactory().get("/", {"query": "query($n: Int) { a(first: $n) { b } }", "variables": '{"n": 4}'}), 5),
-        (RequestFactory().get("/graphql"), 1),
-        (post(urlencode({"query": "{ a b }"}), FORM), 2),
+        (RequestFactory().get("/graphql"), 1), (post(urlencode({"query": "{ a b }"}), FORM), 2),
         (RequestFactory().post("/graphql", {"query": "{ a b }"}), 2),
         (RequestFactory().post("/graphql", {"operations": '{"query": "mutation { a b c }"}', "map": "{}"}), 3),
-        (post({"query": "{ a b }"}, "application/graphql"), 2),
-        (post("{ a b }", "application/graphql"), 2),
+        (post({"query": "{ a b }"}, "application/graphql"), 2), (post("{ a b }", "application/graphql"), 2),
         (post(b"gibberish", "multipart/form-data; boundary=x"), 1),
         *((post(body), 1) for body in (b"", b"null", b"5", b'"text"', b"{", b"\xff\xfe\x00", b"[" * 100, b"{}")),
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_where_a_query_stands(request_: HttpRequest, expected: int) -> None:
     assert flat(request_) == expected
 

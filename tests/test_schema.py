@@ -112,12 +112,10 @@ X = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"RATELIMIT_HEADERS": "off"}, []),
-        ({"RATELIMIT_HEADERS": "draft-07"}, FIELDS),
-        ({"RATELIMIT_HEADERS": "draft-06"}, OLD),
-        ({"X_RATELIMIT_HEADERS": "epoch"}, [*FIELDS, *X]),
+        ({"RATELIMIT_HEADERS": "off"}, []), ({"RATELIMIT_HEADERS": "draft-07"}, FIELDS),
+        ({"RATELIMIT_HEADERS": "draft-06"}, OLD), ({"X_RATELIMIT_HEADERS": "epoch"}, [*FIELDS, *X]),
     ],
-)
+)  # fmt: skip
 def test_the_fields_that_the_settings_ask_for(view: Any, settings: Any, given: Any, said: list[str]) -> None:
     settings.DJANGO_THROTTLE = given
     found = schema(limited=view(RuleThrottle))
@@ -132,13 +130,11 @@ THROTTLED: Any = {"DEFAULT_THROTTLE_CLASSES": ["django_throttle.drf.UserRateThro
 @pytest.mark.parametrize(
     ("rest_framework", "middleware", "found"),
     [
-        (THEIRS | THROTTLED, [], ["django_throttle.W020"]),
-        (THROTTLED, [], ["django_throttle.W020"]),
-        ({"DEFAULT_SCHEMA_CLASS": "gone.Schema"}, MIDDLEWARE, ["django_throttle.W020"]),
-        (OURS, MIDDLEWARE, []),
+        (THEIRS | THROTTLED, [], ["django_throttle.W020"]), (THROTTLED, [], ["django_throttle.W020"]),
+        ({"DEFAULT_SCHEMA_CLASS": "gone.Schema"}, MIDDLEWARE, ["django_throttle.W020"]), (OURS, MIDDLEWARE, []),
         ({"DEFAULT_SCHEMA_CLASS": type("Own", (ThrottleSchema, PlainSchema), {})}, MIDDLEWARE, []),
     ],
-)
+)  # fmt: skip
 def test_a_schema_without_refusals_is_a_warning(
     rest_framework: Any, middleware: Any, found: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

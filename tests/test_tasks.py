@@ -281,14 +281,12 @@ async def agenerates() -> Any:
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        (mail, "goes above @task .*: not around"),
-        ("text", "goes above @task .*: not around 'text'"),
-        (type, "goes above @task"),
-        (awaited, "not limit async functions and generators, as <function awaited"),
+        (mail, "goes above @task .*: not around"), ("text", "goes above @task .*: not around 'text'"),
+        (type, "goes above @task"), (awaited, "not limit async functions and generators, as <function awaited"),
         (lambda: (yield), "not limit async functions and generators"),
         (agenerates, "not limit async functions and generators, as <function agenerates"),
     ],
-)
+)  # fmt: skip
 def test_what_it_cannot_limit_is_said(task: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         throttled_task("reports")(task)

@@ -156,12 +156,10 @@ class TestForm:
     @pytest.mark.parametrize(
         ("changed", "is_said"),
         [
-            ({"scopes": "*"}, True),
-            ({"scopes": "admin:*", "name": "my rule; echo $HOME"}, True),
-            ({"scopes": "search"}, False),
-            ({"scopes": "*", "enabled": ""}, False),
+            ({"scopes": "*"}, True), ({"scopes": "admin:*", "name": "my rule; echo $HOME"}, True),
+            ({"scopes": "search"}, False), ({"scopes": "*", "enabled": ""}, False),
         ],
-    )
+    )  # fmt: skip
     def test_who_limits_the_admin_learns_the_way_in(
         self, operator: Client, settings: Any, changed: dict[str, Any], is_said: bool
     ) -> None:

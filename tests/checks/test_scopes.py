@@ -59,14 +59,12 @@ def send_mail() -> None: ...
 
 CRM = ThrottledTransport("crm-calls")
 ROUTES = [
-    path("", page, name="front"),
-    path("s", Search.as_view(), name="search-list"),
+    path("", page, name="front"), path("s", Search.as_view(), name="search-list"),
     path("o", Search.as_view(throttle_scope="orders", throttle_classes=[RuleThrottle]), name="order-list"),
     path("d", Search.as_view(throttle_scope="drop-in", throttle_classes=[UserRateThrottle]), name="drop-in"),
-    path("c", Chosen.as_view(), name="chosen"),
-    path("u", sign_up, name="sign-up-page"),
+    path("c", Chosen.as_view(), name="chosen"), path("u", sign_up, name="sign-up-page"),
     path("shop/", include(([path("", page, name="cart")], "shop"))),
-]
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

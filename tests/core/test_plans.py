@@ -35,10 +35,8 @@ def test_however_they_are_given_they_are_lines(given: Any, lines: tuple[str, ...
     [
         ({"plans": "group:x = 5/min"}, "must be a dictionary such as"),
         ({"plans": ["group:x 5/min"]}, "written like group:premium = 1000/min, unlike 'group:x 5/min'"),
-        ({"plans": [5]}, r"plans must be a dictionary such as .*, not \[5\]"),
-        ({"plans": {5: "5/min"}}, "not 5"),
-        ({"plans": {"group:a=b": "5/min"}}, "without ="),
-        ({"plans": {"group:a\nb": "5/min"}}, "in one line"),
+        ({"plans": [5]}, r"plans must be a dictionary such as .*, not \[5\]"), ({"plans": {5: "5/min"}}, "not 5"),
+        ({"plans": {"group:a=b": "5/min"}}, "without ="), ({"plans": {"group:a\nb": "5/min"}}, "in one line"),
         ({"plans": {"gruop:x": "5/min"}}, "did you mean 'group:x'"),
         ({"plans": {"shop.limits.plan:": "5/min"}}, "there is no audience"),
         ({"plans": {"staff": "fast"}}, "plan 'staff': 'fast' is not a rate"),
@@ -56,7 +54,7 @@ def test_however_they_are_given_they_are_lines(given: Any, lines: tuple[str, ...
         ({"plans": {"staff": "50/min"}, "algorithm": "damper"}, "does not go with damper"),
         ({"plans": {"staff": "5/min"}, "algorithm": "leaky_bucket", "action": "defer"}, "leave plans out"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_said_of_the_option(options: dict[str, Any], fault: str) -> None:
     with pytest.raises(InvalidRule, match=fault) as raised:
         Rule("api", **{"rate": "10/min", **options})

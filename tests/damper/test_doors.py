@@ -66,12 +66,10 @@ async def test_messages_of_sockets_and_publications_are_damped(enforce: Enforce)
 @pytest.mark.parametrize(
     ("effect", "options", "expected"),
     [
-        ("multiply", {"factor": 2}, 2 * AT_ONCE),
-        ("replace", {"rates": (Rate(600, 60),)}, 10),
-        ("exempt", {}, 100),
+        ("multiply", {"factor": 2}, 2 * AT_ONCE), ("replace", {"rates": (Rate(600, 60),)}, 10), ("exempt", {}, 100),
         ("block", {}, 0),
     ],
-)
+)  # fmt: skip
 @BOTH
 def test_overrides_hold(effect: str, options: dict[str, Any], expected: int, enforce: Enforce) -> None:
     enforce(Override(subject="ip:127.0.0.1", effect=effect, **options))

@@ -93,11 +93,9 @@ def nodes(clock: FrozenClock) -> list[Node]:
 
 
 RULES = [
-    Rule("account", "5/s", algorithm="damper"),
-    Rule("account", "5/s", algorithm="damper", estimator="average"),
-    Rule("account", "10/min", algorithm="damper"),
-    Rule("account", "1000/s", algorithm="damper"),
-]
+    Rule("account", "5/s", algorithm="damper"), Rule("account", "5/s", algorithm="damper", estimator="average"),
+    Rule("account", "10/min", algorithm="damper"), Rule("account", "1000/s", algorithm="damper"),
+]  # fmt: skip
 
 
 @given(st.sampled_from(RULES), EVENTS, st.floats(0, 6))

@@ -25,15 +25,13 @@ LISTED = {module: NAMES.findall(part) for module, part in zip(PARTS[::2], PARTS[
 OWN = {f"django_throttle.{name}" for name in ("identity", "observe", "history", "models")}
 # Public by the design, whether a module lists its names or not.
 PUBLIC = {
-    "django_throttle.core": {"Rate", "Rule", "Decision"},
-    "django_throttle.limiter": {"Limiter"},
+    "django_throttle.core": {"Rate", "Rule", "Decision"}, "django_throttle.limiter": {"Limiter"},
     "django_throttle.stores": {"MemoryStore", "RedisStore", "get_store"},
     "django_throttle.drf": {"RuleThrottle", "AnonRateThrottle", "UserRateThrottle", "ScopedRateThrottle"},
     "django_throttle.channels": {"ThrottledConsumerMixin", "ThrottleMiddleware"},
-    "django_throttle.middleware": {"ThrottleMiddleware"},
-    "django_throttle.decorators": {"throttle"},
+    "django_throttle.middleware": {"ThrottleMiddleware"}, "django_throttle.decorators": {"throttle"},
     "django_throttle.tasks": {"throttled_task"},
-}
+}  # fmt: skip
 COMMANDS = [name for name, app in get_commands().items() if app == "django_throttle"]
 
 

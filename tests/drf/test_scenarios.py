@@ -96,13 +96,11 @@ class TestOneRate:
     @pytest.mark.parametrize(
         ("own", "expected"),
         [
-            ({"rate": "0/min"}, ["60", "60"]),
-            ({"rate": "-1/min"}, ["never", "never"]),
-            ({"num_requests": 0}, ["60", "60"]),
-            ({"duration": 100 / 3}, ["ok", "34"]),
+            ({"rate": "0/min"}, ["60", "60"]), ({"rate": "-1/min"}, ["never", "never"]),
+            ({"num_requests": 0}, ["60", "60"]), ({"duration": 100 / 3}, ["ok", "34"]),
         ],
         ids=str,
-    )
+    )  # fmt: skip
     def test_a_limit_that_the_site_computes(self, kind: Kind, own: dict[str, Any], expected: list[str]) -> None:
         class Computed(getattr(kind.module, "UserRateThrottle")):  # type: ignore[misc]  # noqa: B009
             rate = own.get("rate", "1/min")

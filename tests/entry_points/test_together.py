@@ -82,13 +82,11 @@ class Mixed(Drf):
 
 
 VIEWS: dict[str, Any] = {
-    "drf": Drf.as_view(),
-    "rules and drop-in": Mixed.as_view(),
+    "drf": Drf.as_view(), "rules and drop-in": Mixed.as_view(),
     "two decorators": throttle("middle")(throttle("last")(plain)),
     "two async decorators": throttle("middle")(throttle("last")(aplain)),
-    "decorator in a throttle class": Within.as_view(),
-    "callable in a decorator": throttle("middle")(calling),
-}
+    "decorator in a throttle class": Within.as_view(), "callable in a decorator": throttle("middle")(calling),
+}  # fmt: skip
 urlpatterns = [path(name.replace(" ", "-"), view) for name, view in VIEWS.items()]
 
 

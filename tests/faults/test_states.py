@@ -134,13 +134,11 @@ class TestRights:
     @pytest.mark.parametrize(
         "rights",
         [
-            ("~dt:*", "+@all", "-evalsha"),
-            pytest.param(("~dt:*", "+@all", "-time"), marks=pytest.mark.row("F27")),
-            ("~other:*", "+@all"),
-            ("<word", ">another", "~dt:*", "+@all"),
+            ("~dt:*", "+@all", "-evalsha"), pytest.param(("~dt:*", "+@all", "-time"), marks=pytest.mark.row("F27")),
+            ("~other:*", "+@all"), ("<word", ">another", "~dt:*", "+@all"),
         ],
         ids=["no scripts", "no clock", "no keys", "another password"],
-    )
+    )  # fmt: skip
     def test_forbidden(self, rights: tuple[str, ...], url: str, admin: Redis) -> None:
         admin.execute_command("ACL", "SETUSER", "app", "on", ">word", *rights)
         store = RedisStore(url, deadline=5.0)

@@ -72,11 +72,9 @@ def by_pieces(stream: Any) -> int:
 
 
 READ: dict[str, Callable[[Any], int]] = {
-    "body": lambda request: len(request.body),
-    "read": by_pieces,
-    "raw": lambda request: by_pieces(request.META["wsgi.input"]),
-    "nothing": lambda request: 0,
-}
+    "body": lambda request: len(request.body), "read": by_pieces,
+    "raw": lambda request: by_pieces(request.META["wsgi.input"]), "nothing": lambda request: 0,
+}  # fmt: skip
 
 
 class Failing(BytesIO):

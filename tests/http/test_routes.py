@@ -49,13 +49,11 @@ LOOSE = r"(?i)^/*{}/+(?P<name>[^/]+?)(?:\.(?P<format>json|xml))?(?:;[^/]*)?/*$"
 
 urlpatterns = [
     path("status/<int:status>", lambda request, status: HttpResponse(status=status), name="status"),
-    re_path(LOOSE.format("shop"), shop, name="shop"),
-    re_path(LOOSE.format("desk"), Api.as_view(), name="desk"),
-    path("strict/", shop, name="strict"),
-    path("computed", Computed.as_view(), name="computed"),
+    re_path(LOOSE.format("shop"), shop, name="shop"), re_path(LOOSE.format("desk"), Api.as_view(), name="desk"),
+    path("strict/", shop, name="strict"), path("computed", Computed.as_view(), name="computed"),
     path("in/", include(([path("x", shop, name="x"), path("y", shop)], "space"))),
     *format_suffix_patterns([path("suffix", Api.as_view(), name="suffix")], allowed=["json"]),
-]
+]  # fmt: skip
 
 SPELLINGS = re.findall(
     r"\S+",
@@ -110,11 +108,9 @@ def test_what_leads_nowhere_has_a_scope_of_its_own(enforce: Enforce, client: Ask
 
 METHODS = ["get", "head", "options", "post", "put", "patch", "delete", "trace"]
 TRICKS: list[dict[str, Any]] = [
-    {"headers": {"X-HTTP-Method-Override": "PUT"}},
-    {"headers": {"X-HTTP-Method": "DELETE"}},
-    {"headers": {"X-Method-Override": "get"}},
-    {"query_params": {"_method": "PATCH"}},
-]
+    {"headers": {"X-HTTP-Method-Override": "PUT"}}, {"headers": {"X-HTTP-Method": "DELETE"}},
+    {"headers": {"X-Method-Override": "get"}}, {"query_params": {"_method": "PATCH"}},
+]  # fmt: skip
 
 
 @pytest.mark.row("A22")

@@ -48,12 +48,10 @@ class TestSizes:
     @pytest.mark.parametrize(
         "headers",
         [
-            [],
-            [(b"transfer-encoding", b"chunked")],
-            [(b"content-length", b"1"), (b"transfer-encoding", b"chunked")],
-            [(b"content-length", b"9" * 5000)],
+            [], [(b"transfer-encoding", b"chunked")],
+            [(b"content-length", b"1"), (b"transfer-encoding", b"chunked")], [(b"content-length", b"9" * 5000)],
         ],
-    )
+    )  # fmt: skip
     def test_by_what_was_read_before_there_was_a_request(self, headers: list[tuple[bytes, bytes]]) -> None:
         with SpooledTemporaryFile() as body:
             body.write(b"x" * 5000)
@@ -70,13 +68,11 @@ def wsgi(body: bytes, **environ: Any) -> WSGIRequest:
 
 
 READS = {
-    "read": lambda given: given.read(),
-    "pieces": lambda given: b"".join(iter(lambda: given.read(7), b"")),
+    "read": lambda given: given.read(), "pieces": lambda given: b"".join(iter(lambda: given.read(7), b"")),
     "line": lambda given: given.readline() + given.readline() + given.readline(),
     "short lines": lambda given: b"".join(iter(lambda: given.readline(3), b"")),
-    "lines": lambda given: b"".join(given.readlines()),
-    "iteration": b"".join,
-}
+    "lines": lambda given: b"".join(given.readlines()), "iteration": b"".join,
+}  # fmt: skip
 
 
 class TestPastDjango:
@@ -100,11 +96,9 @@ class TestPastDjango:
                 return view(request)
 
         doors = {
-            "middleware": lambda: caught(ThrottleMiddleware(view)),
-            "decorator": lambda: throttle("volume")(view),
-            "drf": Upload.as_view,
-            "drf behind the middleware": lambda: caught(ThrottleMiddleware(Upload.as_view())),
-        }
+            "middleware": lambda: caught(ThrottleMiddleware(view)), "decorator": lambda: throttle("volume")(view),
+            "drf": Upload.as_view, "drf behind the middleware": lambda: caught(ThrottleMiddleware(Upload.as_view())),
+        }  # fmt: skip
         ask = doors[door]()
         body = b"x" * 19 + b"\n" + b"y" * 19 + b"\n"
         responses = [ask(wsgi(body)) for _ in range(3)]

@@ -233,13 +233,11 @@ class TestCallables:
     "options",
     [
         {"plans": {"tenant:acme": "60/min", "staff": "60/min", "group:staff": "60/min", "authenticated": "60/min"}},
-        {"audience": ["anonymous"], "key": "ip"},
-        {"audience": ["authenticated", "staff"]},
-        {"audience": ["tenant:other", "group:others"]},
-        {"plans": {"anonymous": "2/min"}, "rate": "60/min"},
+        {"audience": ["anonymous"], "key": "ip"}, {"audience": ["authenticated", "staff"]},
+        {"audience": ["tenant:other", "group:others"]}, {"plans": {"anonymous": "2/min"}, "rate": "60/min"},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_text_is_no_way_into_a_plan_nor_out_of_an_audience(enforce: Enforce, options: dict[str, Any]) -> None:
     enforce()
     rulebook.pin(rulebook.Snapshot([Rule.from_options("api", {"rate": "2/min", **options})]))

@@ -75,8 +75,7 @@ def test_how_long_and_an_api_key_from_input(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (f"{IP} --block --exempt", "say what happens"),
-        (f"{IP} --times 0", "A factor must be more than 0"),
+        (f"{IP} --block --exempt", "say what happens"), (f"{IP} --times 0", "A factor must be more than 0"),
         (f"{IP} --times 0,5", "Factor: Write a number, with a point and no comma: 0.5."),
         (f"{IP} --rate 1,000/min", "'1,000/min' is not a rate: the number must be whole"),
         (f"{IP} --block --rules apii", "Did you mean 'api'"),
@@ -84,10 +83,9 @@ def test_how_long_and_an_api_key_from_input(monkeypatch: pytest.MonkeyPatch) -> 
         (f"{IP} --block --for ever", "'ever' is not a duration"),
         (f"{IP} --block --for 400d", "'400d' is not a duration of 366 days at most"),
         (f"{IP} --block --until 2030-99-01T00:00", "is not a moment"),
-        (f"{IP} --block --until 9999-12-31T23:59", "Until 9998 at the latest"),
-        ("shoe 1 --block", "invalid choice"),
+        (f"{IP} --block --until 9999-12-31T23:59", "Until 9998 at the latest"), ("shoe 1 --block", "invalid choice"),
     ],
-)
+)  # fmt: skip
 def test_what_makes_no_sense_is_refused(line: str, why: str) -> None:
     with pytest.raises(CommandError, match=re.escape(why)):
         add(line)

@@ -24,12 +24,10 @@ Result = TypeVar("Result")
 ASGI = "mysite.asgi:application"
 GUNICORN = "gunicorn mysite.wsgi:application --bind 127.0.0.1:PORT --workers 2 --worker-class"
 SERVERS = {
-    "uvicorn": f"uvicorn {ASGI} --port PORT",
-    "daphne": f"daphne --port PORT {ASGI}",
-    "gunicorn sync": f"{GUNICORN} sync",
-    "gunicorn gthread": f"{GUNICORN} gthread --threads 4",
+    "uvicorn": f"uvicorn {ASGI} --port PORT", "daphne": f"daphne --port PORT {ASGI}",
+    "gunicorn sync": f"{GUNICORN} sync", "gunicorn gthread": f"{GUNICORN} gthread --threads 4",
     "gunicorn gevent": f"{GUNICORN} gevent",
-}
+}  # fmt: skip
 SOCKETS = ("uvicorn", "daphne")  # those that serve WebSockets
 REDIS = re.compile(r"redis://[\w.-]+:6379")  # the one thing that a test changes in what the docs show
 OTHER_IMPORT = re.compile(r"^from django\.tasks import .*?  # before Django 6\.0: (.*)$", re.MULTILINE)

@@ -18,11 +18,9 @@ LABELS = {
     HALF_OPEN.id: f"slot back after, with pings each {PING} s and {PONG} s to answer,",
 }
 MARKS = {
-    "giant": pytest.mark.row("A45"),
-    KILLED.id: pytest.mark.row("F43"),
-    TERMINATED.id: pytest.mark.row("F44"),
+    "giant": pytest.mark.row("A45"), KILLED.id: pytest.mark.row("F43"), TERMINATED.id: pytest.mark.row("F44"),
     HALF_OPEN.id: pytest.mark.row("F46"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

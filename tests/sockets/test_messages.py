@@ -260,11 +260,9 @@ def kind(event: dict[str, Any]) -> str | None:
 def test_the_frame_that_tells_of_a_gap() -> None:
     since = datetime(2026, 11, 20, 12, 34, 56, 789_999, UTC)
     assert continuity_payload(DroppedFrames(7, since)) == {
-        "type": "continuity_lost",
-        "lost": 7,
-        "since": "2026-11-20T12:34:56.789Z",
+        "type": "continuity_lost", "lost": 7, "since": "2026-11-20T12:34:56.789Z",
         "detail": "7 messages were not sent to you, as there were too many.",
-    }
+    }  # fmt: skip
     assert "1 message was" in continuity_payload(DroppedFrames(1, since))["detail"]
 
 

@@ -116,11 +116,9 @@ async def test_what_is_no_socket_passes_the_middleware_untouched(enforce: Enforc
 
 def test_misspelt_attributes() -> None:
     misspelt = {
-        "throttle_laddder": "throttle_ladder",
-        "throttle_refuse": "refuse",
-        "throttle_payload": "throttle_error_payload",
-        "throttle_idle_timout": "throttle_idle_timeout",
-    }
+        "throttle_laddder": "throttle_ladder", "throttle_refuse": "refuse",
+        "throttle_payload": "throttle_error_payload", "throttle_idle_timout": "throttle_idle_timeout",
+    }  # fmt: skip
     others = {"throttle_ladder": {}, "throttle_channel": "a site's own", "throttled_by": "a site's own", "laddder": 1}
     assert dict(misspelt_options(type("Misspelt", (AsyncEcho,), {**misspelt, **others}))) == misspelt
 

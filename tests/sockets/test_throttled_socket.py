@@ -337,12 +337,10 @@ class TestComingBack:
     @pytest.mark.parametrize(
         ("said", "reason", "seconds"),
         [
-            ("", "connection limit; retry_after=17", 17),
-            ("17", "", 17),
-            (f"{MONTH}", "", MONTH),
+            ("", "connection limit; retry_after=17", 17), ("17", "", 17), (f"{MONTH}", "", MONTH),
             *((senseless, "", 60) for senseless in ("1e999", "-1e999", "-5", '"soon"', "[]", "{}", "true")),
         ],
-    )
+    )  # fmt: skip
     def test_a_refused_handshake_is_tried_again_when_the_server_says(
         self, stage: Stage, said: str, reason: str, seconds: int
     ) -> None:

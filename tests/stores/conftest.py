@@ -22,12 +22,10 @@ from tests.proxy import Proxy
 from tests.servers import RedisServer
 
 RATES = [
-    Rule("fixed", "10/h", algorithm="fixed_window"),
-    Rule("sliding", "10/h"),
-    Rule("sub-windows", "10/h", resolution=6, strict=True),
-    Rule("gcra", "10/h", algorithm="gcra"),
+    Rule("fixed", "10/h", algorithm="fixed_window"), Rule("sliding", "10/h"),
+    Rule("sub-windows", "10/h", resolution=6, strict=True), Rule("gcra", "10/h", algorithm="gcra"),
     Rule("bucket", "10/h", algorithm="token_bucket", burst=7),
-]
+]  # fmt: skip
 
 
 CAP = Rule("cap", limit=10, algorithm="concurrency")

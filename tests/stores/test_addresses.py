@@ -77,13 +77,11 @@ def test_an_alias_that_sentinels_serve(secure: bool, settings: Any) -> None:
             "BACKEND": "django_redis.cache.RedisCache",
             "LOCATION": f"redis{'s' * secure}://dt{secure:d}/2",
             "OPTIONS": {
-                "CLIENT_CLASS": "django_redis.client.SentinelClient",
-                "SENTINELS": [("one", 26379), ("two", 26380)],
-                "SENTINEL_KWARGS": {"password": "watch"},
-                "PASSWORD": "secret",
+                "CLIENT_CLASS": "django_redis.client.SentinelClient", "SENTINELS": [("one", 26379), ("two", 26380)],
+                "SENTINEL_KWARGS": {"password": "watch"}, "PASSWORD": "secret",
             },
         }
-    }
+    }  # fmt: skip
     found = find_address("default")
     assert found.hosts == (("one", 26379), ("two", 26380))
     assert (found.service, found.settings["db"], found.settings["password"]) == (f"dt{secure:d}", 2, "secret")

@@ -15,11 +15,9 @@ from tests.servers import slack
 from tests.stores.conftest import evaluations
 
 RULES = [
-    Rule("bucket", "100/hour", algorithm="gcra"),
-    Rule("window", "50/hour"),
-    Rule("log", "30/hour", algorithm="sliding_log"),
-    Rule("quota", "1000/month", algorithm="fixed_window"),
-]
+    Rule("bucket", "100/hour", algorithm="gcra"), Rule("window", "50/hour"),
+    Rule("log", "30/hour", algorithm="sliding_log"), Rule("quota", "1000/month", algorithm="fixed_window"),
+]  # fmt: skip
 LOG = Rule("log", "10000/hour", algorithm="sliding_log")
 CAP = Rule("cap", limit=37, algorithm="concurrency")
 # More charges than a byte counts.

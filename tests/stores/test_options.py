@@ -47,10 +47,8 @@ def numbers(settings: Any, address: str) -> list[str]:
 @pytest.mark.parametrize(
     ("query", "number", "words"),
     [
-        ("max_connections=50", "W036", "MAX_CONNECTIONS"),
-        ("timeout=20", "W036", "DEADLINE"),
-        ("socket_timeout=soon", "W036", "DEADLINE"),
-        ("redis_connect_func=x", "W036", "event loops"),
+        ("max_connections=50", "W036", "MAX_CONNECTIONS"), ("timeout=20", "W036", "DEADLINE"),
+        ("socket_timeout=soon", "W036", "DEADLINE"), ("redis_connect_func=x", "W036", "event loops"),
         ("foo=bar", "E036", "refuse the option 'foo'"),
         ("socket_red_size=1", "E036", "did you mean 'socket_read_size'?"),
         ("parser_class=x", "E036", "refuse the option 'parser_class'"),
@@ -58,7 +56,7 @@ def numbers(settings: Any, address: str) -> list[str]:
         ("socket_read_size=large", "E036", "cannot read the value of the option 'socket_read_size'"),
         ("ssl_cert_reqs=none", "E036", "rediss://"),
     ],
-)
+)  # fmt: skip
 def test_what_is_said_of_those_that_do_not_hold(query: str, number: str, words: str, settings: Any) -> None:
     for place in ("redis://one/0", "redis+sentinel://one/name/0", "redis+cluster://one"):
         settings.DJANGO_THROTTLE = {"REDIS": f"{place}?{query}"}

@@ -75,15 +75,13 @@ def test_it_lasts_until_the_call_could_pass_and_no_longer_than_a_second(
 @pytest.mark.parametrize(
     ("rule", "decision", "times"),
     [
-        (RULE, Decision(allowed=True), 1),
-        (RULE, REFUSED._replace(degraded=True), 1),
+        (RULE, Decision(allowed=True), 1), (RULE, REFUSED._replace(degraded=True), 1),
         (Rule("login", "2/hour", count_denied=True), REFUSED, 1),
-        (Rule("watch", "2/hour", action="shadow"), REFUSED, 1),
-        (CAP, FULL, 1),
+        (Rule("watch", "2/hour", action="shadow"), REFUSED, 1), (CAP, FULL, 1),
         (replace(CAP, at_limit="evict_oldest"), FULL, 2 * MANY_REFUSALS),
     ],
     ids=["allowed", "without the store", "counts denied", "shadow", "slots", "slots that newcomers get"],
-)
+)  # fmt: skip
 def test_only_refusals_by_rates_that_charge_nothing_are_remembered(
     rule: Rule, decision: Decision, times: int, refusal_cache: RefusalCache
 ) -> None:

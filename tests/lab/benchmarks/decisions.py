@@ -201,11 +201,9 @@ def _play_on_loop(limiter: Limiter, calls: int) -> float:
 
 
 PEERS = {
-    "limits": "of_limits",
-    "throttled-py": "of_throttled",
-    "django-ratelimit": "of_django_ratelimit",
+    "limits": "of_limits", "throttled-py": "of_throttled", "django-ratelimit": "of_django_ratelimit",
     "DRF UserRateThrottle": "of_drf",
-}
+}  # fmt: skip
 ASYNC_PEERS = {name: PEERS[name] for name in ("limits", "throttled-py")}  # the others have no async
 DOORS = {"RuleThrottle": "ours", "DRF UserRateThrottle": "drf", "django-ratelimit": "ratelimit"}
 DOORS["django-smart-ratelimit"] = "smart"

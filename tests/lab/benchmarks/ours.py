@@ -16,17 +16,15 @@ from tests.lab.benchmarks.player import IDENTS, IN_FLIGHT, Play, in_flight, one_
 EMPTY = "return 1"
 # The first of them is what most sites have: the default algorithm, one rate.
 OF_A_SITE: dict[str, dict[str, Any]] = {
-    "per second": {"rate": "1000000/s"},
-    "per minute": {"rate": "9000000/min", "algorithm": "fixed_window"},
+    "per second": {"rate": "1000000/s"}, "per minute": {"rate": "9000000/min", "algorithm": "fixed_window"},
     "per hour": {"rate": "9000000/h", "algorithm": "gcra", "burst": 100_000},
     "per day": {"rate": "9000000/day", "resolution": 4},
     "per week": {"rate": "9000000/week", "algorithm": "fixed_window"},
-    "per 10 seconds": {"rate": "1000000/10s", "algorithm": "gcra"},
-    "per 10 minutes": {"rate": "9000000/10min"},
+    "per 10 seconds": {"rate": "1000000/10s", "algorithm": "gcra"}, "per 10 minutes": {"rate": "9000000/10min"},
     "bucket": {"rate": "9000000/h", "algorithm": "token_bucket", "burst": 100_000},
     "per 12 hours": {"rate": "9000000/12h", "algorithm": "fixed_window"},
     "meter": {"rate": "9000000/min", "algorithm": "leaky_bucket"},
-}
+}  # fmt: skip
 MIXED = tuple(Rule(name, **options) for name, options in OF_A_SITE.items())
 OPTIONS: dict[str, dict[str, Any]] = {
     "token_bucket, interval": {"algorithm": "token_bucket", "refill": "interval"},

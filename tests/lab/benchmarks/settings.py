@@ -6,11 +6,9 @@ from testproject.settings import *  # noqa: F403
 
 RATES = ("1000000/s", "9000000/m", "9000000/h", "9000000/d", "9000000/d")
 DJANGO_THROTTLE: dict[str, Any] = {
-    "REDIS": "default",
-    "DATABASE_RULES": False,
-    "DEADLINE": 5.0,
+    "REDIS": "default", "DATABASE_RULES": False, "DEADLINE": 5.0,
     "RULES": {"deferred": {"rate": "1/h", "algorithm": "leaky_bucket", "action": "defer", "max_queue": 100_000}},
-}
+}  # fmt: skip
 RATELIMIT_USE_CACHE = "default"  # django-ratelimit
 RATELIMIT_BACKEND = "redis"  # django-smart-ratelimit
 RATELIMIT_REDIS = {"url": CACHES["default"]["LOCATION"]}  # noqa: F405

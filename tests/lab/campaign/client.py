@@ -93,12 +93,10 @@ def grown() -> dict[str, Any]:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     door = rulebook.current().by_name("door")
     return {
-        "memory": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
-        "threads": threading.active_count(),
-        "files": sum(1 for _ in Path("/proc/self/fd").iterdir()),
-        "lines": LINES.read_text().count("\n"),
+        "memory": pages * os.sysconf("SC_PAGE_SIZE") // 1024, "threads": threading.active_count(),
+        "files": sum(1 for _ in Path("/proc/self/fd").iterdir()), "lines": LINES.read_text().count("\n"),
         "rule": str(door.rate if door else None),
-    }
+    }  # fmt: skip
 
 
 def edit(limit: int) -> None:

@@ -56,12 +56,10 @@ LIMITS = {
     for one in (
         _limit("fixed", algorithm="fixed_window"),
         _limit("calendar", algorithm="fixed_window", rate="300/hour", timezone="Europe/Berlin", weight=2),
-        _limit("log", algorithm="sliding_log"),
-        _limit("sliding", algorithm="sliding_window"),
+        _limit("log", algorithm="sliding_log"), _limit("sliding", algorithm="sliding_window"),
         _limit("sliding4", algorithm="sliding_window", resolution=4),
         _limit("strict", algorithm="sliding_window", resolution=4, strict=True),
-        _limit("gcra", algorithm="gcra", burst=10),
-        _limit("token", algorithm="token_bucket"),
+        _limit("gcra", algorithm="gcra", burst=10), _limit("token", algorithm="token_bucket"),
         _limit("interval", algorithm="token_bucket", refill="interval", burst=20),
         _limit("leaky", algorithm="leaky_bucket", burst=20),
         _limit("queue", algorithm="leaky_bucket", burst=10, action="delay"),
@@ -79,7 +77,7 @@ LIMITS = {
         _limit("tally", "tally", 6, algorithm="fixed_window", rate=MANY),
         _limit("local_tally", "local tally", 6, algorithm="fixed_window", rate=MANY, on_store_failure="local"),
     )
-}
+}  # fmt: skip
 
 
 def configure(given: Mapping[str, Any]) -> None:
@@ -90,13 +88,11 @@ def configure(given: Mapping[str, Any]) -> None:
         INSTALLED_APPS=["django_throttle"],
         DATABASES={"default": database_settings(address) if "://" in address else file},
         DJANGO_THROTTLE={
-            **SETTINGS,
-            "REDIS": given["url"],
-            "AGENT": given.get("agent", True),
+            **SETTINGS, "REDIS": given["url"], "AGENT": given.get("agent", True),
             "PROCESSES": given.get("processes", 1),
             "RULES": {name: limit.rule.as_options() for name, limit in LIMITS.items() if limit.kind == "door"},
         },
         LOGGING_CONFIG=None,
         USE_TZ=True,
-    )
+    )  # fmt: skip
     django.setup()
