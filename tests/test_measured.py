@@ -16,6 +16,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle import measured
+from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Correct, Decide
 from django_throttle.decorators import throttle
@@ -25,6 +26,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.measured import learned_means
 from django_throttle.signals import throttled
 from django_throttle.stores import get_store
+from tests.callers import ANNA
 from tests.doors import BOTH, Enforce
 from tests.inside import commands_to, unsaid
 
@@ -336,3 +338,8 @@ async def test_a_batch_that_is_on_its_way_when_its_stream_is_cancelled_goes_back
     goes_on.set()
     await closed(response)
     assert left(**TOKENS) == 940
+
+
+def test_a_call_that_costs_nothing_reserves_nothing() -> None:
+    rule = Rule("api", **QUERIES)
+    assert [measured.reserve_of(rule, Facts("api", ("request",), ANNA, cost)) for cost in (0, 1)] == [0, 10]

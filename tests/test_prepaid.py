@@ -14,6 +14,7 @@ from django_throttle.core.commands import Charge
 from django_throttle.core.decide import reset_charges
 from django_throttle.core.io import run
 from django_throttle.core.prepaid import SHARE
+from django_throttle.exceptions import InvalidCost
 from django_throttle.limiter import Limiter
 from django_throttle.local import prepaid as local_prepaid
 from django_throttle.local.prepaid import SWEEP_SECONDS
@@ -215,3 +216,12 @@ def test_a_rule_that_only_records_asks_about_each_call(store: RedisStore) -> Non
     decisions = warm(Limiter([Rule("hot", "100/h", prepaid=True, action="shadow")], store), 110)
     assert all(decision.allowed for decision in decisions)
     assert [decision.outcomes[0].allowed for decision in decisions] == [True] * 100 + [False] * 10
+
+
+async def test_on_a_loop_most_calls_ask_nobody_either(store: RedisStore, monkeypatch: Any) -> None:
+    limits, commands = Limiter([HOT], store), commands_to(store, monkeypatch)
+    assert [(await limits.aacquire("everyone")).remaining for _ in range(300)] == list(range(99_999, 99_699, -1))
+    assert len(commands) <= 11
+    with pytest.raises(InvalidCost):
+        await limits.aacquire("everyone", -1)
+    assert limits.peek("everyone").remaining == 99_700

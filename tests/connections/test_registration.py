@@ -243,3 +243,18 @@ def test_a_release_while_the_registration_travels_is_owed_after_it(registry: Lea
     registry.registered(registry.uid, pair, leases)
     registry.confirm_released(Release(registry.uid, *PAIR, "a"))  # whichever of the two arrived first
     assert registry.unconfirmed() == [Release(registry.uid, *PAIR, "a", again=True)]
+
+
+def test_a_lease_that_was_taken_under_a_former_uid_is_released_there_and_registered_again() -> None:
+    leases, key = Leases(), ("rule", "user:1")
+    former = leases.uid
+    leases.renew()
+    leases.hold(*key, "~a", former)
+    assert leases.unconfirmed() == [Release(former, *key, "~a")]
+    assert (leases.take_unsent(5), leases.take_unsent(5)) == ([key], [])
+    leases.registered(former, key, {"~a": 0.0})
+    assert leases.take_unsent(5) == [key]
+    leases.registered(leases.uid, key, {"~a": 0.0})
+    assert leases.take_unsent(5) == []
+    leases.evict(*key, "~b")
+    assert not leases.touch(*key, "~b", 1.0) and leases.touch(*key, "~a", 1.0)

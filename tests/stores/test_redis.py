@@ -77,6 +77,12 @@ def test_no_text_becomes_part_of_a_script(store: RedisStore, client: Redis) -> N
     assert Limiter([Rule("api", "5/h")], store).peek("user:1").remaining == 4
 
 
+async def test_what_is_no_command_is_refused_and_no_call_asks_nothing(store: RedisStore) -> None:
+    with pytest.raises(TypeError, match="not a command"):
+        store.execute("reset")  # type: ignore[arg-type]
+    assert await store.transport.asend_all([]) == []
+
+
 def test_stores_with_other_prefixes_secrets_and_databases_do_not_meet(redis_url: str) -> None:
     limiters = [
         Limiter([Rule("one", "1/h")], RedisStore(redis_url.removesuffix("/0") + database, deadline=5.0, **options))
