@@ -244,10 +244,8 @@ def _application() -> object:
 
 
 def serves_sockets() -> bool:
-    """Return False for a site without Channels: it is not installed, or nothing in the settings is of it."""
-    names = ("ASGI_APPLICATION", "CHANNEL_LAYERS")
-    is_set = any(map(apps.is_installed, ("channels", DAPHNE))) or any(getattr(settings, name, None) for name in names)
-    return is_set and find_spec("channels") is not None
+    """Return False if Channels is not installed. A site that has it need not name its application in a setting."""
+    return find_spec("channels") is not None
 
 
 def socket_scopes() -> Iterator[str]:

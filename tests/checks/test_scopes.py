@@ -129,10 +129,10 @@ def test_others_are_not(settings: Any, monkeypatch: Any, rule: dict[str, Any], m
     settings.MIDDLEWARE = middleware
     if rule.get("scopes") == ["lobby"]:
         monkeypatch.setattr(scopes, "socket_scopes", list)
+        settings.ASGI_APPLICATION, settings.CHANNEL_LAYERS = None, {}  # as startproject leaves them
     assert found(settings, {"api": rule}) == []
 
 
-@pytest.mark.parametrize("without", ["the package", "settings"])
 @pytest.mark.parametrize(
     ("options", "number", "text"),
     [
@@ -144,15 +144,10 @@ def test_others_are_not(settings: Any, monkeypatch: Any, rule: dict[str, Any], m
     ],
 )
 def test_rules_of_sockets_on_a_site_without_channels(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, without: str, options: dict[str, Any], number: str, text: str
+    settings: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], number: str, text: str
 ) -> None:
     monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: False)
-    if without == "the package":
-        monkeypatch.setattr(project, "find_spec", lambda name: None)
-    else:
-        monkeypatch.setattr(scopes, "socket_scopes", list)
-        settings.ASGI_APPLICATION, settings.CHANNEL_LAYERS = None, {}
-        settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app not in ("channels", "daphne")]
+    monkeypatch.setattr(project, "find_spec", lambda name: None)
     ((told, message),) = found(settings, {"api": options})
     assert (told, text in message) == (number, True), message
 
