@@ -185,8 +185,10 @@ class MemoryStore:
             self._write(_key(charge), step.charged_state, now + step.charged_reset, is_spent=is_spent)
             retry = 0 if granted else wait_once_charged(rule, self._plan(rule, now), step, now, charge.cost)
             return Answer(retry, step.charged_remaining, step.charged_reset, now)
-        if step.refused_state is not None:
+        if step.refused_state is not None and step.reset:
             self._write(_key(charge), step.refused_state, now + step.reset, is_spent=step.remaining <= 0)
+        elif step.refused_state is not None:  # an entry that has run out would be there again if the clock went back
+            self._counters.pop(_key(charge), None)
         return Answer(step.retry, step.remaining, step.reset, now)
 
     def _enlist(self, command: Enlist) -> int:
