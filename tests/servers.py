@@ -51,6 +51,12 @@ def need_package(name: str) -> None:
         _lacking(name)
 
 
+def need_file(path: Path) -> None:
+    """Skip the test, or fail where CI is set, unless this file is there."""
+    if not path.exists():
+        _lacking(f"{path.parts[-3]}/{path.parts[-2]}/{path.name} beside the checkout")
+
+
 def _lacking(name: str) -> NoReturn:
     reason = f"this test needs {name}, which is not installed"
     if os.environ.get("CI"):

@@ -174,6 +174,7 @@ def test_nothing_written_names_a_caller(guarded: RedisServer, enforce: Callable[
 
 
 @pytest.mark.row("A62")
+@pytest.mark.django_db  # Django's own checks ask the database what it can do, the first time in a process
 def test_a62_settings_that_are_wrong_do_not_show_the_password(log: Everything, enforce: Callable[..., None]) -> None:
     from django.core.checks import run_checks
 

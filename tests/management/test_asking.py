@@ -28,6 +28,7 @@ from tests.doors import BOTH, Enforce
 from tests.inside import count_in
 from tests.management.shell import run
 from tests.observe.test_route_costs import used
+from tests.servers import need_file
 from tests.test_backtest import COMBINED, LOG
 
 pytestmark = pytest.mark.django_db
@@ -187,6 +188,7 @@ def replay(tmp_path: Path) -> Any:
 
 
 def test_as_json_and_in_words_with_progress(replay: Any) -> None:
+    need_file(LOG)
     out, errors = replay(SAMPLE, "--json", to=Terminal())
     # A window of the last minute, counted in a few lines of Python over the same log, gives these numbers.
     refused = {"each60": (87, 2), "each20": (931, 50), "each10": (1729, 79)}

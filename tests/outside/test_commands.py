@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from tests.outside.environments import EXTRAS, ROOT
 from tests.outside.pages import BLOCKS, commands, page
 from tests.outside.project import Project, at_once
-from tests.servers import RedisServer, slack, wait_until
+from tests.servers import RedisServer, need_file, slack, wait_until
 from tests.test_backtest import LOG
 
 COMMANDS = tuple(commands(BLOCKS))
@@ -38,6 +38,7 @@ def project(site_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         project.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0')
         project.append("mysite/settings.py", MAILERS)
         project.write(*(block for block in page("rules.rst") if block.file == "try.json"))
+        need_file(LOG)
         shutil.copy(LOG, project.folder / "access.log.gz")
         project.manage("migrate")
         project.python_code(ANNA)
