@@ -101,10 +101,10 @@ def without_statuses(calls: Sequence[Call], rule: Rule) -> str | None:
     return gettext_lazy("the log does not say how requests were answered")
 
 
-def without_calls(found: Mapping[str, Replayed], rule: Rule) -> str | None:
+def without_calls(replayed: Mapping[str, Replayed], rule: Rule) -> str | None:
     """Return why a replay says nothing of a rule that has counted no call; None if it has counted one."""
     reason = gettext_lazy("it counts none of the calls, by its scopes, methods, key and audience")
-    return None if found[rule.name].calls else reason
+    return None if replayed[rule.name].calls else reason
 
 
 def replay(

@@ -34,7 +34,7 @@ from django_throttle.core.decide import (
     decide_without_store,
     decision_from_answers,
     drop_reported,
-    passed,
+    plain_decision_or_none,
     release_lease,
     reset_charges,
 )
@@ -366,7 +366,7 @@ def finish_decision(
     are reported.
     """
     charges = command.charges
-    found: Any = passed(command, answers)
+    found: Any = plain_decision_or_none(command, answers)
     if found is not None and facts is not None and not reports.installed_hooks():  # as of most calls of doors
         recorder.record_allowed(charges, facts.scope, facts.method, facts.events, since[0])
         return found  # type: ignore[no-any-return]

@@ -154,9 +154,9 @@ class ThrottleCandidateAdmin(ListAdmin):
         row = self._asked(request, pk)
         with history.editing(request.user.get_username(), "admin", action="discarded"):
             is_gone = not row.delete()[0]
-        said = gettext("The candidate of {name} is discarded.").format(name=row.name)
-        said = gettext("The candidate was promoted or discarded meanwhile.") if is_gone else said
-        self.message_user(request, said, messages.ERROR if is_gone else messages.SUCCESS)
+        message = gettext("The candidate of {name} is discarded.").format(name=row.name)
+        message = gettext("The candidate was promoted or discarded meanwhile.") if is_gone else message
+        self.message_user(request, message, messages.ERROR if is_gone else messages.SUCCESS)
         return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_changelist")
 
     def _asked(self, request: HttpRequest, pk: int) -> ThrottleCandidate:

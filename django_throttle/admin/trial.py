@@ -35,31 +35,38 @@ def trial_part(
     Either rule may be None: one that is new has no live rule. ``span`` in the form is "hour" or "day".
     """
     span = "day" if request.POST.get("span") == "day" else "hour"
-    return shown_page(rules, request, "throttlerule/trial", "", lambda: _tried(span, asked()))
+    return shown_page(rules, request, "throttlerule/trial", "", lambda: _trial_context(span, asked()))
 
 
-def _tried(span: str, asked: Mapping[str, Any]) -> dict[str, object]:
-    """What the template shows of both rules."""
-    if asked["errors"]:
-        return {"errors": asked["errors"]}
+def _trial_context(span: str, form: Mapping[str, Any]) -> dict[str, object]:
+    """Return the context of the template, with what both rules refuse."""
+    if form["errors"]:
+        return {"errors": form["errors"]}
     end = timezone.now()
     try:
-        told = recorded_calls(SPANS[span])
+        recorded = recorded_calls(SPANS[span])
     except (StoreError, InvalidSetting) as error:
         return {"failure": translated(error)}
-    if not told.calls:
-        return {"span": span, "is_empty": True, "is_off": not conf().RECORD, "there": translated(told.what_is_there)}
-    given = {side: asked[side] for side in NAMES}
-    rules = {side: replace(rule, enabled=True) for side, rule in given.items() if rule and told.why_not(rule) is None}
-    found = {side: replay([rule], told.calls, caller=RecordedCaller)[rule.name] for side, rule in rules.items()}
+    if not recorded.calls:
+        return {
+            "span": span,
+            "is_empty": True,
+            "is_off": not conf().RECORD,
+            "there": translated(recorded.what_is_there),
+        }
+    given = {side: form[side] for side in NAMES}
+    rules = {
+        side: replace(rule, enabled=True) for side, rule in given.items() if rule and recorded.why_not(rule) is None
+    }
+    found = {side: replay([rule], recorded.calls, caller=RecordedCaller)[rule.name] for side, rule in rules.items()}
     return {
         "span": span,
-        "calls": len(told.calls),
-        "cut": told.cut,
-        "percent": written(told.share, ".2%"),
-        "share": told.share,
-        "remarks": dict.fromkeys(text for side, rule in given.items() for text in _remarks(side, rule, told)),
-        "sides": [_side(side, one, told) for side, one in found.items()],
+        "calls": len(recorded.calls),
+        "cut": recorded.cut,
+        "percent": written(recorded.share, ".2%"),
+        "share": recorded.share,
+        "remarks": dict.fromkeys(text for side, rule in given.items() for text in _remarks(side, rule, recorded)),
+        "sides": [_side(side, one, recorded) for side, one in found.items()],
         "affected": _affected(found),
         "pictures": _pictures(found, span, end.timestamp()),
         "begins": end - timedelta(hours=SPANS[span]),
@@ -85,12 +92,12 @@ def _remarks(side: str, rule: Rule | None, told: RecordedCalls) -> list[str]:
     return [text.format(rule=NAMES[side]) for text, holds in found.items() if holds]
 
 
-def _side(side: str, one: Replayed, told: RecordedCalls) -> dict[str, object]:
+def _side(side: str, replayed: Replayed, recorded: RecordedCalls) -> dict[str, object]:
     return {
         "name": NAMES[side],
-        "one": one,
-        "refused": _about(told.estimate(one)),
-        "idents": _about(told.estimate_idents(one)),
+        "one": replayed,
+        "refused": _about(recorded.estimate(replayed)),
+        "idents": _about(recorded.estimate_idents(replayed)),
     }
 
 

@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Tags, register
 
 from django_throttle.checks.project import MIDDLEWARE
 from django_throttle.checks.settings import (
-    Given,
+    RawSettings,
     place_of,
     rules_of_database,
     rules_of_settings,
@@ -25,7 +25,7 @@ FETCH: Final = "django.middleware.cache.FetchFromCacheMiddleware"
 
 
 @settings_check()
-def check_order(given: Given) -> Iterator[CheckMessage]:
+def check_order(raw: RawSettings) -> Iterator[CheckMessage]:
     """Middleware on the wrong side of ours."""
     if _is_above(MIDDLEWARE, CORS):
         message = "ThrottleMiddleware stands above CorsMiddleware: preflights count, and scripts cannot read a refusal"

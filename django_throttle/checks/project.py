@@ -21,7 +21,7 @@ from django.utils.module_loading import import_string
 
 from django_throttle.call_facts import own_function
 from django_throttle.checks.settings import (
-    Given,
+    RawSettings,
     importable,
     inherits,
     mistake,
@@ -53,7 +53,7 @@ DAPHNE: Final = "daphne"
 
 
 @settings_check(Tags.security, deploy=True)
-def check_origins(given: Given) -> Iterator[CheckMessage]:
+def check_origins(raw: RawSettings) -> Iterator[CheckMessage]:
     """Consumers that know users by their cookies, and accept handshakes from any website's pages.
 
     Silent where it cannot be known: an application of the site's own may check the origin in its own way.
@@ -81,7 +81,7 @@ def _is_open_to_all(consumer: type, around: tuple[object, ...]) -> bool:
 
 
 @settings_check()
-def check_delays(given: Given) -> Iterator[CheckMessage]:
+def check_delays(raw: RawSettings) -> Iterator[CheckMessage]:
     """Messages are delayed on daphne, which keeps reading meanwhile."""
     if DAPHNE in settings.INSTALLED_APPS:
         delaying = [f"rule {rule.name!r}" for rule in rules_of_settings(_delays_messages)]
@@ -124,7 +124,7 @@ NEAR: Final = 0.86
 
 
 @settings_check()
-def check_attributes(given: Given) -> Iterator[CheckMessage]:
+def check_attributes(raw: RawSettings) -> Iterator[CheckMessage]:
     """Attributes of consumers and views that have no effect, with a name close to one that has."""
     consumers = (
         (consumer.__name__, name, meant)
@@ -138,7 +138,7 @@ def check_attributes(given: Given) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_view_values(given: Given) -> Iterator[CheckMessage]:
+def check_view_values(raw: RawSettings) -> Iterator[CheckMessage]:
     """Scopes and costs of views that nothing reads, as they are of another type, or at a method of the view."""
     for fault in dict.fromkeys(chain.from_iterable(_ignored_values(view) for _, view in _views())):
         hint = "A scope is a text, a cost a whole number from 0 on or a plain function of the request."
@@ -205,7 +205,7 @@ def _reads(kind: object, name: str) -> bool:
 
 
 @settings_check()
-def check_layers(given: Given) -> Iterator[CheckMessage]:
+def check_layers(raw: RawSettings) -> Iterator[CheckMessage]:
     """Layers of channels_redis that wait for a message for longer than their connections wait for a reply."""
     for alias in (getattr(settings, "CHANNEL_LAYERS", None) or {}) if find_spec("channels") else ():
         if (times := _layer_times(alias)) and min(times[1:]) <= times[0]:
@@ -313,7 +313,7 @@ RULE_THROTTLE: Final = "django_throttle.drf.RuleThrottle"
 
 
 @settings_check()
-def check_schema(given: Given) -> Iterator[CheckMessage]:
+def check_schema(raw: RawSettings) -> Iterator[CheckMessage]:
     """drf-spectacular describes requests that can be refused, and does not know it."""
     if not apps.is_installed("drf_spectacular") or not _sees_all_requests():
         return
@@ -327,7 +327,7 @@ def check_schema(given: Given) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_middleware(given: Given) -> Iterator[CheckMessage]:
+def check_middleware(raw: RawSettings) -> Iterator[CheckMessage]:
     """The middleware is listed once, after the one that knows the user, and is the one for requests."""
     listed = list(settings.MIDDLEWARE)
     if ASGI_MIDDLEWARE in listed:
@@ -358,7 +358,7 @@ def _unknown_callers(ours: int | None) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_rates(given: Given) -> list[CheckMessage]:
+def check_rates(raw: RawSettings) -> list[CheckMessage]:
     """REST framework's rates can be read, where our throttles replace its own, for all views or for one."""
     if not _drf_setting("DEFAULT_THROTTLE_RATES", {}):
         return []
@@ -374,7 +374,7 @@ def check_rates(given: Given) -> list[CheckMessage]:
 
 
 @settings_check()
-def check_drop_ins(given: Given) -> Iterator[CheckMessage]:
+def check_drop_ins(raw: RawSettings) -> Iterator[CheckMessage]:
     """Throttles whose own methods read what REST framework's throttles have, and the drop-ins have not."""
     views = [view for _, view in _views()]
     on_views = chain.from_iterable(map(throttle_classes, views))
@@ -398,10 +398,10 @@ def check_drop_ins(given: Given) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_inflight(given: Given) -> Iterator[CheckMessage]:
+def check_inflight(raw: RawSettings) -> Iterator[CheckMessage]:
     """Concurrency rules in settings that count open sockets alone, where they seem to be meant for requests."""
     rules = rules_of_settings(lambda rule: rule.enabled and rule.events == ("connection",))
-    says_events = {name for name, options in value_of(given, "RULES").items() if options.get("events")} if rules else ()
+    says_events = {name for name, options in value_of(raw, "RULES").items() if options.get("events")} if rules else ()
     for rule, why in _misapplied(rules, says_events):
         hint = (
             'List the event "inflight" to limit requests while they are being answered, or "connection" and "inflight" '
@@ -413,7 +413,7 @@ def check_inflight(given: Given) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_status_pages(given: Given) -> Iterator[CheckMessage]:
+def check_status_pages(raw: RawSettings) -> Iterator[CheckMessage]:
     """The URLconf has the page that views lead to whose work is done later."""
     _ = list(_views())  # which imports the views
     if deferrals and getattr(settings, "ROOT_URLCONF", None):
@@ -429,7 +429,7 @@ def check_status_pages(given: Given) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_decorated_functions(given: Given) -> Iterator[CheckMessage]:
+def check_decorated_functions(raw: RawSettings) -> Iterator[CheckMessage]:
     """Functions under ``@throttle`` that are no views, and have no ``ident``, so that each call is an error."""
     answering = {unwrap(method) for _, view in _views() for method in methods_of(view).values()}
     of_no_view = {
@@ -450,7 +450,7 @@ def check_decorated_functions(given: Given) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_operations(given: Given) -> Iterator[CheckMessage]:
+def check_operations(raw: RawSettings) -> Iterator[CheckMessage]:
     """Functions under ``@throttle`` that no operation of Django Ninja calls, as it stands above Ninja's decorator."""
     _ = list(_views())  # which imports the views
     for rule, function, operation in around_operations:
@@ -462,7 +462,7 @@ def check_operations(given: Given) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_deferring_views(given: Given) -> Iterator[CheckMessage]:
+def check_deferring_views(raw: RawSettings) -> Iterator[CheckMessage]:
     """Nothing that may refuse a call stands below a decorator that defers it."""
     for _, view in _views():
         _decorate_methods(view)
@@ -486,7 +486,7 @@ def _decorate_methods(view: object) -> None:
 
 
 @settings_check()
-def check_deferring_backends(given: Given) -> Iterator[CheckMessage]:
+def check_deferring_backends(raw: RawSettings) -> Iterator[CheckMessage]:
     """The tasks that views name, or whose runs draw on a queue in settings, can run at a later moment."""
     _ = list(_views())  # which imports the views
     queues = {rule.name for rule in rules_of_settings(lambda rule: rule.enabled and rule.is_queue)}
@@ -500,7 +500,7 @@ def check_deferring_backends(given: Given) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_slots_of_tasks(given: Given) -> Iterator[CheckMessage]:
+def check_slots_of_tasks(raw: RawSettings) -> Iterator[CheckMessage]:
     """The tasks that views name for calls without a slot take one themselves."""
     _ = list(_views())  # which imports the views
     rules = {rule.name for rule in rules_of_settings(lambda rule: rule.enabled and rule.defers_to_slots)}
@@ -513,7 +513,7 @@ def check_slots_of_tasks(given: Given) -> Iterator[CheckMessage]:
 
 
 @settings_check()
-def check_deferring_rules(given: Given) -> Iterator[CheckMessage]:
+def check_deferring_rules(raw: RawSettings) -> Iterator[CheckMessage]:
     """Rules in settings that defer requests, which no view does later; and those of views that defer, which do not."""
     yield from _undeferred(rules_of_settings(_defers_requests))
     yield from _never_deferring(rules_of_settings(_never_defers))

@@ -23,7 +23,7 @@ from django_throttle.checks.project import (
     throttle_classes,
 )
 from django_throttle.checks.settings import (
-    Given,
+    RawSettings,
     inherits,
     rules_of_database,
     rules_of_settings,
@@ -129,7 +129,7 @@ class Site(NamedTuple):
 
 
 @settings_check()
-def check_cost_functions(given: Given) -> Iterator[CheckMessage]:
+def check_cost_functions(raw: RawSettings) -> Iterator[CheckMessage]:
     """Warn of functions at ``throttle_cost`` of REST framework views that nothing calls."""
     if not rules_of_settings(_is_of_site) or not getattr(settings, "ROOT_URLCONF", None):
         return
@@ -152,7 +152,7 @@ def _is_limited(view: object) -> bool:
 
 
 @settings_check()
-def check_scopes(given: Given) -> Iterator[CheckMessage]:
+def check_scopes(raw: RawSettings) -> Iterator[CheckMessage]:
     """Rules in settings whose scopes nothing has, or only views that no entry point limits, or which everything has."""
     yield from _scope_warnings(rules_of_settings(_is_of_site))
 
@@ -170,9 +170,9 @@ def check_scope_rows(
 
 
 @settings_check()
-def check_decorator_names(given: Given) -> Iterator[CheckMessage]:
+def check_decorator_names(raw: RawSettings) -> Iterator[CheckMessage]:
     """Warn of misspelt rule names at decorators and transports, if all rules are in settings."""
-    if not value_of(given, "DATABASE_RULES"):
+    if not value_of(raw, "DATABASE_RULES"):
         yield from _decorator_warnings(_names_in_settings())
 
 

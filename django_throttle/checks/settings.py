@@ -40,8 +40,8 @@ from django_throttle.stores.timeouts import EVENTLET, is_patched_by_eventlet
 logger = logging.getLogger("django_throttle")
 DEFAULTS: Final = Conf()
 
-Given = Mapping[str, Any]  # the setting DJANGO_THROTTLE
-Finder = Callable[[Given], Iterable[CheckMessage]]
+RawSettings = Mapping[str, Any]  # the setting DJANGO_THROTTLE
+Finder = Callable[[RawSettings], Iterable[CheckMessage]]
 Check = Callable[..., list[CheckMessage]]  # as Django calls it
 
 
@@ -50,19 +50,19 @@ def settings_check(*tags: str, deploy: bool = False) -> Callable[[Finder], Check
 
     def decorate(find: Finder) -> Check:
         def check(app_configs: Sequence[AppConfig] | None, **_: object) -> list[CheckMessage]:
-            given = getattr(settings, "DJANGO_THROTTLE", {})
-            return list(find(given)) if isinstance(given, Mapping) else []
+            raw = getattr(settings, "DJANGO_THROTTLE", {})
+            return list(find(raw)) if isinstance(raw, Mapping) else []
 
         return register(*(tags or ("django_throttle",)), deploy=deploy)(check)
 
     return decorate
 
 
-def value_of(given: Given, name: str) -> Any:
-    """What is given, or the default."""
-    if name == "STORE" and "REDIS" in given:
-        return given.get("STORE", "redis")
-    return given.get(name, getattr(DEFAULTS, name))
+def value_of(raw: RawSettings, name: str) -> Any:
+    """Return the value of a setting as it is written, or the default."""
+    if name == "STORE" and "REDIS" in raw:
+        return raw.get("STORE", "redis")
+    return raw.get(name, getattr(DEFAULTS, name))
 
 
 def rules_of_settings(fits: Callable[[Rule], bool]) -> list[Rule]:
@@ -192,7 +192,7 @@ VALUES: Final[dict[str, tuple[str, Wanted]]] = {
 NAME: Final = "DJANGO_THROTTLE"
 
 
-def _nearly_named(given: Given) -> Iterator[CheckMessage]:
+def _nearly_named(raw: RawSettings) -> Iterator[CheckMessage]:
     """Warn of Django settings that are named nearly as ours, which nothing reads."""
     for name in dir(settings):
         is_near = name.isupper() and (name.startswith(f"{NAME}_") or get_close_matches(name, [NAME], cutoff=0.85))
@@ -201,15 +201,15 @@ def _nearly_named(given: Given) -> Iterator[CheckMessage]:
             yield warning("W100", f"nothing reads the setting {name}; did you mean {NAME}?", hint)
 
 
-def _unknown_names(given: Given) -> Iterator[CheckMessage]:
-    for name in given:
+def _unknown_names(raw: RawSettings) -> Iterator[CheckMessage]:
+    for name in raw:
         if name not in NAMES:
             yield mistake("E002", unknown(name))
 
 
-def _values(given: Given) -> Iterator[CheckMessage]:
+def _values(raw: RawSettings) -> Iterator[CheckMessage]:
     for name, (number, (wanted, fits)) in VALUES.items():
-        value = value_of(given, name)
+        value = value_of(raw, name)
         if not fits(value):
             shown = type(value).__name__ if name == "KEY_SECRET" else repr(value)
             yield mistake(number, f"{name} must be {wanted}, not {shown}")
@@ -219,8 +219,8 @@ REDIS_CACHES: Final = ("django.core.cache.backends.redis.RedisCache", "django_re
 INTERVALS: Final = (("E033", "PROCESS_TTL", "BEAT_INTERVAL"), ("E034", "CONNECTION_TTL", "EXTEND_INTERVAL"))
 
 
-def _redis(given: Given) -> Iterator[CheckMessage]:
-    address, is_used = value_of(given, "REDIS"), value_of(given, "STORE") == "redis"
+def _redis(raw: RawSettings) -> Iterator[CheckMessage]:
+    address, is_used = value_of(raw, "REDIS"), value_of(raw, "STORE") == "redis"
     if is_used and is_patched_by_eventlet():
         yield mistake("E035", f"REDIS: {EVENTLET}")
     if not isinstance(address, str) or not address:
@@ -241,11 +241,11 @@ def _redis(given: Given) -> Iterator[CheckMessage]:
 
 
 def _connection_options(
-    given: str, find: Callable[[str], Address], unusable: str, cache: str = ""
+    text: str, find: Callable[[str], Address], unusable: str, cache: str = ""
 ) -> Iterator[CheckMessage]:
     """Connection options that have no effect here; in CACHES one that serves the cache is no mistake."""
     try:
-        found = find(given)
+        found = find(text)
     except InvalidSetting as error:
         yield mistake(unusable, f"REDIS: {error}")
         return
@@ -256,22 +256,22 @@ def _connection_options(
         yield Info(message, id="django_throttle.I036") if cache else Warning(message, id="django_throttle.W036")
 
 
-def _intervals(given: Given) -> Iterator[CheckMessage]:
+def _intervals(raw: RawSettings) -> Iterator[CheckMessage]:
     """A process must be able to miss one beat before it counts as dead."""
     for number, lives, beats in INTERVALS:
-        ttl, interval = value_of(given, lives), value_of(given, beats)
+        ttl, interval = value_of(raw, lives), value_of(raw, beats)
         if is_number(ttl) and is_number(interval) and ttl < 2 * interval:
             yield mistake(number, f"{lives} must be at least twice {beats}, not {ttl!r} against {interval!r}")
 
 
-def _costs(given: Given) -> Iterator[CheckMessage]:
-    if value_of(given, "METER") is False and value_of(given, "LOG_COST_ABOVE"):
+def _costs(raw: RawSettings) -> Iterator[CheckMessage]:
+    if value_of(raw, "METER") is False and value_of(raw, "LOG_COST_ABOVE"):
         message = "LOG_COST_ABOVE is ignored because METER is off: nothing measures what requests use"
         yield warning("W083", message, "Switch METER on, or leave LOG_COST_ABOVE out.")
 
 
-def _hooks(given: Given) -> Iterator[CheckMessage]:
-    paths = value_of(given, "HOOKS")
+def _hooks(raw: RawSettings) -> Iterator[CheckMessage]:
+    paths = value_of(raw, "HOOKS")
     if isinstance(paths, str) or not isinstance(paths, Sequence):
         yield mistake("E075", f"HOOKS must be a list of dotted paths, not {paths!r}")
         return
@@ -288,11 +288,11 @@ def _check_function(
     unusable: str,
     awaited: str,
     load: Callable[[str], object] = import_string,
-    given: Sequence[str] = (),
+    arguments: Sequence[str] = (),
 ) -> Iterator[CheckMessage]:
     """A dotted path must lead to a function, by which calls are decided or reported, so a plain one.
 
-    ``given`` are the arguments that it gets, where it is one of the site's.
+    ``arguments`` are those that it gets, where it is one of the site's.
     """
     try:
         found = load(path)
@@ -304,8 +304,8 @@ def _check_function(
     elif is_async(found):
         message = f"{what} {path!r} is async; it must be a plain function, as it is called during each call"
         yield mistake(awaited, message)
-    elif given and not takes(found, given):
-        yield mistake(unusable, f"{what} {path!r} must be a function of ({', '.join(given)})")
+    elif arguments and not takes(found, arguments):
+        yield mistake(unusable, f"{what} {path!r} must be a function of ({', '.join(arguments)})")
 
 
 def takes(function: Callable[..., object], arguments: Sequence[str]) -> bool:
@@ -319,8 +319,8 @@ def takes(function: Callable[..., object], arguments: Sequence[str]) -> bool:
     return True
 
 
-def _rules(given: Given) -> Iterator[CheckMessage]:
-    rules = value_of(given, "RULES")
+def _rules(raw: RawSettings) -> Iterator[CheckMessage]:
+    rules = value_of(raw, "RULES")
     if not isinstance(rules, Mapping):
         yield mistake("E003", f"RULES must be a dictionary of rules, not {type(rules).__name__}")
         return
@@ -335,8 +335,8 @@ def _rules(given: Given) -> Iterator[CheckMessage]:
             numbers = ("E005", "E006") if option == "key" else ("E061", "E062")
             given_to = ("request", "response") if option == "measure" else ("request",)
             what = "function of plans" if option == "plans" else option
-            yield from _check_function(f"rule {rule.name!r}: the {what}", path, *numbers, given=given_to)
-        if rule.is_measured and rule.unit != "units" and value_of(given, "METER") is False:
+            yield from _check_function(f"rule {rule.name!r}: the {what}", path, *numbers, arguments=given_to)
+        if rule.is_measured and rule.unit != "units" and value_of(raw, "METER") is False:
             message = f"rule {rule.name!r} counts {rule.unit}, which nothing measures as METER is off: reserves stay"
             yield warning("W082", message, "Switch METER on, or have the rule count calls.")
 
@@ -349,17 +349,17 @@ ONE_ADDRESS: Final = frozenset((
 ADDRESS_KEYS: Final = frozenset(("ip", "user_or_ip", "api_key"))
 
 
-def _proxies(given: Given) -> Iterator[CheckMessage]:
+def _proxies(raw: RawSettings) -> Iterator[CheckMessage]:
     try:
-        proxies = declared(value_of(given, "TRUSTED_PROXIES"))
+        proxies = declared(value_of(raw, "TRUSTED_PROXIES"))
     except InvalidSetting as error:
         yield mistake("E040", str(error))
         return
-    header = value_of(given, "PROXY_HEADER")
+    header = value_of(raw, "PROXY_HEADER")
     if not isinstance(header, str) or not re.fullmatch("[A-Za-z0-9-]+", header):
         yield mistake("E041", f"PROXY_HEADER must be the name of a header like X-Forwarded-For, not {header!r}")
         return
-    if "PROXY_HEADER" in given and not proxies.declared:
+    if "PROXY_HEADER" in raw and not proxies.declared:
         hint = "Name your proxies in TRUSTED_PROXIES, or remove PROXY_HEADER."
         yield warning("W010", "PROXY_HEADER is ignored because TRUSTED_PROXIES is empty", hint)
     if proxies.count > 1 and header.lower() in ONE_ADDRESS:
@@ -367,12 +367,12 @@ def _proxies(given: Given) -> Iterator[CheckMessage]:
         yield warning("W011", message, "Set TRUSTED_PROXIES to 1, or to the networks of the proxies.")
 
 
-def _tenant(given: Given) -> Iterator[CheckMessage]:
-    path = value_of(given, "TENANT")
+def _tenant(raw: RawSettings) -> Iterator[CheckMessage]:
+    path = value_of(raw, "TENANT")
     if not isinstance(path, str) or (path and not all(map(str.isidentifier, path.split(".")))):
         yield mistake("E043", f"TENANT must be a path like user.tenant_id or shop.limits.tenant, not {path!r}")
     elif path and not is_path(path):
-        yield from _check_function("TENANT", path, "E043", "E043", given=("request",))
+        yield from _check_function("TENANT", path, "E043", "E043", arguments=("request",))
     elif path and (lacking := _lacking(*path.split(".")[:2])):
         yield warning("W013", f"TENANT is {path!r}, and {lacking}", "Name an attribute, or rules count no tenant.")
     if path:
@@ -393,12 +393,12 @@ def _needs_tenants(rule: Rule) -> bool:
     return "tenant" in key_parts(rule.key) or any(one.startswith("tenant:") for one in (*rule.audience, *rule.plans))
 
 
-def _user(given: Given) -> Iterator[CheckMessage]:
-    path = value_of(given, "USER_IDENT")
+def _user(raw: RawSettings) -> Iterator[CheckMessage]:
+    path = value_of(raw, "USER_IDENT")
     if not isinstance(path, str) or (path and "." not in path):
         yield mistake("E044", f"USER_IDENT must be the path of a function like shop.limits.account, not {path!r}")
     elif path:
-        yield from _check_function("USER_IDENT", path, "E044", "E044", given=("user",))
+        yield from _check_function("USER_IDENT", path, "E044", "E044", arguments=("user",))
 
 
 SETTING_CHECKS: Final = (
@@ -409,10 +409,10 @@ SETTING_CHECKS: Final = (
 @register("django_throttle")
 def check_settings(app_configs: Sequence[AppConfig] | None, **_: object) -> list[CheckMessage]:
     """Everything in DJANGO_THROTTLE, without a connection to the database or to Redis."""
-    given = getattr(settings, "DJANGO_THROTTLE", {})
-    if not isinstance(given, Mapping):
-        return [mistake("E001", no_dictionary(given))]
-    return [message for check in SETTING_CHECKS for message in check(given)]
+    raw = getattr(settings, "DJANGO_THROTTLE", {})
+    if not isinstance(raw, Mapping):
+        return [mistake("E001", no_dictionary(raw))]
+    return [message for check in SETTING_CHECKS for message in check(raw)]
 
 
 @receiver(got_request_exception, dispatch_uid="django_throttle.checks")
@@ -424,17 +424,17 @@ def log_errors(**_: object) -> None:
 
 
 @settings_check(Tags.security, deploy=True)
-def check_deployment(given: Given) -> Iterator[CheckMessage]:
+def check_deployment(raw: RawSettings) -> Iterator[CheckMessage]:
     """What serves development or a trial, and is wrong or a risk with many processes and real clients."""
-    store = value_of(given, "STORE")
+    store = value_of(raw, "STORE")
     if store == "memory":
         message = "each server process counts in its own memory, so a limit of 100 admits 100 in each of them"
         yield warning("W001", message, 'Set DJANGO_THROTTLE["REDIS"].')
-    if value_of(given, "SHADOW") is True:
+    if value_of(raw, "SHADOW") is True:
         hint = 'Set DJANGO_THROTTLE["SHADOW"] to False when the rules are to hold again.'
         yield warning("W030", "SHADOW is on: rules only record, and nothing is refused", hint)
     by_address = _names(lambda rule: bool(ADDRESS_KEYS.intersection(key_parts(rule.key))))
-    if by_address and value_of(given, "TRUSTED_PROXIES") is None:
+    if by_address and value_of(raw, "TRUSTED_PROXIES") is None:
         message = (
             f"rules count by address ({by_address}), and TRUSTED_PROXIES is not set: behind a proxy all clients "
             "would share one budget, and over a Unix socket these rules would apply only to users who are logged in"
@@ -442,14 +442,14 @@ def check_deployment(given: Given) -> Iterator[CheckMessage]:
         hint = "Name your proxies; or set it to () where clients connect to the server themselves, or the server "
         yield warning("W012", message, hint + "reports their addresses by its own settings.")
     shared = _names(lambda rule: rule.on_store_failure == "local")
-    if shared and store == "redis" and not value_of(given, "PROCESSES"):
+    if shared and store == "redis" and not value_of(raw, "PROCESSES"):
         message = "PROCESSES is not set: each process that starts while Redis is unavailable admits the whole limit of "
         hint = "Set it to the number of server processes on all hosts; or give these rules another on_store_failure."
         yield warning("W081", message + shared, hint)
 
     capped = _names(lambda rule: "connection" in rule.events)
     installed = [name for name in SILENT_SERVERS if find_spec(name) is not None]
-    if capped and installed and not value_of(given, "SOCKET_IDLE_TIMEOUT"):
+    if capped and installed and not value_of(raw, "SOCKET_IDLE_TIMEOUT"):
         message = (
             f"on {' and '.join(installed)} a client that vanishes holds its slot until its process ends ({capped})"
         )
@@ -484,7 +484,7 @@ def _unusable(place: str, replication: str, error: Exception) -> CheckMessage:
 
 
 @settings_check(Tags.security, deploy=True)
-def check_server(given: Given) -> Iterator[CheckMessage]:
+def check_server(raw: RawSettings) -> Iterator[CheckMessage]:
     """Warn where no call can succeed on Redis, or its configuration is risky. The only check that asks it."""
     try:
         store = get_store()

@@ -152,8 +152,8 @@ def decision_from_answers(
     return decision
 
 
-def passed(command: Decide, answers: object) -> Decision | None:
-    """The decision of a call under plain rules; None unless the store has answered that it fits all of them."""
+def plain_decision_or_none(command: Decide, answers: object) -> Decision | None:
+    """Return the decision of a call that fits all of its plain rules; None if it does not, or the store failed."""
     return plain_decision(command, answers) if type(answers) is Answers and answers.fits else None
 
 
