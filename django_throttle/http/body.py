@@ -67,8 +67,8 @@ class _Kept:
         self._request: Any = request
 
     def begin(self) -> None:
-        self._before = [{name: state.get(name, _MISSING) for name in names} for state, names in self._states]
-        stream = self._before[0]["_stream"]
+        self._before = [(state, {name: state.get(name, _MISSING) for name in names}) for state, names in self._states]
+        stream = self._before[0][1]["_stream"]
         is_read = getattr(self._request, "_read_started", True) or stream is None
         self._tape = None if is_read else _Tape(stream)
         if self._tape is not None:
@@ -80,7 +80,7 @@ class _Kept:
         if has_failed or self._is_empty():
             if tape is not None and not tape.rewind():
                 return False
-            for (state, _), before in zip(self._states, self._before, strict=True):
+            for state, before in self._before:
                 for name, value in before.items():
                     if value is _MISSING:
                         state.pop(name, None)
@@ -103,7 +103,7 @@ class _Kept:
 
     def _is_empty(self) -> bool:
         """Return whether nothing has come of what was read meanwhile, as after an error that the function handled."""
-        for (state, _), before in zip(self._states, self._before, strict=True):
+        for state, before in self._before:
             for name in ("_post", "_full_data"):
                 value = state.get(name, _MISSING)
                 if value is not _MISSING and value is not before.get(name, value):
@@ -128,15 +128,13 @@ class _Tape:
 
     def read(self, size: int | None = -1) -> bytes:
         part = self._again.read(size)
-        if size is None or size < 0 or len(part) < size:
-            part += self._keep(self.stream.read(*(() if size is None or size < 0 else (size - len(part),))))
-        return part
+        missing = -1 if size is None or size < 0 else size - len(part)
+        return part + self._keep(self.stream.read(missing)) if missing else part
 
     def readline(self, size: int | None = -1) -> bytes:
         line = self._again.readline(size)
-        if not line.endswith(b"\n") and (size is None or size < 0 or len(line) < size):
-            line += self._keep(self.stream.readline(*(() if size is None or size < 0 else (size - len(line),))))
-        return line
+        missing = -1 if size is None or size < 0 else size - len(line)
+        return line if not missing or line.endswith(b"\n") else line + self._keep(self.stream.readline(missing))
 
     def close(self) -> None:
         """Close the input later: it may have to be read again."""

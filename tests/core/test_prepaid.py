@@ -272,6 +272,13 @@ def test_a_process_holds_no_more_than_its_share_of_the_limit(process: Process, s
     assert used(store) - passed <= HOT.plan.limit // SHARE
 
 
+def test_a_purchase_leaves_others_a_quarter_of_what_is_left(process: Process, store: MemoryStore) -> None:
+    Process(store, 0).acquire(HOT, 900)
+    process.acquire(HOT, 20)
+    demand(process, 0.001, 1000)
+    assert used(store) == 920 + 60
+
+
 def test_who_may_not_ask_yet_is_refused_until_then(process: Process, store: MemoryStore) -> None:
     """A bucket that refills with each millisecond would be asked with each call."""
     hot = Rule("hot", "1000/s", algorithm="gcra", prepaid=True)

@@ -55,6 +55,8 @@ def test_refuses(text: object) -> None:
         ("1,000/min", "^'1,000/min' is not a rate: the number must be whole: write 1000/min"),
         ("1.000/min", "the number must be whole: write 1000/min"),
         ("0,5/min", "the number must be whole: write 1000/min"),
+        ("x" * 58, f"^'{'x' * 58}' is not a rate"),
+        ("x" * 59, rf"^'{'x' * 56}\.\.\. is not a rate"),
         ("10/month", "month has no fixed length: set algorithm to fixed_window, or write"),
     ],
 )

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from django_throttle.core import Rate, Rule
 from django_throttle.core.options import EVENTS, HELD, MAX_RESOLUTION
@@ -202,8 +202,11 @@ def test_what_is_tolerated_is_the_store_s_and_the_limit_stays() -> None:
 
 
 @given(rules())
+@example(Rule("owes", "127/366d", algorithm="gcra", unit="rows"))  # a second bucket at most
 def test_every_number_of_a_plan_is_exact_in_a_double_and_a_share_counts_in_the_same_place(rule: Rule) -> None:
     assert all(type(number) is int and 0 <= number < 2**53 for number in rule.plan.numbers)
+    if rule.plan.name.startswith("gcra"):
+        assert 2 * rule.plan.buckets * rule.plan.bucket < 2**53, "the largest sum that a script makes"
     assert rule.plan.limit >= rule.cost
     assert [part.share(3).id for part in rule.parts] == [part.id for part in rule.parts]
 
@@ -244,6 +247,10 @@ def test_lists_are_tidied() -> None:
     assert (rule.methods, rule.warn_at, rule.count_on) == (("POST", "GET"), (0.8, 1.0), (401, 403))
     assert rule == Rule("api", "10/min", methods=("POST", "GET"), warn_at=(0.8, 1), count_on=(401, 403))
     assert Rule("api", "10/min", audience=["staff", "staff"]).audience == ("staff",)
+
+
+def test_a_single_status_may_be_all_that_counts() -> None:
+    assert [Rule("api", "10/min", count_on=[status]).count_on for status in (200, 599)] == [(200,), (599,)]
 
 
 def test_only_what_differs_from_the_defaults_is_written() -> None:

@@ -19,7 +19,7 @@ from django_throttle.retry_after import retry_seconds
 from django_throttle.sockets.error_frames import Close, refuse_handshake
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
-from tests.doors import BOTH, Enforce
+from tests.doors import BOTH, REDIS, Enforce
 from tests.entry_points import site
 from tests.http.conftest import Ask
 from tests.inside import count_in
@@ -114,12 +114,19 @@ OFF: dict[str, Any] = {"RATELIMIT_HEADERS": "off"}
             {**OFF, "X_RATELIMIT_HEADERS": "seconds"},
             {"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "60"},
         ),
+        (
+            {"X_RATELIMIT_HEADERS": "seconds"},
+            {
+                "RateLimit-Policy": '"api";q=2;w=60', "RateLimit": '"api";r=1;t=60',
+                "X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "60",
+            },
+        ),
     ],
-)
-def test_each_format(settings: Any, settings_of_site: dict[str, Any], expected: dict[str, str]) -> None:
-    settings.DJANGO_THROTTLE = settings_of_site
-    rule = Rule("api", "2/min", algorithm="fixed_window")
-    assert header_fields([Limiter([rule], MemoryStore(FrozenClock())).acquire("everyone")], bool) == expected
+)  # fmt: skip
+@REDIS
+def test_each_format(enforce: Enforce, client: Ask, settings_of_site: dict[str, Any], expected: dict[str, str]) -> None:
+    enforce(api=TWO, **settings_of_site)
+    assert told(client("/decorated/ok")) == expected
 
 
 class TestRetry:

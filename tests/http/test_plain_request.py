@@ -27,7 +27,7 @@ from django_throttle.rulebook import Snapshot
 from django_throttle.stores import RedisStore
 from django_throttle.testing import counting_in
 from tests.clock import FrozenClock
-from tests.doors import BOTH, Enforce
+from tests.doors import BOTH, REDIS, Enforce
 from tests.servers import RedisServer
 
 
@@ -157,6 +157,17 @@ def test_both_ways_have_the_same_results(redis_server: RedisServer, rules: Any, 
     short = answers(redis_server.url, rules, overridden, history, hooks=[])
     general = answers(redis_server.url, rules, overridden, history, hooks=[f"{__name__}.do_nothing"])
     assert short == general
+
+
+@REDIS
+def test_an_answered_request_owes_nothing_and_another_view_that_it_calls_is_another_call(enforce: Enforce) -> None:
+    enforce(api={"rate": "5/m", "algorithm": "fixed_window"})
+    request, again = (RequestFactory().get("/search", headers={"Status": "200"}) for _ in range(2))
+    ENTRY_POINTS["middleware"](request)
+    assert state_of(request).ledger.refund() == ()
+    assert [ENTRY_POINTS["REST framework"](again)["RateLimit"] for _ in range(2)] == [
+        f'"api";r={left};t=60' for left in (3, 2)
+    ]
 
 
 @pytest.mark.parametrize("headers", [{"Who": "anna"}, {}])

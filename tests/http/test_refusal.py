@@ -95,6 +95,7 @@ SOON = "You can try again in 1 second."
 BLOCKED = "Access is blocked The people who run this site have stopped requests like yours. "
 PAGES = [
     (refused(), 429, QUICKLY + "in 90 seconds, at 14:05 UTC."),
+    (refused(60.0), 429, QUICKLY + "in 1 minute, at 14:05 UTC."),
     (refused(200_000.0, window=86_400.0), 429, QUICKLY + "in 56 hours, at 21:37 UTC on Nov. 22, 2026."),
     (
         refused(None, reason=Reason.TOO_COSTLY),

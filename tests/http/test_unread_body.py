@@ -51,7 +51,7 @@ def reads_body(request: HttpRequest) -> HttpResponse:
 
 
 def reads_stream(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(request.read(10) + request.readline() + request.read())
+    return HttpResponse(request.read(0) + request.read(10) + request.readline(3) + request.readline() + request.read())
 
 
 def reads_nothing(request: HttpRequest) -> HttpResponse:

@@ -144,6 +144,8 @@ class TestNoAddress:
         assert answer.status_code == 503
         assert int(answer["Retry-After"]) >= 1
         assert Client(REMOTE_ADDR="192.0.2.1").get(where).status_code == 200
+        enforce(api={**RULE, "key": "user"}, NO_ADDRESS="refuse")
+        assert Client(REMOTE_ADDR="").get(where).status_code == 200, "no rule asks for an address"
 
     @pytest.mark.row("A10")
     def test_a10_the_drop_ins_too(self, enforce: Enforce) -> None:

@@ -15,8 +15,8 @@ NAMED, LOGIN = f"{__name__}.named", "django_throttle.logins.login_name"
 RATES = (
     (
         "sliding_window",
-        [("4/min", "5/min"), ("5/h", "5/min"), ("1/s", "61/min")],
-        [("5/min", "4/min"), ("1/s", "60/min")],
+        [("4/min", "5/min"), ("5/h", "5/min"), ("1/2s", "31/min")],
+        [("5/min", "4/min"), ("1/2s", "30/min")],
     ),
     ("sliding_log", [("1/s", "60/min")], [("1/s", "59/min"), ("7/7s", "60/min")]),
     ("fixed_window", [("1/s", "60/min"), ("5/h", "5/min")], [("3/7s", "26/min")]),

@@ -266,6 +266,14 @@ def test_the_frame_that_tells_of_a_gap() -> None:
     assert "1 message was" in continuity_payload(DroppedFrames(1, since))["detail"]
 
 
+async def test_frames_that_are_bought_ahead_cost_what_the_consumer_says(enforce_live: Live) -> None:
+    enforce_live(shared={**SHARED, "rate": "40/h", "prepaid": True}, MAX_VIOLATIONS=0)
+    async with Line(cost=2) as line:
+        line.send(*["x"] * 22)
+        await line.until(lambda: only().refused + len(texts(line)) == 22)
+        assert only().refused == 2
+
+
 @AT_ONCE
 class TestLoss:
     async def test_a_gap_is_told_once_with_how_many_and_since_when(self, enforce: Enforce) -> None:

@@ -77,8 +77,8 @@ class IntervalBucket(Plan):
 
     def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
         since, units = state
-        refilled = max(0, now - since) // self.interval * self.brings
-        yield base.LateCost(self.limit - min(self.limit, units + refilled), now)
+        _, units = self._refilled(min(since, now), units, now)
+        yield base.LateCost(self.limit - units, now)
 
     def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
         since, units = state or (now, self.limit)
