@@ -22,6 +22,8 @@ from django_throttle.agent_thread import AgentThread
 from django_throttle.conf import conf
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import HEARD_SECONDS, Activity, SocketControl
+from django_throttle.console.recording import RecordFlusher
+from django_throttle.console.route_costs import CostFlusher
 from django_throttle.core.decide import correct
 from django_throttle.core.io import run
 from django_throttle.lifecycle import in_child, shutdown
@@ -29,7 +31,6 @@ from django_throttle.local.limits import Flusher
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.local.prepaid import SWEEP_SECONDS
 from django_throttle.publishing.groups import REPORT_SECONDS, MemberReporter
-from django_throttle.recording import RecordFlusher
 from django_throttle.stores import AnyStore
 from django_throttle.stores.base import BlockingIo, Store
 
@@ -100,7 +101,7 @@ class _StoreService:
         periodic = observe.run_periodic_work
         thread.every(PERIODIC_SECONDS, periodic, "writing due log lines and metrics", wait=PERIODIC_SECONDS)
         if store.is_remote:
-            costs, records, reporter = observe.CostFlusher(store), RecordFlusher(store), MemberReporter(store)
+            costs, records, reporter = CostFlusher(store), RecordFlusher(store), MemberReporter(store)
             thread.every(costs.seconds, costs, "sending the costs of routes", wait=costs.seconds)
             thread.every(records.seconds, records, "sending records of decisions", wait=records.seconds)
             thread.every(REPORT_SECONDS, reporter, "reporting the members of groups", wait=REPORT_SECONDS)

@@ -15,6 +15,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django_throttle import agent, rulebook
 from django_throttle.call_facts import Facts, Who
 from django_throttle.conf import conf
+from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Decision, Lease, Rule, overrides
 from django_throttle.core.commands import (
     SOCKET_LEASE,
@@ -47,7 +48,6 @@ from django_throttle.identity import HttpWho, who_of
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.observe import reports
 from django_throttle.prepaid import decide_prepaid, peek_prepaid
-from django_throttle.recording.recorder import recorder
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo
 

@@ -16,7 +16,7 @@ version = release = source.split('__version__ = "')[1].split('"')[0]
 # The reference is made from docstrings, so the package is imported, in a site that has nothing else.
 sys.path.insert(0, str(package.parent))
 settings.configure(
-    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_throttle"],
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_throttle", "django_throttle.console"],
     SECRET_KEY="docs",  # noqa: S106
 )
 django.setup()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
 FILE: Final = Path(__file__).with_name("scripts.inc")
-FOLDER: Final = Path(__file__).parents[1] / "django_throttle" / "stores" / "lua"
+PACKAGE: Final = Path(__file__).parents[1] / "django_throttle"
+FOLDERS: Final = (PACKAGE / "stores" / "lua", PACKAGE / "console" / "lua")
 PARTS: Final = ("Lines for other scripts", "A function for other scripts", "Variables for other scripts")
 HEAD: Final = """\
 .. written by python -m docs.scripts
@@ -23,7 +25,8 @@ HEAD: Final = """\
 
 def script_table() -> str:
     """Each script with the first sentence of its header; what is only a part of others is left out."""
-    told = {path.stem: _sentence(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.lua"))}
+    paths = sorted([path for folder in FOLDERS for path in folder.glob("*.lua")], key=attrgetter("stem"))
+    told = {path.stem: _sentence(path.read_text(encoding="utf-8")) for path in paths}
     rows = [f"   * - ``{name}``\n     - {text}\n" for name, text in told.items() if not text.startswith(PARTS)]
     return HEAD + "".join(rows)
 

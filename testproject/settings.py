@@ -31,6 +31,7 @@ INSTALLED_APPS = [
     "channels",
     "django_tasks_db",
     "django_throttle",
+    "django_throttle.console",
     "testproject",
 ]
 MIDDLEWARE = [

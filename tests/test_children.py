@@ -20,8 +20,8 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter, decide
 from django_throttle.stores import get_store
 from tests.callers import SameByEveryKey
+from tests.console.conftest import recorded
 from tests.crew import SPAWN
-from tests.recording.conftest import recorded
 from tests.servers import slack, wait_until
 
 RULES: dict[str, Any] = {

@@ -11,7 +11,7 @@ import pytest
 from django.http import HttpRequest
 from django.test import RequestFactory
 
-from django_throttle import access_log
+from django_throttle.console import access_log
 from django_throttle.core.asked_wait import asked_wait
 from django_throttle.graphql import operation_cost
 from django_throttle.identity import client_address

@@ -13,6 +13,7 @@ from django.test import RequestFactory
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
+from django_throttle.console.recording import RecordFlusher, own_records
 from django_throttle.core import Override, Rule
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidIdent, InvalidRule
@@ -23,7 +24,6 @@ from django_throttle.local.open_sockets import open_sockets
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import override_warnings
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.recording import RecordFlusher, own_records
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import MemoryStore, RedisStore

@@ -57,7 +57,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             "may_close": self.has_close_permission(request),
             **(extra_context or {}),
         }
-        name = f"throttleconnection/{'rows' if 'part' in request.GET else 'page'}"
+        name = f"django_throttle/throttleconnection/{'rows' if 'part' in request.GET else 'page'}"
         return shown_page(
             self, request, name, gettext("Open connections"), lambda: {**_overview_context(search), **about}
         )

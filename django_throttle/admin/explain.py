@@ -43,7 +43,7 @@ def explain_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpR
     return shown_page(
         rules,
         request,
-        "throttlerule/explain",
+        "django_throttle/throttlerule/explain",
         gettext("Why is this caller refused?"),
         lambda: {**about, **(_answered(request, asked) if asked["ident"] else {})},
     )

@@ -30,6 +30,6 @@ def shown_page(
         raise PermissionDenied
     request.current_app = of.admin_site.name
     told = {**of.admin_site.each_context(request), "title": title, "opts": of.model._meta, **context()}
-    response = TemplateResponse(request, f"admin/django_throttle/{template}.html", told)
+    response = TemplateResponse(request, f"admin/{template}.html", told)
     response["Cache-Control"] = "no-store"
     return response

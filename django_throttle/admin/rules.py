@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from shlex import quote
 from typing import Any, Final
 
@@ -17,17 +18,15 @@ from django.forms import ModelForm, model_to_dict
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from django_throttle import history
+from django_throttle.admin import explain
 from django_throttle.admin.page import event_labels
-from django_throttle.admin.trial import trial_part
-from django_throttle.admin.urls import page_urls
 from django_throttle.checks.scopes import unknown_scopes
 from django_throttle.conf import conf
 from django_throttle.core import Rule
@@ -36,7 +35,7 @@ from django_throttle.core.descriptions import describe, events, scopes, who
 from django_throttle.core.key import KEY_KINDS, without_setting
 from django_throttle.core.options import EVENTS, GROUPS, HELD, Options, key_parts
 from django_throttle.core.scopes import covers
-from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.models import ThrottleRule
 from django_throttle.models.fields import is_text, stored
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.sources import declared
@@ -176,7 +175,7 @@ def _key_label(key: str) -> str:
 UNNAMED = "(no name yet)"
 
 
-def _errors(form: PreviewForm) -> list[str]:
+def form_errors(form: PreviewForm) -> list[str]:
     """Sentences, each with the field's label in front unless it names the field."""
     labels = {name: field.label for name, field in form.fields.items()}
     return [with_label(labels.get(name) or "", str(text)) for name, errors in form.errors.items() for text in errors]
@@ -278,14 +277,6 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return redirect(f"{reverse(page)}?{urlencode(wanted)}")
 
 
-CANDIDATE: Final = "_candidate"  # the name of the button
-
-
-def live_name(row: ThrottleRule) -> str:
-    """The name that the rule of this form has, whatever was typed."""
-    return str(ThrottleRule.objects.values_list("name", flat=True).get(pk=row.pk))
-
-
 @admin.register(ThrottleRule)
 class ThrottleRuleAdmin(ListAdmin):
     """The list of rules with their descriptions, the form, and the preview."""
@@ -299,8 +290,7 @@ class ThrottleRuleAdmin(ListAdmin):
     fieldsets = fieldsets(Rule)
 
     class Media:
-        css = {"all": ("django_throttle/overview.css",)}
-        js = ("django_throttle/preview.js", "django_throttle/trial.js")
+        js = ("django_throttle/preview.js",)
 
     @admin.display(description=gettext_lazy("rule"), ordering="name")
     def rule(self, row: ThrottleRule) -> SafeString:
@@ -336,14 +326,13 @@ class ThrottleRuleAdmin(ListAdmin):
         return super().get_changelist_form(request, **{"form": ListForm, **options})
 
     def get_urls(self) -> list[URLPattern]:
-        view = require_http_methods(["GET", "HEAD", "POST"])(self.preview_view)
-        trial = require_POST(self.trial_view)
-        return [
-            *page_urls(self),
-            path("preview/", self.admin_site.admin_view(view), name="django_throttle_preview"),
-            path("trial/", self.admin_site.admin_view(trial), name="django_throttle_trial"),
-            *super().get_urls(),
-        ]
+        views: dict[str, tuple[str, Callable[..., HttpResponse]]] = {
+            "preview/": ("django_throttle_preview", require_http_methods(["GET", "HEAD", "POST"])(self.preview_view)),
+            "explain/": (explain.URL_NAME, require_safe(partial(explain.explain_page, self))),
+            "explain/reset/": (explain.RESET_NAME, require_POST(partial(explain.reset_view, self))),
+        }
+        own = [path(where, self.admin_site.admin_view(view), name=name) for where, (name, view) in views.items()]
+        return [*own, *super().get_urls()]
 
     def preview_view(self, request: HttpRequest) -> JsonResponse:
         """The description of the rule in the query or the posted form, or what is wrong with it."""
@@ -357,25 +346,7 @@ class ThrottleRuleAdmin(ListAdmin):
         words = translated(form.instance.meaning) if is_valid else ""
         if is_valid and (counts := form.instance.counts_after()):
             words = gettext("{meaning}. {counts}").format(meaning=words, counts=translated(counts))
-        return JsonResponse({"words": words, "errors": _errors(form)})
-
-    def trial_view(self, request: HttpRequest) -> HttpResponse:
-        """What the live rule (``?row``) and the posted form's would have refused; without fields the live one only."""
-        return trial_part(self, request, lambda: self._tried(request))
-
-    def _tried(self, request: HttpRequest) -> Mapping[str, Any]:
-        fields = request.POST.copy()
-        row = self.get_object(request, request.GET.get("row", ""))
-        if row is None:
-            live = sources.from_settings().rules.get(fields.get("name", ""))
-        else:
-            live = None if row.fault else row.as_rule()
-        if "algorithm" not in fields:  # somebody who may not edit has no fields
-            return {"live": live, "edited": None, "errors": []}
-        fields["name"] = fields.get("name") or UNNAMED
-        form = PreviewForm(fields, instance=row)
-        edited = form.instance.as_rule() if form.is_valid() else None
-        return {"live": live, "edited": edited, "errors": _errors(form)}
+        return JsonResponse({"words": words, "errors": form_errors(form)})
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """With ?replace=NAME the form starts with that rule of settings, or with what an invalid one tells."""
@@ -392,9 +363,6 @@ class ThrottleRuleAdmin(ListAdmin):
         return super().changelist_view(request, {**context, **(extra_context or {})})
 
     def save_model(self, request: HttpRequest, obj: ThrottleRule, form: ModelForm[ThrottleRule], change: bool) -> None:
-        if change and CANDIDATE in request.POST:
-            self._save_candidate(request, obj, form.cleaned_data.get("edit_reason", ""))
-            return
         super().save_model(request, obj, form, change)
         for warning in (*obj.missing_groups(), *unknown_scopes(obj.as_rule())):
             self.message_user(request, warning, messages.WARNING)
@@ -402,28 +370,6 @@ class ThrottleRuleAdmin(ListAdmin):
             user, name = quote(request.user.get_username()), quote(obj.name)  # for a shell
             warning = str(LIMITS_THESE_PAGES).format(row=obj, user=user, name=name)
             self.message_user(request, warning, messages.WARNING)
-
-    def log_change(self, request: HttpRequest, obj: ThrottleRule, message: object) -> Any:  # Django says LogEntry
-        """Not of a candidate, as the rule stays as it is."""
-        return None if CANDIDATE in request.POST else super().log_change(request, obj, message)
-
-    def response_change(self, request: HttpRequest, obj: ThrottleRule) -> HttpResponse:
-        """After "Save as candidate" to the candidate."""
-        if CANDIDATE not in request.POST:
-            return super().response_change(request, obj)
-        page = f"{self.admin_site.name}:django_throttle_throttlecandidate_change"
-        return redirect(page, ThrottleCandidate.objects.get(name=live_name(obj)).pk)
-
-    def _save_candidate(self, request: HttpRequest, obj: ThrottleRule, reason: str) -> None:
-        """Keep the edited rule as the candidate of the present one, in place of an earlier candidate."""
-        made = ThrottleCandidate.of(obj, live_name(obj), request.user.get_username())
-        before = ThrottleCandidate.objects.filter(name=made.name).first()
-        if before is not None:
-            made.pk, made.created_at = before.pk, timezone.now()
-        with history.because(reason):
-            made.save()
-        said = gettext("The candidate of {name} counts beside it from now on.").format(name=made.name)
-        self.message_user(request, said, messages.SUCCESS)
 
     def _limits_these_pages(self, rule: Rule) -> bool:
         page = f"{self.admin_site.name}:django_throttle_throttlerule_changelist"

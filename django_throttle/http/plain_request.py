@@ -17,6 +17,7 @@ from django.http.response import HttpResponseBase
 
 from django_throttle import limiter, rulebook
 from django_throttle.conf import conf
+from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Decision
 from django_throttle.core.commands import Answers, Charges, Decide
 from django_throttle.core.decision import plain_decision
@@ -27,7 +28,6 @@ from django_throttle.http.input_bytes import note_decision
 from django_throttle.http.request_state import REQUEST_EVENTS, RequestFacts, RequestState, method_of
 from django_throttle.identity import HttpWho
 from django_throttle.observe import reports
-from django_throttle.recording.recorder import recorder
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 

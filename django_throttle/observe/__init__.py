@@ -1,6 +1,5 @@
-"""Reports decisions to hooks, the log and receivers of signals, and what requests cost."""
+"""Reports decisions to hooks, the log and receivers of signals."""
 
 from django_throttle.observe.reports import Hook, Report, atell, run_periodic_work, tell, tell_dropped
-from django_throttle.observe.route_costs import CostFlusher
 
-__all__ = ["CostFlusher", "Hook", "Report", "atell", "run_periodic_work", "tell", "tell_dropped"]
+__all__ = ["Hook", "Report", "atell", "run_periodic_work", "tell", "tell_dropped"]

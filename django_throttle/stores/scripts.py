@@ -28,6 +28,8 @@ from django_throttle.core import algorithms
 from django_throttle.core.algorithms.base import Plan
 
 LUA: Final = Path(__file__).with_name("lua")
+#: Folders of scripts, searched in this order. An app adds the folder of its own scripts.
+folders: Final = [LUA]
 ALGORITHMS: Final = Path(algorithms.__file__).parent
 OWN_KEY: Final = 10  # from this number on an algorithm has a key of its own, below it a record
 _USE: Final = re.compile(r"^ *--- use (\w+)\n", re.MULTILINE)
@@ -49,14 +51,18 @@ class Script:
 
 
 def script(name: str) -> Script:
-    """Return the script of ``lua/name.lua``, for all algorithms that there are."""
+    """Return the script of ``name.lua`` in one of the folders, for all algorithms that there are."""
     return _script(name, len(Plan.by_code))
 
 
 @cache
 def _script(name: str, number_of_algorithms: int) -> Script:
-    text = _EACH.sub(lambda each: _repeated(each[2], _KINDS[each[1]]), _text(LUA / f"{name}.lua"))
+    text = _EACH.sub(lambda each: _repeated(each[2], _KINDS[each[1]]), _text(_path(f"{name}.lua")))
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def _path(name: str) -> Path:
+    return next((path for folder in folders if (path := folder / name).exists()), LUA / name)
 
 
 def _repeated(block: str, is_of_kind: Callable[[int], bool]) -> str:

@@ -14,25 +14,25 @@ from django.urls import reverse
 from django.utils import timezone, translation
 
 from django_throttle import limiter, rulebook
-from django_throttle.admin.candidates import ThrottleCandidateAdmin, picture
 from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
+from django_throttle.console.admin.candidates import ThrottleCandidateAdmin, picture
+from django_throttle.console.recording import RecordFlusher, own_records, places
+from django_throttle.console.route_costs import CostFlusher, route_costs
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.meter import MEASURES
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.observe.route_costs import CostFlusher, route_costs
-from django_throttle.recording import RecordFlusher, own_records, places
 from django_throttle.stores import RedisStore
 from tests import doors
 from tests.admin.conftest import NASTY, errors, form, messages, text, url, user
 from tests.connections.evictions import redis_store, sockets
+from tests.console.conftest import call
+from tests.console.test_route_costs import used
 from tests.doors import BOTH, REDIS, Enforce, Store
-from tests.observe.test_route_costs import used
-from tests.recording.conftest import call
 from tests.servers import RedisServer, free_port
 
 pytestmark = pytest.mark.django_db

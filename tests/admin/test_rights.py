@@ -18,19 +18,19 @@ from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
 from django_throttle.connections.socket_control import SocketControl
+from django_throttle.console.recording import own_records, recorder
+from django_throttle.console.route_costs import route_costs
 from django_throttle.core import Rule
 from django_throttle.core.overrides import candidate_name
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.observe.route_costs import route_costs
-from django_throttle.recording import own_records, recorder
 from tests.admin.conftest import NASTY, Scripts, url, user
 from tests.connections.evictions import sockets
+from tests.console.test_recorder import refusal
+from tests.console.test_route_costs import used
 from tests.doors import Enforce, Store
-from tests.observe.test_route_costs import used
-from tests.recording.test_recorder import refusal
 
 pytestmark = pytest.mark.django_db
 RULES, OVERRIDES = ({f"{action}_throttle{of}" for action in ("view", "change")} for of in ("rule", "override"))

@@ -48,7 +48,7 @@ def search(site: dict[str, Any], address: str) -> Response:
 async def test_the_view_and_the_consumer_are_limited(settings: Any, redis_url: str) -> None:
     names: dict[str, Any] = {"INSTALLED_APPS": []}
     exec(SETTINGS.replace("redis://localhost:6379/0", redis_url), names)
-    assert names["INSTALLED_APPS"] == ["rest_framework", "django_throttle"]
+    assert names["INSTALLED_APPS"] == ["rest_framework", "django_throttle", "django_throttle.console"]
     settings.DJANGO_THROTTLE = {**names["DJANGO_THROTTLE"], **QUIET}
     site = run(VIEW, CONSUMER)
     answers = [await to_thread(search, site, "203.0.113.7") for _ in range(101)]

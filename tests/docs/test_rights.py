@@ -23,11 +23,12 @@ from django_throttle.rulebook import in_force
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo
 from django_throttle.stores.commands import refund_call, tell_calls
+from docs.scripts import FOLDERS
 from tests.pages import DOCS
 from tests.servers import RedisServer
 
 PAGE = (DOCS / "howto" / "redis.rst").read_text(encoding="utf-8")
-SCRIPTS = sorted((DOCS.parent / "django_throttle" / "stores" / "lua").glob("*.lua"))
+SCRIPTS = [path for folder in FOLDERS for path in sorted(folder.glob("*.lua"))]
 WORD = re.compile(r"\bp?call\('([A-Z]+)'")
 COMMAND = re.search(r"redis-cli (ACL SETUSER (?:.*\\\n)*.*)", PAGE)
 assert COMMAND is not None

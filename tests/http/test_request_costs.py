@@ -18,9 +18,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle import decorators, drf
+from django_throttle.console.route_costs import RouteCosts, dearest
 from django_throttle.meter import Meter, in_use
 from django_throttle.observe import cost_log
-from django_throttle.observe.route_costs import RouteCosts, dearest
 from django_throttle.signals import costly
 from tests.doors import Enforce
 from tests.test_meter import logged

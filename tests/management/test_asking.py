@@ -15,21 +15,21 @@ from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
+from django_throttle.console.recording import RecordFlusher, own_records
+from django_throttle.console.route_costs import CostFlusher, route_costs
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.management.commands import throttle_inspect
 from django_throttle.meter import MEASURES
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.observe.route_costs import CostFlusher, route_costs
-from django_throttle.recording import RecordFlusher, own_records
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.connections.evictions import redis_store, sockets
+from tests.console.test_backtest import COMBINED, LOG
+from tests.console.test_route_costs import used
 from tests.doors import BOTH, Enforce
 from tests.inside import count_in
 from tests.management.shell import run
-from tests.observe.test_route_costs import used
 from tests.servers import need_file
-from tests.test_backtest import COMBINED, LOG
 
 pytestmark = pytest.mark.django_db
 

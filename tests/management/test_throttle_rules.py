@@ -16,12 +16,12 @@ from django.utils import timezone, translation
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
+from django_throttle.console.recording import RecordFlusher, recorder
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule
-from django_throttle.recording import RecordFlusher, recorder
 from django_throttle.rulebook.file import MAX_BYTES
 from django_throttle.stores import get_store
+from tests.console.conftest import By
 from tests.management.shell import run as typed
-from tests.recording.conftest import By
 
 pytestmark = pytest.mark.django_db
 Put = Callable[[object], str]

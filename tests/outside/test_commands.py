@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import connect
 
+from tests.console.test_backtest import LOG
 from tests.outside.environments import EXTRAS, ROOT
 from tests.outside.pages import BLOCKS, commands, page
 from tests.outside.project import Project, at_once
 from tests.servers import RedisServer, need_file, slack, wait_until
-from tests.test_backtest import LOG
 
 COMMANDS = tuple(commands(BLOCKS))
 MANAGE = "python manage.py "

@@ -14,7 +14,7 @@ from tests.outside.project import Project, at_once
 from tests.servers import RedisServer
 
 FOUND = [block for block in BLOCKS if block.sets and block.file in ("", "mysite/settings.py")]
-APPS = 'INSTALLED_APPS += ["rest_framework", "django_throttle"]'
+APPS = 'INSTALLED_APPS += ["rest_framework", "django_throttle", "django_throttle.console"]'
 START = """
 from importlib import import_module
 from django.conf import settings

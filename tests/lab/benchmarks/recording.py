@@ -7,16 +7,16 @@ from time import perf_counter, process_time
 
 from redis import Redis
 
+from django_throttle.console.recording import places
+from django_throttle.console.recording.cells import CODES, HOUR, MINUTE, TIMES, Cell
+from django_throttle.console.recording.flush import RecordFlusher
+from django_throttle.console.recording.heavy_hitters import HeavyHitters
+from django_throttle.console.recording.places import DAY, RECENT_SLOTS, SLOT, SLOTS
+from django_throttle.console.recording.recorder import Recorder, Records, Seen
+from django_throttle.console.recording.thinning import Thinned, random_rank
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charges, charges_of
 from django_throttle.core.decision import Reason
-from django_throttle.recording import places
-from django_throttle.recording.cells import CODES, HOUR, MINUTE, TIMES, Cell
-from django_throttle.recording.flush import RecordFlusher
-from django_throttle.recording.heavy_hitters import HeavyHitters
-from django_throttle.recording.places import DAY, RECENT_SLOTS, SLOT, SLOTS
-from django_throttle.recording.recorder import Recorder, Records, Seen
-from django_throttle.recording.thinning import Thinned, random_rank
 from django_throttle.stores import RedisStore
 from tests.lab.benchmarks.table import Row
 

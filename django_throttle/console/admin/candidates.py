@@ -1,0 +1,201 @@
+"""The admin's pages of candidates: the list, the comparison with the live rule, promote and discard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy
+from django.views.decorators.http import require_POST
+
+from django_throttle import history
+from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
+from django_throttle.console.recording.read import compared
+from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.shared_clock import shared_now
+from django_throttle.stores import get_store
+from django_throttle.translated import joined, ngettext, translated, written
+
+MOST_AFFECTED = 10
+WHOM = "<p>{}</p><ul>{}</ul>"
+MINUTES, WIDTH, HEIGHT = 60, 480, 64  # of the picture
+BAR = '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>'
+PICTURE = """<figure><svg class="candidate-picture" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>
+<figcaption>{}</figcaption></figure>"""
+CAPTION = gettext_lazy(
+    'Refusals by minute, {most} at most: <span class="live">the live rule</span>, '
+    '<span class="candidate">the candidate</span>, each as it would by itself'
+)
+
+
+class CandidateForm(RowForm):
+    """How far a candidate holds already, and when it replaces its rule."""
+
+    edit_reason = reason_field()
+
+    class Meta:
+        model = ThrottleCandidate
+        fields = ("share", "starts_at")
+
+    may_add = True  # whoever edits may add rules
+
+    def clean_starts_at(self) -> datetime | None:
+        moment: datetime | None = self.cleaned_data["starts_at"]
+        if moment and "starts_at" in self.changed_data and not self.may_add and self.instance.adds_rule():
+            raise ValidationError(gettext("It would be added to the rules, and you may not add rules."))
+        return moment
+
+
+def picture(points: Sequence[tuple[datetime, int, int]], now: datetime) -> SafeString:
+    """What both rules would have refused in each minute of the last hour, as bars beside each other."""
+    most, width = max([max(live, own) for _, live, own in points], default=0), WIDTH / MINUTES
+    last = int(now.timestamp()) // 60
+    bars = []
+    for at, *counts in points:
+        left = (MINUTES - 1 - last + int(at.timestamp()) // 60) * width
+        for place, (name, count) in enumerate(zip(("live", "candidate"), counts, strict=True)):
+            if count and left >= 0:
+                height, x = HEIGHT * count / most, left + place * width * 0.45
+                bars.append((name, f"{x:.2f}", f"{HEIGHT - height:.2f}", f"{width * 0.4:.2f}", f"{height:.2f}"))
+    live, candidate = sum(count for _, count, _ in points), sum(count for _, _, count in points)
+    label = ngettext(
+        "In the last hour the live rule would have refused {count:,} call, the candidate {candidate:,}",
+        "In the last hour the live rule would have refused {count:,} calls, the candidate {candidate:,}",
+        live,
+        candidate=candidate,
+    )
+    caption = format_html(str(CAPTION), most=written(most))
+    return format_html(PICTURE, WIDTH, HEIGHT, label, format_html_join("", BAR, bars), caption)
+
+
+def may_add_rules(request: HttpRequest) -> bool:
+    """Return True if this person may add rules, as a promotion does that has no row to replace."""
+    return bool(request.user.has_perm("django_throttle.add_throttlerule"))
+
+
+@admin.register(ThrottleCandidate)
+class ThrottleCandidateAdmin(ListAdmin):
+    """Candidates, with the permissions of rules: who may change rules may promote and discard.
+
+    To promote one whose rule is not in the database takes the permission to add rules.
+    """
+
+    class Media:
+        css = {"all": ("throttle_console/console.css",)}
+
+    form = CandidateForm
+    list_display = ("name", "in_words", "share", "starts_at", "created_by", "created_at")
+    search_fields = ("name",)
+    fields = ("name", "in_words", "live", "comparison", "share", "starts_at", "edit_reason", "created_by", "created_at")
+    readonly_fields = ("name", "in_words", "live", "comparison", "created_by", "created_at")
+
+    @admin.display(description=gettext_lazy("candidate"))
+    def in_words(self, row: ThrottleCandidate) -> SafeString:
+        style = "rule-wrong" if row.fault else "rule-means"
+        return format_html('<span class="{}">{}</span>', style, translated(row.meaning))
+
+    @admin.display(description=gettext_lazy("live rule"))
+    def live(self, row: ThrottleCandidate) -> str:
+        found = ThrottleRule.objects.filter(name=row.name).first()
+        return translated(found.meaning) if found else gettext("in settings, or gone")
+
+    @admin.display(description=gettext_lazy("the last hour"))
+    def comparison(self, row: ThrottleCandidate) -> SafeString | str:
+        now = shared_now()
+        try:
+            found = compared(get_store(), row.name, row.since, now)
+        except (StoreError, InvalidSetting) as error:
+            return gettext("Nothing can be shown: {error}").format(error=translated(error))
+        rows = format_html_join(
+            "",
+            '<tr><th scope="row">{}</th><td>{}</td></tr>',
+            ((translated(name), translated(told)) for name, told in found.rows()),
+        )
+        whom = format_html_join("", "<li><code>{}</code>: {}</li>", found.affected[:MOST_AFFECTED])
+        table = format_html('<table class="candidate-comparison"><tbody>{}</tbody></table>', rows)
+        shown = table + picture(found.points, now)
+        return shown + format_html(WHOM, gettext("Whom the candidate would refuse most:"), whom) if whom else shown
+
+    def get_urls(self) -> list[URLPattern]:
+        views = (("promote", self.promote_view), ("discard", self.discard_view))
+        own = [
+            path(f"<int:pk>/{name}/", self.admin_site.admin_view(require_POST(view)), name=f"django_throttle_{name}")
+            for name, view in views
+        ]
+        return [*own, *super().get_urls()]
+
+    def promote_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Put the candidate in place of its rule."""
+        row = self._asked(request, pk)
+        try:
+            with history.editing(request.user.get_username(), "admin"):
+                rule = row.promote(may_add=may_add_rules(request))
+        except ValidationError as error:
+            why = joined(error.messages)
+            self.message_user(request, gettext("Not promoted. {why}").format(why=why), messages.ERROR)
+            if getattr(error, "code", "") == "gone":
+                return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_changelist")
+            return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_change", pk)
+        said = gettext("Promoted: {name} is {meaning}.").format(name=rule.name, meaning=translated(rule.meaning))
+        self.message_user(request, said, messages.SUCCESS)
+        return redirect(f"{self.admin_site.name}:django_throttle_throttlerule_change", rule.pk)
+
+    def discard_view(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Remove the candidate; its rule stays as it is."""
+        row = self._asked(request, pk)
+        with history.editing(request.user.get_username(), "admin", action="discarded"):
+            is_gone = not row.delete()[0]
+        message = gettext("The candidate of {name} is discarded.").format(name=row.name)
+        message = gettext("The candidate was promoted or discarded meanwhile.") if is_gone else message
+        self.message_user(request, message, messages.ERROR if is_gone else messages.SUCCESS)
+        return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_changelist")
+
+    def _asked(self, request: HttpRequest, pk: int) -> ThrottleCandidate:
+        """Return the candidate. Return one without a row if it is gone: promoting and discarding it say so."""
+        row: ThrottleCandidate = self.get_queryset(request).filter(pk=pk).first() or ThrottleCandidate(pk=pk)
+        if not self.has_change_permission(request, row):
+            raise PermissionDenied
+        return row
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        row = self.get_object(request, object_id)
+        urls: dict[str, str] = {}
+        if row is not None and self.has_change_permission(request, row):
+            is_allowed = {"promote": may_add_rules(request) or not row.adds_rule(), "discard": True}
+            for name in filter(is_allowed.get, is_allowed):
+                urls[f"{name}_url"] = reverse(f"{self.admin_site.name}:django_throttle_{name}", args=[row.pk])
+        return super().change_view(request, object_id, form_url, {**urls, **(extra_context or {})})
+
+    def get_form(
+        self, request: HttpRequest, obj: ThrottleCandidate | None = None, change: bool = False, **options: Any
+    ) -> Any:
+        form: Any = super().get_form(request, obj, change, **options)
+        form.may_add = may_add_rules(request)
+        return form
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: ThrottleCandidate | None = None) -> bool:
+        names = (f"django_throttle.{action}_throttlerule" for action in ("view", "change"))
+        return any(map(request.user.has_perm, names))
+
+    def has_change_permission(self, request: HttpRequest, obj: ThrottleCandidate | None = None) -> bool:
+        return bool(request.user.has_perm("django_throttle.change_throttlerule"))
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: ThrottleCandidate | None = None) -> bool:
+        return self.has_change_permission(request, obj)

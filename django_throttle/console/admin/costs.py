@@ -1,0 +1,52 @@
+"""The admin's page of costs: which routes use most queries, rows, time and bytes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.contrib.admin import ModelAdmin
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext
+
+from django_throttle.admin.page import shown_page
+from django_throttle.console.route_costs import HOURS, dearest, fetch, in_short
+from django_throttle.core.option_words import UNITS
+from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.meter import MEASURES
+from django_throttle.models import ThrottleRule
+from django_throttle.stores import get_store
+from django_throttle.translated import translated, written
+
+URL_NAME: Final = "django_throttle_costs"
+PAGE_ROWS: Final = 200
+
+
+def costs_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpResponse:
+    """The page, for those who may see the rules; ``?by`` names the measure by which routes are in order."""
+    by = request.GET.get("by", "")
+    by = by if by in MEASURES else "wall_ms"
+    labels = [(name, gettext(UNITS[name][0])) for name in MEASURES]
+    return shown_page(
+        rules,
+        request,
+        "throttle_console/costs",
+        gettext("What requests cost"),
+        lambda: {**_rows(by), "by": by, "measures": labels, "hours": HOURS},
+    )
+
+
+def _rows(by: str) -> dict[str, object]:
+    try:
+        store = get_store()
+        found = dearest(fetch(store), by)
+    except (StoreError, InvalidSetting) as error:
+        return {"routes": [], "failure": translated(error), "hidden": 0, "alone": False}
+    routes = [
+        {
+            "scope": route.scope,
+            "calls": written(route.calls),
+            "cells": [[in_short(number) for number in route.spreads[name]] for name in MEASURES],
+        }
+        for route in found[:PAGE_ROWS]
+    ]
+    return {"routes": routes, "failure": "", "hidden": len(found[PAGE_ROWS:]), "alone": not store.is_remote}

@@ -1,0 +1,106 @@
+"""The admin's pages of rules with what the console adds: trials, candidates, rules at work, and costs of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from django.contrib import admin, messages
+from django.forms import ModelForm
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import URLPattern, path
+from django.utils import timezone
+from django.utils.translation import gettext
+from django.views.decorators.http import require_POST, require_safe
+
+from django_throttle import history
+from django_throttle.admin.rules import UNNAMED, PreviewForm, ThrottleRuleAdmin, form_errors
+from django_throttle.console.admin import costs, overview
+from django_throttle.console.admin.trial import trial_part
+from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.rulebook import sources
+
+CANDIDATE: Final = "_candidate"  # the name of the button
+
+
+def live_name(row: ThrottleRule) -> str:
+    """The name that the rule of this form has, whatever was typed."""
+    return str(ThrottleRule.objects.values_list("name", flat=True).get(pk=row.pk))
+
+
+class ConsoleRuleAdmin(ThrottleRuleAdmin):
+    """Rules with what the console adds to their list and form.
+
+    A site that registers rules with a class of its own derives that from this one.
+    """
+
+    change_list_template = "admin/throttle_console/rule_list.html"
+    change_form_template = "admin/throttle_console/rule_form.html"
+
+    class Media:
+        css = {"all": ("throttle_console/console.css",)}
+        js = ("throttle_console/trial.js",)
+
+    def get_urls(self) -> list[URLPattern]:
+        views: dict[str, tuple[str, Callable[..., HttpResponse]]] = {
+            "overview/": (overview.OVERVIEW_URL, require_safe(partial(overview.overview_page, self))),
+            "costs/": (costs.URL_NAME, require_safe(partial(costs.costs_page, self))),
+            "trial/": ("django_throttle_trial", require_POST(self.trial_view)),
+        }
+        own = [path(where, self.admin_site.admin_view(view), name=name) for where, (name, view) in views.items()]
+        return [*own, *super().get_urls()]
+
+    def trial_view(self, request: HttpRequest) -> HttpResponse:
+        """What the live rule (``?row``) and the posted form's would have refused; without fields the live one only."""
+        return trial_part(self, request, lambda: self._tried(request))
+
+    def _tried(self, request: HttpRequest) -> Mapping[str, Any]:
+        fields = request.POST.copy()
+        row = self.get_object(request, request.GET.get("row", ""))
+        if row is None:
+            live = sources.from_settings().rules.get(fields.get("name", ""))
+        else:
+            live = None if row.fault else row.as_rule()
+        if "algorithm" not in fields:  # somebody who may not edit has no fields
+            return {"live": live, "edited": None, "errors": []}
+        fields["name"] = fields.get("name") or UNNAMED
+        form = PreviewForm(fields, instance=row)
+        edited = form.instance.as_rule() if form.is_valid() else None
+        return {"live": live, "edited": edited, "errors": form_errors(form)}
+
+    def save_model(self, request: HttpRequest, obj: ThrottleRule, form: ModelForm[ThrottleRule], change: bool) -> None:
+        if change and CANDIDATE in request.POST:
+            self._save_candidate(request, obj, form.cleaned_data.get("edit_reason", ""))
+        else:
+            super().save_model(request, obj, form, change)
+
+    def log_change(self, request: HttpRequest, obj: ThrottleRule, message: object) -> Any:  # Django says LogEntry
+        """Not of a candidate, as the rule stays as it is."""
+        return None if CANDIDATE in request.POST else super().log_change(request, obj, message)
+
+    def response_change(self, request: HttpRequest, obj: ThrottleRule) -> HttpResponse:
+        """After "Save as candidate" to the candidate."""
+        if CANDIDATE not in request.POST:
+            return super().response_change(request, obj)
+        page = f"{self.admin_site.name}:django_throttle_throttlecandidate_change"
+        return redirect(page, ThrottleCandidate.objects.get(name=live_name(obj)).pk)
+
+    def _save_candidate(self, request: HttpRequest, obj: ThrottleRule, reason: str) -> None:
+        """Keep the edited rule as the candidate of the present one, in place of an earlier candidate."""
+        made = ThrottleCandidate.of(obj, live_name(obj), request.user.get_username())
+        before = ThrottleCandidate.objects.filter(name=made.name).first()
+        if before is not None:
+            made.pk, made.created_at = before.pk, timezone.now()
+        with history.because(reason):
+            made.save()
+        said = gettext("The candidate of {name} counts beside it from now on.").format(name=made.name)
+        self.message_user(request, said, messages.SUCCESS)
+
+
+def replace_admin_of_rules() -> None:
+    """Register rules with the console's class, unless the site has registered a class of its own."""
+    if admin.site.is_registered(ThrottleRule) and type(admin.site.get_model_admin(ThrottleRule)) is ThrottleRuleAdmin:
+        admin.site.unregister(ThrottleRule)
+        admin.site.register(ThrottleRule, ConsoleRuleAdmin)

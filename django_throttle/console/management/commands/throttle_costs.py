@@ -1,0 +1,53 @@
+"""Says what requests of each route use, those that use most first."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from typing import Final
+
+from django.core.management.base import CommandError
+
+from django_throttle.console.route_costs import HOURS, RouteCost, dearest, fetch, in_short
+from django_throttle.core.texts import gettext_lazy
+from django_throttle.management import ShellCommand, remote_store
+from django_throttle.meter import MEASURES
+from django_throttle.translated import gettext, ngettext
+
+USUAL: Final = 20
+ELSEWHERE: Final = gettext_lazy("only each process knows what its requests used; see the page of costs there.")
+
+
+class Command(ShellCommand):
+    """The admin's page of costs, for a shell."""
+
+    help = (
+        f"Print how many requests each route had in the last {HOURS} hours, and of their queries, rows, times and "
+        "bytes the mean and what 50, 95 and 99 % of the requests do not exceed. Processes report every ten seconds."
+    )
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--by", choices=MEASURES, default="wall_ms", help="most of this first (default wall_ms)")
+        parser.add_argument("--most", type=int, default=USUAL, help=f"routes that are listed (default {USUAL})")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+    def handle(self, *, by: str, most: int, **options: object) -> None:
+        if most < 1:
+            raise CommandError(gettext("--most is a number of routes, from 1, not {most}", most=most))
+        found = dearest(fetch(remote_store(ELSEWHERE)), by)[:most]
+        if options["json"]:
+            self.stdout.write(json.dumps({"hours": HOURS, "routes": [route.as_json() for route in found]}, indent=2))
+            return
+        if not found:
+            self.stdout.write(gettext("No requests were measured in the last {hours} hours.", hours=HOURS))
+        for route in found:
+            self.stdout.write("\n".join(_lines(route)))
+
+
+def _lines(route: RouteCost) -> list[str]:
+    requests = ngettext("{count:,} request", "{count:,} requests", route.calls)
+    head = gettext("{scope}: {requests}", scope=route.scope, requests=requests)
+    names = f"  {'':16}{gettext('mean'):>12}{'50 %':>12}{'95 %':>12}{'99 %':>12}"
+    rows = [f"  {name:16}{''.join(f'{in_short(one):>12}' for one in route.spreads[name])}" for name in MEASURES]
+    return [head, names, *rows]

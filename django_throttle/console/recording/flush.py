@@ -1,0 +1,138 @@
+"""Sends what this process has recorded to Redis, every two seconds and at the end."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from django_throttle.console.recording import places
+from django_throttle.console.recording.cells import HOUR, MINUTE, Cell
+from django_throttle.console.recording.heavy_hitters import KEPT, KEPT_LONG, HeavyHitters
+from django_throttle.console.recording.places import HOURS, MINUTES
+from django_throttle.console.recording.process_rules import RulesReporter
+from django_throttle.console.recording.recorder import Records, Seen, recorder
+from django_throttle.console.recording.thinning import RANKS, Thinned
+from django_throttle.stores import RedisStore
+from django_throttle.stores.failures import raise_first
+from django_throttle.stores.transport import batches
+
+Sending = tuple[str, list[str], list[Any]]  # a script's name, keys and arguments
+
+MOST_MINUTES: Final = 60  # of a rule, in one call
+LONGEST_STATE: Final = 1000  # characters of a sample's state that are read
+
+
+class RecordFlusher:
+    """Sends records every so many ``seconds``; used by one thread, and once more at exit.
+
+    Each sending has a number, and what was sent without an answer is sent again under the same number, so that nothing
+    counts twice. Meanwhile the recorder goes on within its bounds; what a killed process had not sent is lost.
+    """
+
+    seconds = 2.0
+
+    def __init__(self, store: RedisStore) -> None:
+        self.store = store
+        self._uid, self._number = secrets.token_hex(6), 0
+        self._pending: list[Sending] = []
+        self._report_rules = RulesReporter(store, self._uid)
+
+    def __call__(self) -> None:
+        """Send what could not be sent before, and what is new. Raises StoreError; it is then sent later."""
+        self._report_rules()
+        if self._pending:
+            self._send()
+        records = recorder.take()
+        self._report_rules.note(records.cells)
+        self.send(records)
+
+    def end(self) -> None:
+        """The process ends: send what is left. Raises StoreError."""
+        self()
+        self._report_rules.end()
+
+    def send(self, records: Records) -> None:
+        self._number += 1
+        self._pending = list(self._sendings(records))
+        self._send()
+
+    def _send(self) -> None:
+        errors: list[Exception] = []
+        for batch in list(batches(self._pending)):
+            replies = self.store.pipeline(batch)
+            pairs = list(zip(batch, replies, strict=True))
+            failed = [sending for sending, reply in pairs if isinstance(reply, Exception)]
+            errors += [reply for reply in replies if isinstance(reply, Exception)]
+            self._pending = [*failed, *self._pending[len(batch) :]]
+            if failed:
+                break
+            for (name, keys, args), reply in pairs:
+                if name == "sample" and not isinstance(reply, Exception):
+                    bound, *full = state_of(reply)
+                    recorder.limit(args[0].partition(":")[0], int(keys[1].rpartition(":")[2]), bound, full)
+        raise_first(errors)
+
+    def _sendings(self, records: Records) -> Iterator[Sending]:
+        by_rule: dict[str, dict[int, Cell]] = {}
+        for (rule, minute), cell in records.cells.items():
+            by_rule.setdefault(rule, {})[minute] = cell
+        rankings = dict(records.rankings)
+        for rule, cells in by_rule.items():
+            left, part = iter(cells.items()), 0
+            while some := list(islice(left, MOST_MINUTES)):
+                hour, part = some[0][0] // HOUR * HOUR, part + 1
+                yield self._of_rule(rule, f"{part}", some, hour, rankings.pop((rule, hour), None))
+        for number, ((rule, hour), ranking) in enumerate(rankings.items()):
+            yield self._of_rule(rule, f"t{number}", [], hour, ranking)
+        for (stratum, slot), sample in records.samples.items():
+            if sample.entries:
+                yield self._of_sample(stratum, slot, sample)
+
+    def _of_rule(
+        self, rule: str, part: str, cells: list[tuple[int, Cell]], hour: int, ranking: HeavyHitters | None
+    ) -> Sending:
+        """``part`` tells the sendings of a rule apart."""
+        newest, field = max([minute for minute, _ in cells], default=hour), f"{places.rule_tag(rule)}:{part}"
+        args: list[Any] = [field, self._number, places.MINUTES_TTL_MS, places.HOURS_TTL_MS, places.SEEN_TTL_MS]
+        args += [rule.encode("utf-8", "surrogatepass"), newest, len(cells)]
+        names = [f"rec:seen:{self._uid}", "rec:rules"]
+        for minute, cell in cells:
+            names += [MINUTES.name(rule, minute), HOURS.name(rule, minute)]
+            args += [minute % MINUTES.key // MINUTE, minute % HOURS.key // HOUR, len(cell)]
+            args += [number for pair in cell.items() for number in pair]
+        if ranking is not None:
+            ranking.cut()
+            names += [places.ranking_name(rule, hour), HOURS.name(rule, hour)]
+            args += [places.RANKING_TTL_MS, places.ranking_field(hour), KEPT, KEPT_LONG, ranking.error]
+            for ident, count in ranking.counts.items():
+                args += [places.short_of(ident), count]
+        return "record", list(map(self.store.process_key, names)), args
+
+    def _of_sample(self, stratum: str, slot: int, sample: Thinned[Seen]) -> Sending:
+        names = [f"rec:seen:{self._uid}"]
+        for number in (slot, slot - places.RECENT_SLOTS):
+            name = places.sample_name(stratum, number)
+            names += [name, f"{name}:level"]
+        args: list[Any] = [f"{stratum}:{slot % places.SLOTS}", self._number, places.MINUTES_TTL_MS, places.SEEN_TTL_MS]
+        args += [places.MOST_RECENT[stratum], places.MOST_OLDER[stratum]]
+        args += [" ".join(map(str, (sample.bound, *sample.full)))]
+        args += [rank.to_bytes(4, "big") + packed(seen) for rank, seen in sample.entries]
+        return "sample", list(map(self.store.process_key, names)), args
+
+
+def state_of(reply: object) -> list[int]:
+    """Return the bound of a sample and its full ranks, as sample.lua wrote them."""
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+    bound, *full = map(int, re.findall(r"\d+", text[:LONGEST_STATE]) or [RANKS])
+    return [min(RANKS, max(1, bound)), *full]
+
+
+def packed(seen: Seen) -> bytes:
+    """A decision of a sample as JSON, with tags in the place of idents."""
+    tags = {places.tag_of(ident): rules for ident, rules in seen.idents.items()}
+    fields = [round(seen.at, 6), *seen[1:-1], tags]
+    return json.dumps(fields, separators=(",", ":")).encode()

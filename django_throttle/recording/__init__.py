@@ -1,6 +1,0 @@
-"""What rules decided, lately: counted in each process, added up in Redis by its agent, read by operators' pages."""
-
-from django_throttle.recording.flush import RecordFlusher
-from django_throttle.recording.recorder import recorder
-
-__all__ = ["RecordFlusher", "recorder"]
