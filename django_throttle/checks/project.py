@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial, wraps
 from importlib.util import find_spec
-from inspect import getattr_static, unwrap
+from inspect import getattr_static, getclosurevars, unwrap
 from itertools import chain
 from math import inf
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from django.apps import AppConfig, apps
@@ -34,7 +35,7 @@ from django_throttle.checks.settings import (
     warning,
 )
 from django_throttle.core import Rule
-from django_throttle.core.options import key_parts, misspelt
+from django_throttle.core.options import key_parts, misspelt, table
 from django_throttle.core.scopes import matches, split_scopes
 from django_throttle.decorators import OPERATION, around_operations, is_of_view, request_methods, unidentified
 from django_throttle.exceptions import InvalidRate
@@ -43,7 +44,7 @@ from django_throttle.http.request_state import NO_ROUTE, view_attribute, view_sc
 from django_throttle.http.view_layers import DISPATCH, method_decorators, view_layers
 from django_throttle.identity import is_async
 from django_throttle.site_queues import limited_tasks, queue_of
-from django_throttle.sockets.settings import misspelt_options
+from django_throttle.sockets.settings import OPTIONS, misspelt_options
 from django_throttle.task_budget import takes_slot
 
 if TYPE_CHECKING:
@@ -123,18 +124,86 @@ VIEW_ATTRIBUTES: Final = ("throttle_scope", "throttle_cost", "throttle_classes")
 NEAR: Final = 0.86
 
 
+RENAME: Final = "Rename it to {0}, or to a name that is less like it."
+IN_RULE: Final = "Write {0} in a rule of the scope, or choose a name that is less like it."
+AT_VIEW: Final = "Write {0} at the class, in as_view() or in @action, or above @api_view: it is not read here."
+FOR_DROP_IN: Final = "RuleThrottle goes by rules alone: write a rule, or derive the class from SimpleRateThrottle."
+#: What a subclass of a drop-in may have; ``OF_THROTTLES`` are the packages whose own classes are not looked at.
+DROP_IN_ATTRIBUTES: Final = frozenset((
+    "THROTTLE_RATES", "cache_format", "get_cache_key", "get_ident", "get_rate", "parse_rate", "rate", "scope",
+    "scope_attr", "throttle_failure", "throttle_success",
+))  # fmt: skip
+OF_THROTTLES: Final = ("builtins", "django_throttle", "rest_framework")
+# Of a rule, which views, consumers and their attributes do not have; a view's own throttles often read a rate.
+RULE_OPTIONS: Final = {name: name for name in table(Rule) if name not in ("name", "rate", "rates")} | {"ident": "key"}
+
+
 @settings_check()
 def check_attributes(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Attributes of consumers and views that have no effect, with a name close to one that has."""
-    consumers = (
-        (consumer.__name__, name, meant)
-        for consumer in _consumer_classes()
-        for name, meant in misspelt_options(consumer)
-    )
-    views = chain.from_iterable(_misspelt_attributes(view) for _, view in _views())
-    for owner, name, meant in dict.fromkeys(chain(consumers, views)):
-        message = f"{owner}.{name} has no effect; did you mean {meant!r}?"
-        yield warning("W044", message, f"Rename it to {meant}, or to a name that is less like it.")
+    """Attributes of consumers, views and throttles that have no effect, with a name close to one that has."""
+    consumers = chain.from_iterable(map(_misspelt_at_consumer, _consumer_classes()))
+    views = chain.from_iterable(_misspelt_at_view(view) for _, view in _views())
+    throttles = chain.from_iterable(map(_misspelt_at_throttle, _throttles_in_use()))
+    for owner, name, meant, hint in dict.fromkeys(chain(consumers, views, throttles)):
+        yield warning("W044", f"{owner}.{name} has no effect; did you mean {meant}?", hint.format(meant))
+
+
+#: Who has an attribute, its name, what was probably meant, and the form of the hint.
+Misspelling = tuple[str, str, str, str]
+
+
+def _misspelt_at_consumer(consumer: type) -> Iterator[Misspelling]:
+    """Yield each misspelt attribute of the site's own classes of a consumer, unless a method of theirs reads it."""
+    own = [
+        base for base in consumer.__mro__ if base.__module__.partition(".")[0] not in ("django_throttle", "channels")
+    ]
+    for base in own:
+        near = {name: (repr(meant), RENAME) for name, meant in misspelt_options(base)}
+        near = dict(_of_rules(vars(base), OPTIONS)) | near
+        yield from ((base.__name__, name, *how) for name, how in near.items() if not _reads(own, name))
+
+
+def _misspelt_at_view(view: object) -> Iterator[Misspelling]:
+    """Yield each misspelt attribute of a view or a method, unless a method of the view or of its throttles reads it."""
+    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    valid = VIEW_ATTRIBUTES if hasattr(kind, "throttle_classes") else VIEW_ATTRIBUTES[:-1]
+    readers = [base for reader in (kind, *map(importable, throttle_classes(view))) for base in _bases(reader)]
+    owners = [(getattr(owner, "__name__", repr(owner)), owner, RENAME) for owner in (view, *_bases(kind))]
+    owners += [(name, method, AT_VIEW) for name, method in _functions_of(view)]
+    for owner, at, hint in owners:
+        names = getattr(at, "__dict__", ())
+        near = {name: (repr(meant), hint) for name, meant in misspelt(names, valid, NEAR)}
+        near = dict(_of_rules(names, valid)) | near
+        yield from ((owner, name, *how) for name, how in near.items() if not _reads(readers, name))
+
+
+def _misspelt_at_throttle(throttle: type) -> Iterator[Misspelling]:
+    """Yield each attribute of a throttle made of ours that is misspelt, or that only drop-ins have.
+
+    Not one that a method of the throttle reads.
+    """
+    own = [base for base in throttle.__mro__ if base.__module__.partition(".")[0] not in OF_THROTTLES]
+    for base in own:
+        if inherits([throttle], DROP_IN):
+            near = {name: (repr(meant), RENAME) for name, meant in misspelt(vars(base), DROP_IN_ATTRIBUTES, 0.8)}
+        elif inherits([throttle], RULE_THROTTLE):
+            near = dict.fromkeys(DROP_IN_ATTRIBUTES & vars(base).keys(), ("the base SimpleRateThrottle", FOR_DROP_IN))
+        else:
+            near = {}
+        yield from ((base.__name__, name, *how) for name, how in near.items() if not _reads(own, name))
+
+
+def _of_rules(names: Iterable[str], valid: Collection[str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield each name such as ``throttle_key``, with the option of a rule that it is made of."""
+    for name in names:
+        prefix, _, word = name.partition("_")
+        near = get_close_matches(word, RULE_OPTIONS, n=1, cutoff=NEAR) if prefix == "throttle" else ()
+        if near and name not in valid:
+            yield name, (f"the option {RULE_OPTIONS[near[0]]!r} of a rule", IN_RULE)
+
+
+def _bases(kind: object) -> tuple[type, ...]:
+    return getattr(kind, "__mro__", ())
 
 
 @settings_check()
@@ -153,10 +222,14 @@ def _ignored_values(view: object) -> Iterator[str]:
         yield f"{owner}.throttle_scope is {_shown(scope)}: it is ignored"
     if not (cost is None or (is_rest and isinstance(cost, OF_INSTANCES)) or _is_cost(kind, cost)):
         yield f"{owner}.throttle_cost is {_shown(cost)}: it is ignored, and each request counts 1"
-    for name, method in methods_of(view).items():
+    if not is_rest and view_attribute(view, VIEW_ATTRIBUTES[2]):
+        yield f"{owner}.throttle_classes is ignored, as it is no view of REST framework"
+    for name, function in _functions_of(view):
         for attribute in VIEW_ATTRIBUTES[:2]:
-            if attribute in getattr(method, "__dict__", ()):
-                yield f"{owner}.{name} has {attribute}, which nothing reads at a method of a view"
+            value = getattr(function, "__dict__", {}).get(attribute)
+            if value is not None and value != getattr(kind, attribute, None):  # @api_view takes a scope over
+                where = "at a method of a view" if "." in name else "below @api_view"
+                yield f"{name} has {attribute}, which nothing reads {where}"
 
 
 #: What the instance of a view alone has.
@@ -178,30 +251,34 @@ def _shown(value: object) -> str:
     return "no plain function of the request" if callable(value) else f"{value!r:.80}"
 
 
-def _misspelt_attributes(view: object) -> Iterator[tuple[str, str, str]]:
-    """Yield each misspelt attribute of a view: who has it, its name, the one that was probably meant.
-
-    Not one that a method of the view or of its throttles reads.
-    """
+def _functions_of(view: object) -> Iterator[tuple[str, object]]:
+    """Yield the methods by which a class answers, and the function below ``@api_view``, each with its name."""
     kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    valid = VIEW_ATTRIBUTES if hasattr(kind, "throttle_classes") else VIEW_ATTRIBUTES[:-1]
-    readers = [kind, *map(importable, throttle_classes(view))]
-    for owner in (view, *getattr(kind, "__mro__", ())):
-        for name, meant in misspelt(getattr(owner, "__dict__", ()), valid, NEAR):
-            if not any(_reads(reader, name) for reader in readers):
-                yield getattr(owner, "__name__", repr(owner)), name, meant
+    for name, method in methods_of(view).items():
+        yield f"{getattr(kind, '__name__', kind)}.{name}", method
+        if getattr(method, "__qualname__", "").startswith("api_view.<locals>"):
+            function = getclosurevars(method).nonlocals["func"]
+            yield getattr(function, "__name__", repr(function)), function
 
 
-def _reads(kind: object, name: str) -> bool:
+def _reads(classes: Iterable[type], name: str) -> bool:
     """Return whether a class has a method that names this attribute, or an attribute with its name as the value."""
-    for value in chain.from_iterable(vars(base).values() for base in getattr(kind, "__mro__", ())):
-        is_method = isinstance(value, (classmethod, staticmethod))
-        function = value.fget if isinstance(value, property) else value.__func__ if is_method else value
-        code = function.__code__ if isinstance(function, FunctionType) else None
-        words = () if code is None else (*code.co_names, *code.co_consts)
-        if name in words or (isinstance(value, str) and value == name):
+    for value in chain.from_iterable(vars(base).values() for base in classes):
+        if value == name if isinstance(value, str) else name in _names_in(value):
             return True
     return False
+
+
+def _names_in(value: object) -> Iterator[object]:
+    """Yield the names and constants in the code of a method, and of what is defined in it."""
+    is_method = isinstance(value, (classmethod, staticmethod))
+    is_property = isinstance(value, property)
+    function = value.fget if is_property else value.__func__ if is_method else getattr(value, "func", value)
+    codes = [unwrap(function).__code__] if isinstance(function, FunctionType) else []
+    while codes:
+        code = codes.pop()
+        yield from (*code.co_names, *code.co_consts)
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
 
 
 @settings_check()
@@ -376,17 +453,11 @@ def check_rates(raw: RawSettings) -> list[CheckMessage]:
 @settings_check()
 def check_drop_ins(raw: RawSettings) -> Iterator[CheckMessage]:
     """Throttles whose own methods read what REST framework's throttles have, and the drop-ins have not."""
-    views = [view for _, view in _views()]
-    on_views = chain.from_iterable(map(throttle_classes, views))
-    listed = dict.fromkeys(map(importable, [*_drf_setting("DEFAULT_THROTTLE_CLASSES", ()), *on_views]))
-    drop_ins = {kind: None for kind in listed if inherits([kind], DROP_IN)}
-    is_any_chosen = any(map(chooses_throttles, views))  # among all that are loaded
-    if not (drop_ins or is_any_chosen):
+    drop_ins = [kind for kind in _throttles_in_use() if inherits([kind], DROP_IN)]
+    if not drop_ins:
         return
-    from django_throttle.drf.drop_ins import loaded_drop_ins, unsupported_reads
+    from django_throttle.drf.drop_ins import unsupported_reads
 
-    if is_any_chosen:
-        drop_ins |= dict.fromkeys(kind for kind in loaded_drop_ins() if not kind.__subclasses__())
     for throttle in drop_ins:
         for method, name, instead in unsupported_reads(throttle):
             message = f"{throttle.__name__}.{method} reads self.{name}, which the drop-in does not have: {instead}"
@@ -395,6 +466,18 @@ def check_drop_ins(raw: RawSettings) -> Iterator[CheckMessage]:
                 "self.decision."
             )
             yield warning("W095", message, hint)
+
+
+def _throttles_in_use() -> Iterator[type]:
+    """Yield the throttles of all views; if a view chooses its own, also the drop-ins that are loaded."""
+    views = [view for _, view in _views()]
+    on_views = chain.from_iterable(map(throttle_classes, views))
+    listed = dict.fromkeys(map(importable, [*_drf_setting("DEFAULT_THROTTLE_CLASSES", ()), *on_views]))
+    if any(map(chooses_throttles, views)):
+        from django_throttle.drf.drop_ins import loaded_drop_ins
+
+        listed |= dict.fromkeys(kind for kind in loaded_drop_ins() if not kind.__subclasses__())
+    return (kind for kind in listed if isinstance(kind, type))
 
 
 @settings_check()

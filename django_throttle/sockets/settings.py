@@ -236,8 +236,9 @@ OPTIONS: Final[dict[str, str]] = {
     "throttle_on_rule_change": "on_rule_change",
     "throttle_answers": "answers",
 }
-# What else somebody may take their names for.
-_ALIKE: Final = {"throttle_refuse": "refuse"}
+# What else somebody may take their names for: also those of the setting, and of the middleware's options.
+_ALIKE: Final = {"throttle_refuse": "refuse", "throttle_max_violations": "throttle_ladder"}
+_BY_OPTION: Final = {option: name for name, option in OPTIONS.items() if option != name}
 # As alike as a letter more or less makes them; a site may have attributes of its own that begin like ours.
 _NEAR: Final = 0.8
 
@@ -298,9 +299,14 @@ def check_class(consumer: type) -> None:
     SocketSettings(**{**fixed, "scope": fixed.get("scope") or consumer.__name__}).check()
 
 
-def misspelt_options(consumer: type) -> Iterator[tuple[str, str]]:
-    """Attributes that a class itself has and that mean nothing, each with the one that was probably meant."""
+def misspelt_options(kind: type) -> Iterator[tuple[str, str]]:
+    """Yield each attribute that a class itself has and that means nothing, with the one that was probably meant."""
+    own = vars(kind)
     valid = [name for name in (*OPTIONS, *_ALIKE) if name.startswith("throttle")]
-    names = [name for name in vars(consumer) if name.startswith("t")]
+    names = [name for name in own if name.startswith("t")]
     yield from ((name, _ALIKE.get(near, near)) for name, near in misspelt(names, valid, _NEAR))
     yield from ((name, meant) for name, meant in _ALIKE.items() if name in names)
+    # A handler of the consumer, or a property, may have any other name.
+    values = {name: value for name, value in own.items() if not callable(value) and not hasattr(value, "__get__")}
+    yield from misspelt([name for name, value in values.items() if isinstance(value, str)], ["refuse"], _NEAR)
+    yield from ((name, meant) for name, meant in _BY_OPTION.items() if name in values)

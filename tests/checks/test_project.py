@@ -16,7 +16,9 @@ from django.urls import clear_url_caches, include, path, re_path
 from django.utils.translation import gettext_lazy
 from django.views import View
 from redis.asyncio.connection import Connection
+from rest_framework.decorators import action, api_view
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.checks import project
@@ -215,21 +217,60 @@ class TestDelays:
 
 
 def test_attributes_of_consumers_that_mean_nothing(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Typo(Lobby):
-        throttle_max_aeg = 60
+    class Chatty(Lobby):
+        throttle_max_aeg, refused, idle_timeout, throttle_max_violations, throttle_indent = 60, "frame", 5, 3, "user"
+        throttle_key, max_age, cost, throttle_channel = "ip", 60, 3, "its own"
+
+        def connect(self) -> Any:
+            return [self.max_age for _ in range(2)]
 
     loaded: list[str] = []
     settings.ASGI_APPLICATION = "site.asgi.application"
     monkeypatch.setattr(project, "import_string", loaded.append)
-    (message,) = [message for message in project.check_attributes(None) if Typo.__name__ in message.msg]
+    messages = [message for message in project.check_attributes(None) if Chatty.__name__ in message.msg]
     assert loaded == ["site.asgi.application"], "consumers are there once the server's application is"
-    assert message.id == "django_throttle.W044" and message.hint.startswith("Rename it to throttle_max_age, or")
-    assert message.msg == "Typo.throttle_max_aeg has no effect; did you mean 'throttle_max_age'?"
+    key = "the option 'key' of a rule"
+    meant = {
+        "throttle_max_aeg": "'throttle_max_age'", "throttle_max_violations": "'throttle_ladder'", "refused": "'refuse'",
+        "idle_timeout": "'throttle_idle_timeout'", "cost": "'throttle_cost'", "throttle_key": key,
+        "throttle_indent": key,
+    }  # fmt: skip
+    texts = {f"Chatty.{name} has no effect; did you mean {option}?" for name, option in meant.items()}
+    assert {message.msg for message in messages} == texts
+    (message,) = [message for message in messages if "aeg" in message.msg]
+    assert message.id == "django_throttle.W044" and message.hint.startswith("Rename it to 'throttle_max_age', or")
 
 
 class Counted(UserRateThrottle):
     def get_cache_key(self, request: Any, view: Any) -> str | None:
         return "key" if getattr(view, "throttle_costs", None) else None
+
+
+def test_attributes_of_throttles_that_mean_nothing(settings: Any) -> None:
+    class Typed(UserRateThrottle):
+        scop, rates, get_cach_key, own = "burst", {}, None, 1
+
+        def throttle_succes(self) -> bool:
+            return True
+
+        def allow_request(self, *args: Any) -> bool:
+            return bool(self.rates)
+
+    class Ruled(RuleThrottle):
+        rate = "5/min"
+
+    class Sound(UserRateThrottle):
+        scope, rate, history_size = "burst", "5/min", True
+
+    view = APIView.as_view(throttle_classes=[Typed, Ruled, Sound])
+    settings.ROOT_URLCONF = (path("", view),)
+    texts = [message.msg for message in project.check_attributes(None)]
+    assert [text for text in texts if text.startswith(("Typed.", "Ruled.", "Sound."))] == [
+        "Typed.scop has no effect; did you mean 'scope'?",
+        "Typed.get_cach_key has no effect; did you mean 'get_cache_key'?",
+        "Typed.throttle_succes has no effect; did you mean 'throttle_success'?",
+        "Ruled.rate has no effect; did you mean the base SimpleRateThrottle?",
+    ]
 
 
 def test_attributes_of_views_that_mean_nothing(settings: Any) -> None:
@@ -239,7 +280,11 @@ def test_attributes_of_views_that_mean_nothing(settings: Any) -> None:
     def hello(request: HttpRequest) -> HttpResponse:
         return HttpResponse()
 
+    def two(self: Any, request: Any) -> None: ...
+
     hello.throttle_csot = 3  # type: ignore[attr-defined]
+    two.throttle_scop = "x"  # type: ignore[attr-defined]
+    acting = type("Acting", (ViewSet,), {"two": action(detail=False)(two), "throttle_key": "ip"})
     misspelt = {"throttle_scop": "throttle_scope", "trottle_scope": "throttle_scope", "throttle_costs": "throttle_cost"}
     misspelt |= dict.fromkeys(("throttle_class", "throttling_classes"), "throttle_classes")
     own = [
@@ -250,12 +295,16 @@ def test_attributes_of_views_that_mean_nothing(settings: Any) -> None:
         view(View, "throttle_class"),
     ]
     views = [*(view(APIView, name) for name in misspelt), view(View, "throttle_scpoe"), hello, *own]
+    views += [acting.as_view({"get": "two"}), api_view(["GET"])(hello)]
     settings.ROOT_URLCONF = tuple(path(f"{number}", view) for number, view in enumerate(views))
     texts = [message.msg for message in project.check_attributes(None)]
-    assert [text for text in texts if text.startswith(("Typo.", "hello.")) and "aeg" not in text] == [
+    assert [text for text in texts if text.startswith(("Typo.", "hello.", "Acting."))] == [
         *(f"Typo.{name} has no effect; did you mean {meant!r}?" for name, meant in misspelt.items()),
         "Typo.throttle_scpoe has no effect; did you mean 'throttle_scope'?",
         "hello.throttle_csot has no effect; did you mean 'throttle_cost'?",
+        "Acting.throttle_key has no effect; did you mean the option 'key' of a rule?",
+        "Acting.two.throttle_scop has no effect; did you mean 'throttle_scope'?",
+        "hello.throttle_csot has no effect; did you mean 'throttle_cost'?",  # below @api_view
     ]
 
 
@@ -286,6 +335,15 @@ def test_values_of_views_that_nothing_reads(settings: Any, base: Any) -> None:
     assert [text.partition(".")[0] for text in texts] == [f"V{number}" for number in range(len(wrong))]
     assert texts[3] == "V3.throttle_cost is '3': it is ignored, and each request counts 1"
     assert texts[10] == "V10.get has throttle_scope, which nothing reads at a method of a view"
+
+    def below(request: HttpRequest) -> None: ...
+
+    below.throttle_cost, below.throttle_classes = 3, [RuleThrottle]  # type: ignore[attr-defined]
+    settings.ROOT_URLCONF = (path("a", below), path("b", api_view(["GET"])(below)))
+    assert [message.msg for message in project.check_view_values(None)] == [
+        "below.throttle_classes is ignored, as it is no view of REST framework",
+        "below has throttle_cost, which nothing reads below @api_view",
+    ]
 
 
 CORE, PUBSUB = "channels_redis.core.RedisChannelLayer", "channels_redis.pubsub.RedisPubSubChannelLayer"
