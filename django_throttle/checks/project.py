@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from difflib import get_close_matches
 from functools import partial, wraps
 from importlib.util import find_spec
-from inspect import getattr_static, getclosurevars, unwrap
+from inspect import getattr_static, unwrap
 from itertools import chain
 from math import inf
 from types import CodeType, FunctionType, MethodType
@@ -41,7 +41,7 @@ from django_throttle.decorators import OPERATION, around_operations, is_of_view,
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
 from django_throttle.http.request_state import NO_ROUTE, view_attribute, view_scope
-from django_throttle.http.view_layers import DISPATCH, method_decorators, view_layers
+from django_throttle.http.view_layers import DISPATCH, closure_of, method_decorators, view_layers
 from django_throttle.identity import is_async
 from django_throttle.site_queues import limited_tasks, queue_of
 from django_throttle.sockets.settings import OPTIONS, misspelt_options
@@ -257,7 +257,7 @@ def _functions_of(view: object) -> Iterator[tuple[str, object]]:
     for name, method in methods_of(view).items():
         yield f"{getattr(kind, '__name__', kind)}.{name}", method
         if getattr(method, "__qualname__", "").startswith("api_view.<locals>"):
-            function = getclosurevars(method).nonlocals["func"]
+            function = closure_of(method)["func"]
             yield getattr(function, "__name__", repr(function)), function
 
 
@@ -271,9 +271,8 @@ def _reads(classes: Iterable[type], name: str) -> bool:
 
 def _names_in(value: object) -> Iterator[object]:
     """Yield the names and constants in the code of a method, and of what is defined in it."""
-    is_method = isinstance(value, (classmethod, staticmethod))
-    is_property = isinstance(value, property)
-    function = value.fget if is_property else value.__func__ if is_method else getattr(value, "func", value)
+    names = ("fget", "__func__", "func")  # of a property, a class method and a cached property
+    function = next((inner for name in names if (inner := getattr(value, name, None)) is not None), value)
     codes = [unwrap(function).__code__] if isinstance(function, FunctionType) else []
     while codes:
         code = codes.pop()
@@ -309,20 +308,57 @@ def _layer_times(alias: str) -> list[float]:
         return []
 
 
+@settings_check()
+def check_application(raw: RawSettings) -> Iterator[CheckMessage]:
+    """The application for WebSockets can be loaded, as all checks of WebSockets need it."""
+    *_, error = _load_application()
+    if error is not None:
+        message = f"WebSockets are not checked, as ASGI_APPLICATION cannot be loaded: {type(error).__name__}: {error}"
+        yield warning("W101", message, "Correct the module, or the setting. No server can load it either.")
+
+
 def _application() -> object:
     """The application for WebSockets; None where it cannot be found or loaded, or Channels is not installed."""
+    return _load_application()[0]
+
+
+def _load_application() -> tuple[object, str, Exception | None]:
+    """Return the application for WebSockets, or None and why it is not known, with the error of its module.
+
+    Without Channels it is known that there is none.
+    """
     if find_spec("channels") is None:
-        return None
+        return None, "", None
+    path = getattr(settings, "ASGI_APPLICATION", None)
+    if not path:
+        return None, "ASGI_APPLICATION is not set", None
     try:
-        application = import_string(getattr(settings, "ASGI_APPLICATION", None) or "")
-    except Exception:  # noqa: BLE001 - a module of the site's own may fail in any way, and says so when it is served
+        application = import_string(path)
+    except Exception as error:  # noqa: BLE001 - a module of the site's own may fail in any way
+        return None, "ASGI_APPLICATION cannot be loaded", error
+    while not hasattr(application, "application_mapping") and (inner := _inside(application)) is not None:
+        application = inner
+    app = getattr(application, "application_mapping", {}).get("websocket")
+    return app, "" if app is not None else f"no application for WebSockets can be seen in {path}", None
+
+
+def doubt_of_sockets() -> str:
+    """Return why some of the site's WebSockets may be unknown to checks; empty if there is no reason."""
+    app, fault, _ = _load_application()
+    for part, _ in _parts(app):
+        is_open = hasattr(part, "consumer_class") or hasattr(part, "routes") or _inside(part) is not None
+        if not is_open:
+            return f"{getattr(part, '__qualname__', type(part).__name__)} in ASGI_APPLICATION cannot be looked into"
+    return fault
+
+
+def _inside(app: object) -> object:
+    """Return what an ASGI application is around: as Channels and most others name it, or what its function calls."""
+    if hasattr(app, "consumer_class"):
         return None
-    return getattr(application, "application_mapping", {}).get("websocket")
-
-
-def serves_sockets() -> bool:
-    """Return False if Channels is not installed. A site that has it need not name its application in a setting."""
-    return find_spec("channels") is not None
+    named = [getattr(app, name, None) for name in ("inner", "app", "application")]
+    of_function = [value for value in closure_of(app).values() if callable(value) and not isinstance(value, type)]
+    return next((inner for inner in (*named, *of_function) if inner is not None), None)
 
 
 def socket_scopes() -> Iterator[str]:
@@ -350,10 +386,8 @@ def _parts(app: object, around: tuple[object, ...] = ()) -> Iterator[tuple[objec
     """An application and all that are inside it, each with those around it."""
     if app is not None:
         yield app, around
-        inside = [getattr(route, "callback", None) for route in getattr(app, "routes", ())]
-        inside.append(app.app if _is_middleware(app) else getattr(app, "inner", None))
-        for one in inside:
-            yield from _parts(one, (*around, app))
+        for inner in (*(getattr(route, "callback", None) for route in getattr(app, "routes", ())), _inside(app)):
+            yield from _parts(inner, (*around, app))
 
 
 def _is_middleware(app: object) -> TypeGuard[ThrottleMiddleware]:

@@ -9,15 +9,15 @@ from typing import Final, NamedTuple
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Tags, register
+from django.core.checks import CheckMessage, Info, Tags, register
 
 from django_throttle.checks.project import (
     MIDDLEWARE,
     RULE_THROTTLE,
     chooses_throttles,
+    doubt_of_sockets,
     is_for_all_views,
     routes,
-    serves_sockets,
     site_scopes,
     socket_scopes,
     throttle_classes,
@@ -53,10 +53,13 @@ NAMES_EVENTS: Final = (
 )
 
 
+UNKNOWN: Final = "I088"
+
+
 class Site(NamedTuple):
     """The places of the site: of each route its name, its view and its scope; ``scopes`` are those of sockets, too.
 
-    ``is_whole`` is False where an instance alone would tell a scope, ``knows_sockets`` where consumers may be in an
+    ``is_whole`` is False where an instance alone would tell a scope. ``doubt`` says why WebSockets may be in an
     application that was not found.
     """
 
@@ -64,7 +67,7 @@ class Site(NamedTuple):
     sockets: frozenset[str]
     scopes: frozenset[str]
     is_whole: bool
-    knows_sockets: bool
+    doubt: str
 
     @classmethod
     def read(cls) -> Site:
@@ -73,7 +76,7 @@ class Site(NamedTuple):
         scopes = [view_attribute(view, "throttle_scope") for _, view, _ in views]
         is_whole = all(scope is None or isinstance(scope, str) for scope in scopes)
         sockets = frozenset(socket_scopes())
-        return cls(views, sockets, frozenset(site_scopes()), is_whole, bool(sockets) or not serves_sockets())
+        return cls(views, sockets, frozenset(site_scopes()), is_whole, doubt_of_sockets())
 
     def fault(self, rule: Rule, entry: str) -> str:
         """Return what is wrong with an entry of the rule's scopes; empty where something has it."""
@@ -88,7 +91,7 @@ class Site(NamedTuple):
         near = [", ".join(names)] if is_list else get_close_matches(entry, self.scopes, n=1, cutoff=0.75)
         if near:
             return f"nothing has the scope {entry!r}; did you mean {near[0]!r}?"
-        is_whole = self.is_whole and (self.knows_sockets or OF_SOCKETS.isdisjoint(rule.events)) and _is_of_places(rule)
+        is_whole = self.is_whole and (not self.doubt or OF_SOCKETS.isdisjoint(rule.events)) and _is_of_places(rule)
         # A rule of WebSockets alone is hardly asked by its name.
         may_be_asked = entry == rule.name and not OF_SOCKETS.issuperset(rule.events)
         return f"nothing that was found has the scope {entry!r}" if is_whole and not may_be_asked else ""
@@ -111,14 +114,26 @@ class Site(NamedTuple):
             return "" if is_named or place is None else fault
         if of_views is None and of_sockets is not None and OF_SOCKETS.isdisjoint(rule.events):
             return f"{of_sockets!r} is the scope of WebSockets, and the rule counts requests alone"
-        if of_sockets is None and of_views is not None and self.knows_sockets and OF_REQUESTS.isdisjoint(rule.events):
+        if of_sockets is None and of_views is not None and not self.doubt and OF_REQUESTS.isdisjoint(rule.events):
             return f"{of_views!r} is the scope of a view, and the rule counts WebSockets alone"
         return ""
 
     def lacks_sockets(self, rule: Rule) -> bool:
         """Return True for a rule of WebSockets alone, everywhere, on a site that has none."""
         is_of_sockets = OF_SOCKETS.issuperset(rule.events) and rule.events != ("connection",)
-        return is_of_sockets and self.knows_sockets and not self.sockets and EVERYWHERE in split_scopes(rule.scopes)[0]
+        return is_of_sockets and not self.doubt and not self.sockets and EVERYWHERE in split_scopes(rule.scopes)[0]
+
+    def unknown(self, rule: Rule, covered: Sequence[str]) -> str:
+        """Return what cannot be known of a rule that counts WebSockets; empty where all is."""
+        if not self.doubt or OF_SOCKETS.isdisjoint(rule.events) or not _is_of_places(rule):
+            return ""
+        for entry in covered:
+            is_asked = entry == rule.name and _is_asked_by_name()
+            if not (entry == EVERYWHERE or is_asked or any(matches([entry], scope) for scope in self.scopes)):
+                return f"it is not known if a WebSocket has the scope {entry!r}: {self.doubt}"
+        if OF_SOCKETS.issuperset(rule.events) and not any(covers(rule.scopes, scope) for scope in self.sockets):
+            return f"it is not known if the rule limits a WebSocket: {self.doubt}"
+        return ""
 
     def unlimited(self, rule: Rule) -> str | None:
         """Return a scope of the rule whose views no entry point limits; None where one of its places is limited."""
@@ -206,9 +221,9 @@ def _is_of_places(rule: Rule) -> bool:
 
 
 def unknown_scopes(rule: Rule) -> list[str]:
-    """Return what W088 says of a rule, and what to do, for whoever edits it."""
+    """Return what checks say of a rule's scopes, and what to do, for whoever edits it."""
     messages = _scope_warnings([rule] if _is_of_site(rule) else [])
-    return [f"{message.msg}. {message.hint}" for message in messages if message.id == "django_throttle.W088"]
+    return [f"{message.msg}. {message.hint}" for message in messages if str(message.id)[-4:] in ("W088", UNKNOWN)]
 
 
 def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
@@ -228,6 +243,9 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
         misplaced = [fault for entry in covered if (fault := site.fault_of_events(rule, entry))]
         for fault in misplaced:
             yield warning("W088", f"rule {rule.name!r}: {fault}", NAMES_EVENTS)
+        if not (faults or misplaced) and (unknown := site.unknown(rule, covered)):
+            hint = "Set ASGI_APPLICATION to the application that is served, such as mysite.asgi.application."
+            yield Info(f"rule {rule.name!r}: {unknown}", hint=hint, id=f"django_throttle.{UNKNOWN}")
         if not faults and site.lacks_sockets(rule) and not _is_asked_by_name():
             hint = "Limit an application for WebSockets, which is found by ASGI_APPLICATION, or list other events."
             yield warning("W089", f"rule {rule.name!r} limits nothing: no WebSockets were found", hint)

@@ -53,7 +53,7 @@ def _may_refuse(layer: object) -> bool:
         return any(map(callable, layer.args))  # which its function calls, or not
     if isinstance(layer, SyncToAsync | AsyncToSync) or _module(layer) in HARMLESS:
         return False
-    cells = _cells(layer)
+    cells = closure_of(layer)
     if _module(layer) == "contextlib":
         block = cells.get("self")
         return not type(block).__module__.startswith("django.")  # as transaction.atomic is
@@ -62,7 +62,7 @@ def _may_refuse(layer: object) -> bool:
     return "<locals>" in layer.__qualname__ and any(map(inspect.isroutine, cells.values()))
 
 
-def _cells(layer: object) -> dict[str, Any]:
+def closure_of(layer: object) -> dict[str, Any]:
     """Return the variables in the closure of a layer, by name."""
     code, closure = getattr(layer, "__code__", None), getattr(layer, "__closure__", None)
     if code is None or closure is None:
@@ -82,7 +82,7 @@ def method_decorators(layer: object) -> Sequence[Any] | None:
     code = getattr(layer, "__code__", None)
     if code is None or code.co_qualname != _METHOD_DECORATOR:
         return None
-    decorators: Sequence[Any] = _cells(layer)["decorators"]
+    decorators: Sequence[Any] = closure_of(layer)["decorators"]
     return decorators
 
 

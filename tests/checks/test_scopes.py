@@ -3,18 +3,21 @@
 import json
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.core.checks import run_checks
+from channels.routing import ProtocolTypeRouter
+from channels.security.websocket import OriginValidator
+from django.core.asgi import get_asgi_application
+from django.core.checks import INFO, WARNING, run_checks
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from rest_framework.views import APIView
 
 from django_throttle import limiter
-from django_throttle.channels import ThrottledConsumerMixin
+from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.checks import project, scopes
 from django_throttle.decorators import decorated, throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
@@ -25,11 +28,24 @@ from django_throttle.site_queues import named_by_tasks
 from django_throttle.tasks import throttled_task
 
 HELD = {"algorithm": "concurrency", "rate": None, "limit": 2, "events": ["inflight"]}
+NOTHING = "nothing that was found has the scope 'lounge'"
+ABOUT_SOCKETS = ("W088", "W089", "I088", "W101")
 OURS = ["django_throttle.middleware.ThrottleMiddleware"]
 
 
 class ChatOfScopes(ThrottledConsumerMixin, AsyncWebsocketConsumer):  # type: ignore[misc]
     throttle_scope = "chat"
+
+
+def behind(app: Any) -> Any:
+    async def call(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    return call
+
+
+lounge = ThrottleMiddleware(ChatOfScopes.as_asgi(), "lounge")
+application = ProtocolTypeRouter({"websocket": ChatOfScopes.as_asgi()})
 
 
 def page(request: HttpRequest) -> HttpResponse:
@@ -76,7 +92,7 @@ def of_these_views(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
-    settings.ROOT_URLCONF = tuple(ROUTES)
+    settings.ROOT_URLCONF, settings.ASGI_APPLICATION = tuple(ROUTES), f"{__name__}.application"
     settings.DJANGO_THROTTLE = {"RULES": {name: {"rate": "1/min", **rule} for name, rule in rules.items()}}
     wanted = {f"django_throttle.W{number:03}" for number in (88, 89, 90)}
     told = [message for message in run_checks(tags=["django_throttle"]) if message.id in wanted]
@@ -121,16 +137,51 @@ def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number:
         ({"scopes": ["a-group"], "events": ["publish"]}, OURS),
         ({"scopes": ["a-task"], "events": ["request", "task"]}, []),
         ({"scopes": ["serach"], "events": ["task"]}, []),
-        ({"scopes": ["lobby"], "events": ["message"]}, OURS),  # of a consumer that no check can find
         ({"events": ["message"]}, []),
     ],
 )
 def test_others_are_not(settings: Any, monkeypatch: Any, rule: dict[str, Any], middleware: list[str]) -> None:
     settings.MIDDLEWARE = middleware
-    if rule.get("scopes") == ["lobby"]:
-        monkeypatch.setattr(scopes, "socket_scopes", list)
-        settings.ASGI_APPLICATION, settings.CHANNEL_LAYERS = None, {}  # as startproject leaves them
     assert found(settings, {"api": rule}) == []
+
+
+@pytest.mark.parametrize(
+    ("app", "doubt"),
+    [
+        (None, "ASGI_APPLICATION is not set"),
+        (get_asgi_application(), "no application for WebSockets can be seen in served_by_a_test.application"),
+        (ProtocolTypeRouter({"websocket": page}), "page in ASGI_APPLICATION cannot be looked into"),
+        (SimpleNamespace(app=behind(ProtocolTypeRouter({"websocket": OriginValidator(lounge, ["*"])}))), None),
+        (application, ""),
+        (ZeroDivisionError("of the site"), "ASGI_APPLICATION cannot be loaded"),
+    ],
+    ids=["unset", "of startproject", "hidden", "wrapped", "known", "broken"],
+)
+def test_sockets_that_cannot_be_looked_for(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, app: Any, doubt: str | None
+) -> None:
+    def load(name: str) -> object:
+        if isinstance(app, Exception):
+            raise app
+        return app
+
+    module = ModuleType("served_by_a_test")
+    module.__getattr__ = load  # type: ignore[method-assign]
+    monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    settings.ASGI_APPLICATION = None if app is None else "served_by_a_test.application"
+    settings.MIDDLEWARE = OURS
+    places = {"lounge": ["message"], "chat": ["connect"], "front": ["request", "message"]}
+    rules = {name: {"scopes": [name], "events": events, "rate": "1/min"} for name, events in places.items()}
+    settings.ROOT_URLCONF, settings.DJANGO_THROTTLE = tuple(ROUTES), {"RULES": rules}
+    messages = [message for message in run_checks(tags=["django_throttle"]) if str(message.id)[-4:] in ABOUT_SOCKETS]
+    unknown = f"it is not known if a WebSocket has the scope 'lounge': {doubt}"
+    error = "WebSockets are not checked, as ASGI_APPLICATION cannot be loaded: ZeroDivisionError: of the site"
+    told = {f"rule 'lounge': {unknown if doubt else NOTHING}": INFO if doubt else WARNING}
+    assert {message.msg: message.level for message in messages} == {
+        **({} if doubt is None else told),
+        **({error: WARNING} if isinstance(app, Exception) else {}),
+    }
 
 
 @pytest.mark.parametrize(
