@@ -9,7 +9,7 @@ ThrottleError
 ├── InvalidSetting    a DJANGO_THROTTLE setting is invalid
 ├── StoreError        the store did not answer; ``cause`` says why
 │   └── RepeatCommand      the store has learned something and will answer the same command now
-├── CallRefused       a call to somebody else's server had no turn in time; in ``django_throttle.httpx``
+├── CallRefused       a call to somebody else's server had no turn in time; in ``django_throttle.contrib.httpx``
 └── Refused           a plain callable was refused; carries the decision
     ├── PublishRefused  a publication was refused, and sent to nobody; also names the group
     └── PutOffTooOften  a task's run was put off as often as it may be; also names the task

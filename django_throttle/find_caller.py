@@ -20,7 +20,7 @@ from django_throttle.explain import counts_any
 from django_throttle.identity.caller import CLAIMED, given_ident
 from django_throttle.identity.keys import HASHED, combined, ident_of, user_value
 from django_throttle.identity.known_caller import GROUP, LOGIN_NAME, KnownCaller
-from django_throttle.logins import folded
+from django_throttle.identity.login_names import fold
 from django_throttle.models.subjects import HASHED as OF_KEY
 from django_throttle.models.subjects import check_ident, typed_ident, users_meant
 from django_throttle.models.typed_keys import (
@@ -105,7 +105,7 @@ def read_ident(text: str, *, checks: bool = True) -> str:
         return f"api_key:{value}" if IDENT_TAG.fullmatch(value) else ident_of_typed_key(value, checks=checks)
     if kind == LOGIN_NAME:
         with suppress(ValueError):
-            return f"{kind}:{folded(value)}"
+            return f"{kind}:{fold(value)}"
     if "+" in kind and value and not value.startswith(HASHED) and _has_form(kind, value):
         parts = [part.replace("%2B", "+").replace("%25", "%") for part in value.split("+")]
         return str(combined(kind, [read_ident(part, checks=checks) for part in parts]))

@@ -173,7 +173,7 @@ class TestQuestions:
             (TWICE | {"key": "connection", "events": ["message"]}, "each WebSocket by itself"),
             (TWICE | {"count_on": [401]}, "counts by the status of the answer"),
             (TWICE | {"refund_on": [401]}, "counts by the status of the answer"),
-            (TWICE | {"cost": "django_throttle.graphql.operation_cost"}, "so the caller is the request"),
+            (TWICE | {"cost": "django_throttle.contrib.graphql.operation_cost"}, "so the caller is the request"),
             (TWICE | {"methods": ["POST"]}, "so the caller is the request"),
         ],
     )

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from django_throttle.contrib.httpx import CallRefused
 from django_throttle.core import Decision
 from django_throttle.exceptions import DISTRIBUTION, PublishRefused, PutOffTooOften, Refused
-from django_throttle.httpx import CallRefused
 
 NO = Decision(allowed=False, rule="mails", limit=2, remaining=0, retry_after=2.5)
 
@@ -60,11 +60,11 @@ PUBLISH = "from django_throttle.channels import *; throttled_group_send_sync('ro
 @pytest.mark.parametrize(
     ("extra", "package", "use"),
     [
-        ("httpx", "httpx", "import django_throttle.httpx"),
-        ("graphql", "graphql", "import django_throttle.graphql"),
+        ("httpx", "httpx", "import django_throttle.contrib.httpx"),
+        ("graphql", "graphql", "import django_throttle.contrib.graphql"),
         ("drf", "rest_framework", "import django_throttle.drf"),
-        ("prometheus", "prometheus_client", "import django_throttle.observe.prometheus"),
-        ("opentelemetry", "opentelemetry", "import django_throttle.observe.opentelemetry"),
+        ("prometheus", "prometheus_client", "import django_throttle.contrib.prometheus"),
+        ("opentelemetry", "opentelemetry", "import django_throttle.contrib.opentelemetry"),
         ("channels", "channels", PUBLISH),
     ],
 )

@@ -106,6 +106,16 @@ def test_imports_go_down_only() -> None:
     assert in_circles(graph) == set()
 
 
+def test_nothing_imports_contrib() -> None:
+    """Optional integrations depend on the package, never the other way."""
+    importers = {
+        name: sorted(module for module in run_time_imports(name) if module.startswith("django_throttle.contrib"))
+        for name in modules()
+        if not name.startswith("django_throttle.contrib")
+    }
+    assert {name: imports for name, imports in importers.items() if imports} == {}
+
+
 def test_only_the_memory_store_reads_the_wall_clock() -> None:
     def reading(node: ast.AST) -> str:
         match node:

@@ -19,9 +19,9 @@ from prometheus_client import REGISTRY
 
 from django_throttle.channels import ThrottledConsumerMixin, throttled_group_send, throttled_group_send_sync
 from django_throttle.conf import conf
+from django_throttle.contrib import prometheus
 from django_throttle.core.io import run
 from django_throttle.exceptions import InvalidIdent, PublishRefused, Refused, StoreError
-from django_throttle.observe import prometheus
 from django_throttle.publishing import GROUP_KEY, groups
 from django_throttle.publishing.groups import (
     CountingLayer,

@@ -103,7 +103,7 @@ RULES = Snapshot(
     [
         Rule("a", "1/s", key="shop.limits.plan"),
         Rule("b", "1/s", key="ip+shop.limits.size"),
-        Rule("c", "1/s", key="django_throttle.logins.login_name"),
+        Rule("c", "1/s", key="django_throttle.contrib.logins.login_name"),
     ],
     [Override(subject="ip:198.51.100.0/24", effect="block", number=1)],
 )
@@ -122,7 +122,7 @@ def name_of(typed: str) -> str:
         ("api_key+tenant:ip:2001:db8::1+tenant:acme", "api_key+tenant:ip:2001:db8::/64+tenant:acme"),
         ("tenant+session:~" + "0a" * 32, "tenant+session:~" + "0a" * 32),
         ("api_key:" + "aB3_" * 5 + "aB", "api_key:" + "aB3_" * 5 + "aB"),
-        ("django_throttle.logins.login_name: Ánna ", "django_throttle.logins.login_name:anna"),
+        ("django_throttle.contrib.logins.login_name: Ánna ", "django_throttle.contrib.logins.login_name:anna"),
     ],
 )  # fmt: skip
 def test_idents(typed: str, ident: str) -> None:

@@ -428,10 +428,10 @@ def check_schema(raw: RawSettings) -> Iterator[CheckMessage]:
     """drf-spectacular describes requests that can be refused, and does not know it."""
     if not apps.is_installed("drf_spectacular") or not _sees_all_requests():
         return
-    if not inherits([_drf_setting("DEFAULT_SCHEMA_CLASS", None)], "django_throttle.schema.ThrottleSchema"):
+    if not inherits([_drf_setting("DEFAULT_SCHEMA_CLASS", None)], "django_throttle.contrib.schema.ThrottleSchema"):
         hint = (
-            'Set REST_FRAMEWORK["DEFAULT_SCHEMA_CLASS"] to "django_throttle.schema.AutoSchema"; a class of your own '
-            "inherits from django_throttle.schema.ThrottleSchema first."
+            'Set REST_FRAMEWORK["DEFAULT_SCHEMA_CLASS"] to "django_throttle.contrib.schema.AutoSchema"; a class of '
+            "your own inherits from django_throttle.contrib.schema.ThrottleSchema first."
         )
         message = "the OpenAPI schema does not say which requests can be refused, and with what headers"
         yield warning("W020", message, hint)

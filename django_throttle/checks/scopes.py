@@ -265,7 +265,7 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
 ASKING: Final = {
     "django_throttle.limiter": ("allows", "aallows"),
     "django_throttle.tasks": ("throttled_task",),
-    "django_throttle.httpx": ("ThrottledTransport", "AsyncThrottledTransport"),
+    "django_throttle.contrib.httpx": ("ThrottledTransport", "AsyncThrottledTransport"),
 }
 
 

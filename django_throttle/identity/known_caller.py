@@ -20,7 +20,7 @@ from django_throttle.identity.keys import FAILED, combined, counted_tenant, has_
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
-LOGIN_NAME: Final = "django_throttle.logins.login_name"
+LOGIN_NAME: Final = "django_throttle.contrib.logins.login_name"
 GROUP: Final = "django_throttle.publishing.group"
 EXAMPLES: Final = {
     "user": "user:42", "ip": "ip:203.0.113.9", "user_or_ip": "user:42", "api_key": "api_key:KEY",

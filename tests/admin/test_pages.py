@@ -74,10 +74,10 @@ def test_it_says_why_or_that_nobody_can_tell(enforce: Enforce, operator: Client)
         said = words(operator, ident=typed, scope="search", method="post")
         assert f"A POST to search by user:{anna.pk} would be refused by rule 'api': 2 of 2 used, free in" in said
         assert "sockets it counts open WebSockets" in said
-    enforce(login={"rate": "2/min", "key": "django_throttle.logins.login_name"})
+    enforce(login={"rate": "2/min", "key": "django_throttle.contrib.logins.login_name"})
     said = words(operator, ident="anna", scope="search")
     assert f"A request to search by user:{anna.pk}: nobody can tell, because of rule 'login': it counts each" in said
-    assert "ask for django_throttle.logins.login_name:anna" in said
+    assert "ask for django_throttle.contrib.logins.login_name:anna" in said
     assert "There is no method 'PSOT'; did you mean 'POST'?" in words(operator, ident="anna", method="psot")
 
 

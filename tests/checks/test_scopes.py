@@ -19,9 +19,9 @@ from rest_framework.views import APIView
 from django_throttle import limiter
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.checks import project, scopes
+from django_throttle.contrib.httpx import ThrottledTransport
 from django_throttle.decorators import decorated, throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
-from django_throttle.httpx import ThrottledTransport
 from django_throttle.limiter import named_by_transports
 from django_throttle.models import ThrottleRule
 from django_throttle.site_queues import named_by_tasks

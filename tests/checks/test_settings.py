@@ -188,7 +188,7 @@ def test_right() -> None:
         {"REDIS": "redis://127.0.0.1:6379/0"},
         {"REDIS": "rediss://:secret@redis.example:6379/0"},
         {"STORE": "memory", "REDIS": "nowhere"},
-        {"HOOKS": ["django_throttle.observe.prometheus.count", "builtins.print"]},
+        {"HOOKS": ["django_throttle.contrib.prometheus.count", "builtins.print"]},
         {"HOOKS": (f"{HERE}Hook",)},
         {"BEAT_INTERVAL": 1, "PROCESS_TTL": 2, "MAX_VIOLATIONS": 0},
         {"TRUSTED_PROXIES": ["10.0.0.7", "2001:db8::/32", "unix"], "NO_ADDRESS": "refuse"},

@@ -17,7 +17,7 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView, exception_handler
 from rest_framework.viewsets import GenericViewSet
 
-from django_throttle import problems as problem_documents
+from django_throttle.contrib import problems as problem_documents
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.limiter import allows
@@ -207,7 +207,10 @@ def asked(*throttles: Any, **attributes: Any) -> Any:
 
 @pytest.fixture
 def problems(settings: Any) -> None:
-    settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "EXCEPTION_HANDLER": "django_throttle.problems.answer"}
+    settings.REST_FRAMEWORK = {
+        **settings.REST_FRAMEWORK,
+        "EXCEPTION_HANDLER": "django_throttle.contrib.problems.answer",
+    }
     assert api_settings.EXCEPTION_HANDLER is problem_documents.answer
 
 

@@ -21,8 +21,8 @@ from django.test import AsyncClient, Client
 
 from django_throttle import rulebook
 from django_throttle.channels import throttled_group_send, throttled_group_send_sync
+from django_throttle.contrib.httpx import AsyncThrottledTransport, CallRefused, ThrottledTransport
 from django_throttle.exceptions import Refused
-from django_throttle.httpx import AsyncThrottledTransport, CallRefused, ThrottledTransport
 from django_throttle.limiter import Limiter
 from django_throttle.stores import get_store
 from tests.consumers import DENIAL, opened, socket

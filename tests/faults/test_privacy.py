@@ -14,12 +14,13 @@ from prometheus_client import REGISTRY, generate_latest
 
 from django_throttle import agent, observe, rulebook, stores
 from django_throttle.call_facts import Facts
+from django_throttle.contrib import prometheus
 from django_throttle.core.decision import Outcome, Reason, combine_outcomes
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter, decide
 from django_throttle.log_throttling import LogThrottle
-from django_throttle.observe import prometheus, reports
+from django_throttle.observe import reports
 from django_throttle.observe.metrics import DECISIONS
 from tests.servers import RedisServer
 
@@ -30,7 +31,7 @@ SESSION = "canarysession0123456789abcdefghij"
 PASSWORD = "canary-redis-password"
 CANARIES = (EMAIL, "canary.person", ADDRESS, TOKEN, SESSION, PASSWORD)
 HERE = "tests.faults.test_privacy"
-HOOKS = ["django_throttle.observe.prometheus.count"]
+HOOKS = ["django_throttle.contrib.prometheus.count"]
 ROUNDS = 4
 
 

@@ -11,10 +11,10 @@ from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from django_throttle.contrib.graphql import operation_cost
+from django_throttle.contrib.logins import login_name
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
-from django_throttle.graphql import operation_cost
-from django_throttle.logins import login_name
 from tests.doors import Enforce
 
 FORM, JSON, MULTIPART = "application/x-www-form-urlencoded", "application/json", "multipart/form-data; boundary=x"

@@ -170,7 +170,7 @@ def test_a_user_or_any_other_ident_is_typed_as_for_an_override(store: Any) -> No
         ("2001:db8::5/64", "ip:2001:db8::/64"),
         (f"api_key:{'3f' * 20}", str(api_key("3f" * 20))),
         ("tenant+user:tenant:acme+user:anna", f"tenant+user:tenant:acme+user:{anna.pk}"),
-        ("django_throttle.logins.login_name:Anna", "django_throttle.logins.login_name:anna"),
+        ("django_throttle.contrib.logins.login_name:Anna", "django_throttle.contrib.logins.login_name:anna"),
     ):
         Limiter(RATES, store).acquire(ident)
         assert reset(typed) == f"{ident}: 2 budgets full again\n"

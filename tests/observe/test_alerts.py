@@ -24,7 +24,7 @@ from tests.pages import DOCS
 ALERTS, DASHBOARD, PAGE = DOCS / "alerts.yml", DOCS / "grafana.json", DOCS / "howto" / "alerts.rst"
 PLAYED = Path(__file__).with_name("alerts.yml")
 OF_PROMETHEUS = {"job", "instance"}  # labels that it gives to whatever it scrapes
-HOOKS = ["django_throttle.observe.prometheus.count"]
+HOOKS = ["django_throttle.contrib.prometheus.count"]
 WORD = re.compile(r"django_throttle_\w+")
 SELECTED = re.compile(r"(django_throttle_\w+)\{([^}]*)\}")
 LABEL = re.compile(r'(\w+)\s*(=~|=|!=|!~)\s*"([^"]*)"')

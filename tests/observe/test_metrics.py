@@ -14,10 +14,11 @@ from django.test import RequestFactory
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from django_throttle.contrib import prometheus
 from django_throttle.core.decision import Outcome, combine_outcomes
 from django_throttle.limiter import decide
 from django_throttle.meter import Meter
-from django_throttle.observe import metrics, prometheus
+from django_throttle.observe import metrics
 from django_throttle.observe.metrics import COSTLY, DECISIONS, Add, Counts, Metric
 from django_throttle.observe.reports import Report
 from django_throttle.signals import costly
@@ -33,7 +34,7 @@ import os, sys
 from django.conf import settings
 
 settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={
-    "HOOKS": ["django_throttle.observe.prometheus.count"], "DATABASE_RULES": False, "AGENT": False,
+    "HOOKS": ["django_throttle.contrib.prometheus.count"], "DATABASE_RULES": False, "AGENT": False,
     "RULES": {"api": {"rate": "3/hour", "key": "everyone"},
               "slots": {"limit": 9, "algorithm": "concurrency", "events": ["connection"], "key": "everyone"}},
 })
@@ -166,7 +167,7 @@ import json
 from django.conf import settings
 
 settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={
-    "HOOKS": ["django_throttle.observe.opentelemetry.count", "django_throttle.observe.prometheus.count"],
+    "HOOKS": ["django_throttle.contrib.opentelemetry.count", "django_throttle.contrib.prometheus.count"],
     "DATABASE_RULES": False, "AGENT": False,
     "RULES": {"api": {"rate": "3/hour", "key": "everyone"},
               "new": {"rate": "2/hour", "key": "everyone", "action": "shadow"},

@@ -9,7 +9,7 @@ from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import stricter
 
-NAMED, LOGIN = f"{__name__}.named", "django_throttle.logins.login_name"
+NAMED, LOGIN = f"{__name__}.named", "django_throttle.contrib.logins.login_name"
 
 
 RATES = (

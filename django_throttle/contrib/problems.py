@@ -1,6 +1,6 @@
 """An exception handler for REST framework: its views then answer refusals with problem documents (RFC 9457).
 
-``REST_FRAMEWORK = {"EXCEPTION_HANDLER": "django_throttle.problems.answer"}``
+``REST_FRAMEWORK = {"EXCEPTION_HANDLER": "django_throttle.contrib.problems.answer"}``
 """
 
 from __future__ import annotations

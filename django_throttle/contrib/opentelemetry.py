@@ -1,6 +1,6 @@
 """Metrics for OpenTelemetry: the same figures as `prometheus.py` has, by whichever provider the site sets.
 
-Enabled by ``HOOKS = ["django_throttle.observe.opentelemetry.count"]``; needs opentelemetry-api, which the extra
+Enabled by ``HOOKS = ["django_throttle.contrib.opentelemetry.count"]``; needs opentelemetry-api, which the extra
 ``opentelemetry`` brings. Without a provider it counts nothing, and costs next to nothing.
 
 Names are as OpenTelemetry writes them, units as UCUM has them. A collector that writes them to Prometheus makes of

@@ -17,8 +17,8 @@ from graphene_django.views import GraphQLView as GrapheneView
 from graphql.language.parser import Parser
 from strawberry.django.views import AsyncGraphQLView, GraphQLView
 
+from django_throttle.contrib.graphql import graphql_cost, operation_cost
 from django_throttle.core.rate import TOO_COSTLY
-from django_throttle.graphql import graphql_cost, operation_cost
 from tests.doors import BOTH, Enforce
 
 JSON = "application/json"
@@ -253,7 +253,7 @@ class TestViews:
     def _site(self, settings: Any, enforce: Enforce) -> None:
         settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
         priced = {"rate": "60/min", "key": "everyone", "algorithm": "fixed_window"}
-        enforce(priced={**priced, "cost": "django_throttle.graphql.operation_cost"})
+        enforce(priced={**priced, "cost": "django_throttle.contrib.graphql.operation_cost"})
 
     @pytest.mark.parametrize("path", ["graphene", "strawberry"])
     def test_behind_the_middleware(self, path: str) -> None:

@@ -1,6 +1,6 @@
 """Metrics for Prometheus: what rules decide, how long it takes, and how the store is. No identities.
 
-Enabled by ``HOOKS = ["django_throttle.observe.prometheus.count"]``; needs prometheus-client, which the extra
+Enabled by ``HOOKS = ["django_throttle.contrib.prometheus.count"]``; needs prometheus-client, which the extra
 ``prometheus`` brings. The metrics are in that package's own registry, so whatever serves it serves them. In its
 multiprocess mode the gauges are set once a second by the background thread.
 """

@@ -1,6 +1,6 @@
 """Refusals in an OpenAPI schema that drf-spectacular makes: 429, 503, and the header fields that tell of limits.
 
-``REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "django_throttle.schema.AutoSchema"}``
+``REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "django_throttle.contrib.schema.AutoSchema"}``
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from drf_spectacular import openapi
 from drf_spectacular.plumbing import ResolvedComponent
 
 from django_throttle.conf import conf
+from django_throttle.contrib.problems import answer
 from django_throttle.core.headers import OFF, VERSIONS, Policy, x_rate_limit
 from django_throttle.drf import DecidedThrottle
 from django_throttle.http.problem_details import CONTENT_TYPE
 from django_throttle.http.refusal import HTML
 from django_throttle.middleware import ThrottleMiddleware
-from django_throttle.problems import answer
 
 if TYPE_CHECKING:
     Base = openapi.AutoSchema

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from django_throttle.contrib.httpx import AsyncThrottledTransport, CallRefused, ThrottledTransport
 from django_throttle.exceptions import Refused, ThrottleError
-from django_throttle.httpx import AsyncThrottledTransport, CallRefused, ThrottledTransport
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.inside import commands_to, count_in
 from tests.servers import free_port, wait_until

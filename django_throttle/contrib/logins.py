@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from typing import Any, Final
@@ -18,6 +17,7 @@ from django.http.request import RawPostDataException
 from django_throttle.http.body import KeptBody
 from django_throttle.http.input_bytes import WSGI_INPUT
 from django_throttle.http.request_state import django_request, size_of
+from django_throttle.identity.login_names import fold, normalize_name
 
 __all__ = ["UNCLEAR", "fold_name", "login_name"]
 
@@ -25,14 +25,10 @@ __all__ = ["UNCLEAR", "fold_name", "login_name"]
 UNCLEAR: Final = "(unclear)"
 # The largest body that is read: no login has more.
 MAX_BODY: Final = 65_536
-# Characters of the longest name that is read: of a run of marks, normalisation takes the square of the length.
-MAX_NAME: Final = 512
 USUAL_FIELD: Final = "username"
 MULTIPART: Final = "multipart/form-data"
 JSON: Final = "application/json"
 UTF_8: Final = "utf-8"
-# Marks upon a letter or around it, and what is not seen: MySQL's collations give most of them no weight.
-UNCOUNTED: Final = frozenset(("Mn", "Me", "Cf", "Cc"))
 ENCODINGS: Final = ("utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp125")
 
 
@@ -54,7 +50,7 @@ def login_name(request: object, *fields: str, as_typed: bool = False) -> str | N
     try:
         with KeptBody([request]):
             values = _values_of(request, fields or (USUAL_FIELD, get_user_model().USERNAME_FIELD))
-            names = {_normalized(value) if as_typed else folded(value) for value in values}
+            names = {normalize_name(value) if as_typed else fold(value) for value in values}
         if not names and not _has_body(django_request(request)):
             return None
     except Exception:  # noqa: BLE001 - a client may send anything, and a refused body is the view's to answer
@@ -68,7 +64,7 @@ def fold_name(typed: object) -> str:
     ``typed`` is what a client has sent. UNCLEAR for what is no name, and for more than 512 characters. Never raises.
     """
     try:
-        return folded(typed)
+        return fold(typed)
     except ValueError:
         return UNCLEAR
 
@@ -140,30 +136,6 @@ def _json_pairs(text: str) -> list[tuple[object, object]]:
 
 class _JsonObject(list[tuple[str, object]]):
     """The pairs of one object of JSON."""
-
-
-def _normalized(value: object) -> str:
-    """As Django's user model writes names; raises ValueError for what is no name."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise ValueError("a name is a text")
-    typed = str(value).strip()
-    if len(typed) > MAX_NAME:
-        raise ValueError("a name is short")
-    name = str(getattr(get_user_model(), "normalize_username", str)(typed)).strip()
-    name.encode()  # no database takes half a character, nor a NUL
-    if not name or "\0" in name:
-        raise ValueError("a name is a text")
-    return name
-
-
-def folded(value: object) -> str:
-    """A name without case, accents, and what a collation passes over: it could be there any number of times."""
-    apart = unicodedata.normalize("NFKD", _normalized(value))
-    kept = "".join(each for each in apart if unicodedata.category(each) not in UNCOUNTED)
-    folded = unicodedata.normalize("NFKC", kept.casefold()).strip()
-    if not folded:
-        raise ValueError("a name is a text")
-    return folded
 
 
 def _has_body(request: HttpRequest) -> bool:

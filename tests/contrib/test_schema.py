@@ -16,12 +16,12 @@ from rest_framework.throttling import AnonRateThrottle
 from rest_framework.views import APIView
 
 from django_throttle.checks import project
+from django_throttle.contrib.schema import ThrottleSchema
 from django_throttle.drf import RuleThrottle
-from django_throttle.schema import ThrottleSchema
 
 MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
 FIELDS = ["RateLimit", "RateLimit-Policy"]
-OURS = {"DEFAULT_SCHEMA_CLASS": "django_throttle.schema.AutoSchema"}
+OURS = {"DEFAULT_SCHEMA_CLASS": "django_throttle.contrib.schema.AutoSchema"}
 
 
 class Found(serializers.Serializer[Any]):

@@ -21,10 +21,10 @@ from rest_framework_simplejwt.views import TokenObtainPairView
 
 from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
+from django_throttle.contrib.logins import UNCLEAR, login_name
 from django_throttle.core import Rule
 from django_throttle.drf import RuleThrottle
 from django_throttle.identity import HttpWho
-from django_throttle.logins import UNCLEAR, login_name
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
 from tests.inside import commands_to, count_in
@@ -32,7 +32,7 @@ from tests.inside import commands_to, count_in
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 LIMIT = 5
-KEY = "django_throttle.logins.login_name"
+KEY = "django_throttle.contrib.logins.login_name"
 
 
 def json_login(request: HttpRequest) -> HttpResponse:
