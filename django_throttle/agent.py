@@ -26,11 +26,12 @@ from django_throttle.console.recording import RecordFlusher
 from django_throttle.console.route_costs import CostFlusher
 from django_throttle.core.decide import correct
 from django_throttle.core.io import run
-from django_throttle.lifecycle import in_child, shutdown
 from django_throttle.local.limits import Flusher
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.local.prepaid import SWEEP_SECONDS
 from django_throttle.publishing.groups import REPORT_SECONDS, MemberReporter
+from django_throttle.recording import RecordFlusher
+from django_throttle.runtime import in_child, shutdown
 from django_throttle.stores import AnyStore
 from django_throttle.stores.base import BlockingIo, Store
 

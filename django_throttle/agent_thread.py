@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from django_throttle.lifecycle import in_child
-from django_throttle.log_throttling import LogThrottle
+from django_throttle.runtime import LogThrottle, in_child
 
 logger = logging.getLogger("django_throttle")
 

@@ -16,8 +16,8 @@ class ThrottleConfig(AppConfig):
     def ready(self) -> None:
         from django_throttle import agent, checks, meter, task_slots  # noqa: F401  (they register themselves)
         from django_throttle.history import edits, ended, from_settings
-        from django_throttle.lifecycle import shutdown
         from django_throttle.rulebook import in_force
+        from django_throttle.runtime import shutdown
         from django_throttle.stores.addresses import load_cache_backend
 
         in_force.connect()

@@ -14,9 +14,9 @@ from typing import Any
 
 from django_throttle import agent
 from django_throttle.core import Decision
-from django_throttle.lifecycle import shutdown
 from django_throttle.publishing.groups import ChannelLayerAttribute
 from django_throttle.publishing.send import throttled_group_send, throttled_group_send_sync
+from django_throttle.runtime import shutdown
 from django_throttle.sockets import handshake
 from django_throttle.sockets.error_frames import (
     Application,

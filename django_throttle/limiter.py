@@ -42,12 +42,13 @@ from django_throttle.core.decide import (
 from django_throttle.core.io import Io, run
 from django_throttle.core.key import check_ident
 from django_throttle.core.options import did_you_mean
-from django_throttle.event_loop import is_on_event_loop
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused, RepeatCommand, StoreError
 from django_throttle.identity import HttpWho, who_of
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.observe import reports
 from django_throttle.prepaid import decide_prepaid, peek_prepaid
+from django_throttle.recording.recorder import recorder
+from django_throttle.runtime import is_on_event_loop
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo
 

@@ -15,9 +15,9 @@ from django_throttle.core.decide import decide_without_store
 from django_throttle.core.decision import Decision, Outcome, Reason, combine_outcomes
 from django_throttle.core.io import Io, run
 from django_throttle.core.prepaid import Claim
-from django_throttle.event_loop import spawn
 from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.local.prepaid import Pending, PrepaidBudgets
+from django_throttle.runtime import spawn
 from django_throttle.stores.base import StoreIo
 from django_throttle.stores.timeouts import seconds_for
 

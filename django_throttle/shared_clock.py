@@ -8,7 +8,7 @@ from typing import Final
 
 from django.utils import timezone
 
-from django_throttle.log_throttling import LogThrottle
+from django_throttle.runtime import LogThrottle
 
 logger = logging.getLogger("django_throttle")
 

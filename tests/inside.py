@@ -11,8 +11,8 @@ import pytest
 from django.core.signals import setting_changed
 
 from django_throttle import stores
-from django_throttle.log_throttling import LogThrottle
 from django_throttle.rulebook import in_force
+from django_throttle.runtime import LogThrottle
 
 
 def count_in(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from redis import Redis
 from django_throttle import agent
 from django_throttle.agent_thread import AgentThread
 from django_throttle.core import Rule
-from django_throttle.lifecycle import shutdown
 from django_throttle.limiter import Limiter
+from django_throttle.runtime import shutdown
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.forks import holds_in_child
 from tests.servers import free_port, slack, wait_until

@@ -8,10 +8,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
-from django_throttle import event_loop, rulebook
+from django_throttle import rulebook, runtime
 from django_throttle.core import Rule
-from django_throttle.event_loop import in_thread
 from django_throttle.rulebook import Snapshot
+from django_throttle.runtime import in_thread
 from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
 
 enforce = pytest.fixture(live_enforcer)
@@ -41,7 +41,7 @@ async def test_it_is_a_thread_of_its_own_which_closes_its_connections(monkeypatc
         done.append((name, threading.get_ident()))
         return 1 // (0 if fails else number)
 
-    monkeypatch.setattr(event_loop, "close_old_connections", lambda: done.append(("close", threading.get_ident())))
+    monkeypatch.setattr(runtime, "close_old_connections", lambda: done.append(("close", threading.get_ident())))
     try:
         assert await in_thread(work, "work", number=1) == 1
     except ZeroDivisionError:

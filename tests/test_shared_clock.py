@@ -12,15 +12,15 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from django_throttle import log_throttling, rulebook, shared_clock
+from django_throttle import rulebook, runtime, shared_clock
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
 from django_throttle.limiter import decide
 from django_throttle.local.store_time import STEP_US, Calendar, StoreTime, micros
-from django_throttle.log_throttling import LogThrottle
 from django_throttle.models import ThrottleCandidate, ThrottleOverride, ThrottleRule
 from django_throttle.rulebook import in_force, sources
 from django_throttle.rulebook.snapshot import Overrides
+from django_throttle.runtime import LogThrottle
 from django_throttle.shared_clock import SharedClock
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.turns import turn_under
@@ -179,6 +179,6 @@ def test_one_line_a_minute_about_each_subject_unless_they_are_made_up_without_en
     assert throttle.left_out("one") == 2
     assert throttle.overdue() == [(("two",), 1)]
     assert throttle.overdue() == []
-    monkeypatch.setattr(log_throttling, "MAX_SUBJECTS", 3)
+    monkeypatch.setattr(runtime, "MAX_SUBJECTS", 3)
     throttle, rules = LogThrottle(), [f"rule {number}" for number in range(4)] * 2
     assert [throttle.left_out(rule, "exceeded") for rule in rules] == [0] * 8

@@ -21,8 +21,8 @@ from django_throttle.core.io import run
 from django_throttle.exceptions import Refused, StoreError, ThrottleError, needs_extra
 from django_throttle.identity import is_async
 from django_throttle.identity.caller import IdentWho, given_ident
-from django_throttle.log_throttling import LogThrottle
 from django_throttle.rulebook.snapshot import wall_clock
+from django_throttle.runtime import LogThrottle
 from django_throttle.stores import MemoryStore, get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 

@@ -8,8 +8,8 @@ from math import sqrt
 from threading import Lock
 from typing import Final, NamedTuple
 
-from django_throttle.lifecycle import in_child
 from django_throttle.local.store_time import micros
+from django_throttle.runtime import in_child
 
 SUB_US: Final = 6_000_000
 SUB: Final = SUB_US / 1_000_000

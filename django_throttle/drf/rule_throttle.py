@@ -20,7 +20,6 @@ from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Who, cost_of, own_function
 from django_throttle.core import Decision
 from django_throttle.drf.errors import exception_of, throttled_error
-from django_throttle.event_loop import is_on_event_loop, spawn
 from django_throttle.exceptions import Refused
 from django_throttle.http import plain_request
 from django_throttle.http.finalize import (
@@ -43,6 +42,7 @@ from django_throttle.http.request_state import (
 from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.identity import HttpWho
 from django_throttle.retry_after import retry_seconds
+from django_throttle.runtime import is_on_event_loop, spawn
 
 if TYPE_CHECKING:
     # REST framework imports the default throttle classes while it imports its views.

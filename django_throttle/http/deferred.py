@@ -43,8 +43,8 @@ from django_throttle.http.refusal import prefers_html, refusal
 from django_throttle.http.request_state import RequestState, django_request, state_of
 from django_throttle.http.view_layers import guard_in
 from django_throttle.identity import HttpWho
-from django_throttle.log_throttling import LogThrottle
 from django_throttle.rulebook.snapshot import wall_clock
+from django_throttle.runtime import LogThrottle
 from django_throttle.site_queues import DONE, FAILED, QUEUED, UNKNOWN, Found, deferred_to, queue_named, queue_of
 from django_throttle.task_budget import budget_of, takes_slot
 from django_throttle.turns import Turn, position

@@ -15,8 +15,8 @@ from django.http import StreamingHttpResponse
 from django_throttle.core.decide import release_lease
 from django_throttle.core.decision import Lease
 from django_throttle.core.io import Io, run
-from django_throttle.event_loop import is_on_event_loop, spawn
 from django_throttle.local.leases import Leases
+from django_throttle.runtime import is_on_event_loop, spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo
 

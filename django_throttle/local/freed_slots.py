@@ -9,8 +9,8 @@ from typing import Final
 
 from django.db import close_old_connections
 
-from django_throttle.lifecycle import in_child
 from django_throttle.local.leases import LeaseKey
+from django_throttle.runtime import in_child
 
 
 class FreedSlots:

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from django_throttle.core.commands import SOCKET_LEASE
 from django_throttle.core.decision import Lease
-from django_throttle.lifecycle import in_child
 from django_throttle.local import process_identity
+from django_throttle.runtime import in_child
 
 MAX_RELEASED: Final = 100  # releases that are remembered, to have one of each node of a Cluster
 MAX_FORMER: Final = 4

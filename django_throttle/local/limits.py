@@ -16,8 +16,8 @@ from django_throttle.core.decision import Decision, Outcome
 from django_throttle.damper.aggregate import Reply, Report
 from django_throttle.damper.meter import NEXT, MeterCache, MeterReport
 from django_throttle.exceptions import StoreError
-from django_throttle.lifecycle import in_child
 from django_throttle.local.prepaid import PrepaidBudgets
+from django_throttle.runtime import in_child
 
 MOST: Final = 10_000  # meters, and prepaid budgets
 BATCH: Final = 500  # reports, or refunds, in one round trip

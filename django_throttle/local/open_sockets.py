@@ -7,7 +7,7 @@ from itertools import count
 from typing import Protocol
 
 from django_throttle.core import Lease
-from django_throttle.lifecycle import in_child, shutdown
+from django_throttle.runtime import in_child, shutdown
 
 
 class OpenSocket(Protocol):

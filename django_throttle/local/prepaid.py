@@ -14,7 +14,7 @@ from django_throttle.core.decision import Decision
 from django_throttle.core.prepaid import Buying, Claim, PrepaidBudget, Purchase
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import StoreError
-from django_throttle.lifecycle import in_child
+from django_throttle.runtime import in_child
 
 Key = tuple[str, str]  # rule id, ident
 MOST: Final = 10_000

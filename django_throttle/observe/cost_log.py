@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from django_throttle.conf import conf
-from django_throttle.log_throttling import LogThrottle
 from django_throttle.meter import MEASURES, Meter, Use
+from django_throttle.runtime import LogThrottle
 from django_throttle.signals import costly
 
 costs_log = logging.getLogger("django_throttle.costs")

@@ -15,9 +15,8 @@ from django_throttle import observe, rulebook
 from django_throttle.conf import conf
 from django_throttle.core.commands import CountMembers
 from django_throttle.core.io import run
-from django_throttle.event_loop import spawn
 from django_throttle.exceptions import StoreError
-from django_throttle.lifecycle import in_child
+from django_throttle.runtime import in_child, spawn
 from django_throttle.stores.base import Store, StoreIo
 from django_throttle.stores.commands import tell_calls
 from django_throttle.stores.failures import errors_of, raise_first

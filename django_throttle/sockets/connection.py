@@ -18,9 +18,9 @@ from django_throttle.core.commands import Correct, Release
 from django_throttle.core.decide import correct
 from django_throttle.core.decision import error_code
 from django_throttle.core.texts import gettext_noop
-from django_throttle.event_loop import spawn
 from django_throttle.identity import ScopeWho
 from django_throttle.local.open_sockets import open_sockets
+from django_throttle.runtime import spawn
 from django_throttle.sockets.counters import SocketCounters
 from django_throttle.sockets.error_frames import (
     Close,

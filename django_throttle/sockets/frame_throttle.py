@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from django_throttle.call_facts import Facts
 from django_throttle.core.ledger import Ledger
-from django_throttle.event_loop import spawn
 from django_throttle.measured import settle
 from django_throttle.meter import Meter, metered
+from django_throttle.runtime import spawn
 from django_throttle.sockets.error_frames import Event
 from django_throttle.spending import CallThrottle, Spending
 from django_throttle.stores import get_store

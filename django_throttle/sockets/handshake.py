@@ -9,8 +9,8 @@ from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.ledger import Ledger
-from django_throttle.event_loop import in_thread, spawn
 from django_throttle.identity.caller import SOCKET
+from django_throttle.runtime import in_thread, spawn
 from django_throttle.sockets import rule_change
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.error_frames import (

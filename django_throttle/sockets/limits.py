@@ -15,10 +15,11 @@ from django_throttle.core.commands import Charge, Charges
 from django_throttle.core.decide import correct, drop_reported
 from django_throttle.core.decision import PASSED, Decision, Outcome, combine_outcomes
 from django_throttle.core.ledger import Ledger
-from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import aexecute_decision, decide_fully, fast_path_command
 from django_throttle.observe import reports
+from django_throttle.recording.recorder import recorder
+from django_throttle.runtime import at_once_or_in_thread, spawn
 from django_throttle.sockets import counters
 from django_throttle.sockets.error_frames import Event
 from django_throttle.sockets.frame_throttle import reserve

@@ -9,8 +9,8 @@ from django_throttle.call_facts import Facts
 from django_throttle.core.commands import Release
 from django_throttle.core.decision import PASSED, Lease
 from django_throttle.core.ledger import Ledger
-from django_throttle.event_loop import in_thread
 from django_throttle.identity import ScopeWho
+from django_throttle.runtime import in_thread
 from django_throttle.sockets import limits
 from django_throttle.sockets.connection import Connection
 from django_throttle.stores import get_store

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_throttle.call_facts import cost_of
 from django_throttle.core import Decision
 from django_throttle.core.decision import error_code
-from django_throttle.event_loop import spawn
+from django_throttle.runtime import spawn
 from django_throttle.sockets import login
 from django_throttle.sockets.connection import INTERRUPTED, Connection
 from django_throttle.sockets.counters import MAX_DELAY

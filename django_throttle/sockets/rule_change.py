@@ -18,9 +18,9 @@ from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.algorithms.concurrency import RETRY_AFTER_US
 from django_throttle.core.decision import combine_outcomes
-from django_throttle.event_loop import at_once_or_in_thread, spawn
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.rulebook import Snapshot
+from django_throttle.runtime import at_once_or_in_thread, spawn
 from django_throttle.signals import rules_changed
 from django_throttle.sockets.connection import Connection
 from django_throttle.sockets.error_frames import frame_event

@@ -12,7 +12,7 @@ from django_throttle import detect_test_run
 from django_throttle.conf import conf
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.lifecycle import in_child
+from django_throttle.runtime import in_child
 from django_throttle.stores.memory import MemoryStore
 from django_throttle.stores.redis import RedisStore
 

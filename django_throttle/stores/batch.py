@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from django_throttle.core.commands import Answers
-from django_throttle.event_loop import spawn
 from django_throttle.exceptions import RepeatCommand
+from django_throttle.runtime import spawn
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.loop_connections import Request, answer
 from django_throttle.stores.scripts import script

@@ -22,7 +22,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
-from django_throttle.lifecycle import in_child
+from django_throttle.runtime import in_child
 from django_throttle.stores.addresses import Address, Host, find_address
 from django_throttle.stores.clients import LoopClients, loop_client, sync_client
 from django_throttle.stores.failures import COUNTED, Breaker, ClosedBreaker, cause_of, waited

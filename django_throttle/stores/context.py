@@ -14,7 +14,7 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.local.leases import Leases
 from django_throttle.local.limits import LocalLimits
 from django_throttle.local.store_time import Calendar
-from django_throttle.log_throttling import LogThrottle
+from django_throttle.runtime import LogThrottle
 from django_throttle.stores.cluster import ClusterTransport
 from django_throttle.stores.failures import COUNTED, LoopEnded, advice, cause_of, text_of, waited
 from django_throttle.stores.refusal_cache import NoRefusalCache, RefusalCache

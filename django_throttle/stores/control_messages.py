@@ -13,7 +13,7 @@ from django_throttle.core.commands import SendControl
 from django_throttle.core.control_messages import MAX_WAITING, ControlMessage, Received, with_tags
 from django_throttle.core.key import ident_tag
 from django_throttle.exceptions import StoreError
-from django_throttle.lifecycle import in_child
+from django_throttle.runtime import in_child
 from django_throttle.stores.commands import RedisCommand
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.failures import errors_of, raise_first

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django_throttle.core.commands import Evict
 from django_throttle.core.control_messages import ControlMessage, closing, evicted
-from django_throttle.lifecycle import in_child
+from django_throttle.runtime import in_child
 from django_throttle.stores.commands import LongCommand, RoundTrip, SendTrip
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.control_messages import RedisControl

@@ -12,7 +12,7 @@ from typing import Any, Final
 from redis import exceptions as errors
 
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.lifecycle import in_child
+from django_throttle.runtime import in_child
 
 # The middle ones reach us as plain ResponseErrors, so their first word has to tell.
 _SERVER_STATES: Final = frozenset(

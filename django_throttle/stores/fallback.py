@@ -18,7 +18,7 @@ from django_throttle.core.algorithms import LateCost, Plan, State
 from django_throttle.core.commands import Answer, Answers, Charge, Charges, Correct, Decide, RuleSet, passes
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
-from django_throttle.lifecycle import in_child
+from django_throttle.runtime import in_child
 from django_throttle.stores.commands import LongCommand, RedisCommand, RoundTrip, SendTrip, late_call
 from django_throttle.stores.context import RedisContext
 from django_throttle.stores.counters import NUMBER, numbers

@@ -18,8 +18,7 @@ from typing import Any, Final
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, RedisError
 
-from django_throttle.event_loop import spawn
-from django_throttle.log_throttling import LogThrottle
+from django_throttle.runtime import LogThrottle, spawn
 from django_throttle.stores.failures import LoopBlocked, LoopEnded
 from django_throttle.stores.sync_pool import IDLE_SECONDS, WHOLE, is_demotion
 from django_throttle.stores.timeouts import GRACE, LATE, LoopDeadline

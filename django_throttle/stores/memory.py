@@ -36,11 +36,11 @@ from django_throttle.core.control_messages import MAX_WAITING, ControlMessage, R
 from django_throttle.core.key import ident_tag
 from django_throttle.core.rule import Rule
 from django_throttle.damper.aggregate import Aggregates, Reply, Report
-from django_throttle.lifecycle import in_child
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import LeaseKey, Leases
 from django_throttle.local.limits import LocalLimits, flush
 from django_throttle.local.store_time import Calendar
+from django_throttle.runtime import in_child
 from django_throttle.stores.counters import Counters
 from django_throttle.stores.refusal_cache import NoRefusalCache, RefusalCache
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from django_throttle.core.commands import Charge, Charges
 from django_throttle.core.decision import Decision, Outcome
 from django_throttle.core.rule import Rule
-from django_throttle.lifecycle import in_child
+from django_throttle.runtime import in_child
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.utils import get_lib_version
 
-from django_throttle.lifecycle import in_child
+from django_throttle.runtime import in_child
 from django_throttle.stores.timeouts import Deadline, DeadlineSocket
 
 get_lib_version()  # which imports parts of importlib.metadata, as the first connection would

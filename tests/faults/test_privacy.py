@@ -19,9 +19,9 @@ from django_throttle.core.decision import Outcome, Reason, combine_outcomes
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import Limiter, decide
-from django_throttle.log_throttling import LogThrottle
 from django_throttle.observe import reports
 from django_throttle.observe.metrics import DECISIONS
+from django_throttle.runtime import LogThrottle
 from tests.servers import RedisServer
 
 EMAIL = "canary.person@example.com"

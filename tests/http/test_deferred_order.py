@@ -28,7 +28,7 @@ from rest_framework.views import APIView
 
 from django_throttle.checks import project
 from django_throttle.decorators import throttle
-from django_throttle.log_throttling import LogThrottle
+from django_throttle.runtime import LogThrottle
 from tests.doors import Enforce
 from tests.http.test_deferred import QUEUE, make
 

@@ -19,7 +19,7 @@ from rest_framework.viewsets import ViewSet
 from django_throttle import call_facts, measured
 from django_throttle.drf import RuleThrottle
 from django_throttle.identity import keys
-from django_throttle.log_throttling import LogThrottle
+from django_throttle.runtime import LogThrottle
 from tests.doors import Enforce
 
 SCOPE = "limited"

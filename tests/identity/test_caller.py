@@ -12,7 +12,7 @@ from django.test import RequestFactory
 from django_throttle import identity
 from django_throttle.identity import HttpWho, ScopeWho
 from django_throttle.identity.known_caller import KnownCaller
-from django_throttle.log_throttling import LogThrottle
+from django_throttle.runtime import LogThrottle
 
 pytestmark = pytest.mark.django_db
 PATH = "tests.identity.test_caller.named"

@@ -8,8 +8,8 @@ import pytest
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, combine_outcomes
-from django_throttle.log_throttling import LogThrottle
 from django_throttle.observe import reports
+from django_throttle.runtime import LogThrottle
 from tests.callers import Caller
 from tests.clock import FrozenClock
 

@@ -14,10 +14,10 @@ from django.contrib.auth.models import User
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.translation import gettext_lazy
 
-from django_throttle.event_loop import is_on_event_loop
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.observe import reports
 from django_throttle.observe.reports import ident_for_logs
+from django_throttle.runtime import is_on_event_loop
 from django_throttle.sockets import messages
 from django_throttle.sockets.counters import MAX_DELAY
 from django_throttle.sockets.error_frames import DroppedFrames, continuity_payload, encode

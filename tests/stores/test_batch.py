@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from redis import Redis
 
-from django_throttle import event_loop
+from django_throttle import runtime
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
@@ -78,7 +78,7 @@ async def test_a_lease_whose_taker_was_cancelled_goes_back_however_late_it_arriv
     reconciler.resend()  # the agent gives back while the loop has not even sent it
     assert await limiter.aacquire("user:2")
     async with asyncio.timeout(slack(10)):
-        while beside := [task for task in event_loop.background_tasks if task in asyncio.all_tasks()]:
+        while beside := [task for task in runtime.background_tasks if task in asyncio.all_tasks()]:
             await asyncio.wait(beside)
     reconciler.resend()
     assert client.zcard(f"{store.key(CAP.id, 'user:1')}:{store.leases.uid}") == 0

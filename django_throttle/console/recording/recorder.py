@@ -26,6 +26,10 @@ from django_throttle.core.decision import Outcome
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import CANDIDATE_SUFFIX
 from django_throttle.lifecycle import in_child
+from django_throttle.recording import cells, places
+from django_throttle.recording.heavy_hitters import HeavyHitters
+from django_throttle.recording.thinning import RANKS, Thinned, random_rank, ranks_of
+from django_throttle.runtime import in_child
 
 MOST_WAITING: Final = 500
 MOST_CELLS: Final = 5000  # of rules and minutes that were not sent
