@@ -14,11 +14,9 @@ from typing import Any
 
 from django_throttle import agent
 from django_throttle.core import Decision
-from django_throttle.publishing.groups import ChannelLayerAttribute
-from django_throttle.publishing.send import throttled_group_send, throttled_group_send_sync
 from django_throttle.runtime import shutdown
-from django_throttle.sockets import handshake
-from django_throttle.sockets.error_frames import (
+from django_throttle.websockets import handshake
+from django_throttle.websockets.error_frames import (
     Application,
     DroppedFrames,
     Event,
@@ -28,10 +26,25 @@ from django_throttle.sockets.error_frames import (
     continuity_payload,
     error_payload,
 )
-from django_throttle.sockets.frame_throttle import RESERVED, FrameThrottle, measure
-from django_throttle.sockets.settings import check_class, consumer_settings, middleware_settings
+from django_throttle.websockets.frame_throttle import RESERVED, FrameThrottle, measure
+from django_throttle.websockets.groups import ChannelLayerAttribute
+from django_throttle.websockets.publish import throttled_group_send, throttled_group_send_sync
+from django_throttle.websockets.settings import check_class, consumer_settings, middleware_settings
 
-__all__ = ["ThrottleMiddleware", "ThrottledConsumerMixin", "throttled_group_send", "throttled_group_send_sync"]
+__all__ = [
+    "ThrottleMiddleware",
+    "ThrottledConsumerMixin",
+    "group",
+    "throttled_group_send",
+    "throttled_group_send_sync",
+]
+
+
+def group(call: object) -> None:
+    """Name the group of a publication: as the ``key`` of a rule, it gives each group its own budget.
+
+    Calls that are no publications have no group.
+    """
 
 
 class ThrottledConsumerMixin:

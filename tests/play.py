@@ -13,11 +13,11 @@ from django_throttle.core.ledger import corrections, settlement
 from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import Limiter, decide_fully
 from django_throttle.observe.reports import Report
-from django_throttle.sockets.counters import MAX_DELAY, SocketCounters, decision_of
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
+from django_throttle.websockets.counters import MAX_DELAY, SocketCounters, decision_of
 from tests.cases import ANY, Case, Step
 from tests.clock import FrozenClock
-from tests.sockets.guarded import Line, texts
+from tests.websockets.guarded import Line, texts
 
 CORRECTIONS = ("refund", "settle", "release")
 # Verb and arguments of a call; the answer comes back.

@@ -12,7 +12,7 @@ from django_throttle import rulebook, runtime
 from django_throttle.core import Rule
 from django_throttle.rulebook import Snapshot
 from django_throttle.runtime import in_thread
-from tests.sockets.guarded import Line, Live, becomes, live_enforcer, texts
+from tests.websockets.guarded import Line, Live, becomes, live_enforcer, texts
 
 enforce = pytest.fixture(live_enforcer)
 asked: set[int] = set()

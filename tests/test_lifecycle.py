@@ -11,7 +11,7 @@ from redis import Redis
 from django_throttle.core import Rule
 from tests.damper.test_processes import counted
 from tests.servers import RedisServer, wait_until
-from tests.sockets.servers import RULES, Server, Visitor, echo, ends
+from tests.websockets.servers import RULES, Server, Visitor, echo, ends
 
 USUAL: dict[str, Any] = {"BEAT_INTERVAL": 5.0, "PROCESS_TTL": 20.0}
 MANY: dict[str, Any] = {

@@ -22,8 +22,13 @@ from django_throttle.conf import conf
 from django_throttle.contrib import prometheus
 from django_throttle.core.io import run
 from django_throttle.exceptions import InvalidIdent, PublishRefused, Refused, StoreError
-from django_throttle.publishing import GROUP_KEY, groups
-from django_throttle.publishing.groups import (
+from django_throttle.identity.known_caller import GROUP
+from django_throttle.signals import layer_dropped
+from django_throttle.stores import RedisStore
+from django_throttle.stores.base import BlockingIo, LoopIo
+from django_throttle.stores.refusal_cache import RefusalCache
+from django_throttle.websockets import groups
+from django_throttle.websockets.groups import (
     CountingLayer,
     LocalMembers,
     MemberCounts,
@@ -32,17 +37,13 @@ from django_throttle.publishing.groups import (
     member_counts,
     members,
 )
-from django_throttle.signals import layer_dropped
-from django_throttle.stores import RedisStore
-from django_throttle.stores.base import BlockingIo, LoopIo
-from django_throttle.stores.refusal_cache import RefusalCache
 from tests.clock import FrozenClock
 from tests.docs import test_readme
 from tests.doors import REDIS, Enforce
 from tests.inside import commands_to
 from tests.pages import block
 from tests.servers import need_package
-from tests.sockets.guarded import Line, Live, live_enforcer, used
+from tests.websockets.guarded import Line, Live, live_enforcer, used
 
 MESSAGE = {"type": "news.item", "text": "hello"}
 CORE, PUBSUB = "channels_redis.core.RedisChannelLayer", "channels_redis.pubsub.RedisPubSubChannelLayer"
@@ -173,7 +174,7 @@ async def test_by_the_synchronous_twin_whoever_makes_a_request_publishes(enforce
 
 
 async def test_publishers_groups_and_accounts_have_budgets_of_their_own(enforce: Enforce) -> None:
-    enforce(each={**ONE, "key": "user", "scopes": ["a"]}, group={**ONE, "key": GROUP_KEY, "scopes": ["room.*"]})
+    enforce(each={**ONE, "key": "user", "scopes": ["a"]}, group={**ONE, "key": GROUP, "scopes": ["room.*"]})
     assert not await refusal("a", "user:1") and await refusal("a", "user:1")
     assert not await refusal("a", "user:2")
     assert await refusal("a", {"type": "websocket", "user": User(pk=1)}), "the same user by a socket"
@@ -215,7 +216,7 @@ async def test_cancelled_while_joining_nobody_is_counted(enforce: Enforce) -> No
 
 async def test_what_the_documentation_shows(enforce: Enforce) -> None:
     consumer = test_readme.run(block("publishing", "PublishRefused"))["RoomConsumer"]
-    rules = test_readme.run(block("publishing", "django_throttle.publishing.group"))["DJANGO_THROTTLE"]["RULES"]
+    rules = test_readme.run(block("publishing", "django_throttle.channels.group"))["DJANGO_THROTTLE"]["RULES"]
     enforce(**{**rules, "rooms": {**rules["rooms"], "rate": "1/min"}})
     async with Line(consumer.as_asgi()) as line:
         line.send('{"text": "hello"}', '{"text": "hello"}')
@@ -224,7 +225,7 @@ async def test_what_the_documentation_shows(enforce: Enforce) -> None:
 
 
 FIVE = {"rate": "5/h", "events": ["publish"], "key": "user", "algorithm": "gcra"}
-ROOMS = {"rate": "1000/h", "events": ["publish"], "key": GROUP_KEY, "algorithm": "gcra"}
+ROOMS = {"rate": "1000/h", "events": ["publish"], "key": GROUP, "algorithm": "gcra"}
 
 
 @pytest.fixture

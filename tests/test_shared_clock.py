@@ -27,7 +27,7 @@ from django_throttle.turns import turn_under
 from tests.callers import Caller, SameByEveryKey
 from tests.clock import FrozenClock
 from tests.inside import count_in
-from tests.sockets.guarded import Live, live_enforcer
+from tests.websockets.guarded import Live, live_enforcer
 
 enforce = pytest.fixture(live_enforcer)
 real_now = timezone.now

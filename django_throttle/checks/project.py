@@ -46,6 +46,7 @@ from django_throttle.identity import is_async
 from django_throttle.site_queues import limited_tasks, queue_of
 from django_throttle.sockets.settings import OPTIONS, misspelt_options
 from django_throttle.task_budget import takes_slot
+from django_throttle.websockets.settings import misspelt_options
 
 if TYPE_CHECKING:
     from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
 
 LOGIN_NAME: Final = "django_throttle.contrib.logins.login_name"
-GROUP: Final = "django_throttle.publishing.group"
+GROUP: Final = "django_throttle.channels.group"
 EXAMPLES: Final = {
     "user": "user:42", "ip": "ip:203.0.113.9", "user_or_ip": "user:42", "api_key": "api_key:KEY",
     "session": "session:KEY", "tenant": "tenant:acme", GROUP: "group:default:NAME",

@@ -12,10 +12,10 @@ from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.io import run
 from django_throttle.limiter import decide_fully
 from django_throttle.local.open_sockets import open_sockets
-from django_throttle.sockets.error_frames import Close, close_code
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import BlockingIo, LoopIo
 from django_throttle.stores.scripts import script
+from django_throttle.websockets.error_frames import Close, close_code
 from tests.connections.worker import SECRET
 
 Store = MemoryStore | RedisStore

@@ -19,15 +19,15 @@ from django_throttle.core import Lease
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.identity import ScopeWho
 from django_throttle.local.open_sockets import OpenSockets, open_sockets
-from django_throttle.publishing.groups import members
-from django_throttle.sockets.error_frames import notice_payload
 from django_throttle.stores import RedisStore
+from django_throttle.websockets.error_frames import notice_payload
+from django_throttle.websockets.groups import members
 from tests.clock import FrozenClock
 from tests.connections.evictions import redis_store, sockets
 from tests.consumers import TWO_SOCKETS, held
 from tests.doors import BOTH, Enforce, Store
 from tests.forks import holds_in_child
-from tests.sockets.guarded import IDENT, Line, only
+from tests.websockets.guarded import IDENT, Line, only
 
 FRAMES = {"rate": "2/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
 ASKED = "dt:{p}:asked:"

@@ -20,7 +20,7 @@ from tests.consumers import opened, socket
 from tests.doors import Enforce
 from tests.outside.answers import assert_shown
 from tests.pages import run, seen, shown
-from tests.sockets.guarded import Line
+from tests.websockets.guarded import Line
 
 (QUOTAS, TOLD), (OPERATIONS, GRAPHQL, *_VIEWS) = shown("quotas"), shown("graphql")
 _, PLAN_FUNCTION, BY_FUNCTION, _AUDIENCES = shown("plans")

@@ -24,7 +24,7 @@ from django_throttle.limiter import Limiter, admitted
 from django_throttle.stores import MemoryStore, get_store
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
-from tests.sockets.guarded import becomes
+from tests.websockets.guarded import becomes
 
 
 class View(APIView):

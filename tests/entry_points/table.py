@@ -123,7 +123,7 @@ class Frames(EntryPoint):
     def start(self, run: Callable[[Any], Any], settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         super().start(run, settings, monkeypatch)
         seconds = itertools.count(0.0, 100.0)  # a socket gets few error frames in a second
-        monkeypatch.setattr("django_throttle.sockets.error_frames.monotonic", lambda: next(seconds))
+        monkeypatch.setattr("django_throttle.websockets.error_frames.monotonic", lambda: next(seconds))
 
     def call(self, *, cost: int = 1, user: bool = False, doing: str = "ok") -> Answer:
         return self.run(self.acall(cost, user))

@@ -66,7 +66,7 @@ def test_counters_of_a_socket(case: Case, clock: FrozenClock) -> None:
 async def test_sockets(
     options: dict[str, Any], case: Case, enforce: Enforce, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_throttle.sockets.limits.monotonic", clock)
+    monkeypatch.setattr("django_throttle.websockets.limits.monotonic", clock)
     rules: Any = {rule.name: rule.as_options() for rule in case.rules}
     enforce(**rules, MAX_VIOLATIONS=0, HOOKS=[HOOK])
     sockets = Sockets(case.rules)

@@ -17,7 +17,7 @@ from django_throttle.stores.failures import Breaker
 from testproject.check.standstill import elapsed
 from tests.proxy import Proxy
 from tests.servers import wait_until
-from tests.sockets.guarded import becomes
+from tests.websockets.guarded import becomes
 
 CAP = Rule("cap", limit=1, algorithm="concurrency", on_store_failure="allow")
 

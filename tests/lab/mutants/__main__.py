@@ -148,7 +148,7 @@ def main() -> None:
 
 
 ROOT = Path(__file__).parents[3]
-AREAS = ("core", "stores", "http", "sockets", "rulebook", "connections")
+AREAS = ("core", "stores", "http", "websockets", "rulebook", "connections")
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

@@ -9,7 +9,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
 
-from tests.sockets.servers import CAP, FRAMES, PATIENCE, Visitor, code, echo, ends, reset
+from tests.websockets.servers import CAP, FRAMES, PATIENCE, Visitor, code, echo, ends, reset
 
 GIANT = 100 * 1024 * 1024
 CHUNK = bytes(256 * 1024)

@@ -1,6 +1,6 @@
 """The table of docs/reference/servers.rst: how long it takes on every server until slots of an ended socket are back.
 
-``python -m tests.lab.servers`` writes it anew; ``tests/sockets/test_matrix.py`` holds every cell to what is stated.
+``python -m tests.lab.servers`` writes it anew; ``tests/websockets/test_matrix.py`` holds every cell to what is stated.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from websockets.asyncio.client import ClientConnection
 
 from tests.lab.servers import endings
 from tests.servers import RedisServer
-from tests.sockets.servers import CAP, HASTE, PING, PONG, SERVERS, USUAL, Server, Visitor, ends, serving
+from tests.websockets.servers import CAP, HASTE, PING, PONG, SERVERS, USUAL, Server, Visitor, ends, serving
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "servers.rst"
 BEGIN, END = ".. written by tests/lab/servers/matrix.py, begin", ".. written by tests/lab/servers/matrix.py, end"

@@ -20,7 +20,7 @@ settings.configure(
 django.setup()
 
 from django_throttle.channels import throttled_group_send  # noqa: E402
-from django_throttle.publishing.groups import CountingLayer  # noqa: E402
+from django_throttle.websockets.groups import CountingLayer  # noqa: E402
 
 COUNTED = ("new_channel", "group_add", "group_discard")
 

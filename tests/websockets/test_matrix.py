@@ -9,7 +9,7 @@ import pytest
 from tests.lab.servers import matrix
 from tests.lab.servers.matrix import HALF_OPEN, KILLED, TERMINATED, Matrix, Row
 from tests.servers import RedisServer, slack
-from tests.sockets.servers import HASTE, HASTY, PING, PONG, SERVERS
+from tests.websockets.servers import HASTE, HASTY, PING, PONG, SERVERS
 
 pytestmark = pytest.mark.usefixtures("servers", "stopwatch")
 LABELS = {

@@ -20,12 +20,12 @@ from django_throttle.limiter import aexecute_decision, decide_fully, fast_path_c
 from django_throttle.observe import reports
 from django_throttle.recording.recorder import recorder
 from django_throttle.runtime import at_once_or_in_thread, spawn
-from django_throttle.sockets import counters
-from django_throttle.sockets.error_frames import Event
-from django_throttle.sockets.frame_throttle import reserve
 from django_throttle.stores import get_store
 from django_throttle.stores.base import LastingIo, LoopIo
 from django_throttle.stores.refusal_cache import CachedRefusal
+from django_throttle.websockets import counters
+from django_throttle.websockets.error_frames import Event
+from django_throttle.websockets.frame_throttle import reserve
 
 # Seconds that matched rules hold: an override that ends and a user who logs in are announced by no edit of a rule.
 MATCH_LIFETIME: Final = 1.0

@@ -12,8 +12,8 @@ from django_throttle.core import Rule
 from django_throttle.core.commands import Charge, charge
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
-from django_throttle.publishing.groups import LocalMembers, MemberCounts, MemberReporter, group_ident
 from django_throttle.stores.base import BlockingIo
+from django_throttle.websockets.groups import LocalMembers, MemberCounts, MemberReporter, group_ident
 from tests.conftest import immortal_keys
 from tests.connections.evictions import Door, lease_of, redis_store
 from tests.fleet import READY, RedisCluster

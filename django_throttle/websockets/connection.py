@@ -21,8 +21,10 @@ from django_throttle.core.texts import gettext_noop
 from django_throttle.identity import ScopeWho
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.runtime import spawn
-from django_throttle.sockets.counters import SocketCounters
-from django_throttle.sockets.error_frames import (
+from django_throttle.stores import get_store
+from django_throttle.stores.base import LoopIo
+from django_throttle.websockets.counters import SocketCounters
+from django_throttle.websockets.error_frames import (
     Close,
     DroppedFrames,
     Escalation,
@@ -39,12 +41,10 @@ from django_throttle.sockets.error_frames import (
     handshake_close_events,
     notice_payload,
 )
-from django_throttle.sockets.limits import FrameLimits, match
-from django_throttle.sockets.server_stream import is_given_up
-from django_throttle.sockets.settings import SocketSettings
-from django_throttle.sockets.subprotocols import Subprotocol, subprotocol_of
-from django_throttle.stores import get_store
-from django_throttle.stores.base import LoopIo
+from django_throttle.websockets.limits import FrameLimits, match
+from django_throttle.websockets.server_stream import is_given_up
+from django_throttle.websockets.settings import SocketSettings
+from django_throttle.websockets.subprotocols import Subprotocol, subprotocol_of
 
 # What applications put into the scope for a caller: as soon as one of these changes, the socket may be of another.
 CALLER_ENTRIES: Final = ("user", "auth", "session")

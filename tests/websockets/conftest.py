@@ -11,14 +11,17 @@ from django_throttle.core import Override, Rule
 from django_throttle.rulebook import Snapshot
 from tests.clock import LoopClock
 from tests.servers import RedisServer
-from tests.sockets.guarded import live_enforcer
-from tests.sockets.servers import Server, serving
+from tests.websockets.guarded import live_enforcer
+from tests.websockets.servers import Server, serving
 
 enforce_live = pytest.fixture(live_enforcer)
 CLOCKS = [
-    *(f"django_throttle.sockets.{module}.monotonic" for module in ("connection", "messages", "error_frames", "limits")),
+    *(
+        f"django_throttle.websockets.{module}.monotonic"
+        for module in ("connection", "messages", "error_frames", "limits")
+    ),
     *(f"django_throttle.identity.{module}.monotonic" for module in ("caller", "keys")),
-    "django_throttle.sockets.limits.perf_counter",
+    "django_throttle.websockets.limits.perf_counter",
 ]
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.local.open_sockets import open_sockets
-from django_throttle.sockets.connection import CLOSE_TIMEOUT
-from django_throttle.sockets.error_frames import SEND_TIMEOUT
+from django_throttle.websockets.connection import CLOSE_TIMEOUT
+from django_throttle.websockets.error_frames import SEND_TIMEOUT
 from tests.clock import LoopClock
 from tests.consumers import TWO_SOCKETS, AsyncEcho, held
 from tests.doors import Enforce
-from tests.sockets.guarded import Deaf, Line, accepting, only, texts
+from tests.websockets.guarded import Deaf, Line, accepting, only, texts
 
 GOODBYE = {"type": "websocket.disconnect", "code": 4000, "reason": "goodbye"}
 pytestmark = pytest.mark.usefixtures("loop_clock")

@@ -14,7 +14,7 @@ from django_throttle.core.prepaid import MOST_ASKED
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.consumers import AsyncEcho, SyncEcho
-from tests.sockets.guarded import IDENT, Line, Live, accepting, becomes, scripts, texts, used
+from tests.websockets.guarded import IDENT, Line, Live, accepting, becomes, scripts, texts, used
 
 CHAT: dict[str, Any] = {"rate": "1000/h", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
 QUEUE = {**CHAT, "algorithm": "leaky_bucket", "action": "delay"}

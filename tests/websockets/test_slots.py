@@ -18,7 +18,7 @@ from tests.doors import Enforce
 from tests.inside import count_in
 from tests.proxy import Proxy
 from tests.servers import RedisServer
-from tests.sockets.guarded import Line, becomes, scripts
+from tests.websockets.guarded import Line, becomes, scripts
 
 LIMIT = 1000
 MANY = {**TWO_SOCKETS, "limit": LIMIT}
@@ -63,7 +63,7 @@ FAILING: dict[str, Any] = {
 @pytest.mark.row("F47")
 @pytest.mark.parametrize("fault", FAILING)
 async def test_f47_something_fails_as_a_socket_ends(enforce: Enforce, settings: Any, fault: str) -> None:
-    settings.CHANNEL_LAYERS = {"default": {"BACKEND": "tests.sockets.test_slots.BrokenLayer"}}
+    settings.CHANNEL_LAYERS = {"default": {"BACKEND": "tests.websockets.test_slots.BrokenLayer"}}
     store = enforce(sockets=MANY)
     if FAILING[fault] is None:
         app = ThrottleMiddleware(breaking, scope="chat")

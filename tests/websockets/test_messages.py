@@ -18,14 +18,14 @@ from django_throttle.local.open_sockets import open_sockets
 from django_throttle.observe import reports
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.runtime import is_on_event_loop
-from django_throttle.sockets import messages
-from django_throttle.sockets.counters import MAX_DELAY
-from django_throttle.sockets.error_frames import DroppedFrames, continuity_payload, encode
+from django_throttle.websockets import messages
+from django_throttle.websockets.counters import MAX_DELAY
+from django_throttle.websockets.error_frames import DroppedFrames, continuity_payload, encode
 from tests.clock import FrozenClock, LoopClock
 from tests.consumers import EVERY_KIND, TWO_FRAMES, TWO_SOCKETS, held
 from tests.doors import BOTH, Enforce
 from tests.inside import counters
-from tests.sockets.guarded import Line, Live, accepting, becomes, only, scripts, texts
+from tests.websockets.guarded import Line, Live, accepting, becomes, only, scripts, texts
 
 OWN = {"rate": "3/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
 OUT = {**OWN, "events": ["send"]}
@@ -174,7 +174,7 @@ def count(report: reports.Report) -> None:
 async def test_every_message_is_reported_once(enforce_live: Live, rules: dict[str, Any]) -> None:
     """However few questions the store was asked."""
     reported.clear()
-    enforce_live(**rules, MAX_VIOLATIONS=0, HOOKS=["tests.sockets.test_messages.count"])
+    enforce_live(**rules, MAX_VIOLATIONS=0, HOOKS=["tests.websockets.test_messages.count"])
     passed = 3 if "own" in rules else 60
     async with Line() as line:
         line.send(*["x"] * 60)
@@ -210,7 +210,7 @@ def nobody(scope: Any) -> Any:
 
 
 async def test_a_key_of_the_site_that_fails_leaves_the_socket_and_the_limit(enforce: Enforce) -> None:
-    enforce(shared={**SHARED, "rate": "2/h", "key": "tests.sockets.test_messages.nobody"}, MAX_VIOLATIONS=0)
+    enforce(shared={**SHARED, "rate": "2/h", "key": "tests.websockets.test_messages.nobody"}, MAX_VIOLATIONS=0)
     async with Line() as line:
         line.send(*"xxx")
         await line.until(lambda: only().refused == 1)

@@ -11,17 +11,17 @@ from django_throttle.core import Decision
 from django_throttle.core.ledger import Ledger
 from django_throttle.identity.caller import SOCKET
 from django_throttle.runtime import in_thread, spawn
-from django_throttle.sockets import rule_change
-from django_throttle.sockets.connection import Connection
-from django_throttle.sockets.error_frames import (
+from django_throttle.websockets import rule_change
+from django_throttle.websockets.connection import Connection
+from django_throttle.websockets.error_frames import (
     Application,
     Receive,
     Scope,
     Send,
     refuse_handshake,
 )
-from django_throttle.sockets.messages import Inbound, Outbound
-from django_throttle.sockets.settings import SocketSettings
+from django_throttle.websockets.messages import Inbound, Outbound
+from django_throttle.websockets.settings import SocketSettings
 
 
 async def run(app: Application, scope: Scope, receive: Receive, send: Send, settings: SocketSettings) -> Any:

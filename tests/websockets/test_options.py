@@ -19,15 +19,15 @@ from django_throttle.core import Outcome, Reason, Rule
 from django_throttle.core.decision import combine_outcomes
 from django_throttle.exceptions import InvalidRule, InvalidSetting
 from django_throttle.identity import HttpWho, ScopeWho
-from django_throttle.sockets import settings as socket_settings
-from django_throttle.sockets.error_frames import Escalation
-from django_throttle.sockets.limits import size_of
-from django_throttle.sockets.settings import OPTIONS, SocketSettings, misspelt_options
+from django_throttle.websockets import settings as socket_settings
+from django_throttle.websockets.error_frames import Escalation
+from django_throttle.websockets.limits import size_of
+from django_throttle.websockets.settings import OPTIONS, SocketSettings, misspelt_options
 from tests import pages
 from tests.consumers import AsyncEcho, handshake
 from tests.doors import Enforce
 from tests.inside import unsaid
-from tests.sockets.guarded import Line
+from tests.websockets.guarded import Line
 
 ATTRIBUTES = {option: name for name, option in OPTIONS.items()}
 OWN = {"rate": "1/min", "key": "connection", "algorithm": "gcra"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.servers import RedisServer
-from tests.sockets.servers import CAP, HASTE, RULES, Server, Visitor, echo, serving
+from tests.websockets.servers import CAP, HASTE, RULES, Server, Visitor, echo, serving
 
 SETTINGS = {"RULES": {**RULES, "frames": {**RULES["frames"], "rate": "1/h"}}}
 pytestmark = pytest.mark.usefixtures("servers")

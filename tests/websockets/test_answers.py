@@ -11,11 +11,11 @@ from strawberry.channels import GraphQLWSConsumer
 
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.core import Rule
-from django_throttle.sockets.error_frames import Close
 from django_throttle.testing import assert_throttled
+from django_throttle.websockets.error_frames import Close
 from tests.consumers import TWO_SOCKETS, opened
 from tests.doors import Enforce
-from tests.sockets.guarded import Line, becomes, only
+from tests.websockets.guarded import Line, becomes, only
 
 OWN = {"rate": "2/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
 # By subprotocol: the client's words for an operation and its end, and the server's for a result.

@@ -11,10 +11,10 @@ from django_throttle.core.ledger import Ledger
 from django_throttle.measured import settle
 from django_throttle.meter import Meter, metered
 from django_throttle.runtime import spawn
-from django_throttle.sockets.error_frames import Event
 from django_throttle.spending import CallThrottle, Spending
 from django_throttle.stores import get_store
 from django_throttle.stores.base import LoopIo
+from django_throttle.websockets.error_frames import Event
 
 RESERVED: Final = "django_throttle.reserved"  # in the event of a frame: its FrameState
 

@@ -11,9 +11,9 @@ from django_throttle.core.decision import PASSED, Lease
 from django_throttle.core.ledger import Ledger
 from django_throttle.identity import ScopeWho
 from django_throttle.runtime import in_thread
-from django_throttle.sockets import limits
-from django_throttle.sockets.connection import Connection
 from django_throttle.stores import get_store
+from django_throttle.websockets import limits
+from django_throttle.websockets.connection import Connection
 
 logger = logging.getLogger("django_throttle")
 

@@ -15,8 +15,8 @@ from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Override, Rule
 from django_throttle.limiter import Limiter
 from django_throttle.local.open_sockets import OpenSocket, open_sockets
-from django_throttle.sockets.error_frames import Event
 from django_throttle.stores import AnyStore, RedisStore, get_store
+from django_throttle.websockets.error_frames import Event
 from tests.servers import slack
 
 Live = Callable[..., RedisStore]

@@ -19,7 +19,7 @@ from django_throttle.core import Decision
 from django_throttle.core.options import did_you_mean, misspelt
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.runtime import LogThrottle
-from django_throttle.sockets.error_frames import (
+from django_throttle.websockets.error_frames import (
     ACTIONS,
     ANSWERS,
     CLOSE_CODES,

@@ -17,14 +17,14 @@ from django_throttle.core.commands import DecideLocally
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.sockets.error_frames import Close, refuse_handshake
-from django_throttle.sockets.server_stream import is_given_up
+from django_throttle.websockets.error_frames import Close, refuse_handshake
+from django_throttle.websockets.server_stream import is_given_up
 from tests.clock import FrozenClock
 from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, handshake, held
 from tests.doors import BOTH, REDIS, Enforce
 from tests.inside import commands_to
-from tests.sockets.guarded import ADDRESS, Line, blocked, only, used
-from tests.sockets.servers import CAP, HEADERS, Server, Visitor, echo
+from tests.websockets.guarded import ADDRESS, Line, blocked, only, used
+from tests.websockets.servers import CAP, HEADERS, Server, Visitor, echo
 
 ONE = {**TWO_SOCKETS, "limit": 1}
 WINDOW = {"algorithm": "fixed_window", "key": "everyone"}

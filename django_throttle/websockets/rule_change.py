@@ -22,10 +22,10 @@ from django_throttle.local.open_sockets import open_sockets
 from django_throttle.rulebook import Snapshot
 from django_throttle.runtime import at_once_or_in_thread, spawn
 from django_throttle.signals import rules_changed
-from django_throttle.sockets.connection import Connection
-from django_throttle.sockets.error_frames import frame_event
 from django_throttle.stores import get_store
 from django_throttle.stores.sync_pool import text
+from django_throttle.websockets.connection import Connection
+from django_throttle.websockets.error_frames import frame_event
 
 logger = logging.getLogger("django_throttle")
 
@@ -47,7 +47,7 @@ class LoweredLimit(NamedTuple):
     oldest_first: bool = False
 
 
-@receiver(rules_changed, dispatch_uid="django_throttle.sockets")
+@receiver(rules_changed, dispatch_uid="django_throttle.websockets")
 def _rules_changed(*, old: Snapshot | None, new: Snapshot, **_: object) -> None:
     by_loop: dict[AbstractEventLoop, list[Connection]] = defaultdict(list)
     for connection in open_sockets.everyone():

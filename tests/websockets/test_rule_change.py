@@ -19,14 +19,14 @@ from django_throttle.core.io import run
 from django_throttle.limiter import Limiter, decide_fully
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.rulebook import in_force
-from django_throttle.sockets import rule_change
-from django_throttle.sockets.rule_change import LoweredLimit
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo
+from django_throttle.websockets import rule_change
+from django_throttle.websockets.rule_change import LoweredLimit
 from tests.clock import FrozenClock
 from tests.consumers import AsyncEcho, held
 from tests.doors import BOTH, Enforce
-from tests.sockets.guarded import IDENT, SOCKETS, Line, Live, becomes, blocked, only, texts
+from tests.websockets.guarded import IDENT, SOCKETS, Line, Live, becomes, blocked, only, texts
 
 CHAT = {"rate": "5/h", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
 

@@ -17,11 +17,11 @@ from django_throttle.core.io import run
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import PublishRefused, needs_extra
 from django_throttle.identity import HttpWho, combined, who_of
-from django_throttle.publishing import GROUP_KEY
-from django_throttle.publishing.groups import CountingLayer, counts_publications, group_ident, member_counts
+from django_throttle.identity.known_caller import GROUP
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo
+from django_throttle.websockets.groups import CountingLayer, counts_publications, group_ident, member_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Publisher:
         return self.who.subject
 
     def ident(self, key: str) -> str | None:
-        if key == GROUP_KEY:
+        if key == GROUP:
             return self.group
         return combined(key, map(self.ident, key.split("+"))) if "+" in key else self.who.ident(key)
 
@@ -44,7 +44,7 @@ class Publisher:
         return self.who.is_(trait)
 
     def lacks_address(self, key: str) -> bool:
-        return key != GROUP_KEY and self.who.lacks_address(key)
+        return key != GROUP and self.who.lacks_address(key)
 
 
 def _known_refusal(snapshot: Snapshot, least: Facts, store: Store) -> Decision | None:

@@ -16,12 +16,12 @@ from django_throttle.call_facts import cost_of
 from django_throttle.core import Decision
 from django_throttle.core.decision import error_code
 from django_throttle.runtime import spawn
-from django_throttle.sockets import login
-from django_throttle.sockets.connection import INTERRUPTED, Connection
-from django_throttle.sockets.counters import MAX_DELAY
-from django_throttle.sockets.error_frames import Close, DroppedFrames, Event, close_reason, frame_event
-from django_throttle.sockets.limits import size_of
-from django_throttle.sockets.subprotocols import subprotocol_of
+from django_throttle.websockets import login
+from django_throttle.websockets.connection import INTERRUPTED, Connection
+from django_throttle.websockets.counters import MAX_DELAY
+from django_throttle.websockets.error_frames import Close, DroppedFrames, Event, close_reason, frame_event
+from django_throttle.websockets.limits import size_of
+from django_throttle.websockets.subprotocols import subprotocol_of
 
 MAX_END_SIZE: Final = 1024  # bytes of a frame that ends an operation; larger refused frames are not parsed for it
 
