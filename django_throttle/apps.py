@@ -14,9 +14,11 @@ class ThrottleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_throttle import agent, checks, meter, task_slots  # noqa: F401  (they register themselves)
-        from django_throttle.history import edits, ended, from_settings
+        from django_throttle import agent, checks  # noqa: F401  (they register themselves)
+        from django_throttle.costs import meter
+        from django_throttle.later import task_slots  # noqa: F401
         from django_throttle.rulebook import in_force
+        from django_throttle.rulebook.history import edits, ended, from_settings
         from django_throttle.runtime import shutdown
         from django_throttle.stores.addresses import load_cache_backend
 

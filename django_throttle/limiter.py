@@ -46,11 +46,11 @@ from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused, Repea
 from django_throttle.identity import HttpWho, who_of
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.observe import reports
-from django_throttle.prepaid import decide_prepaid, peek_prepaid
 from django_throttle.recording.recorder import recorder
 from django_throttle.runtime import is_on_event_loop
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo
+from django_throttle.stores.prepaid import decide_prepaid, peek_prepaid
 
 #: The rules that transports for httpx name; here, as httpx is optional.
 named_by_transports: Final[set[str]] = set()
@@ -314,8 +314,8 @@ async def decide_fully(
         return await decide_charges(io, charges, commit=commit, refusal_cache=store.refusal_cache)
     prepaid = rules.has_prepaid and store.is_costly
     leased = commit and any([charges.costs[place] for place in rules.leases])  # noqa: C419 - on the hot path
-    if leased or rules.has_local:
-        agent.ensure(store)  # a lease needs a process that says it lives, a damper one that reports
+    if leased or prepaid or rules.has_local:
+        agent.ensure(store)  # which beats for leases, returns prepaid units and reports dampers
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
     counts = store.local_limits if rules.has_local else None
     decide = partial(

@@ -17,21 +17,22 @@ from functools import lru_cache, partial, wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
-from django_throttle import limiter, task_slots
+from django_throttle import limiter
 from django_throttle.core import Decision
 from django_throttle.core.decide import correct, release_lease
 from django_throttle.core.decision import PASSED
 from django_throttle.core.io import run
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
+from django_throttle.later import task_slots
+from django_throttle.later.queue_slots import Turn, last_turn
+from django_throttle.later.site_queues import HEADER, limited_tasks, named_by_tasks, task_class, tasks_module
+from django_throttle.later.task_budget import BUDGET, Cost, Go, Ident, TaskBudget, check_options, run_once
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import LeaseKey
-from django_throttle.shared_clock import shared_now
-from django_throttle.site_queues import HEADER, limited_tasks, named_by_tasks, task_class, tasks_module
+from django_throttle.local.shared_clock import shared_now
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
-from django_throttle.task_budget import BUDGET, Cost, Go, Ident, TaskBudget, check_options, run_once
-from django_throttle.turns import Turn, last_turn
 
 if TYPE_CHECKING:
     from celery import Task as CeleryTask  # type: ignore[import-untyped]

@@ -23,11 +23,11 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import check_cost
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.options import functions, is_dotted
+from django_throttle.costs.measured import learned_means
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
 from django_throttle.http.request_state import decisions_of
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.limiter import Limiter
-from django_throttle.measured import learned_means
 from django_throttle.rulebook import Snapshot
 from django_throttle.signals import throttled
 from django_throttle.stores import MemoryStore, RedisStore
@@ -171,7 +171,7 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
     _check_kind(ident, found)
     who = KnownCaller(ident)
     if ident.startswith("api_key:"):
-        from django_throttle.find_caller import known_caller, read_ident  # of models: not for pytest's plugin
+        from django_throttle.explain.find_caller import known_caller, read_ident  # of models: not for pytest's plugin
 
         try:
             who = known_caller(read_ident(ident), ident)

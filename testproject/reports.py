@@ -9,7 +9,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_POST
 
 from django_throttle.decorators import throttle
-from django_throttle.site_queues import tasks_module
+from django_throttle.later.site_queues import tasks_module
 
 SECONDS = 1.0
 

@@ -11,7 +11,7 @@ import uvicorn
 from redis import Redis
 
 from django_throttle import agent
-from django_throttle.agent_thread import AgentThread
+from django_throttle.agent.thread import AgentThread
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.runtime import shutdown

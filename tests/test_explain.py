@@ -17,7 +17,7 @@ from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
 from django_throttle.decorators import throttle
-from django_throttle.explain import Explanation, explain
+from django_throttle.explain.predict import Explanation, explain
 from django_throttle.identity import HttpWho
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.limiter import Limiter

@@ -11,7 +11,7 @@ from django.db import DatabaseError, connection, connections
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.test.utils import CaptureQueriesContext
 
-from django_throttle.meter import Meter, Use, in_use, metered, table_of
+from django_throttle.costs.meter import Meter, Use, in_use, metered, table_of
 from django_throttle.models import ThrottleRule
 
 UNCOUNTED = ("BEGIN", "COMMIT", "ROLLBACK")

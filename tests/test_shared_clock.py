@@ -12,18 +12,19 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from django_throttle import rulebook, runtime, shared_clock
+from django_throttle import rulebook, runtime
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
+from django_throttle.later.queue_slots import turn_under
 from django_throttle.limiter import decide
+from django_throttle.local import shared_clock
+from django_throttle.local.shared_clock import SharedClock
 from django_throttle.local.store_time import STEP_US, Calendar, StoreTime, micros
 from django_throttle.models import ThrottleCandidate, ThrottleOverride, ThrottleRule
 from django_throttle.rulebook import in_force, sources
 from django_throttle.rulebook.snapshot import Overrides
 from django_throttle.runtime import LogThrottle
-from django_throttle.shared_clock import SharedClock
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.turns import turn_under
 from tests.callers import Caller, SameByEveryKey
 from tests.clock import FrozenClock
 from tests.inside import count_in

@@ -9,13 +9,13 @@ from asgiref.sync import async_to_sync
 from celery import Celery
 from django_tasks_db.models import DBTaskResult
 
-from django_throttle import turns
 from django_throttle.core import Decision, Rule
 from django_throttle.core.decision import Outcome
+from django_throttle.later import queue_slots
+from django_throttle.later.queue_slots import Turn, last_turn, position, turn_of
+from django_throttle.later.site_queues import QUEUED, CeleryTasks, DjangoTasks, Found, SiteQueue, queue_of, tasks_module
 from django_throttle.limiter import Limiter
-from django_throttle.site_queues import QUEUED, CeleryTasks, DjangoTasks, Found, SiteQueue, queue_of, tasks_module
 from django_throttle.stores import MemoryStore
-from django_throttle.turns import Turn, last_turn, position, turn_of
 from tests.workers import Worker
 
 TURN = Turn("queue", "user:1", 4_000_000_000.0)
@@ -61,7 +61,7 @@ def test_celery_gets_the_moment_as_eta(monkeypatch: pytest.MonkeyPatch, awaited:
     (message,) = worker.due
     assert (message.eta, message.body[:2]) == (TURN.at, ((1,), {"b": 2}))
     assert place == "shop.celery_task"
-    monkeypatch.setattr("django_throttle.site_queues.deferred_to", [celery_task])
+    monkeypatch.setattr("django_throttle.later.site_queues.deferred_to", [celery_task])
     assert CeleryTasks().find(place, task_id) == Found(QUEUED)
     for state, told in (("STARTED", "running"), ("RETRY", "queued"), ("FAILURE", "failed"), ("REVOKED", "failed")):
         app.backend.store_result(task_id, None, state)
@@ -83,7 +83,7 @@ NOW = 1_700_000_000.0
 
 @pytest.fixture(autouse=True)
 def frozen_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "wall_clock", lambda: NOW)
+    monkeypatch.setattr(queue_slots, "wall_clock", lambda: NOW)
 
 
 def decisions(number: int, now: float = NOW, **options: Any) -> list[Decision]:
@@ -101,7 +101,7 @@ def test_of_several_turns_the_latest_counts() -> None:
 
 
 def test_the_moment_is_as_django_has_them(settings: Any) -> None:
-    turn = turns.Turn("queue", "user:1", NOW)
+    turn = queue_slots.Turn("queue", "user:1", NOW)
     assert turn.moment == turn.run_after == datetime.fromtimestamp(NOW, UTC)
     settings.USE_TZ = False
     assert turn.run_after.tzinfo is None

@@ -17,8 +17,8 @@ from django_throttle.core.commands import CallNext, Claim, Enlist
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.identity.caller import IdentWho
+from django_throttle.later.site_queues import tasks_module
 from django_throttle.local.freed_slots import freed_slots
-from django_throttle.site_queues import tasks_module
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo
 from django_throttle.tasks import throttled_task

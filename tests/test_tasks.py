@@ -14,7 +14,7 @@ from django_tasks_db.models import DBTaskResult
 
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidCost, PutOffTooOften, Refused
-from django_throttle.site_queues import tasks_module
+from django_throttle.later.site_queues import tasks_module
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
@@ -224,7 +224,7 @@ class TestLate:
     @pytest.fixture(autouse=True)
     def beat(self, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
         Beat.clock = clock
-        monkeypatch.setattr("django_throttle.turns.wall_clock", clock)
+        monkeypatch.setattr("django_throttle.later.queue_slots.wall_clock", clock)
         monkeypatch.setattr("django_throttle.tasks.shared_now", lambda: datetime.fromtimestamp(clock(), UTC))
         monkeypatch.setattr("django_throttle.stores.base.time.sleep", clock.tick)
         settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []

@@ -17,7 +17,8 @@ from django_throttle.console.recording import RecordFlusher, own_records
 from django_throttle.core import Override, Rule
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidIdent, InvalidRule
-from django_throttle.find_caller import find_caller, read_ident
+from django_throttle.explain.find_caller import find_caller, read_ident
+from django_throttle.explain.why_refused import Answer, answer
 from django_throttle.identity.keys import api_key, key_types
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
@@ -28,7 +29,6 @@ from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.testing import override_rules, use_up
-from django_throttle.why_refused import Answer, answer
 from tests.connections.evictions import sockets
 from tests.doors import BOTH, Enforce, Store
 

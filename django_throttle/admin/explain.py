@@ -17,14 +17,14 @@ from django_throttle import rulebook
 from django_throttle.admin.page import event_labels, shown_page
 from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.explain import REASONS, VERDICTS, Explanation, RuleState, in_short
+from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, RuleState, in_short
+from django_throttle.explain.why_refused import Answer, answer
 from django_throttle.limiter import Limiter
 from django_throttle.models import ThrottleRule
 from django_throttle.models.subjects import HASHED
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
 from django_throttle.translated import capitalised, joined, translated, written
-from django_throttle.why_refused import Answer, answer
 
 URL_NAME: Final = "django_throttle_explain"
 RESET_NAME: Final = "django_throttle_explain_reset"

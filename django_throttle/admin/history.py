@@ -18,9 +18,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_POST
 
-from django_throttle import history
 from django_throttle.admin.rules import ListAdmin
 from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
+from django_throttle.rulebook import history
 from django_throttle.translated import joined
 
 MODELS = {"rule": ThrottleRule, "override": ThrottleOverride, "candidate": ThrottleRule, "settings": ThrottleRule}

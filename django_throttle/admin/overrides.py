@@ -28,12 +28,12 @@ from django_throttle import rulebook
 from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
 from django_throttle.core import Rule
 from django_throttle.identity import HttpWho
+from django_throttle.local.shared_clock import shared_now
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import LAST_YEAR, OverrideQuerySet, misspelt, override_warnings
 from django_throttle.models.subjects import names_of_users, networks_around, values_of_users
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import Overrides
-from django_throttle.shared_clock import shared_now
 from django_throttle.translated import local, translated
 
 UNTIL_BELOW: Final = ""

@@ -37,7 +37,7 @@ from django_throttle.core.options import EVENTS, GROUPS, HELD, Options, key_part
 from django_throttle.core.scopes import covers
 from django_throttle.models import ThrottleRule
 from django_throttle.models.fields import is_text, stored
-from django_throttle.rulebook import sources
+from django_throttle.rulebook import history, sources
 from django_throttle.rulebook.sources import declared
 from django_throttle.translated import capitalised, joined, translated, with_label
 

@@ -36,9 +36,9 @@ from django_throttle.core.options import did_you_mean
 from django_throttle.core.scopes import EVERYWHERE, covers, matches, split_scopes
 from django_throttle.decorators import decorated
 from django_throttle.http.request_state import view_attribute, view_scope
+from django_throttle.later.site_queues import named_by_tasks
 from django_throttle.limiter import named_by_transports
 from django_throttle.rulebook.sources import NO_RULES
-from django_throttle.site_queues import named_by_tasks
 
 OF_REQUESTS: Final = frozenset(("request", "inflight"))
 OF_TASKS: Final = ("task",)

@@ -26,10 +26,10 @@ from django_throttle.conf import NAMES, Conf, no_dictionary, unknown
 from django_throttle.core import Rule
 from django_throttle.core.headers import VERSIONS, X_VERSIONS
 from django_throttle.core.options import is_dotted, key_parts
+from django_throttle.costs.meter import MEASURES
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
 from django_throttle.identity.address import declared
 from django_throttle.identity.keys import is_async, is_path
-from django_throttle.meter import MEASURES
 from django_throttle.observe.reports import load_hook
 from django_throttle.rulebook import sources
 from django_throttle.stores import get_store

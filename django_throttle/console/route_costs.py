@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from django.utils import timezone
 
-from django_throttle.meter import MEASURES, Meter
+from django_throttle.costs.meter import MEASURES, Meter
 from django_throttle.runtime import in_child
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.failures import errors_of, raise_first

@@ -10,7 +10,7 @@ from rest_framework.exceptions import APIException, Throttled
 
 from django_throttle.core import Decision
 from django_throttle.http.problem_details import detail, is_too_large
-from django_throttle.retry_after import retry_seconds
+from django_throttle.http.retry_after import retry_seconds
 
 
 class LimiterUnavailable(APIException):

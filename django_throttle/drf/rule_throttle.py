@@ -40,8 +40,8 @@ from django_throttle.http.request_state import (
     state_of,
 )
 from django_throttle.http.request_throttle import RequestThrottle
+from django_throttle.http.retry_after import retry_seconds
 from django_throttle.identity import HttpWho
-from django_throttle.retry_after import retry_seconds
 from django_throttle.runtime import is_on_event_loop, spawn
 
 if TYPE_CHECKING:

@@ -34,10 +34,10 @@ from django_throttle.core.headers import (
 )
 from django_throttle.core.io import Io, run
 from django_throttle.core.options import CANCELLED
+from django_throttle.costs.measured import settle
 from django_throttle.http.request_costs import close_meter, watch_stream
 from django_throttle.http.request_state import RequestState, state_of
 from django_throttle.http.slots import hold_until_closed, release_slots
-from django_throttle.measured import settle
 from django_throttle.runtime import LogThrottle, is_on_event_loop, spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo

@@ -23,8 +23,8 @@ from django_throttle.core import Decision
 from django_throttle.core.decision import error_code, refusing
 from django_throttle.http.finalize import put
 from django_throttle.http.problem_details import CONTENT_TYPE, problem, wait_in_words
+from django_throttle.http.retry_after import retry_seconds
 from django_throttle.observe.reports import reference
-from django_throttle.retry_after import retry_seconds
 
 TEMPLATE: Final = "django_throttle/429.html"
 OUR_TEMPLATE: Final = str(Path(__file__).parents[1] / "templates" / TEMPLATE)

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from django_throttle.conf import conf
 from django_throttle.console.route_costs import route_costs
+from django_throttle.costs.meter import Meter, in_use
 from django_throttle.http.request_state import RequestState, scope_of_match
-from django_throttle.meter import Meter, in_use
 from django_throttle.observe import cost_log
 
 Part = TypeVar("Part")

@@ -24,11 +24,11 @@ from django_throttle.core import Decision, Lease
 from django_throttle.core.commands import Answers, Correct, Decide, Entry
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.options import CANCELLED
+from django_throttle.costs.meter import Meter, in_use
+from django_throttle.costs.spending import Spending
 from django_throttle.http.slots import Slot
-from django_throttle.meter import Meter, in_use
-from django_throttle.spending import Spending
+from django_throttle.later.queue_slots import Turn, turn_under
 from django_throttle.stores import get_store
-from django_throttle.turns import Turn, turn_under
 
 # The scope of what leads nowhere.
 NO_ROUTE: Final = "404"

@@ -13,9 +13,9 @@ from typing import Final, Protocol
 
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Outcome
-from django_throttle.damper.aggregate import Reply, Report
-from django_throttle.damper.meter import NEXT, MeterCache, MeterReport
 from django_throttle.exceptions import StoreError
+from django_throttle.local.damper_aggregate import Reply, Report
+from django_throttle.local.damper_meter import NEXT, MeterCache, MeterReport
 from django_throttle.local.prepaid import PrepaidBudgets
 from django_throttle.runtime import in_child
 

@@ -12,13 +12,13 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 
-from django_throttle import history
 from django_throttle.core.descriptions import describe
 from django_throttle.core.overrides import Candidate, candidate_name
-from django_throttle.history.edits import lock_rows, state
+from django_throttle.local.shared_clock import shared_now
 from django_throttle.models.fields import MomentColumn, NumberColumn, TextColumn
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow, ThrottleRule
-from django_throttle.shared_clock import shared_now
+from django_throttle.rulebook import history
+from django_throttle.rulebook.history.edits import lock_rows, state
 from django_throttle.stores import get_store
 
 HOUR: Final = timedelta(hours=1)

@@ -32,6 +32,7 @@ from django_throttle.core.overrides import (
 )
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.texts import gettext_noop
+from django_throttle.local.shared_clock import shared_now
 from django_throttle.models.fields import (
     Check,
     MomentColumn,
@@ -48,7 +49,6 @@ from django_throttle.models.fields import (
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
 from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, nearest, subject_of, tidy_subject
 from django_throttle.models.typed_keys import doubt_of_typed_key
-from django_throttle.shared_clock import shared_now
 from django_throttle.translated import ngettext, to_the_second, translated
 
 LABELS: Final = {

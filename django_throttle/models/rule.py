@@ -19,7 +19,6 @@ from django_throttle.core.edits import counts_in_words
 from django_throttle.core.plans import read_plan
 from django_throttle.core.texts import relabelled
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
-from django_throttle.history import edits
 from django_throttle.models.fields import (
     MomentColumn,
     NamesField,
@@ -32,6 +31,7 @@ from django_throttle.models.fields import (
 )
 from django_throttle.models.subjects import missing_group
 from django_throttle.rulebook import in_force
+from django_throttle.rulebook.history import edits
 from django_throttle.rulebook.sources import check_allowed, sentence
 from django_throttle.translated import capitalised, translated
 

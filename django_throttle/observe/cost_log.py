@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from django_throttle.conf import conf
-from django_throttle.meter import MEASURES, Meter, Use
+from django_throttle.costs.meter import MEASURES, Meter, Use
 from django_throttle.runtime import LogThrottle
 from django_throttle.signals import costly
 

@@ -12,9 +12,9 @@ from django.core.exceptions import ValidationError
 from django_throttle.core import Rule
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import InvalidRate, InvalidRule
-from django_throttle.history.lines import in_words
 from django_throttle.models import ThrottleRule
 from django_throttle.models.fields import stored
+from django_throttle.rulebook.history.lines import in_words
 from django_throttle.rulebook.sources import check_allowed, sentence
 from django_throttle.translated import gettext, translated
 

@@ -29,10 +29,10 @@ from django_throttle import detect_test_run
 from django_throttle.conf import conf
 from django_throttle.core import Override
 from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.local.shared_clock import shared_clock
 from django_throttle.rulebook import carry_over, sources
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.rulebook.sources import NO_RULES, Reader, Reading, SourceRules
-from django_throttle.shared_clock import shared_clock
 from django_throttle.signals import overrides_ended, rules_changed
 from django_throttle.stores import AnyStore, get_store
 

@@ -42,10 +42,10 @@ from django_throttle.core.overrides import (
     overridden,
 )  # fmt: skip
 from django_throttle.core.scopes import matches, split_scopes
+from django_throttle.costs.measured import reserve_of
 from django_throttle.identity.caller import NO_TEXT, IdentWho
-from django_throttle.measured import reserve_of
+from django_throttle.local.shared_clock import shared_clock
 from django_throttle.runtime import LogThrottle
-from django_throttle.shared_clock import shared_clock
 
 SPECIAL: Final = re.compile(r"[*?\[\]]")
 

@@ -35,7 +35,7 @@ from django_throttle.core.commands import (
 from django_throttle.core.control_messages import MAX_WAITING, ControlMessage, Received, closing, with_tags
 from django_throttle.core.key import ident_tag
 from django_throttle.core.rule import Rule
-from django_throttle.damper.aggregate import Aggregates, Reply, Report
+from django_throttle.local.damper_aggregate import Aggregates, Reply, Report
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import LeaseKey, Leases
 from django_throttle.local.limits import LocalLimits, flush

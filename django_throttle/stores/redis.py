@@ -27,7 +27,7 @@ from django_throttle.core.commands import (
     SetDedupKeys,
 )
 from django_throttle.core.io import run
-from django_throttle.damper.aggregate import Count, Reply, Report
+from django_throttle.local.damper_aggregate import Count, Reply, Report
 from django_throttle.stores.base import REPLY
 from django_throttle.stores.batch import Batcher
 from django_throttle.stores.cluster import connect

@@ -20,8 +20,8 @@ from django_throttle.core import Decision
 from django_throttle.core.decision import error_code, refusing
 from django_throttle.core.headers import delay_seconds
 from django_throttle.http.problem_details import CONTENT_TYPE, detail, problem
+from django_throttle.http.retry_after import retry_seconds
 from django_throttle.observe.reports import reference
-from django_throttle.retry_after import retry_seconds
 
 Scope = dict[str, Any]
 Event = dict[str, Any]

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from django_throttle.call_facts import Facts
 from django_throttle.core.ledger import Ledger
-from django_throttle.measured import settle
-from django_throttle.meter import Meter, metered
+from django_throttle.costs.measured import settle
+from django_throttle.costs.meter import Meter, metered
+from django_throttle.costs.spending import CallThrottle, Spending
 from django_throttle.runtime import spawn
-from django_throttle.spending import CallThrottle, Spending
 from django_throttle.stores import get_store
 from django_throttle.stores.base import LoopIo
 from django_throttle.websockets.error_frames import Event

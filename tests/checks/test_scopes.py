@@ -22,9 +22,9 @@ from django_throttle.checks import project, scopes
 from django_throttle.contrib.httpx import ThrottledTransport
 from django_throttle.decorators import decorated, throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
+from django_throttle.later.site_queues import named_by_tasks
 from django_throttle.limiter import named_by_transports
 from django_throttle.models import ThrottleRule
-from django_throttle.site_queues import named_by_tasks
 from django_throttle.tasks import throttled_task
 
 HELD = {"algorithm": "concurrency", "rate": None, "limit": 2, "events": ["inflight"]}

@@ -9,6 +9,10 @@ from django.utils import timezone
 from django_throttle import agent
 from django_throttle.console import route_costs
 from django_throttle.console.route_costs import (
+from django_throttle.costs.meter import Meter, Use
+from django_throttle.exceptions import StoreError
+from django_throttle.observe import route_costs
+from django_throttle.observe.route_costs import (
     MOST_SCOPES,
     OTHERS,
     TTL_MS,

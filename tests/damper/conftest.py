@@ -7,8 +7,8 @@ import pytest
 
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge
-from django_throttle.damper.aggregate import Aggregates
 from django_throttle.exceptions import Cause, StoreError
+from django_throttle.local.damper_aggregate import Aggregates
 from django_throttle.local.limits import LocalLimits, flush
 from tests.clock import START, FrozenClock
 

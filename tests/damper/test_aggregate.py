@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
-from django_throttle.damper.aggregate import (
+from django_throttle.local.damper_aggregate import (
     EMPTY,
     FIRST_SWEEP,
     KEPT,

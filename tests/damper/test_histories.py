@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
-from django_throttle.damper.aggregate import SUB_US, Aggregates, Allowance, Reply
-from django_throttle.damper.meter import Bucket
+from django_throttle.local.damper_aggregate import SUB_US, Aggregates, Allowance, Reply
+from django_throttle.local.damper_meter import Bucket
 from django_throttle.local.limits import LocalLimits, MeterReport
 from tests.clock import START, FrozenClock
 

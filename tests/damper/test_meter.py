@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Reason, Rule
-from django_throttle.damper.aggregate import (
+from django_throttle.local.damper_aggregate import (
     EMPTY,
     KEPT,
     SUB,

@@ -33,7 +33,7 @@ from rest_framework.views import APIView
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle, UserRateThrottle
-from django_throttle.site_queues import tasks_module
+from django_throttle.later.site_queues import tasks_module
 from django_throttle.stores import get_store
 from django_throttle.tasks import throttled_task
 

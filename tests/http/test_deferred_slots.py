@@ -23,10 +23,10 @@ from django_throttle.core.io import run
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidRule
 from django_throttle.identity.caller import IdentWho
+from django_throttle.later.site_queues import tasks_module
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.models import ThrottleRule
 from django_throttle.signals import throttled
-from django_throttle.site_queues import tasks_module
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo
 from django_throttle.tasks import throttled_task

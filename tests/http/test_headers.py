@@ -14,8 +14,8 @@ from django_throttle.core import Decision, Rule
 from django_throttle.decorators import throttle
 from django_throttle.http.finalize import header_fields
 from django_throttle.http.problem_details import wait_in_words
+from django_throttle.http.retry_after import retry_seconds
 from django_throttle.limiter import Limiter
-from django_throttle.retry_after import retry_seconds
 from django_throttle.stores import MemoryStore
 from django_throttle.websockets.error_frames import Close, refuse_handshake
 from tests.clock import FrozenClock

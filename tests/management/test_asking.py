@@ -17,10 +17,10 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.console.recording import RecordFlusher, own_records
 from django_throttle.console.route_costs import CostFlusher, route_costs
+from django_throttle.costs.meter import MEASURES
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.management.commands import throttle_inspect
-from django_throttle.meter import MEASURES
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.connections.evictions import redis_store, sockets

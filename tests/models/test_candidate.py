@@ -14,9 +14,9 @@ from django.core.management import call_command
 from django.db import connections
 from django.utils import timezone
 
-from django_throttle.history import edits
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.rulebook import sources
+from django_throttle.rulebook.history import edits
 
 pytestmark = pytest.mark.django_db
 

@@ -16,8 +16,8 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from django_throttle.contrib import prometheus
 from django_throttle.core.decision import Outcome, combine_outcomes
+from django_throttle.costs.meter import Meter
 from django_throttle.limiter import decide
-from django_throttle.meter import Meter
 from django_throttle.observe import metrics
 from django_throttle.observe.metrics import COSTLY, DECISIONS, Add, Counts, Metric
 from django_throttle.observe.reports import Report
@@ -179,7 +179,7 @@ from django_throttle import observe
 from django_throttle.call_facts import Facts
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import decide
-from django_throttle.meter import Meter
+from django_throttle.costs.meter import Meter
 from django_throttle.signals import costly
 from tests.observe.conftest import FACTS, decided
 

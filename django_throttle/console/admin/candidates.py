@@ -16,12 +16,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_POST
 
-from django_throttle import history
 from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
 from django_throttle.console.recording.read import compared
 from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.local.shared_clock import shared_now
 from django_throttle.models import ThrottleCandidate, ThrottleRule
 from django_throttle.shared_clock import shared_now
+from django_throttle.recording.read import compared
+from django_throttle.rulebook import history
 from django_throttle.stores import get_store
 from django_throttle.translated import joined, ngettext, translated, written
 

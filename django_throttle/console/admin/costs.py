@@ -11,8 +11,8 @@ from django.utils.translation import gettext
 from django_throttle.admin.page import shown_page
 from django_throttle.console.route_costs import HOURS, dearest, fetch, in_short
 from django_throttle.core.option_words import UNITS
+from django_throttle.costs.meter import MEASURES
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.meter import MEASURES
 from django_throttle.models import ThrottleRule
 from django_throttle.stores import get_store
 from django_throttle.translated import translated, written

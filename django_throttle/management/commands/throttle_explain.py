@@ -16,12 +16,12 @@ from django_throttle.core.option_words import COUNTED
 from django_throttle.core.options import did_you_mean
 from django_throttle.core.scopes import EVERYWHERE, matches, split_scopes
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.explain import REASONS, VERDICTS, Explanation, in_short, with_assumption
+from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, in_short, with_assumption
+from django_throttle.explain.why_refused import Answer, answer
 from django_throttle.management import ShellCommand, printable, rules_in_force
 from django_throttle.rulebook.coverage import Call
 from django_throttle.stores import get_store
 from django_throttle.translated import gettext, local, ngettext, translated
-from django_throttle.why_refused import Answer, answer
 
 ANSWER_SECONDS: Final = 2.0  # in which every process should have said what it has open
 

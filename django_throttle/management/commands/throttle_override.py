@@ -13,15 +13,15 @@ from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from django_throttle import history, rulebook
+from django_throttle import rulebook
 from django_throttle.core import Rate
 from django_throttle.core.overrides import subject_kinds
 from django_throttle.exceptions import InvalidRate
+from django_throttle.local.shared_clock import shared_now
 from django_throttle.management import ShellCommand, printable, shell_user, subcommands
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import misspelt, override_warnings
-from django_throttle.rulebook import sources
-from django_throttle.shared_clock import shared_now
+from django_throttle.rulebook import history, sources
 from django_throttle.translated import gettext, with_label
 
 USUAL: Final = "2h"

@@ -10,7 +10,7 @@ from django.db import DatabaseError
 
 from django_throttle.core.texts import gettext_lazy, gettext_noop
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
-from django_throttle.find_caller import read_ident
+from django_throttle.explain.find_caller import read_ident
 from django_throttle.limiter import Limiter
 from django_throttle.management import ShellCommand, printable, remote_store
 from django_throttle.models.override import misspelt

@@ -13,21 +13,22 @@ from typing import Any, Final
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, IntegrityError, transaction
 
-from django_throttle import history
 from django_throttle.conf import conf
 from django_throttle.console.recording.read import compared
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.core.texts import gettext_lazy, gettext_noop, listed, with_commas
-from django_throttle.history.edits import lock_rows
+from django_throttle.local.shared_clock import shared_now
 from django_throttle.management import ShellCommand, printable, remote_store, shell_user, subcommands
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.models.fields import is_text
 from django_throttle.models.override import misspelt
 from django_throttle.rulebook import file, sources
+from django_throttle.recording.read import compared
+from django_throttle.rulebook import file, history, sources
 from django_throttle.rulebook.file import Diff, compare
+from django_throttle.rulebook.history.edits import lock_rows
 from django_throttle.rulebook.sources import Reading
-from django_throttle.shared_clock import shared_now
 from django_throttle.translated import gettext, ngettext, translated
 
 MOST_LINES: Final = 50

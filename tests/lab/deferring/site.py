@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 
 from django_throttle.decorators import throttle
-from django_throttle.site_queues import tasks_module
+from django_throttle.later.site_queues import tasks_module
 
 app = Celery("deferring", broker=os.environ["REDIS_URL"], backend=os.environ["REDIS_URL"], set_as_current=False)
 app.conf.broker_transport_options = {

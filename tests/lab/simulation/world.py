@@ -14,7 +14,7 @@ from typing import Any, Final
 from django_throttle.core.commands import Charge
 from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
-from django_throttle.damper.aggregate import Aggregates
+from django_throttle.local.damper_aggregate import Aggregates
 from django_throttle.local.limits import LocalLimits
 
 QUIET: Final = 12.0  # seconds before anything happens

@@ -15,9 +15,9 @@ from django_throttle.core.io import run
 from django_throttle.core.options import is_dotted
 from django_throttle.core.overrides import describe_effect
 from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed, sentences
-from django_throttle.damper.aggregate import Allowance, Report, attempted, factor
 from django_throttle.exceptions import StoreError
 from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.local.damper_aggregate import Allowance, Report, attempted, factor
 from django_throttle.rulebook.coverage import Call, Counting, NotCounting, coverage
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore

@@ -16,7 +16,7 @@ from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import did_you_mean, is_dotted, key_parts
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_lazy, gettext_noop, sentences
-from django_throttle.explain import counts_any
+from django_throttle.explain.predict import counts_any
 from django_throttle.identity.caller import CLAIMED, given_ident
 from django_throttle.identity.keys import HASHED, combined, ident_of, user_value
 from django_throttle.identity.known_caller import GROUP, LOGIN_NAME, KnownCaller

@@ -1,6 +1,6 @@
 """The history of rules and overrides: who changed what, when and why."""
 
-from django_throttle.history.edits import CHANGED, is_revertible, revert
-from django_throttle.history.lines import Editor, aged, because, changes, editing, record
+from django_throttle.rulebook.history.edits import CHANGED, is_revertible, revert
+from django_throttle.rulebook.history.lines import Editor, aged, because, changes, editing, record
 
 __all__ = ["CHANGED", "Editor", "aged", "because", "changes", "editing", "is_revertible", "record", "revert"]

@@ -21,10 +21,10 @@ from django.utils import timezone
 
 from django_throttle.core.commands import CallNext, Claim, Enlist
 from django_throttle.exceptions import StoreError
+from django_throttle.later.site_queues import HEADER, CeleryTasks, deferred_to
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import LeaseKey
-from django_throttle.shared_clock import shared_now
-from django_throttle.site_queues import HEADER, CeleryTasks, deferred_to
+from django_throttle.local.shared_clock import shared_now
 from django_throttle.stores import get_store
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from django_throttle.core.commands import Charge, Entry, check_cost
 from django_throttle.core.decide import correct
 from django_throttle.core.io import run
 from django_throttle.core.ledger import Ledger
+from django_throttle.costs.meter import Meter
 from django_throttle.limiter import decide_fully, decide_reported
-from django_throttle.meter import Meter
 from django_throttle.runtime import is_on_event_loop, spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo

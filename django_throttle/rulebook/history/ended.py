@@ -11,10 +11,10 @@ from django.db import Error
 
 from django_throttle.conf import conf
 from django_throttle.core import Override
-from django_throttle.history.lines import record
+from django_throttle.local.shared_clock import shared_now
 from django_throttle.rulebook import sources
+from django_throttle.rulebook.history.lines import record
 from django_throttle.rulebook.in_force import rules_read
-from django_throttle.shared_clock import shared_now
 from django_throttle.signals import overrides_ended
 
 logger = logging.getLogger("django_throttle")
@@ -27,8 +27,8 @@ _may_lack: bool = True  # lines of overrides that ended while no process could w
 
 def connect() -> None:
     """Listen to overrides that end, and to the database when it answers."""
-    overrides_ended.connect(_tell, dispatch_uid="django_throttle.history")
-    rules_read.connect(_tell_missed, dispatch_uid="django_throttle.history.ended")
+    overrides_ended.connect(_tell, dispatch_uid="django_throttle.rulebook.history")
+    rules_read.connect(_tell_missed, dispatch_uid="django_throttle.rulebook.history.ended")
 
 
 def _tell(*, overrides: tuple[Override, ...], **_: object) -> None:

@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 from django.db import connections, models, router, transaction
 from django.db.models.signals import post_save, pre_delete, pre_save
 
-from django_throttle.history.lines import State, because, changes, keep, made
+from django_throttle.rulebook.history.lines import State, because, changes, keep, made
 from django_throttle.translated import gettext, translated
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def connect() -> None:
     """Listen to saves and deletions of rules and overrides."""
     for name in MODELS:
         for signal, hear in ((pre_save, _before_save), (post_save, _after_save), (pre_delete, _before_deletion)):
-            signal.connect(hear, sender=f"django_throttle.{name}", dispatch_uid="django_throttle.history")
+            signal.connect(hear, sender=f"django_throttle.{name}", dispatch_uid="django_throttle.rulebook.history")
 
 
 def _before_save(*, instance: CheckedRow, using: str, **_: object) -> None:

@@ -12,6 +12,8 @@ from django_throttle.connections.overview import looks
 from django_throttle.console.recording.read import Recorded, recent
 from django_throttle.explain import Explanation, explain
 from django_throttle.find_caller import UnknownTag, find_caller, known_caller
+from django_throttle.explain.find_caller import UnknownTag, find_caller, known_caller
+from django_throttle.explain.predict import Explanation, explain
 from django_throttle.models import ThrottleOverride
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook import sources

@@ -18,7 +18,7 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from django_throttle import detect_test_run, observe, rulebook
-from django_throttle.agent_thread import AgentThread
+from django_throttle.agent.thread import AgentThread
 from django_throttle.conf import conf
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import HEARD_SECONDS, Activity, SocketControl

@@ -14,8 +14,8 @@ from django.db import Error, transaction
 
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.history.lines import State, editing, keep, made, record
 from django_throttle.rulebook import sources
+from django_throttle.rulebook.history.lines import State, editing, keep, made, record
 from django_throttle.rulebook.in_force import rules_read
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _told: object = None  # the rules that this process has seen in the history
 
 def connect() -> None:
     """Tell them once this process has read its rules, in the thread that reads them and over its connection."""
-    rules_read.connect(_look, dispatch_uid="django_throttle.history")
+    rules_read.connect(_look, dispatch_uid="django_throttle.rulebook.history")
 
 
 def tell_settings(rules: Mapping[str, Rule], using: str) -> bool:

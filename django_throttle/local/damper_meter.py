@@ -14,7 +14,7 @@ from django_throttle.core.algorithms.damper import MAX_DAMPED
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Outcome, Reason
 from django_throttle.core.rule import Rule
-from django_throttle.damper.aggregate import (
+from django_throttle.local.damper_aggregate import (
     ESTIMATORS,
     KEPT,
     NOTHING,

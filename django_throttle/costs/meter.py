@@ -164,7 +164,7 @@ def metered() -> Iterator[Meter]:
 
 def install() -> None:
     """Have the queries of all connections counted, those open already and those to come."""
-    connection_created.connect(_connected, dispatch_uid="django_throttle.meter")
+    connection_created.connect(_connected, dispatch_uid="django_throttle.costs.meter")
     for connection in connections.all(initialized_only=True):
         _connected(connection)
 

@@ -32,7 +32,7 @@ from django.utils.translation import get_language
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
-from django_throttle import limiter, rulebook, task_slots
+from django_throttle import limiter, rulebook
 from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason
 from django_throttle.core.decide import correct
@@ -43,11 +43,12 @@ from django_throttle.http.refusal import prefers_html, refusal
 from django_throttle.http.request_state import RequestState, django_request, state_of
 from django_throttle.http.view_layers import guard_in
 from django_throttle.identity import HttpWho
+from django_throttle.later import task_slots
+from django_throttle.later.queue_slots import Turn, position
+from django_throttle.later.site_queues import DONE, FAILED, QUEUED, UNKNOWN, Found, deferred_to, queue_named, queue_of
+from django_throttle.later.task_budget import budget_of, takes_slot
 from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.runtime import LogThrottle
-from django_throttle.site_queues import DONE, FAILED, QUEUED, UNKNOWN, Found, deferred_to, queue_named, queue_of
-from django_throttle.task_budget import budget_of, takes_slot
-from django_throttle.turns import Turn, position
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 Payload = Callable[..., Any] | None

@@ -14,8 +14,8 @@ from django_throttle.core import Decision
 from django_throttle.core.commands import Correct
 from django_throttle.core.decision import Outcome, deferred_for
 from django_throttle.core.rule import Rule
+from django_throttle.local.shared_clock import TRUSTED, shared_clock
 from django_throttle.rulebook.snapshot import wall_clock
-from django_throttle.shared_clock import TRUSTED, shared_clock
 from django_throttle.stores import get_store
 
 

@@ -21,7 +21,7 @@ from django_throttle.core.io import Io
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.option_words import MEAN
 from django_throttle.core.rule import Rule
-from django_throttle.meter import MEASURES, Meter, metered
+from django_throttle.costs.meter import MEASURES, Meter, metered
 from django_throttle.runtime import LogThrottle
 
 T = TypeVar("T")

@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from django_throttle import agent
 from django_throttle.core import decide
 from django_throttle.core.commands import Answer, Charge, Charges, Decide
 from django_throttle.core.decide import decide_without_store
@@ -92,7 +91,6 @@ async def take_units(io: StoreIo, claim: Claim) -> None:
     try:
         while not claim.has_ended and (todo := budgets.look(claim)) is not None:
             if todo.buying.claim is claim:
-                agent.ensure(io.store)
                 buy = partial(_buy, io, budgets, todo)
                 await io.call(partial(_buy_at_once, buy), partial(_buy_in_task, buy))
             else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from asgiref.sync import sync_to_async
 
-from django_throttle.turns import Turn
+from django_throttle.later.queue_slots import Turn
 
 if TYPE_CHECKING:
     from django.tasks.base import Task, TaskResult

@@ -16,16 +16,16 @@ from django_throttle.core.commands import Charge, check_cost
 from django_throttle.core.decide import release_lease
 from django_throttle.core.decision import PASSED, Reason, refusing
 from django_throttle.core.io import run
+from django_throttle.costs.measured import measured
 from django_throttle.exceptions import PutOffTooOften, Refused
 from django_throttle.identity import is_async
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
+from django_throttle.later.queue_slots import Turn
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import LeaseKey
-from django_throttle.measured import measured
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, StoreIo
-from django_throttle.turns import Turn
 
 T = TypeVar("T")
 Ident = str | Callable[..., Any]

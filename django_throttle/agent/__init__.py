@@ -1,0 +1,15 @@
+"""The background thread of a process: beats, reports, and reading rules that were edited."""
+
+from django_throttle.agent.jobs import (
+    agents,
+    disable_for,
+    ensure,
+    give_back,
+    services,
+    socket_ended,
+    stop,
+    stop_for,
+    watched,
+)
+
+__all__ = ["agents", "disable_for", "ensure", "give_back", "services", "socket_ended", "stop", "stop_for", "watched"]

@@ -1,0 +1,1 @@
+"""What would be decided for a caller now, and why calls were refused."""
