@@ -20,7 +20,7 @@ class ThrottleConfig(AppConfig):
         from django_throttle.rulebook import in_force
         from django_throttle.rulebook.history import edits, ended, from_settings
         from django_throttle.runtime import shutdown
-        from django_throttle.stores.addresses import load_cache_backend
+        from django_throttle.stores.redis.addresses import load_cache_backend
 
         in_force.connect()
         edits.connect()

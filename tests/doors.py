@@ -27,7 +27,9 @@ def enforcer(request: pytest.FixtureRequest, settings: Any, monkeypatch: Any, cl
         own = {name: value for name, value in given.items() if name.isupper()}
         calm = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
         settings.DJANGO_THROTTLE = {"RULES": rules, **calm, **own}
-        monkeypatch.setattr("django_throttle.stores.context.MAINTENANCE_SECONDS", 5.0)  # on a machine that stands still
+        monkeypatch.setattr(
+            "django_throttle.stores.redis.context.MAINTENANCE_SECONDS", 5.0
+        )  # on a machine that stands still
         store = build(request, clock)
         count_in(store, monkeypatch)
         return store

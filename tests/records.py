@@ -7,7 +7,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from django_throttle.core import Rule
-from django_throttle.stores.packing import ID_BYTES, LARGE, SMALL, TURN, RecordLayout
+from django_throttle.stores.redis.packing import ID_BYTES, LARGE, SMALL, TURN, RecordLayout
 
 SUMMARY = bytes(ID_BYTES)  # the id of what tells of the records that were not asked for
 

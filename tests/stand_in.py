@@ -9,8 +9,8 @@ from typing import Any
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from django_throttle.stores.loop_connections import Incomplete, read_reply
-from django_throttle.stores.sync_pool import pack
+from django_throttle.stores.redis.loop_connections import Incomplete, read_reply
+from django_throttle.stores.redis.pool import pack
 
 
 def as_reply(value: Any) -> bytes:

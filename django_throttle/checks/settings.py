@@ -33,9 +33,9 @@ from django_throttle.identity.keys import is_async, is_path
 from django_throttle.observe.reports import load_hook
 from django_throttle.rulebook import sources
 from django_throttle.stores import get_store
-from django_throttle.stores.addresses import REPLACED, Address, find_address, parse_address
-from django_throttle.stores.failures import advice, cause_of
-from django_throttle.stores.timeouts import EVENTLET, is_patched_by_eventlet
+from django_throttle.stores.redis.addresses import REPLACED, Address, find_address, parse_address
+from django_throttle.stores.redis.failures import advice, cause_of
+from django_throttle.stores.redis.timeouts import EVENTLET, is_patched_by_eventlet
 
 logger = logging.getLogger("django_throttle")
 DEFAULTS: Final = Conf()

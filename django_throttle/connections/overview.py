@@ -20,8 +20,8 @@ from django_throttle.local import process_identity
 from django_throttle.local.open_sockets import OpenSocket, OpenSockets, open_sockets
 from django_throttle.local.process_identity import number
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
-from django_throttle.stores.failures import raise_first
-from django_throttle.stores.transport import batches
+from django_throttle.stores.redis.failures import raise_first
+from django_throttle.stores.redis.transport import batches
 
 TTL_MS: Final = 15_000
 MOST: Final = 500  # sockets that a process lists

@@ -12,12 +12,12 @@ from django_throttle.core.control_messages import evicted
 from django_throttle.exceptions import StoreError
 from django_throttle.local import process_identity
 from django_throttle.local.store_time import micros
-from django_throttle.stores.failures import raise_first
-from django_throttle.stores.sync_pool import text
-from django_throttle.stores.transport import BATCH
+from django_throttle.stores.redis.failures import raise_first
+from django_throttle.stores.redis.pool import text
+from django_throttle.stores.redis.transport import BATCH
 
 if TYPE_CHECKING:
-    from django_throttle.stores.redis import RedisStore
+    from django_throttle.stores.redis.store import RedisStore
 
 
 T = TypeVar("T")

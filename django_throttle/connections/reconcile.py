@@ -11,12 +11,12 @@ from django_throttle.connections.processes import GRACE_SECONDS, SHARE_SECONDS, 
 from django_throttle.exceptions import StoreError
 from django_throttle.local.leases import MAX_RELEASED, LeaseKey, Release
 from django_throttle.local.process_identity import processes_of_host
-from django_throttle.stores.failures import errors_of, raise_first
-from django_throttle.stores.sync_pool import text
-from django_throttle.stores.transport import BATCH, batches
+from django_throttle.stores.redis.failures import errors_of, raise_first
+from django_throttle.stores.redis.pool import text
+from django_throttle.stores.redis.transport import BATCH, batches
 
 if TYPE_CHECKING:
-    from django_throttle.stores.redis import RedisStore
+    from django_throttle.stores.redis.store import RedisStore
 
 
 SPREAD: Final = 64  # keys for numbers, of which every node of a Cluster has one

@@ -18,9 +18,9 @@ from django.utils import timezone
 from django_throttle.costs.meter import MEASURES, Meter
 from django_throttle.runtime import in_child
 from django_throttle.stores import AnyStore, RedisStore
-from django_throttle.stores.failures import errors_of, raise_first
-from django_throttle.stores.sync_pool import text
-from django_throttle.stores.transport import batches
+from django_throttle.stores.redis.failures import errors_of, raise_first
+from django_throttle.stores.redis.pool import text
+from django_throttle.stores.redis.transport import batches
 from django_throttle.translated import written
 
 HOURS: Final = 24

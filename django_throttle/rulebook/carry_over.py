@@ -15,7 +15,7 @@ from django_throttle.core.io import Io
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import RepeatCommand, StoreError
 from django_throttle.runtime import in_child
-from django_throttle.stores.timeouts import one_deadline
+from django_throttle.stores.redis.timeouts import one_deadline
 
 T = TypeVar("T")
 

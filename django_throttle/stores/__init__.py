@@ -14,7 +14,7 @@ from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.runtime import in_child
 from django_throttle.stores.memory import MemoryStore
-from django_throttle.stores.redis import RedisStore
+from django_throttle.stores.redis.store import RedisStore
 
 __all__ = ["AnyStore", "MemoryStore", "RedisStore", "get_store", "why_in_memory"]
 

@@ -19,12 +19,12 @@ from django_throttle.core.commands import Answer, Answers, Charge, Charges, Corr
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
 from django_throttle.runtime import in_child
-from django_throttle.stores.commands import LongCommand, RedisCommand, RoundTrip, SendTrip, late_call
-from django_throttle.stores.context import RedisContext
 from django_throttle.stores.counters import NUMBER, numbers
 from django_throttle.stores.memory import SWEEPS, MemoryStore
-from django_throttle.stores.timeouts import LEAST_SECONDS
-from django_throttle.stores.transport import Call, LoadingCall
+from django_throttle.stores.redis.commands import LongCommand, RedisCommand, RoundTrip, SendTrip, late_call
+from django_throttle.stores.redis.context import RedisContext
+from django_throttle.stores.redis.timeouts import LEAST_SECONDS
+from django_throttle.stores.redis.transport import Call, LoadingCall
 
 # Counters, and idents that are owed: past that the ones decided longest ago are forgotten. In a flood of new idents
 # they take less than half of the 64 MiB by which a process may grow.

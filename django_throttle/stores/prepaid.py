@@ -18,7 +18,7 @@ from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.local.prepaid import Pending, PrepaidBudgets
 from django_throttle.runtime import spawn
 from django_throttle.stores.base import StoreIo
-from django_throttle.stores.timeouts import seconds_for
+from django_throttle.stores.redis.timeouts import seconds_for
 
 
 async def decide_prepaid(

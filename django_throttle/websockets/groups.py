@@ -18,10 +18,10 @@ from django_throttle.core.io import run
 from django_throttle.exceptions import StoreError
 from django_throttle.runtime import in_child, spawn
 from django_throttle.stores.base import Store, StoreIo
-from django_throttle.stores.commands import tell_calls
-from django_throttle.stores.failures import errors_of, raise_first
-from django_throttle.stores.redis import RedisStore
-from django_throttle.stores.transport import batches
+from django_throttle.stores.redis.commands import tell_calls
+from django_throttle.stores.redis.failures import errors_of, raise_first
+from django_throttle.stores.redis.store import RedisStore
+from django_throttle.stores.redis.transport import batches
 
 if TYPE_CHECKING:
     from channels.layers import BaseChannelLayer

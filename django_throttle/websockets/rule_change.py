@@ -23,7 +23,7 @@ from django_throttle.rulebook import Snapshot
 from django_throttle.runtime import at_once_or_in_thread, spawn
 from django_throttle.signals import rules_changed
 from django_throttle.stores import get_store
-from django_throttle.stores.sync_pool import text
+from django_throttle.stores.redis.pool import text
 from django_throttle.websockets.connection import Connection
 from django_throttle.websockets.error_frames import frame_event
 

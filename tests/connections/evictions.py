@@ -14,7 +14,7 @@ from django_throttle.limiter import decide_fully
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import BlockingIo, LoopIo
-from django_throttle.stores.scripts import script
+from django_throttle.stores.redis.scripts import script
 from django_throttle.websockets.error_frames import Close, close_code
 from tests.connections.worker import SECRET
 

@@ -25,7 +25,7 @@ from django_throttle.core import Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.failures import FAILURES_IN_A_ROW
+from django_throttle.stores.redis.failures import FAILURES_IN_A_ROW
 from tests.faults.conftest import BOUND, DEADLINE, Caller
 from tests.servers import RedisServer, slack, wait_until
 

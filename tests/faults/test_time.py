@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Rule
-from django_throttle.stores.failures import FAILURES_IN_A_ROW
+from django_throttle.stores.redis.failures import FAILURES_IN_A_ROW
 from tests.faults.conftest import BOUND, Caller, used
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, free_port, slack, wait_until

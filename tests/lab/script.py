@@ -11,7 +11,7 @@ from struct import iter_unpack
 from django_throttle.core import Rule
 from django_throttle.core.commands import Decide, rule_set
 from django_throttle.stores import RedisStore
-from django_throttle.stores.transport import ScriptCall
+from django_throttle.stores.redis.transport import ScriptCall
 
 IDENT = "user:42"
 

@@ -7,7 +7,7 @@ from redis.connection import Connection, SSLConnection
 
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.stores import RedisStore
-from django_throttle.stores.addresses import find_address, parse_address
+from django_throttle.stores.redis.addresses import find_address, parse_address
 
 SENSELESS = """
 http://one redis-sentinel://one/dt redis+sentinels://one/dt unix+cluster://one redis://one/0?db=first

@@ -10,7 +10,7 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
-from django_throttle.stores.batch import MAX_BATCH_CHARGES
+from django_throttle.stores.redis.batch import MAX_BATCH_CHARGES
 from tests.servers import slack
 from tests.stores.conftest import evaluations
 

@@ -14,7 +14,7 @@ from django_throttle.core import Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.cluster import SlotMap, slot_of
+from django_throttle.stores.redis.cluster import SlotMap, slot_of
 from testproject.check.standstill import elapsed
 from tests.cases import CASES, Case
 from tests.clock import FrozenClock

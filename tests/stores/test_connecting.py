@@ -18,12 +18,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_throttle.core import Decision, Rule
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore, loop_connections, sync_pool
-from django_throttle.stores.addresses import find_address
-from django_throttle.stores.clients import sync_client
-from django_throttle.stores.failures import Breaker
-from django_throttle.stores.sync_pool import Pool, pack
-from django_throttle.stores.timeouts import Deadline, bounded
+from django_throttle.stores import RedisStore
+from django_throttle.stores.redis import loop_connections
+from django_throttle.stores.redis import pool as pool_module
+from django_throttle.stores.redis.addresses import find_address
+from django_throttle.stores.redis.clients import sync_client
+from django_throttle.stores.redis.failures import Breaker
+from django_throttle.stores.redis.pool import Pool, pack
+from django_throttle.stores.redis.timeouts import Deadline, bounded
 from tests.inside import unsaid
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
@@ -134,7 +136,7 @@ def probe(limiter: Limiter) -> bool:
 
 
 def test_a_long_hang_uses_no_connection_up(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_pool, "IDLE_SECONDS", -1.0)  # as if every probe came after a long pause
+    monkeypatch.setattr(pool_module, "IDLE_SECONDS", -1.0)  # as if every probe came after a long pause
     store = RedisStore(server.url, deadline=5.0, max_connections=2)
     limiter = Limiter([replace(FIXED, on_store_failure="allow")], store)
     assert limiter.acquire("user:1").remaining == 999
@@ -153,7 +155,7 @@ def test_a_long_hang_uses_no_connection_up(server: RedisServer, monkeypatch: pyt
 
 
 def test_a_rested_connection_that_the_server_has_closed_is_noticed(proxy: Proxy, monkeypatch: Any) -> None:
-    for module in (sync_pool, loop_connections):
+    for module in (pool_module, loop_connections):
         monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)  # as if every call came after a long rest
     limiter = Limiter([FIXED], RedisStore(proxy.url, deadline=5.0))
     with asyncio.Runner() as runner:
@@ -181,7 +183,7 @@ def pool(redis_url: str) -> Iterator[Callable[..., Pool]]:
 def test_waiting_ends_with_the_error_of_a_pool(pool: Callable[..., Pool]) -> None:
     line = pool(1, 0.01)
     held = line.post([pack(("PING",))])
-    with pytest.raises(sync_pool.RedisConnectionError, match="Too many connections"):
+    with pytest.raises(pool_module.RedisConnectionError, match="Too many connections"):
         ask(line, "PING")
     line.collect(held, 1)
     assert ask(line, "PING") in (b"PONG", True)

@@ -12,8 +12,9 @@ from django_throttle.core.commands import Evict
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.stores import AnyStore, RedisStore, control_messages
+from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.base import BlockingIo
+from django_throttle.stores.redis import control_messages
 from tests.connections.evictions import Door, lease_of, lose, redis_store
 
 OLDEST = Rule("sockets", limit=3, algorithm="concurrency", at_limit="evict_oldest")
@@ -160,7 +161,7 @@ def test_a_message_that_was_not_sent_is_sent_later(seconds: float, site: MakeDoo
     one, two = site(), site()
     leases = full(one)
     with monkeypatch.context() as broken:
-        broken.setattr("django_throttle.stores.evictions.EvictCommand._tell", lambda command: 1 / 0)
+        broken.setattr("django_throttle.stores.redis.evictions.EvictCommand._tell", lambda command: 1 / 0)
         broken.setattr(control_messages, "KEEP_SECONDS", seconds)
         assert two.open().allowed
     assert one.closed() == []

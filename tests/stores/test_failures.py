@@ -12,7 +12,7 @@ from redis import exceptions as errors
 from redis.connection import DefaultParser
 
 from django_throttle.exceptions import Cause
-from django_throttle.stores.failures import Breaker, advice, cause_of
+from django_throttle.stores.redis.failures import Breaker, advice, cause_of
 
 RAISED: list[tuple[BaseException, Cause]] = [
     (errors.ConnectionError("Connection refused"), Cause.UNAVAILABLE),

@@ -9,10 +9,10 @@ from redis.exceptions import ResponseError
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.addresses import find_address
-from django_throttle.stores.clients import loop_client
-from django_throttle.stores.loop_connections import Incomplete, LoopClient, read_reply
-from django_throttle.stores.sync_pool import pack
+from django_throttle.stores.redis.addresses import find_address
+from django_throttle.stores.redis.clients import loop_client
+from django_throttle.stores.redis.loop_connections import Incomplete, LoopClient, read_reply
+from django_throttle.stores.redis.pool import pack
 from tests.proxy import Proxy
 
 REPLIES = {

@@ -29,7 +29,7 @@ from django_throttle.core.ledger import corrections, settlement
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import BlockingIo
-from django_throttle.stores.scripts import OWN_KEY
+from django_throttle.stores.redis.scripts import OWN_KEY
 from tests.cases import MEASURED_BUCKETS, MEASURED_WINDOWS
 from tests.clock import FrozenClock
 from tests.inside import counters

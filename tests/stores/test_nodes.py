@@ -12,7 +12,8 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge
 from django_throttle.limiter import Limiter
-from django_throttle.stores import MemoryStore, RedisStore, cluster
+from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores.redis import cluster
 from tests.clock import FrozenClock
 from tests.servers import RedisServer
 from tests.stand_in import StandIn, as_reply

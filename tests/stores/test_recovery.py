@@ -13,7 +13,7 @@ from django_throttle.core import Lease, Rule
 from django_throttle.core.commands import Release
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.failures import Breaker
+from django_throttle.stores.redis.failures import Breaker
 from testproject.check.standstill import elapsed
 from tests.proxy import Proxy
 from tests.servers import wait_until

@@ -15,9 +15,11 @@ from django_throttle.core.commands import Pause, charge
 from django_throttle.core.decide import decide_charges
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
-from django_throttle.stores import AnyStore, MemoryStore, RedisStore, context, redis
+from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from django_throttle.stores.base import BlockingIo
-from django_throttle.stores.packing import RecordLayout
+from django_throttle.stores.redis import context
+from django_throttle.stores.redis import store as redis_store
+from django_throttle.stores.redis.packing import RecordLayout
 from django_throttle.stores.refusal_cache import NoRefusalCache
 from tests.clock import FrozenClock
 from tests.records import Record, kept_id, of_rule, records, written
@@ -296,7 +298,7 @@ def test_any_number_of_rules_is_decided_as_one(
     number: int, most: int, stores: Any, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Past the most of a call in parts: what is granted in vain is given back, and a bucket is full a little later."""
-    for module in (redis, context):
+    for module in (redis_store, context):
         monkeypatch.setattr(module, "MAX_CALL_CHARGES", most)
     kinds: Any = [{}, GCRA, {"resolution": 3}, {"algorithm": "sliding_log"}, FIXED]
     rules = [Rule(f"rule {at}", f"{20 + at}/h", **kinds[at % 5]) for at in range(number - 1)]

@@ -15,8 +15,8 @@ from django_throttle.core import Rule
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.addresses import Host
-from django_throttle.stores.clients import KnownPrimary, PrimarySearch
+from django_throttle.stores.redis.addresses import Host
+from django_throttle.stores.redis.clients import KnownPrimary, PrimarySearch
 from tests.conftest import immortal_keys
 from tests.crew import Crew, hammer
 from tests.failover import DEADLINE, calling, errors_since

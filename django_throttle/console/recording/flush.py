@@ -17,8 +17,8 @@ from django_throttle.console.recording.process_rules import RulesReporter
 from django_throttle.console.recording.recorder import Records, Seen, recorder
 from django_throttle.console.recording.thinning import RANKS, Thinned
 from django_throttle.stores import RedisStore
-from django_throttle.stores.failures import raise_first
-from django_throttle.stores.transport import batches
+from django_throttle.stores.redis.failures import raise_first
+from django_throttle.stores.redis.transport import batches
 
 Sending = tuple[str, list[str], list[Any]]  # a script's name, keys and arguments
 

@@ -20,7 +20,7 @@ from django_throttle.local.shared_clock import shared_clock
 from django_throttle.recording import places
 from django_throttle.recording.cells import MINUTE, Cell, add
 from django_throttle.stores import AnyStore, RedisStore
-from django_throttle.stores.sync_pool import text
+from django_throttle.stores.redis.pool import text
 from django_throttle.translated import written
 
 SILENT_SECONDS: Final = 5.0  # a process that lives tells its rules every two

@@ -21,8 +21,8 @@ from django_throttle.console.recording.thinning import RANKS
 from django_throttle.core.overrides import candidate_name
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.stores import AnyStore, RedisStore
-from django_throttle.stores.failures import raise_first
-from django_throttle.stores.transport import batches
+from django_throttle.stores.redis.failures import raise_first
+from django_throttle.stores.redis.transport import batches
 
 TAG: Final = re.compile(r"[0-9a-f]{8}(?:[0-9a-f]{8})?")
 

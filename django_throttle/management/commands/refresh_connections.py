@@ -19,7 +19,7 @@ from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import StoreError
 from django_throttle.local.process_identity import number, processes_of_host
 from django_throttle.management import ShellCommand, remote_store
-from django_throttle.stores.redis import RedisStore
+from django_throttle.stores.redis.store import RedisStore
 
 LEAST, MOST = 0.05, 3600
 SWEEP_SECONDS: Final = 5.0  # of one of many passes, as processes wait for its next beat

@@ -14,12 +14,12 @@ from django_throttle.core.control_messages import MAX_WAITING, ControlMessage, R
 from django_throttle.core.key import ident_tag
 from django_throttle.exceptions import StoreError
 from django_throttle.runtime import in_child
-from django_throttle.stores.commands import RedisCommand
-from django_throttle.stores.context import RedisContext
-from django_throttle.stores.failures import errors_of, raise_first
-from django_throttle.stores.scripts import script
-from django_throttle.stores.sync_pool import text
-from django_throttle.stores.transport import BATCH, Call
+from django_throttle.stores.redis.commands import RedisCommand
+from django_throttle.stores.redis.context import RedisContext
+from django_throttle.stores.redis.failures import errors_of, raise_first
+from django_throttle.stores.redis.pool import text
+from django_throttle.stores.redis.scripts import script
+from django_throttle.stores.redis.transport import BATCH, Call
 
 logger = logging.getLogger("django_throttle")
 

@@ -23,13 +23,13 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
 from django_throttle.runtime import in_child
-from django_throttle.stores.addresses import Address, Host, find_address
-from django_throttle.stores.clients import LoopClients, loop_client, sync_client
-from django_throttle.stores.failures import COUNTED, Breaker, ClosedBreaker, cause_of, waited
-from django_throttle.stores.loop_connections import Request
-from django_throttle.stores.sync_pool import Pool, pack, text
-from django_throttle.stores.timeouts import EVENTLET, Deadline, is_patched_by_eventlet, seconds_for
-from django_throttle.stores.transport import ScriptCall, Transport
+from django_throttle.stores.redis.addresses import Address, Host, find_address
+from django_throttle.stores.redis.clients import LoopClients, loop_client, sync_client
+from django_throttle.stores.redis.failures import COUNTED, Breaker, ClosedBreaker, cause_of, waited
+from django_throttle.stores.redis.loop_connections import Request
+from django_throttle.stores.redis.pool import Pool, pack, text
+from django_throttle.stores.redis.timeouts import EVENTLET, Deadline, is_patched_by_eventlet, seconds_for
+from django_throttle.stores.redis.transport import ScriptCall, Transport
 
 LEARN_EVERY: Final = 0.1
 MOST_ASKED: Final = 3  # nodes, for the map

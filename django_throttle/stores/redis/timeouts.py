@@ -26,7 +26,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_throttle.runtime import in_child
-from django_throttle.stores.failures import LoopBlocked
+from django_throttle.stores.redis.failures import LoopBlocked
 
 # With this share of the deadline left, a socket timeout of the whole deadline is precise enough.
 NEARLY: Final = 0.9

@@ -15,13 +15,20 @@ from redis.connection import Connection
 from redis.exceptions import NoScriptError
 
 from django_throttle.core.io import run
-from django_throttle.stores.addresses import Address
-from django_throttle.stores.clients import KnownPrimary, LoopClients, Sentinels, following, loop_clients, sync_client
-from django_throttle.stores.failures import Breaker
-from django_throttle.stores.loop_connections import Request
-from django_throttle.stores.scripts import Script
-from django_throttle.stores.sync_pool import Pool, pack, text
-from django_throttle.stores.timeouts import Deadline, call_began, seconds_for
+from django_throttle.stores.redis.addresses import Address
+from django_throttle.stores.redis.clients import (
+    KnownPrimary,
+    LoopClients,
+    Sentinels,
+    following,
+    loop_clients,
+    sync_client,
+)
+from django_throttle.stores.redis.failures import Breaker
+from django_throttle.stores.redis.loop_connections import Request
+from django_throttle.stores.redis.pool import Pool, pack, text
+from django_throttle.stores.redis.scripts import Script
+from django_throttle.stores.redis.timeouts import Deadline, call_began, seconds_for
 
 T = TypeVar("T")
 

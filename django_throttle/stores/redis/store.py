@@ -29,9 +29,10 @@ from django_throttle.core.commands import (
 from django_throttle.core.io import run
 from django_throttle.local.damper_aggregate import Count, Reply, Report
 from django_throttle.stores.base import REPLY
-from django_throttle.stores.batch import Batcher
-from django_throttle.stores.cluster import connect
-from django_throttle.stores.commands import (
+from django_throttle.stores.fallback import Fallback, LateCommand, ProcessCount, Remaining
+from django_throttle.stores.redis.batch import Batcher
+from django_throttle.stores.redis.cluster import connect
+from django_throttle.stores.redis.commands import (
     DecideCommand,
     LeaseCommand,
     LongCommand,
@@ -48,11 +49,10 @@ from django_throttle.stores.commands import (
     reset_command,
     set_dedup_keys_command,
 )
-from django_throttle.stores.context import MAX_CALL_CHARGES, RedisContext
-from django_throttle.stores.control_messages import RedisControl, send_control_command
-from django_throttle.stores.evictions import EvictCommand, UncertainEvictions
-from django_throttle.stores.fallback import Fallback, LateCommand, ProcessCount, Remaining
-from django_throttle.stores.timeouts import call_began
+from django_throttle.stores.redis.context import MAX_CALL_CHARGES, RedisContext
+from django_throttle.stores.redis.control_messages import RedisControl, send_control_command
+from django_throttle.stores.redis.evictions import EvictCommand, UncertainEvictions
+from django_throttle.stores.redis.timeouts import call_began
 
 
 class RedisAggregator:

@@ -15,12 +15,12 @@ from django_throttle.local.leases import Leases
 from django_throttle.local.limits import LocalLimits
 from django_throttle.local.store_time import Calendar
 from django_throttle.runtime import LogThrottle
-from django_throttle.stores.cluster import ClusterTransport
-from django_throttle.stores.failures import COUNTED, LoopEnded, advice, cause_of, text_of, waited
+from django_throttle.stores.redis.cluster import ClusterTransport
+from django_throttle.stores.redis.failures import COUNTED, LoopEnded, advice, cause_of, text_of, waited
+from django_throttle.stores.redis.pool import text
+from django_throttle.stores.redis.scripts import OWN_KEY, script
+from django_throttle.stores.redis.transport import Call, Transport, grouped
 from django_throttle.stores.refusal_cache import NoRefusalCache, RefusalCache
-from django_throttle.stores.scripts import OWN_KEY, script
-from django_throttle.stores.sync_pool import text
-from django_throttle.stores.transport import Call, Transport, grouped
 
 logger = logging.getLogger("django_throttle")
 

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 from django_throttle.core.commands import Answers
 from django_throttle.exceptions import RepeatCommand
 from django_throttle.runtime import spawn
-from django_throttle.stores.context import RedisContext
-from django_throttle.stores.loop_connections import Request, answer
-from django_throttle.stores.scripts import script
-from django_throttle.stores.transport import Call, ScriptCall, grouped, is_lost
+from django_throttle.stores.redis.context import RedisContext
+from django_throttle.stores.redis.loop_connections import Request, answer
+from django_throttle.stores.redis.scripts import script
+from django_throttle.stores.redis.transport import Call, ScriptCall, grouped, is_lost
 
 MAX_BATCH_CHARGES: Final = 100  # Redis serves nothing else for the half millisecond that they take
 MAX_BATCH_RELEASES: Final = 100  # about a millisecond

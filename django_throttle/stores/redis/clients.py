@@ -25,10 +25,10 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 
 from django_throttle.core.io import run
-from django_throttle.stores.addresses import SYNC_ONLY, Address, Host, async_class
-from django_throttle.stores.loop_connections import LoopClient, connect_seconds
-from django_throttle.stores.sync_pool import Pool, pack, text
-from django_throttle.stores.timeouts import Certificates, bounded, with_deadline
+from django_throttle.stores.redis.addresses import SYNC_ONLY, Address, Host, async_class
+from django_throttle.stores.redis.loop_connections import LoopClient, connect_seconds
+from django_throttle.stores.redis.pool import Pool, pack, text
+from django_throttle.stores.redis.timeouts import Certificates, bounded, with_deadline
 
 MAINTENANCE: Final = "maint_notifications_config"
 # Some replies are maps in RESP3 and arrays in RESP2: ask for arrays.

@@ -19,9 +19,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, RedisError
 
 from django_throttle.runtime import LogThrottle, spawn
-from django_throttle.stores.failures import LoopBlocked, LoopEnded
-from django_throttle.stores.sync_pool import IDLE_SECONDS, WHOLE, is_demotion
-from django_throttle.stores.timeouts import GRACE, LATE, LoopDeadline
+from django_throttle.stores.redis.failures import LoopBlocked, LoopEnded
+from django_throttle.stores.redis.pool import IDLE_SECONDS, WHOLE, is_demotion
+from django_throttle.stores.redis.timeouts import GRACE, LATE, LoopDeadline
 
 CLOSING_SECONDS: Final = 1.0
 CONNECT_SECONDS: Final = 2.0  # that making a connection may take, at least

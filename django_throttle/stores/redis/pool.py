@@ -19,7 +19,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.utils import get_lib_version
 
 from django_throttle.runtime import in_child
-from django_throttle.stores.timeouts import Deadline, DeadlineSocket
+from django_throttle.stores.redis.timeouts import Deadline, DeadlineSocket
 
 get_lib_version()  # which imports parts of importlib.metadata, as the first connection would
 # Bytes; longer than the reply to any decision. Making room for more would take longer than reading.

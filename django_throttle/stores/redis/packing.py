@@ -14,11 +14,11 @@ from django_throttle.core.commands import Decide, RuleSet
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
 from django_throttle.local.store_time import Calendar
-from django_throttle.stores.context import RedisContext
-from django_throttle.stores.scripts import OWN_KEY, Script, script
-from django_throttle.stores.sync_pool import bulk
-from django_throttle.stores.sync_pool import pack as pack_command
-from django_throttle.stores.transport import ScriptCall, begin_call
+from django_throttle.stores.redis.context import RedisContext
+from django_throttle.stores.redis.pool import bulk
+from django_throttle.stores.redis.pool import pack as pack_command
+from django_throttle.stores.redis.scripts import OWN_KEY, Script, script
+from django_throttle.stores.redis.transport import ScriptCall, begin_call
 
 # The kinds of records, see records.lua, without how many numbers they have.
 SMALL, LARGE = 128, 192

@@ -37,10 +37,10 @@ from django_throttle.core.key import key_root
 from django_throttle.core.ledger import entries_of
 from django_throttle.exceptions import Cause, RepeatCommand, StoreError
 from django_throttle.local.freed_slots import freed_slots
-from django_throttle.stores.batch import Announcement, BatchFailed, PendingDecision, announce_call
-from django_throttle.stores.context import RedisContext
-from django_throttle.stores.failures import LoopBlocked, cause_of
-from django_throttle.stores.packing import (
+from django_throttle.stores.redis.batch import Announcement, BatchFailed, PendingDecision, announce_call
+from django_throttle.stores.redis.context import RedisContext
+from django_throttle.stores.redis.failures import LoopBlocked, cause_of
+from django_throttle.stores.redis.packing import (
     JoinedCall,
     ReleaseCall,
     as_sent,
@@ -50,11 +50,11 @@ from django_throttle.stores.packing import (
     record_head,
     repack,
 )
-from django_throttle.stores.scripts import OWN_KEY, Script, script
-from django_throttle.stores.sync_pool import bulk, text
-from django_throttle.stores.sync_pool import pack as pack_command
-from django_throttle.stores.timeouts import LEAST_SECONDS
-from django_throttle.stores.transport import Call, ScriptCall, grouped
+from django_throttle.stores.redis.pool import bulk, text
+from django_throttle.stores.redis.pool import pack as pack_command
+from django_throttle.stores.redis.scripts import OWN_KEY, Script, script
+from django_throttle.stores.redis.timeouts import LEAST_SECONDS
+from django_throttle.stores.redis.transport import Call, ScriptCall, grouped
 
 T = TypeVar("T")
 

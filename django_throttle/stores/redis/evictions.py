@@ -11,12 +11,12 @@ from typing import Any, Final
 from django_throttle.core.commands import Evict
 from django_throttle.core.control_messages import ControlMessage, closing, evicted
 from django_throttle.runtime import in_child
-from django_throttle.stores.commands import LongCommand, RoundTrip, SendTrip
-from django_throttle.stores.context import RedisContext
-from django_throttle.stores.control_messages import RedisControl
-from django_throttle.stores.scripts import script
-from django_throttle.stores.sync_pool import text
-from django_throttle.stores.transport import BATCH, Call
+from django_throttle.stores.redis.commands import LongCommand, RoundTrip, SendTrip
+from django_throttle.stores.redis.context import RedisContext
+from django_throttle.stores.redis.control_messages import RedisControl
+from django_throttle.stores.redis.pool import text
+from django_throttle.stores.redis.scripts import script
+from django_throttle.stores.redis.transport import BATCH, Call
 
 LATE_MS: Final = 60_000  # by then a command that timed out has arrived, or never will
 

@@ -1,0 +1,1 @@
+"""The Redis store: commands and their scripts, connections, Cluster and Sentinel, the circuit breaker."""
