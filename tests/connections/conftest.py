@@ -25,7 +25,7 @@ from tests.servers import RedisServer
 ROOT = Path(__file__).parents[2]
 QUICK = {"BEAT_INTERVAL": 0.2, "PROCESS_TTL": 1.0, "DATABASE_RULES": False, "DEADLINE": 5.0}
 
-BATCHING = ("connections.processes", "connections.reconcile", "stores.transport")  # modules with a BATCH
+BATCHING = ("connections.processes", "connections.reconcile", "stores.redis.transport")  # modules with a BATCH
 
 
 class Site:
