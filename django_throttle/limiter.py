@@ -46,7 +46,6 @@ from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused, Repea
 from django_throttle.identity import HttpWho, who_of
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.observe import reports
-from django_throttle.recording.recorder import recorder
 from django_throttle.runtime import is_on_event_loop
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo

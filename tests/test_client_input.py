@@ -12,7 +12,6 @@ from django.http import HttpRequest
 from django.test import RequestFactory
 
 from django_throttle.console import access_log
-from django_throttle import access_log
 from django_throttle.contrib.graphql import operation_cost
 from django_throttle.contrib.logins import UNCLEAR, login_name
 from django_throttle.core.asked_wait import asked_wait

@@ -24,7 +24,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from django_throttle import history
 from django_throttle.admin import explain
 from django_throttle.admin.page import event_labels
 from django_throttle.checks.scopes import unknown_scopes

@@ -29,7 +29,6 @@ from django_throttle.core.io import run
 from django_throttle.local.limits import Flusher
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.local.prepaid import SWEEP_SECONDS
-from django_throttle.recording import RecordFlusher
 from django_throttle.runtime import in_child, shutdown
 from django_throttle.stores import AnyStore
 from django_throttle.stores.base import BlockingIo, Store

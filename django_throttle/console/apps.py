@@ -17,6 +17,6 @@ class ConsoleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_throttle.stores import scripts
+        from django_throttle.stores.redis import scripts
 
         scripts.folders.append(Path(__file__).with_name("lua"))

@@ -10,8 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle.connections.overview import looks
 from django_throttle.console.recording.read import Recorded, recent
-from django_throttle.explain import Explanation, explain
-from django_throttle.find_caller import UnknownTag, find_caller, known_caller
 from django_throttle.explain.find_caller import UnknownTag, find_caller, known_caller
 from django_throttle.explain.predict import Explanation, explain
 from django_throttle.models import ThrottleOverride

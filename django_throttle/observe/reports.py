@@ -21,8 +21,6 @@ from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, refusing
 from django_throttle.core.key import ident_tag, secret_bytes
-from django_throttle.log_throttling import LogThrottle
-from django_throttle.recording.recorder import recorder
 from django_throttle.runtime import LogThrottle
 from django_throttle.signals import layer_dropped, quota_warning, shadowed, store_failed, throttled
 

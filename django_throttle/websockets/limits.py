@@ -18,7 +18,6 @@ from django_throttle.core.ledger import Ledger
 from django_throttle.identity import ScopeWho
 from django_throttle.limiter import aexecute_decision, decide_fully, fast_path_command
 from django_throttle.observe import reports
-from django_throttle.recording.recorder import recorder
 from django_throttle.runtime import at_once_or_in_thread, spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import LastingIo, LoopIo

@@ -9,10 +9,6 @@ from django.utils import timezone
 from django_throttle import agent
 from django_throttle.console import route_costs
 from django_throttle.console.route_costs import (
-from django_throttle.costs.meter import Meter, Use
-from django_throttle.exceptions import StoreError
-from django_throttle.observe import route_costs
-from django_throttle.observe.route_costs import (
     MOST_SCOPES,
     OTHERS,
     TTL_MS,
@@ -23,8 +19,8 @@ from django_throttle.observe.route_costs import (
     fetch,
     value_of,
 )
+from django_throttle.costs.meter import Meter, Use
 from django_throttle.exceptions import StoreError
-from django_throttle.meter import Meter, Use
 from django_throttle.stores import RedisStore
 from tests.servers import RedisServer, free_port
 

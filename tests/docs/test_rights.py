@@ -22,9 +22,8 @@ from django_throttle.management.commands.refresh_connections import HostRefreshe
 from django_throttle.rulebook import in_force
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo
-from django_throttle.stores.commands import refund_call, tell_calls
-from docs.scripts import FOLDERS
 from django_throttle.stores.redis.commands import refund_call, tell_calls
+from docs.scripts import FOLDERS
 from tests.pages import DOCS
 from tests.servers import RedisServer
 

@@ -19,7 +19,6 @@ from rest_framework.views import APIView
 
 from django_throttle import decorators, drf
 from django_throttle.console.route_costs import RouteCosts, dearest
-from django_throttle.meter import Meter, in_use
 from django_throttle.costs.meter import Meter, in_use
 from django_throttle.observe import cost_log
 from django_throttle.signals import costly

@@ -21,8 +21,6 @@ from django_throttle.console.recording.read import compared
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.local.shared_clock import shared_now
 from django_throttle.models import ThrottleCandidate, ThrottleRule
-from django_throttle.shared_clock import shared_now
-from django_throttle.recording.read import compared
 from django_throttle.rulebook import history
 from django_throttle.stores import get_store
 from django_throttle.translated import joined, ngettext, translated, written

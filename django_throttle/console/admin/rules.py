@@ -15,12 +15,11 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.views.decorators.http import require_POST, require_safe
 
-from django_throttle import history
 from django_throttle.admin.rules import UNNAMED, PreviewForm, ThrottleRuleAdmin, form_errors
 from django_throttle.console.admin import costs, overview
 from django_throttle.console.admin.trial import trial_part
 from django_throttle.models import ThrottleCandidate, ThrottleRule
-from django_throttle.rulebook import sources
+from django_throttle.rulebook import history, sources
 
 CANDIDATE: Final = "_candidate"  # the name of the button
 

@@ -15,10 +15,7 @@ from django_throttle.console.recording import places
 from django_throttle.console.recording.cells import MINUTE, Cell, add
 from django_throttle.local import process_identity
 from django_throttle.local.process_identity import number
-from django_throttle.shared_clock import shared_clock
 from django_throttle.local.shared_clock import shared_clock
-from django_throttle.recording import places
-from django_throttle.recording.cells import MINUTE, Cell, add
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.redis.pool import text
 from django_throttle.translated import written

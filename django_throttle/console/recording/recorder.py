@@ -25,10 +25,6 @@ from django_throttle.core.commands import Charges, RuleSet, forget_charges
 from django_throttle.core.decision import Outcome
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import CANDIDATE_SUFFIX
-from django_throttle.lifecycle import in_child
-from django_throttle.recording import cells, places
-from django_throttle.recording.heavy_hitters import HeavyHitters
-from django_throttle.recording.thinning import RANKS, Thinned, random_rank, ranks_of
 from django_throttle.runtime import in_child
 
 MOST_WAITING: Final = 500

@@ -23,8 +23,6 @@ from django_throttle.management import ShellCommand, printable, remote_store, sh
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
 from django_throttle.models.fields import is_text
 from django_throttle.models.override import misspelt
-from django_throttle.rulebook import file, sources
-from django_throttle.recording.read import compared
 from django_throttle.rulebook import file, history, sources
 from django_throttle.rulebook.file import Diff, compare
 from django_throttle.rulebook.history.edits import lock_rows

@@ -27,10 +27,9 @@ from typing import Final
 from django_throttle.core import algorithms
 from django_throttle.core.algorithms.base import Plan
 
-LUA: Final = Path(__file__).with_name("lua")
+LUA: Final = Path(__file__).parents[1] / "lua"
 #: Folders of scripts, searched in this order. An app adds the folder of its own scripts.
 folders: Final = [LUA]
-LUA: Final = Path(__file__).parents[1] / "lua"
 ALGORITHMS: Final = Path(algorithms.__file__).parent
 OWN_KEY: Final = 10  # from this number on an algorithm has a key of its own, below it a record
 _USE: Final = re.compile(r"^ *--- use (\w+)\n", re.MULTILINE)

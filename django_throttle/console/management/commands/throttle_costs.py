@@ -12,8 +12,6 @@ from django_throttle.console.route_costs import HOURS, RouteCost, dearest, fetch
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.costs.meter import MEASURES
 from django_throttle.management import ShellCommand, remote_store
-from django_throttle.meter import MEASURES
-from django_throttle.observe.route_costs import HOURS, RouteCost, dearest, fetch, in_short
 from django_throttle.translated import gettext, ngettext
 
 USUAL: Final = 20
