@@ -42,13 +42,10 @@ from django_throttle.exceptions import InvalidRate
 from django_throttle.http.request_state import NO_ROUTE, view_attribute, view_scope
 from django_throttle.http.view_layers import DISPATCH, closure_of, method_decorators, view_layers
 from django_throttle.identity import is_async
-from django_throttle.site_queues import limited_tasks, queue_of
-from django_throttle.sockets.settings import OPTIONS, misspelt_options
-from django_throttle.task_budget import takes_slot
 from django_throttle.later.deferred import DEFERRAL, deferrals, pages_address
 from django_throttle.later.site_queues import limited_tasks, queue_of
 from django_throttle.later.task_budget import takes_slot
-from django_throttle.websockets.settings import misspelt_options
+from django_throttle.websockets.settings import OPTIONS, misspelt_options
 
 if TYPE_CHECKING:
     from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
