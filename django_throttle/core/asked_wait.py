@@ -16,9 +16,9 @@ TOO_MANY: Final = 429
 UNAVAILABLE: Final = 503
 # The wait of a 429 that names none, or one that is over.
 PLAIN_SECONDS: Final = 1.0
-# From here on a number is a moment since 1970: in seconds (2001 and later), or in milliseconds.
+# From here on a number is a moment since 1970 (2001 and later), and a thousand times as much is one in the next unit.
 MOMENT_SECONDS: Final = 1e9
-MOMENT_MILLISECONDS: Final = 1e12
+UNITS_PER_SECOND: Final = 1e9, 1e6, 1e3, 1.0  # nanoseconds, microseconds, milliseconds, seconds
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 # A comma, or what stands between commas and semicolons. A string has both, and ends with the text at the latest.
 _PIECE: Final = re.compile(r',|(?:"(?:[^"\\]|\\.)*(?:"|\\?$)|[^,;"])+')
@@ -75,7 +75,8 @@ def _seconds(text: str, since: float) -> float:
     number = float(text)
     if number < MOMENT_SECONDS:
         return number
-    return max(0.0, (number if number < MOMENT_MILLISECONDS else number / 1000) - since)
+    moments = [number / unit for unit in UNITS_PER_SECOND if number >= MOMENT_SECONDS * unit]
+    return max(0.0, moments[0] - since)
 
 
 def _date(text: str) -> float | None:
