@@ -6,12 +6,12 @@ from itertools import count
 from typing import Any, ClassVar
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory, override_settings
 from django.urls import path
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -37,17 +37,23 @@ class View(APIView):
     throttle_scope = "search"
 
     def get(self, request: Request) -> Response:
-        return Response(status=int(request.headers["Status"]))
+        return Response(status=spend(request))
 
     post = get
 
 
+def spend(request: Any) -> int:
+    """Spend what the request says, which is due under rules of units; return the status that it asks for."""
+    request.throttle.spend(int(request.headers.get("Used", 0)))
+    return int(request.headers["Status"])
+
+
 def plain(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(status=int(request.headers["Status"]))
+    return HttpResponse(status=spend(request))
 
 
 async def aplain(request: HttpRequest) -> HttpResponse:
-    return plain(request)
+    return await sync_to_async(plain)(request)
 
 
 ENTRY_POINTS: dict[str, Callable[[Any], Any]] = {
@@ -81,7 +87,8 @@ options = st.fixed_dictionaries(
 # With none of them, as for most rules here, a rule is plain.
 extras: Any = st.sampled_from([{}] * 12 + [
     {"methods": ("POST",)}, {"audience": ("anonymous",)}, {"audience": ("staff",)}, {"action": "shadow"},
-    {"count_on": (404,)}, {"warn_at": (0.5,)}, {"plans": {"authenticated": "9/m"}}, {"cost": 2}, {"unit": "units"},
+    {"count_on": (404,)}, {"warn_at": (0.5,)}, {"plans": {"authenticated": "9/m"}}, {"cost": 2},
+    {"unit": "units", "reserve": 2},
     {"algorithm": "leaky_bucket", "action": "defer", "max_queue": 3},
     {"algorithm": "concurrency", "limit": 2, "events": ("inflight",)},
 ])  # fmt: skip
@@ -96,6 +103,7 @@ visits = st.tuples(
     st.sampled_from([None, 1, 2]),
     st.sampled_from(["192.0.2.1", "192.0.2.2"]),
     st.sampled_from(["200", "404"]),
+    st.sampled_from(["0", "0", "1", "3"]),
     st.sampled_from([0.0, 0.3, 20.0]),
 )
 prefixes = (f"plain{number}" for number in count())
@@ -112,24 +120,26 @@ def rule(draw: st.DrawFn, name: str) -> Rule | None:
 def answers(
     url: str, rules: list[Rule], overridden: list[Override], history: list[Any], *, hooks: list[str]
 ) -> list[Any]:
-    """What each request of a history is answered, and what it was charged."""
+    """What each request of a history is answered, what it was charged, and what they all leave in Redis."""
     told: list[Any] = []
     clock = FrozenClock()
     settings = {"HOOKS": hooks, "RULES": {}, "DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
     with override_settings(DJANGO_THROTTLE=settings, ROOT_URLCONF=__name__):
         store = RedisStore(url, clock=clock, deadline=5.0, prefix=next(prefixes))
+        redis = store.transport.client
         before = rulebook.pin(Snapshot(rules, overridden, clock))
         try:
             with counting_in(store):
-                for entry_point, method, where, pk, address, status, seconds in history:
+                for entry_point, method, where, pk, address, status, used, seconds in history:
                     clock.tick(seconds)
                     factory = AsyncRequestFactory() if "async" in entry_point else RequestFactory()
-                    request: Any = factory.generic(method, where, headers={"Status": status})
+                    request: Any = factory.generic(method, where, headers={"Status": status, "Used": used})
                     request.META["REMOTE_ADDR"] = address
                     request.user = AnonymousUser() if pk is None else User(pk=pk)
                     response = ENTRY_POINTS[entry_point](request)
                     state = state_of(request)
                     decisions = [decision._replace(lease=None) for decision in decisions_of(request)]  # of random id
+                    response.close()
                     request.close()
                     headers = dict(response.headers)
                     told.append(
@@ -142,12 +152,19 @@ def answers(
                             [*state.turns],
                         )
                     )
+            keys = sorted(redis.keys(f"{store.prefix}:*"))
+            told.append([redis.get(key) for key in keys if redis.type(key) == b"string"])
         finally:
             rulebook.pin(before)
             store.transport.pool.close_idle()
     return told
 
 
+SPENDS = ("middleware", "GET", "/search", None, "192.0.2.1", "200", "3", 0.0)
+
+
+@example(rules=[Rule("a", "9/m", key="ip", unit="units", reserve=2)], overridden=[], history=[SPENDS])
+@example(rules=[Rule("a", "9/m", key="ip", algorithm="leaky_bucket", action="defer")], overridden=[], history=[SPENDS])
 @given(
     rules=st.tuples(rule("a"), rule("b"), rule("c")).map(lambda found: [one for one in found if one is not None]),
     overridden=st.lists(overrides, max_size=1),
