@@ -1,8 +1,8 @@
-"""``@throttled_task``: runs of tasks draw on a rule's budget, and one over the limit is put off to its moment.
+"""``@throttled_task``: runs of tasks draw on a rule's budget, and one over the limit is put off to its start time.
 
-Celery gets the same message once more, with its id, arguments and retries, for the moment at which it may run.
-``django.tasks`` can give a task that has been enqueued no other moment, so under a rule with a queue the moment is
-reserved when it is enqueued, as its ``run_after``: the task keeps its id and its result.
+Celery gets the same message once more, with its id, arguments and retries, and the time at which it may run as its ETA.
+``django.tasks`` cannot change the start time of a task that has been enqueued. Under a rule with a queue the start time
+is therefore reserved when the task is enqueued, as its ``run_after``; the task keeps its id and its result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from django_throttle.core.io import run
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
 from django_throttle.later import task_slots
-from django_throttle.later.queue_slots import Turn, last_turn
+from django_throttle.later.queue_slots import QueueSlot, last_queue_slot
 from django_throttle.later.site_queues import HEADER, limited_tasks, named_by_tasks, task_class, tasks_module
 from django_throttle.later.task_budget import BUDGET, Cost, Go, Ident, TaskBudget, check_options, run_once
 from django_throttle.local.freed_slots import freed_slots
@@ -57,10 +57,9 @@ def throttled_task(
     It goes above django.tasks' ``@task``, or below Celery's ``@shared_task``, next to the function. ``ident`` is a
     text, or a function of the task's arguments that returns a text, a number, a user, or None where the run is not
     limited. ``cost`` is a number or such a function. A run over the limit is put off ``max_put_off`` times at most, and
-    then raises PutOffTooOften. ``strict``: under a rule with a queue a run whose moment has come is decided again when
-    it starts, so that workers that are late start no more of them than the rate allows. What is called directly, and
-    not by a worker, raises Refused.
-    Raises TypeError around what it cannot limit, and for invalid options.
+    then raises PutOffTooOften. If ``strict``, a run under a rule with a queue is decided again when it starts, so that
+    late workers start no more runs than the rate allows. A function that is called directly, not by a worker, raises
+    Refused. Raise TypeError for a function that cannot be limited, and for invalid options.
     """
     check_options(rule, cost, ident, max_put_off, strict)
 
@@ -137,16 +136,16 @@ def _is_in(outer: object, function: object) -> bool:
 
 
 async def _run_by_celery(io: StoreIo, budget: TaskBudget, task: CeleryTask, go: Go[T]) -> T:
-    """Run it, or publish it again for its moment; Celery stores no result then, and acknowledges the message."""
+    """Run it, or publish it again for its start time; Celery stores no result then, and acknowledges the message."""
     from celery.exceptions import Ignore  # type: ignore[import-untyped]
 
     request = task.request
     given = request.args, request.kwargs
-    times, has_turn, message = _put_offs(request)
+    times, has_queue_slot, message = _put_offs(request)
     name, start = f"{request.id}.{request.retries}", PASSED
     if message and not task_slots.claim(name, message, commit=False):
         raise Ignore
-    if has_turn and (start := await budget.start(io, given)).allowed:
+    if has_queue_slot and (start := await budget.start(io, given)).allowed:
         return await go()
     decision = await budget.decided(io, given)
     if hold := budget.slot_awaited(decision):
@@ -154,48 +153,52 @@ async def _run_by_celery(io: StoreIo, budget: TaskBudget, task: CeleryTask, go: 
         if budget.has_slot(*given):  # one was given back meanwhile
             task_slots.call_next(hold)
         raise Ignore
-    turn = last_turn(decision)
+    queue_slot = last_queue_slot(decision)
     if message and decision.allowed and not task_slots.claim(name, message, commit=True):
         await release_lease(io, decision.lease)
         raise Ignore
-    is_due = decision.allowed and turn is None and not has_turn
+    is_due = decision.allowed and queue_slot is None and not has_queue_slot
     if is_due and (start := await budget.start(io, given)).allowed:
         return await run_once(io, go, decision, budget.name)
     try:
         if error := budget.too_often(decision, times):
             raise error
-        put_offs = PutOffs(times + 1, has_turn=decision.allowed)
-        _publish_again(task, _moment(decision, turn, start), put_offs, Refused(start if decision.allowed else decision))
+        put_offs = PutOffs(times + 1, has_queue_slot=decision.allowed)
+        _publish_again(
+            task, _start_time(decision, queue_slot, start), put_offs, Refused(start if decision.allowed else decision)
+        )
     except Exception:
-        await correct(io, turn.refund() if turn else ())
+        await correct(io, queue_slot.refund() if queue_slot else ())
         raise
     raise Ignore
 
 
 class PutOffs(NamedTuple):
-    """The number of times that a run was put off, and ``has_turn`` if it has reserved the moment at which it starts.
+    """The number of times that a run was put off, and ``has_queue_slot`` if its start time was reserved.
 
     ``message`` is which one this is of those of a run that waits for a slot; else empty.
     """
 
     times: int = 0
-    has_turn: bool = False
+    has_queue_slot: bool = False
     message: str = ""
 
 
 def _put_offs(request: Context) -> PutOffs:
     """Read the header of a message; a retry is a run of its own."""
     try:
-        times, retries, has_turn, message = (request.headers or {})[HEADER]
-        return PutOffs(max(0, int(times)), bool(has_turn), str(message)) if retries == request.retries else PutOffs()
+        times, retries, has_queue_slot, message = (request.headers or {})[HEADER]
+        return (
+            PutOffs(max(0, int(times)), bool(has_queue_slot), str(message)) if retries == request.retries else PutOffs()
+        )
     except (KeyError, TypeError, ValueError, OverflowError):  # there is none, or not one of ours
         return PutOffs()
 
 
-def _moment(decision: Decision, turn: Turn | None, start: Decision) -> datetime:
-    """Return when a run may start that must not now: at its turn, else when what has refused it says."""
+def _start_time(decision: Decision, queue_slot: QueueSlot | None, start: Decision) -> datetime:
+    """Return when a run may start that must not now: at its queue slot, else when what has refused it says."""
     wait = start.retry_after if decision.allowed else decision.retry_after
-    return turn.moment if turn else shared_now() + timedelta(seconds=wait or 0.0)
+    return queue_slot.start_time if queue_slot else shared_now() + timedelta(seconds=wait or 0.0)
 
 
 def _publish_again(task: CeleryTask, eta: datetime, put_offs: PutOffs, why: Refused) -> None:
@@ -222,8 +225,8 @@ def _mark_as_waiting(task: CeleryTask, why: Refused) -> None:
 
 def _again(task: CeleryTask, eta: datetime | None, put_offs: PutOffs) -> Signature:
     request = task.request
-    times, has_turn, message = put_offs
-    headers = {**(request.headers or {}), HEADER: [times, request.retries, has_turn, message]}
+    times, has_queue_slot, message = put_offs
+    headers = {**(request.headers or {}), HEADER: [times, request.retries, has_queue_slot, message]}
     return task.signature_from_request(request, eta=eta, retries=request.retries, headers=headers)
 
 
@@ -297,17 +300,17 @@ class _Limited:
     takes_context: bool
 
     async def _enqueued(self, io: StoreIo, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        turn, due = None, self
+        queue_slot, due = None, self
         if await self.budget.is_queue(io):
-            turn = last_turn(limiter.admitted(await self.budget.decided(io, (args, kwargs))))
+            queue_slot = last_queue_slot(limiter.admitted(await self.budget.decided(io, (args, kwargs))))
         try:
-            if turn is not None:
-                due = self.using(run_after=max(filter(None, (self.run_after, turn.run_after))))
+            if queue_slot is not None:
+                due = self.using(run_after=max(filter(None, (self.run_after, queue_slot.run_after))))
             backend = due.get_backend()
             put = {"task": due, "args": args, "kwargs": kwargs}
             return await io.call(partial(backend.enqueue, **put), partial(backend.aenqueue, **put))
         except Exception:
-            await correct(io, turn.refund() if turn else ())
+            await correct(io, queue_slot.refund() if queue_slot else ())
             raise
 
     async def _run(self, io: StoreIo, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -317,21 +320,26 @@ class _Limited:
         if found is None or found.task.func is not self.func:
             return await self.budget.called(io, go, given)
         running.set(None)
-        start, has_turn = PASSED, await self.budget.is_queue(io)  # reserved when it was enqueued
-        if has_turn and (start := await self.budget.start(io, given)).allowed:
+        start, has_queue_slot = PASSED, await self.budget.is_queue(io)  # reserved when it was enqueued
+        if has_queue_slot and (start := await self.budget.start(io, given)).allowed:
             return await go()
         decision = await self.budget.decided(io, given)
         if hold := self.budget.slot_awaited(decision):
             raise _wait_as_row(found, Refused(decision), hold, partial(self.budget.has_slot, *given))
-        if decision.allowed and not has_turn:
+        if decision.allowed and not has_queue_slot:
             return await run_once(io, go, decision, self.budget.name)
-        turn = last_turn(decision)
+        queue_slot = last_queue_slot(decision)
         if error := self.budget.too_often(decision, len(found.worker_ids) - 1):
-            await correct(io, turn.refund() if turn else ())
+            await correct(io, queue_slot.refund() if queue_slot else ())
             raise error
-        raise _put_off(found, Refused(start if decision.allowed else decision), _moment(decision, turn, start))
+        raise _put_off(
+            found, Refused(start if decision.allowed else decision), _start_time(decision, queue_slot, start)
+        )
 
-    enqueue, aenqueue = _blocking(_enqueued), _awaiting(_enqueued)  # for its turn; Refused where the queue is full
+    enqueue, aenqueue = (
+        _blocking(_enqueued),
+        _awaiting(_enqueued),
+    )  # for its queue slot; Refused where the queue is full
     call, acall = _blocking(_run), _awaiting(_run)  # as a worker does
 
 

@@ -11,7 +11,7 @@ from django.db import DatabaseError, connection, connections
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.test.utils import CaptureQueriesContext
 
-from django_throttle.costs.meter import Meter, Use, in_use, metered, table_of
+from django_throttle.costs.meter import Meter, QueryUsage, in_use, metered, table_of
 from django_throttle.models import ThrottleRule
 
 UNCOUNTED = ("BEGIN", "COMMIT", "ROLLBACK")
@@ -135,7 +135,7 @@ class TestQueriesAndRows:
 
 def test_measures_go_on_until_it_stops() -> None:
     meter = Meter(bytes=12)
-    meter.uses["default", "", 0] = Use(3, 40, 0.25)
+    meter.uses["default", "", 0] = QueryUsage(3, 40, 0.25)
     end = time.thread_time() + 0.02
     while time.thread_time() < end:
         pass

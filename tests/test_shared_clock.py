@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_throttle import rulebook, runtime
 from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
-from django_throttle.later.queue_slots import turn_under
+from django_throttle.later.queue_slots import queue_slot_under
 from django_throttle.limiter import decide
 from django_throttle.local import shared_clock
 from django_throttle.local.shared_clock import SharedClock
@@ -59,7 +59,7 @@ def test_turns_are_in_the_order_of_the_calls(enforce: Live, host: Callable[[floa
     moments = []
     for number in range(8):
         host(off if number % 2 else 0.0)
-        turn = turn_under(decide(Facts("work", ("task",), SameByEveryKey())), "queue")  # type: ignore[arg-type]
+        turn = queue_slot_under(decide(Facts("work", ("task",), SameByEveryKey())), "queue")  # type: ignore[arg-type]
         if turn is not None:
             moments.append(turn.at)
             assert turn.wait == pytest.approx(len(moments), abs=2.0)

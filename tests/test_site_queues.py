@@ -12,13 +12,21 @@ from django_tasks_db.models import DBTaskResult
 from django_throttle.core import Decision, Rule
 from django_throttle.core.decision import Outcome
 from django_throttle.later import queue_slots
-from django_throttle.later.queue_slots import Turn, last_turn, position, turn_of
-from django_throttle.later.site_queues import QUEUED, CeleryTasks, DjangoTasks, Found, SiteQueue, queue_of, tasks_module
+from django_throttle.later.queue_slots import QueueSlot, last_queue_slot, position, queue_slot_of
+from django_throttle.later.site_queues import (
+    QUEUED,
+    CeleryTasks,
+    DjangoTasks,
+    SiteQueue,
+    TaskState,
+    queue_of,
+    tasks_module,
+)
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
 from tests.workers import Worker
 
-TURN = Turn("queue", "user:1", 4_000_000_000.0)
+TURN = QueueSlot("queue", "user:1", 4_000_000_000.0)
 MOMENT = datetime.fromtimestamp(TURN.at, UTC)
 app = Celery("shop", broker="memory://", backend="cache+memory://", set_as_current=False)
 
@@ -47,9 +55,9 @@ def test_django_tasks_run_after_the_moment(awaited: bool) -> None:
     assert (place, row.run_after, row.args_kwargs) == ("default", MOMENT, {"args": [1], "kwargs": {"b": 2}})
     for state, told in (("READY", "queued"), ("RUNNING", "running"), ("FAILED", "failed")):
         DBTaskResult.objects.update(status=state)
-        assert DjangoTasks().find(place, task_id) == Found(told)
+        assert DjangoTasks().find(place, task_id) == TaskState(told)
     DBTaskResult.objects.update(status="SUCCESSFUL", return_value="done")
-    assert DjangoTasks().find(place, task_id) == Found("done", "done")
+    assert DjangoTasks().find(place, task_id) == TaskState("done", "done")
     DBTaskResult.objects.all().delete()
     assert DjangoTasks().find(place, task_id) is None
 
@@ -62,12 +70,12 @@ def test_celery_gets_the_moment_as_eta(monkeypatch: pytest.MonkeyPatch, awaited:
     assert (message.eta, message.body[:2]) == (TURN.at, ((1,), {"b": 2}))
     assert place == "shop.celery_task"
     monkeypatch.setattr("django_throttle.later.site_queues.deferred_to", [celery_task])
-    assert CeleryTasks().find(place, task_id) == Found(QUEUED)
+    assert CeleryTasks().find(place, task_id) == TaskState(QUEUED)
     for state, told in (("STARTED", "running"), ("RETRY", "queued"), ("FAILURE", "failed"), ("REVOKED", "failed")):
         app.backend.store_result(task_id, None, state)
-        assert CeleryTasks().find(place, task_id) == Found(told)
+        assert CeleryTasks().find(place, task_id) == TaskState(told)
     app.backend.store_result(task_id, "result", "SUCCESS")
-    assert CeleryTasks().find(place, task_id) == Found("done", "result")
+    assert CeleryTasks().find(place, task_id) == TaskState("done", "result")
 
 
 def test_only_tasks_have_a_queue() -> None:
@@ -94,15 +102,15 @@ def decisions(number: int, now: float = NOW, **options: Any) -> list[Decision]:
 
 def test_of_several_turns_the_latest_counts() -> None:
     outcomes = tuple(Outcome("queue", "user:1", True, 1, 0, 0.0, 9.0, deferred_for=wait) for wait in (1.0, 3.0, 2.0))
-    turn = last_turn(Decision(outcomes=outcomes))
+    turn = last_queue_slot(Decision(outcomes=outcomes))
     assert turn is not None and turn.at == NOW + 3
-    assert turn_of(Decision(False, outcomes=outcomes), outcomes[0]) is None, "it is refused"
-    assert turn_of(Decision(outcomes=outcomes), outcomes[0]._replace(shadow=True)) is None, "it is only recorded"
+    assert queue_slot_of(Decision(False, outcomes=outcomes), outcomes[0]) is None, "it is refused"
+    assert queue_slot_of(Decision(outcomes=outcomes), outcomes[0]._replace(shadow=True)) is None, "it is only recorded"
 
 
 def test_the_moment_is_as_django_has_them(settings: Any) -> None:
-    turn = queue_slots.Turn("queue", "user:1", NOW)
-    assert turn.moment == turn.run_after == datetime.fromtimestamp(NOW, UTC)
+    turn = queue_slots.QueueSlot("queue", "user:1", NOW)
+    assert turn.start_time == turn.run_after == datetime.fromtimestamp(NOW, UTC)
     settings.USE_TZ = False
     assert turn.run_after.tzinfo is None
 

@@ -32,14 +32,14 @@ MEASURES: Final = ("queries", "rows", "db_ms", "wall_ms", "cpu_ms", "response_by
 
 
 @dataclass(slots=True)
-class Use:
+class QueryUsage:
     """So many queries, so many rows fetched, and how many seconds both took."""
 
     queries: int = 0
     rows: int = 0
     seconds: float = 0.0
 
-    def add(self, other: Use) -> None:
+    def add(self, other: QueryUsage) -> None:
         """Add what the other has."""
         self.queries += other.queries
         self.rows += other.rows
@@ -47,10 +47,10 @@ class Use:
 
 
 @dataclass(slots=True)
-class DatabaseUse(Use):
+class DatabaseUse(QueryUsage):
     """The use of one database; of it, what can be told for a model, by the model's label, such as ``auth.User``."""
 
-    models: dict[str, Use] = field(default_factory=dict)
+    models: dict[str, QueryUsage] = field(default_factory=dict)
 
 
 class Meter:
@@ -68,7 +68,7 @@ class Meter:
         if bytes:
             self.bytes = bytes
         # By alias, label of the model ("" where it cannot be told), and thread: each is changed by one thread alone.
-        self.uses: dict[tuple[str, str, int], Use] = {}
+        self.uses: dict[tuple[str, str, int], QueryUsage] = {}
         self.thread = get_ident()  # whose CPU time is read
         self._began, self._cpu_began = perf_counter(), thread_time()
 
@@ -108,7 +108,7 @@ class Meter:
     @property
     def measures(self) -> dict[str, float]:
         """All of ``MEASURES``."""
-        whole = Use()
+        whole = QueryUsage()
         for use in tuple(self.uses.values()):
             whole.add(use)
         values = (whole.queries, whole.rows, whole.seconds * 1e3, self.wall_ms, self.cpu_ms, self.bytes)
@@ -122,7 +122,7 @@ class Meter:
             database = found.setdefault(alias, DatabaseUse())
             database.add(use)
             if label:
-                database.models.setdefault(label, Use()).add(use)
+                database.models.setdefault(label, QueryUsage()).add(use)
         return found
 
     def stop(self, at: float | None = None, cpu_at: float | None = None) -> bool:
@@ -142,7 +142,7 @@ class Meter:
     def take(self, other: Meter) -> None:
         """Add the queries and rows of another meter."""
         for key, use in tuple(other.uses.items()):
-            self.uses.setdefault(key, Use()).add(use)
+            self.uses.setdefault(key, QueryUsage()).add(use)
 
 
 in_use: Final[ContextVar[Meter | None]] = ContextVar("django_throttle_meter", default=None)
@@ -188,7 +188,7 @@ def count_query(execute: Callable[..., T], sql: Any, params: object, many: bool,
     key = context["connection"].alias, label, get_ident()
     use = meter.uses.get(key)
     if use is None:
-        use = meter.uses.setdefault(key, Use())
+        use = meter.uses.setdefault(key, QueryUsage())
     cursor = context["cursor"]
     kind = type(cursor)
     cursor.__class__ = _counting.get(kind) or counting_class(kind)
@@ -207,7 +207,7 @@ _END: Final = object()
 class _CountsRows:
     """What a cursor of Django's becomes once it has run a query that is counted: fetching counts the rows."""
 
-    throttle_use: Use
+    throttle_use: QueryUsage
     cursor: Any  # the driver's
     db: BaseDatabaseWrapper
 

@@ -27,14 +27,14 @@ from django_throttle.core.options import CANCELLED
 from django_throttle.costs.meter import Meter, in_use
 from django_throttle.costs.spending import Spending
 from django_throttle.http.slots import Slot
-from django_throttle.later.queue_slots import Turn, turn_under
+from django_throttle.later.queue_slots import QueueSlot, queue_slot_under
 from django_throttle.stores import get_store
 
 # The scope of what leads nowhere.
 NO_ROUTE: Final = "404"
 
 
-class Place(NamedTuple):
+class RoutedRequest(NamedTuple):
     """Where a request is taken to go: the scope, and what the path resolves to; None where it leads nowhere."""
 
     scope: str
@@ -48,7 +48,7 @@ class Place(NamedTuple):
         return mine.view_name == match.view_name or scope_of_match(match) == self.scope
 
 
-def place_of(request: HttpRequest) -> Place:
+def place_of(request: HttpRequest) -> RoutedRequest:
     """The ``throttle_scope`` of the view that the path resolves to, else the route's; never the raw path.
 
     Those of short paths are remembered: where a route depends on more than its path, ``process_view`` sees another.
@@ -64,12 +64,12 @@ LONGEST_PATH: Final = 200  # of those whose scope is remembered
 
 
 @lru_cache(maxsize=4096)
-def _place_of_path(resolver: URLResolver, path: str, language: str | None) -> Place:
+def _place_of_path(resolver: URLResolver, path: str, language: str | None) -> RoutedRequest:
     try:
         match = resolver.resolve(path)
     except Resolver404:
-        return Place(NO_ROUTE)
-    return Place(scope_of_match(match), match)
+        return RoutedRequest(NO_ROUTE)
+    return RoutedRequest(scope_of_match(match), match)
 
 
 def scope_of_match(match: ResolverMatch) -> str:
@@ -146,8 +146,8 @@ class RequestState:
     that of drop-ins: as in REST framework, what they charged stays where only drop-ins refuse. ``refunds`` are those
     that the answer has called for; it is a refusal where ``is_refused``. Where a door ``has_reserved`` costs, they are
     settled once there is an answer; ``facts`` are those of the door. ``match`` and ``method`` are those of the request
-    when it ended. ``ended_at`` and ``ended_cpu`` are when the answer was made, on the clocks of the meter. ``turns``
-    are the decisions by which rules may have reserved a moment for later.
+    when it ended. ``ended_at`` and ``ended_cpu`` are when the answer was made, on the clocks of the meter.
+    ``queue_slots`` are the decisions by which rules may have reserved a queue slot.
     """
 
     # A request has values of its own only for what happens to it: most are charged once, and owe nothing.
@@ -162,7 +162,7 @@ class RequestState:
     decisions: tuple[Decision, ...] = ()
     slots: Sequence[Slot] = ()
     byte_facts: Mapping[str, Facts] = EMPTY
-    place: Place = Place("")
+    place: RoutedRequest = RoutedRequest("")
     facts: Facts | None = None
     match: ResolverMatch | None = None
     method: str | None = None
@@ -175,7 +175,7 @@ class RequestState:
     has_refused: bool = False
     rule_has_refused: bool = False
     is_refused: bool = False
-    turns: Mapping[str, Decision] = EMPTY
+    queue_slots: Mapping[str, Decision] = EMPTY
     has_charged: bool = False
     _spending: Spending | None = None
 
@@ -237,11 +237,11 @@ class RequestState:
             if rules.is_settled:
                 self._note_settled(facts, counts_some=rules.counts_some)
             if rules.deferring:
-                self.turns = {**self.turns, **dict.fromkeys(rules.deferring, decision)}
+                self.queue_slots = {**self.queue_slots, **dict.fromkeys(rules.deferring, decision)}
             return
         for outcome in decision.outcomes:
             if outcome.deferred_for:
-                self.turns = {**self.turns, outcome.rule: decision}
+                self.queue_slots = {**self.queue_slots, outcome.rule: decision}
             if facts and outcome.unit == "bytes":
                 self.byte_facts = {**self.byte_facts, outcome.rule: facts}
         self._note_settled_of(decision.ledger.entries, facts)
@@ -338,13 +338,13 @@ class RequestState:
                 ]
             )
 
-    def take_turn(self, rule: str) -> Turn | None:
-        """The turn that was reserved under a rule, which is taken once."""
-        decision = self.turns.get(rule)
+    def take_queue_slot(self, rule: str) -> QueueSlot | None:
+        """The queue slot that was reserved under a rule, which is taken once."""
+        decision = self.queue_slots.get(rule)
         if decision is None:
             return None
-        self.turns = {name: other for name, other in self.turns.items() if name != rule}
-        return turn_under(decision, rule)
+        self.queue_slots = {name: other for name, other in self.queue_slots.items() if name != rule}
+        return queue_slot_under(decision, rule)
 
 
 def django_request(request: Any) -> Any:

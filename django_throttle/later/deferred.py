@@ -44,8 +44,17 @@ from django_throttle.http.request_state import RequestState, django_request, sta
 from django_throttle.http.view_layers import guard_in
 from django_throttle.identity import HttpWho
 from django_throttle.later import task_slots
-from django_throttle.later.queue_slots import Turn, position
-from django_throttle.later.site_queues import DONE, FAILED, QUEUED, UNKNOWN, Found, deferred_to, queue_named, queue_of
+from django_throttle.later.queue_slots import QueueSlot, position
+from django_throttle.later.site_queues import (
+    DONE,
+    FAILED,
+    QUEUED,
+    UNKNOWN,
+    TaskState,
+    deferred_to,
+    queue_named,
+    queue_of,
+)
 from django_throttle.later.task_budget import budget_of, takes_slot
 from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.runtime import LogThrottle
@@ -56,7 +65,7 @@ Payload = Callable[..., Any] | None
 TEMPLATE: Final = "django_throttle/later.html"
 SALT: Final = "django_throttle.deferred"
 SIGNATURE: Final = 32  # bytes
-KEPT: Final = 7 * 86_400.0  # seconds after its moment for which a task can be asked about
+KEPT: Final = 7 * 86_400.0  # seconds after its start time for which a task can be asked about
 SLOT_SECONDS: Final = 5  # after which a client asks again that waits for a slot
 POLL: Final = (1, 10)  # seconds after which the page looks again, at least and at most
 UNROUTED: Final = (
@@ -120,10 +129,10 @@ class Deferral:
             if queued is not None:
                 pages, enqueued, place = queued
                 queue, now = queue_of(self.task), wall_clock()
-                later = Later(
+                later = StatusUrl(
                     queue.name, queue.place(self.task, enqueued), enqueued.id, self.rule, now, now, self.show_result
                 )
-                return later.response(who.subject, Found(QUEUED), pages + later.token(who), now, 202, place)
+                return later.response(who.subject, TaskState(QUEUED), pages + later.token(who), now, 202, place)
         await limiter.report(io, facts, refused)
         return refusal(who.subject, refused)
 
@@ -147,41 +156,41 @@ class Deferral:
     async def answered(
         self, io: Io, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> HttpResponse | None:
-        """The 202 where the call's turn has yet to come, and the task enqueued for it; None where it is due.
+        """The 202 where the call's queue slot has yet to come, and the task enqueued for it; None where it is due.
 
         A call that must not be deferred is refused instead. Whatever keeps the task from being enqueued is raised, and
-        the moment given back.
+        the start time given back.
         """
         request = django_request(who.subject)
         state = state_of(request)
-        turn = state.take_turn(self.rule)
-        if turn is None:
+        queue_slot = state.take_queue_slot(self.rule)
+        if queue_slot is None:
             return None
         if not self._may_defer(request):
-            await _give_back(io, state, turn)
-            decision = _refused(turn)
+            await _give_back(io, state, queue_slot)
+            decision = _refused(queue_slot)
             state.note(decision)
             return refusal(who.subject, decision)
-        asked = partial(self._asked_of_turn, turn, who, args, kwargs)
+        asked = partial(self._asked_of_queue_slot, queue_slot, who, args, kwargs)
         try:
             # Wrapping takes longer than what is asked: only on an event loop.
             pages, (given, named), is_own = await io.call(asked, lambda: sync_to_async(asked)())  # noqa: PLW0108
             queue = queue_of(self.task)
-            enqueued = await io.call(*queue.enqueue(self.task, turn, given, named, is_own=is_own))
+            enqueued = await io.call(*queue.enqueue(self.task, queue_slot, given, named, is_own=is_own))
         except Exception:
-            await _give_back(io, state, turn)
+            await _give_back(io, state, queue_slot)
             raise
         place, now = queue.place(self.task, enqueued), wall_clock()
-        later = Later(queue.name, place, enqueued.id, turn.rule, turn.at, now, self.show_result)
-        return later.response(who.subject, Found(QUEUED), pages + later.token(who), now, 202)
+        later = StatusUrl(queue.name, place, enqueued.id, queue_slot.rule, queue_slot.at, now, self.show_result)
+        return later.response(who.subject, TaskState(QUEUED), pages + later.token(who), now, 202)
 
-    def _asked_of_turn(
-        self, turn: Turn, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]
+    def _asked_of_queue_slot(
+        self, queue_slot: QueueSlot, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[str, Arguments, bool]:
-        """The same, and whether a run of the task would reserve a turn of the same rule and ident."""
+        """The same, and whether a run of the task would reserve a queue slot of the same rule and ident."""
         pages, given = self._asked(who, args, kwargs)
         budget = budget_of(self.task)
-        return pages, given, budget is not None and budget.has_turn(turn, given)
+        return pages, given, budget is not None and budget.has_queue_slot(queue_slot, given)
 
     def _asked(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Arguments]:
         """What needs to be known before the task is enqueued; raises ImproperlyConfigured without a status page."""
@@ -201,20 +210,20 @@ class Deferral:
         raise TypeError(f"the payload of a call that rule {self.rule!r} defers is {wanted}, not {type(made).__name__}")
 
 
-async def _give_back(io: Io, state: RequestState, turn: Turn) -> None:
-    await correct(io, state.ledger.refund_pairs({(turn.rule, turn.ident)}))
+async def _give_back(io: Io, state: RequestState, queue_slot: QueueSlot) -> None:
+    await correct(io, state.ledger.refund_pairs({(queue_slot.rule, queue_slot.ident)}))
 
 
-def _refused(turn: Turn) -> Decision:
-    """Return the decision of the turn as it reads for a call that must not be deferred."""
-    outcomes = turn.decision.outcomes if turn.decision is not None else ()
+def _refused(queue_slot: QueueSlot) -> Decision:
+    """Return the decision of the queue slot as it reads for a call that must not be deferred."""
+    outcomes = queue_slot.decision.outcomes if queue_slot.decision is not None else ()
     return combine_outcomes(
         tuple(
             [
                 one._replace(
                     allowed=False, retry_after=one.deferred_for, remaining=0, reason=Reason.EXCEEDED, deferred_for=0.0
                 )
-                if one.rule == turn.rule and one.deferred_for
+                if one.rule == queue_slot.rule and one.deferred_for
                 else one
                 for one in outcomes
             ]
@@ -241,8 +250,8 @@ def deferral(rule: str, task: object, payload: object, show_result: bool) -> Def
 deferrals: Final[list[Deferral]] = []  # of all views that have been imported
 
 
-class Later(NamedTuple):
-    """What the address of a status page says: queue, backend or task name, id, rule and moments.
+class StatusUrl(NamedTuple):
+    """What the address of a status page says: queue, backend or task name, id, rule and start times.
 
     It is signed for its caller: by the user who is logged in, else by the address.
     """
@@ -256,7 +265,7 @@ class Later(NamedTuple):
     show_result: bool
 
     @classmethod
-    def of(cls, token: str, who: HttpWho) -> Later | None:
+    def of(cls, token: str, who: HttpWho) -> StatusUrl | None:
         """None for a token that is not ours, or too old, or somebody else's."""
         try:
             decoded = signing.b64_decode(token.encode())
@@ -276,13 +285,13 @@ class Later(NamedTuple):
         packed = f"{numbers}\n{self.queue}\n{self.id}\n{self.place}\n{self.rule}".encode()
         return signing.b64_encode(_signature(_keys()[0], who, packed) + packed).decode()
 
-    def found(self) -> Found | None:
+    def found(self) -> TaskState | None:
         """What the queue knows of the task; None where it does not know it."""
         found = queue_named(self.queue).find(self.place, self.id)
         if found is None:
             return None
         state = QUEUED if found.state == UNKNOWN and wall_clock() < self.starts_at else found.state
-        return Found(state, found.result if self.show_result else None)
+        return TaskState(state, found.result if self.show_result else None)
 
     @property
     def waits_for_slot(self) -> bool:
@@ -290,7 +299,7 @@ class Later(NamedTuple):
         return self.starts_at == self.asked_at
 
     def response(
-        self, request: Any, found: Found, address: str, now: float, code: int = 200, place: int | None = None
+        self, request: Any, found: TaskState, address: str, now: float, code: int = 200, place: int | None = None
     ) -> HttpResponse:
         """The page, as HTML or JSON by what the client prefers; never cached. ``place`` is its own in a line."""
         wait = max(0.0, self.starts_at - now)
@@ -338,7 +347,7 @@ class Later(NamedTuple):
 @require_safe
 def status_page(request: HttpRequest, token: str) -> HttpResponse:
     """How far a deferred call is: for its caller, and 404 for everybody else."""
-    later = Later.of(token, HttpWho(_with_user(request)))
+    later = StatusUrl.of(token, HttpWho(_with_user(request)))
     found = later.found() if later is not None else None
     if later is None or found is None:
         raise Http404("there is no such call, or it is somebody else's")

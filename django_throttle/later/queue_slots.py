@@ -1,4 +1,4 @@
-"""The moment that a queue has reserved for a call, and which others have theirs before it."""
+"""Queue slots: the start times that a queue has reserved for calls, in the order of their reservation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.stores import get_store
 
 
-class Turn(NamedTuple):
+class QueueSlot(NamedTuple):
     """When a call may run, in seconds since 1970, under which rule, and by which decision."""
 
     rule: str
@@ -28,7 +28,7 @@ class Turn(NamedTuple):
     decision: Decision | None = None
 
     def refund(self) -> tuple[Correct, ...]:
-        """Return what gives the moment back."""
+        """Return what gives the start time back."""
         return () if self.decision is None else self.decision.ledger.refund_pairs({(self.rule, self.ident)})
 
     @property
@@ -37,26 +37,26 @@ class Turn(NamedTuple):
         return max(0.0, self.at - wall_clock())
 
     @property
-    def moment(self) -> datetime:
+    def start_time(self) -> datetime:
         return datetime.fromtimestamp(self.at, UTC)
 
     @property
     def run_after(self) -> datetime:
-        """The moment as django.tasks takes it: aware where USE_TZ is on."""
-        return self.moment if settings.USE_TZ else timezone.make_naive(self.moment)
+        """The start time as django.tasks takes it: aware where USE_TZ is on."""
+        return self.start_time if settings.USE_TZ else timezone.make_naive(self.start_time)
 
 
-def turn_of(decision: Decision, outcome: Outcome) -> Turn | None:
-    """The turn that this outcome of an allowed call has reserved; None where the call may run at once."""
+def queue_slot_of(decision: Decision, outcome: Outcome) -> QueueSlot | None:
+    """The queue slot that this outcome of an allowed call has reserved; None where the call may run at once."""
     wait = outcome.delay or outcome.deferred_for
     if not (decision.allowed and wait) or outcome.shadow:
         return None
     told = decision.ledger.charged_at(outcome.rule, outcome.ident)
-    return _turn(outcome.rule, outcome.ident, told, wait, decision)
+    return _queue_slot(outcome.rule, outcome.ident, told, wait, decision)
 
 
-def _turn(rule: str, ident: str, told: float, wait: float, decision: Decision) -> Turn:
-    """By the clock of the store, so that the moments of all processes are in the order in which they were reserved.
+def _queue_slot(rule: str, ident: str, told: float, wait: float, decision: Decision) -> QueueSlot:
+    """By the clock of the store, so that the start times of all processes are in the order in which they were reserved.
 
     ``told`` is what it said, in microseconds; what was decided without it is by the clock that all share.
     """
@@ -64,7 +64,7 @@ def _turn(rule: str, ident: str, told: float, wait: float, decision: Decision) -
     if abs(at - now) >= TRUSTED and told and _is_by_store(decision):
         shared_clock.learn(at)
         now = at
-    return Turn(rule, ident, (at if abs(at - now) < TRUSTED else now) + wait, decision)
+    return QueueSlot(rule, ident, (at if abs(at - now) < TRUSTED else now) + wait, decision)
 
 
 def _is_by_store(decision: Decision) -> bool:
@@ -73,29 +73,29 @@ def _is_by_store(decision: Decision) -> bool:
     return store.is_remote and store.clock is None and not decision.degraded
 
 
-def last_turn(decision: Decision, rule: str | None = None) -> Turn | None:
-    """The latest of a call's turns, under all rules or one: a rule of several rates reserves one for each."""
+def last_queue_slot(decision: Decision, rule: str | None = None) -> QueueSlot | None:
+    """The latest of a call's queue slots, under all rules or one: a rule of several rates reserves one for each."""
     outcomes = [one for one in decision.outcomes if rule in (None, one.rule)]
-    turns = [turn for outcome in outcomes if (turn := turn_of(decision, outcome))]
-    return max(turns, key=lambda turn: turn.at, default=None)
+    queue_slots = [queue_slot for outcome in outcomes if (queue_slot := queue_slot_of(decision, outcome))]
+    return max(queue_slots, key=lambda queue_slot: queue_slot.at, default=None)
 
 
-def turn_under(decision: Decision, rule: str) -> Turn | None:
-    """The turn that an allowed call has reserved under this rule; None where the call may run at once.
+def queue_slot_under(decision: Decision, rule: str) -> QueueSlot | None:
+    """The queue slot that an allowed call has reserved under this rule; None where the call may run at once.
 
     Read from the numbers of the store where they are all there is: making outcomes of them takes longer.
     """
     if decision.answered is None:
-        return last_turn(decision, rule)
+        return last_queue_slot(decision, rule)
     command, answers = decision.answered
     wait, ident = deferred_for(command, answers, rule)
-    return _turn(rule, ident, answers.at, wait, decision) if wait else None
+    return _queue_slot(rule, ident, answers.at, wait, decision) if wait else None
 
 
 def position(rule: Rule | None, wait: float) -> int | None:
-    """How many turns a call that waits so many seconds is from its own; None where the rule is not known.
+    """How many queue slots a call that waits so many seconds is from its own; None where the rule is not known.
 
-    No more than may wait: without Redis a process gives turns at its share of the rate.
+    No more than may wait: without Redis a process gives queue slots at its share of the rate.
     """
     if rule is None or not rule.all_rates:
         return None

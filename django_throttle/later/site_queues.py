@@ -1,4 +1,4 @@
-"""The queues of the site on which work waits for its moment: django.tasks and Celery. There is none of our own."""
+"""The queues of the site on which work waits for its start time: django.tasks and Celery. There is none of our own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from asgiref.sync import sync_to_async
 
-from django_throttle.later.queue_slots import Turn
+from django_throttle.later.queue_slots import QueueSlot
 
 if TYPE_CHECKING:
     from django.tasks.base import Task, TaskResult
@@ -51,7 +51,7 @@ def task_class() -> type[Task[..., Any]]:
     return kind
 
 
-class Found(NamedTuple):
+class TaskState(NamedTuple):
     """What a queue says of a task: one of the states above, and its result where it is done."""
 
     state: str
@@ -70,17 +70,17 @@ class SiteQueue(Protocol):
         """Whether its backend runs the task at a later moment."""
 
     def enqueue(
-        self, task: Any, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
+        self, task: Any, queue_slot: QueueSlot, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
     ) -> Enqueuing:
-        """What enqueues the task for its turn, and returns its result to be, which has an ``id``.
+        """What enqueues the task for its queue slot, and returns its result to be, which has an ``id``.
 
-        ``is_own``: the turn is one of the rule and the ident that the run draws on, and so reserves no other.
+        ``is_own``: the queue slot is one of the rule and the ident that the run draws on, and so reserves no other.
         """
 
     def place(self, task: Any, enqueued: Any) -> str:
         """Where ``find`` will find it: its backend, or its name."""
 
-    def find(self, place: str, id: str) -> Found | None:  # noqa: A002 - what it is called on both sides
+    def find(self, place: str, id: str) -> TaskState | None:  # noqa: A002 - what it is called on both sides
         """What has become of the task; None where the queue does not know it."""
 
 
@@ -99,9 +99,15 @@ class DjangoTasks:
         return bool(task.get_backend().supports_defer)
 
     def enqueue(
-        self, task: Task[..., Any], turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
+        self,
+        task: Task[..., Any],
+        queue_slot: QueueSlot,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        is_own: bool,
     ) -> Enqueuing:
-        due = task.using(run_after=turn.run_after)
+        due = task.using(run_after=queue_slot.run_after)
         if is_own:
             backend: Any = due.get_backend()  # its types are of one task
             put = {"task": due, "args": list(args), "kwargs": dict(kwargs)}
@@ -111,7 +117,7 @@ class DjangoTasks:
     def place(self, task: object, enqueued: TaskResult[..., Any]) -> str:
         return str(enqueued.backend)
 
-    def find(self, place: str, id: str) -> Found | None:  # noqa: A002
+    def find(self, place: str, id: str) -> TaskState | None:  # noqa: A002
         tasks = import_module(tasks_module())
         errors = import_module(f"{tasks_module()}.exceptions")
         try:
@@ -119,12 +125,12 @@ class DjangoTasks:
         except errors.TaskResultDoesNotExist:
             return None
         except NotImplementedError:  # a backend that keeps no results
-            return Found(UNKNOWN)
+            return TaskState(UNKNOWN)
         state = STATES.get(str(found.status), UNKNOWN)
-        return Found(state, found.return_value if state == DONE else None)
+        return TaskState(state, found.return_value if state == DONE else None)
 
 
-# Of Celery's messages of a limited task: times put off, number of the retry, whether it has its turn, which message.
+# In Celery's messages of a limited task: times put off, number of the retry, if a slot is reserved, which message.
 HEADER: Final = "django_throttle"
 CELERY_STATES: Final = {
     "PENDING": QUEUED, "RECEIVED": QUEUED, "RETRY": QUEUED, "STARTED": RUNNING,
@@ -144,22 +150,22 @@ class CeleryTasks:
         return True
 
     def enqueue(
-        self, task: CeleryTask, turn: Turn, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
+        self, task: CeleryTask, queue_slot: QueueSlot, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
     ) -> Enqueuing:
         own = {"headers": {HEADER: [0, 0, True, ""]}} if is_own else {}
-        put = partial(task.apply_async, tuple(args), dict(kwargs), eta=turn.moment, **own)
+        put = partial(task.apply_async, tuple(args), dict(kwargs), eta=queue_slot.start_time, **own)
         return put, sync_to_async(put, thread_sensitive=False)
 
     def place(self, task: CeleryTask, enqueued: object) -> str:
         return str(task.name)
 
-    def find(self, place: str, id: str) -> Found | None:  # noqa: A002
+    def find(self, place: str, id: str) -> TaskState | None:  # noqa: A002
         found = self._result(place, id)
         try:
             state = CELERY_STATES.get(found.state, QUEUED)  # a state of the site's own is one on the way
         except (AttributeError, NotImplementedError):  # Celery's, where there is no result backend
-            return Found(UNKNOWN)
-        return Found(state, found.result if state == DONE else None)
+            return TaskState(UNKNOWN)
+        return TaskState(state, found.result if state == DONE else None)
 
     def _result(self, place: str, id: str) -> Any:  # noqa: A002
         for task in deferred_to:  # each knows its app; a thread may have no current one

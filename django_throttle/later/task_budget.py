@@ -21,7 +21,7 @@ from django_throttle.exceptions import PutOffTooOften, Refused
 from django_throttle.identity import is_async
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
-from django_throttle.later.queue_slots import Turn
+from django_throttle.later.queue_slots import QueueSlot
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import LeaseKey
 from django_throttle.stores import get_store
@@ -56,7 +56,7 @@ STARTS: Final = "starts"  # begins the ident under which the starts of an ident'
 
 @lru_cache(maxsize=256)
 def _start_rule(rule: Rule) -> Rule:
-    """Return the rule that spaces starts as this one spaces turns, and refuses those that would wait for too long."""
+    """Return the rule that spaces starts as this one spaces queue slots, and refuses runs that would wait too long."""
     return replace(rule, action="delay", max_delay=MAX_START_WAIT)
 
 
@@ -129,10 +129,10 @@ class TaskBudget:
             return None
         return rule.id, outcome.ident
 
-    def has_turn(self, turn: Turn, arguments: Arguments) -> bool:
-        """Return True where a run with these arguments would reserve a turn of this rule and ident."""
-        return self.rule == turn.rule and any(
-            charge.ident == turn.ident
+    def has_queue_slot(self, queue_slot: QueueSlot, arguments: Arguments) -> bool:
+        """Return True where a run with these arguments would reserve a queue slot of this rule and ident."""
+        return self.rule == queue_slot.rule and any(
+            charge.ident == queue_slot.ident
             for charge in rulebook.current().match(self._facts(*arguments, honours_delay=False))
         )
 
@@ -147,7 +147,7 @@ class TaskBudget:
         return run(limiter.decide_fully(BlockingIo(get_store()), charges, commit=False)).allowed
 
     async def is_queue(self, io: StoreIo) -> bool:
-        """Whether the rule gives each call a turn of its own."""
+        """Whether the rule gives each call a queue slot of its own."""
         rules = await io.call(rulebook.current, rulebook.acurrent)
         rule = rules.by_name(self.rule)
         return rule is not None and rule.enabled and rule.is_queue

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from django_throttle.conf import conf
-from django_throttle.costs.meter import MEASURES, Meter, Use
+from django_throttle.costs.meter import MEASURES, Meter, QueryUsage
 from django_throttle.runtime import LogThrottle
 from django_throttle.signals import costly
 
@@ -43,5 +43,5 @@ def _databases(meter: Meter) -> Iterator[str]:
         yield f"{alias}: {_words(database)}{of_models}"
 
 
-def _words(use: Use) -> str:
+def _words(use: QueryUsage) -> str:
     return f"{use.queries} queries {use.rows} rows {use.seconds * 1e3:.1f} ms"

@@ -38,7 +38,7 @@ class Edit:
     done: set[str] = field(default_factory=set)
 
 
-class Due(NamedTuple):
+class PendingMigration(NamedTuple):
     """A call's charge, to which what its ident used under the former rule is to be added first."""
 
     edit: Edit
@@ -91,26 +91,26 @@ def forget() -> None:
     edits = {}
 
 
-def due(charges: Iterable[Charge]) -> list[Due]:
+def due(charges: Iterable[Charge]) -> list[PendingMigration]:
     """What is to be carried over before these are charged."""
     return list(_due(charges, monotonic()))
 
 
-def _due(charges: Iterable[Charge], now: float) -> Iterator[Due]:
+def _due(charges: Iterable[Charge], now: float) -> Iterator[PendingMigration]:
     for charge in charges:
         for edit in edits.get(charge.rule.id, ()):
             if charge.cost and now < edit.until and charge.ident not in edit.done:
-                yield Due(edit, charge)
+                yield PendingMigration(edit, charge)
 
 
-async def carry_first(io: Io, found: Iterable[Due], decide: Callable[[], Awaitable[T]]) -> T:
+async def carry_first(io: Io, found: Iterable[PendingMigration], decide: Callable[[], Awaitable[T]]) -> T:
     """Carry over, then decide, within one deadline; where the store fails, the decision says what becomes of it."""
     with one_deadline():
         await _carry_all(io, found)
         return await decide()
 
 
-async def _carry_all(io: Io, found: Iterable[Due]) -> None:
+async def _carry_all(io: Io, found: Iterable[PendingMigration]) -> None:
     """Charge what an ident has used under the former rule, less what it has under the new one already."""
     try:
         for edit, charge in found:

@@ -14,14 +14,14 @@ from struct import Struct
 from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 
-from django_throttle.core.algorithms import LateCost, Plan, State
+from django_throttle.core.algorithms import Backfill, Plan, State
 from django_throttle.core.commands import Answer, Answers, Charge, Charges, Correct, Decide, RuleSet, passes
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
 from django_throttle.runtime import in_child
 from django_throttle.stores.counters import NUMBER, numbers
 from django_throttle.stores.memory import SWEEPS, MemoryStore
-from django_throttle.stores.redis.commands import LongCommand, RedisCommand, RoundTrip, SendTrip, late_call
+from django_throttle.stores.redis.commands import LongCommand, Pipeline, RedisCommand, SendTrip, late_call
 from django_throttle.stores.redis.context import RedisContext
 from django_throttle.stores.redis.timeouts import LEAST_SECONDS
 from django_throttle.stores.redis.transport import Call, LoadingCall
@@ -360,7 +360,7 @@ class Fallback:
         plan = self.local.calendar.plan_at(share, now)
         before = known.get(rule.id)
         state = before.state if before and before.expires > now else None
-        if stored := plan.charge_late(state, now, LateCost(cost, now)):
+        if stored := plan.charge_late(state, now, Backfill(cost, now)):
             known[rule.id] = Admitted(rule, plan, stored.state, now + stored.lasts)
             self.admitted.put(ident, known.values())
 
@@ -401,13 +401,13 @@ class LateCommand(LongCommand[T]):
         fallback, command = self.fallback, self.command
         is_long = isinstance(command, LongCommand)
         while (late := fallback.late(self.idents)) and (is_long or any(map(fallback.admitted.get, self.idents))):
-            fallback.confirm(late, await send(RoundTrip(list(map(fallback.call, late)), self._rest())))
+            fallback.confirm(late, await send(Pipeline(list(map(fallback.call, late)), self._rest())))
         command.seconds = self._rest()
         if isinstance(command, LongCommand):
             reply: T = await command.reply(send)
             return reply
         due = [LoadingCall(call.script, call.keys, call.args) for call in map(fallback.call, late)]
-        replies = await send(RoundTrip([*due, *self.calls], command.seconds))
+        replies = await send(Pipeline([*due, *self.calls], command.seconds))
         fallback.confirm(late, replies[: len(due)])
         return command.finish(replies[len(due) :])
 

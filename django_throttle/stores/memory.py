@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, Final, Literal
 
-from django_throttle.core.algorithms import LateCost, Plan, State, StepResult
+from django_throttle.core.algorithms import Backfill, Plan, State, StepResult
 from django_throttle.core.commands import (
     Answer,
     CallNext,
@@ -258,7 +258,7 @@ class MemoryStore:
         now = round(self.clock() * 1_000_000)
         state, expires = self._counters.get(_key(charge), (None, 0))
         plan = self.calendar.plan_at(rule, now)
-        if stored := plan.charge_late(state if expires > now else None, now, LateCost(cost, now - age)):
+        if stored := plan.charge_late(state if expires > now else None, now, Backfill(cost, now - age)):
             self._write(_key(charge), stored.state, now + stored.lasts)
 
     def _mean(self, one: Measured) -> int:

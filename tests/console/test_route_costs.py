@@ -19,7 +19,7 @@ from django_throttle.console.route_costs import (
     fetch,
     value_of,
 )
-from django_throttle.costs.meter import Meter, Use
+from django_throttle.costs.meter import Meter, QueryUsage
 from django_throttle.exceptions import StoreError
 from django_throttle.stores import RedisStore
 from tests.servers import RedisServer, free_port
@@ -34,7 +34,7 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> RouteCosts:
 
 def used(queries: int, rows: int = 0, seconds: float = 0.0, size: int = 0) -> Meter:
     meter = Meter(bytes=size)
-    meter.uses["default", "", 0] = Use(queries, rows, seconds)
+    meter.uses["default", "", 0] = QueryUsage(queries, rows, seconds)
     meter.stop()
     return meter
 

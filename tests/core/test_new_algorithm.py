@@ -12,7 +12,7 @@ from django.forms import model_to_dict
 from django_throttle.admin.rules import PreviewForm, RuleForm, preview_options
 from django_throttle.core import Override, Rule
 from django_throttle.core.algorithms import ALGORITHMS, Algorithm, Plan, State, StepResult
-from django_throttle.core.algorithms.base import NEVER, LateCost, Stored, most_of, rate_of
+from django_throttle.core.algorithms.base import NEVER, Backfill, Stored, most_of, rate_of
 from django_throttle.core.commands import charge
 from django_throttle.core.decide import correct, decide_charges
 from django_throttle.core.descriptions import describe
@@ -48,10 +48,10 @@ class Cooldown(Plan):
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
         return () if state[0] == since + self.window else None
 
-    def late_charges(self, state: State, now: int) -> Iterator[LateCost]:
-        yield LateCost(self.limit, state[0] - self.window)
+    def late_charges(self, state: State, now: int) -> Iterator[Backfill]:
+        yield Backfill(self.limit, state[0] - self.window)
 
-    def charge_late(self, state: State | None, now: int, late: LateCost) -> Stored | None:
+    def charge_late(self, state: State | None, now: int, late: Backfill) -> Stored | None:
         finish = max(state[0] if state else 0, late.at + self.window)
         return Stored((finish,), finish - now) if finish > now else None
 

@@ -28,7 +28,7 @@ from rest_framework.viewsets import ViewSet
 
 from django_throttle.decorators import throttle
 from django_throttle.identity import HttpWho
-from django_throttle.later.deferred import Later, deferrals
+from django_throttle.later.deferred import StatusUrl, deferrals
 from django_throttle.later.site_queues import tasks_module
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, Enforce
@@ -246,7 +246,7 @@ def test_tokens_that_are_not_ours_or_too_old_lead_nowhere(enforce: Enforce, sett
     _, answer = Client().get("/view"), Client().get("/view")
     where = answer["Location"]
     token, who = where.removeprefix("/later/"), HttpWho(RequestFactory().get("/"))
-    later = Later.of(token, who)
+    later = StatusUrl.of(token, who)
     assert later is not None
     for wrong in (
         "x",

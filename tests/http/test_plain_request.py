@@ -149,7 +149,7 @@ def answers(
                             decisions,
                             state.ledger.costs,
                             state.ledger.entries,
-                            [*state.turns],
+                            [*state.queue_slots],
                         )
                     )
             keys = sorted(redis.keys(f"{store.prefix}:*"))

@@ -14,7 +14,7 @@ from django_throttle.console.recording.cells import HOUR, MINUTE, Cell
 from django_throttle.console.recording.heavy_hitters import KEPT, KEPT_LONG, HeavyHitters
 from django_throttle.console.recording.places import HOURS, MINUTES
 from django_throttle.console.recording.process_rules import RulesReporter
-from django_throttle.console.recording.recorder import Records, Seen, recorder
+from django_throttle.console.recording.recorder import DecisionSample, Records, recorder
 from django_throttle.console.recording.thinning import RANKS, Thinned
 from django_throttle.stores import RedisStore
 from django_throttle.stores.redis.failures import raise_first
@@ -112,7 +112,7 @@ class RecordFlusher:
                 args += [places.short_of(ident), count]
         return "record", list(map(self.store.process_key, names)), args
 
-    def _of_sample(self, stratum: str, slot: int, sample: Thinned[Seen]) -> Sending:
+    def _of_sample(self, stratum: str, slot: int, sample: Thinned[DecisionSample]) -> Sending:
         names = [f"rec:seen:{self._uid}"]
         for number in (slot, slot - places.RECENT_SLOTS):
             name = places.sample_name(stratum, number)
@@ -131,7 +131,7 @@ def state_of(reply: object) -> list[int]:
     return [min(RANKS, max(1, bound)), *full]
 
 
-def packed(seen: Seen) -> bytes:
+def packed(seen: DecisionSample) -> bytes:
     """A decision of a sample as JSON, with tags in the place of idents."""
     tags = {places.tag_of(ident): rules for ident, rules in seen.idents.items()}
     fields = [round(seen.at, 6), *seen[1:-1], tags]

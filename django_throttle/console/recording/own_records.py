@@ -9,7 +9,7 @@ from django.utils import timezone
 from django_throttle.console.recording.cells import Cell, add
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
 from django_throttle.console.recording.places import DAY, MOST_RECENT, SLOT
-from django_throttle.console.recording.recorder import Records, Seen, recorder, thin_older
+from django_throttle.console.recording.recorder import DecisionSample, Records, recorder, thin_older
 from django_throttle.console.recording.thinning import RANKS, Thinned
 
 MOST_CELLS: Final = 20_000
@@ -34,7 +34,7 @@ def current() -> Records:
         )
 
 
-def samples(stratum: str, slots: range) -> list[tuple[list[int], list[tuple[int, Seen]]]]:
+def samples(stratum: str, slots: range) -> list[tuple[list[int], list[tuple[int, DecisionSample]]]]:
     """Return the state and the entries of a stratum in each of these slots, up to now."""
     with recorder.reading:
         _take()

@@ -245,7 +245,7 @@ def _bytes(found: object) -> bytes:
 __all__ = ["Minute", "Recorded", "Sample", "hours", "minutes", "most_refused", "recent", "recorded_rules", "sample"]
 
 
-class Half(NamedTuple):
+class SharedRefusals(NamedTuple):
     """The calls for which one of both rules holds, and how many of them it refused."""
 
     calls: int
@@ -271,8 +271,8 @@ class Comparison:
     both: int
     only_live: int
     only_candidate: int
-    of_live: Half
-    of_candidate: Half
+    of_live: SharedRefusals
+    of_candidate: SharedRefusals
     points: tuple[tuple[datetime, int, int], ...]
     affected: tuple[tuple[str, int], ...]
 
@@ -307,8 +307,8 @@ def compared(store: AnyStore, live: str, since: datetime, until: datetime) -> Co
         both=candidate.both,
         only_live=max(0, _refusing(rule) - candidate.both),
         only_candidate=max(0, _refusing(candidate) - candidate.both),
-        of_live=Half(candidate.calls - candidate.enforced, sum(rule.refused.values())),
-        of_candidate=Half(candidate.enforced, sum(candidate.refused.values())),
+        of_live=SharedRefusals(candidate.calls - candidate.enforced, sum(rule.refused.values())),
+        of_candidate=SharedRefusals(candidate.enforced, sum(candidate.refused.values())),
         points=tuple([(at, _refusing(theirs.get(at)), _refusing(one)) for at, one in ours.items()]),
         affected=tuple((tag, count) for tag, count, _ in most_refused(store, beside)),
     )

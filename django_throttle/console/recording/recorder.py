@@ -35,7 +35,7 @@ RELAXATION: Final = 64
 LONGEST_TEXT: Final = 100  # of a scope, method, event or rule in a sample
 
 
-class Seen(NamedTuple):
+class DecisionSample(NamedTuple):
     """A decision of a sample: ``at`` is Unix time, ``idents`` the names of the rules that count under each ident."""
 
     at: float
@@ -54,7 +54,7 @@ T = TypeVar("T")
 PassedCall = tuple[Charges, str, str, tuple[str, ...], float, float]
 # Decision, scope, method, events, cost, seconds that the decision took, and when it was made.
 OtherCall = tuple[Decision, str, str, tuple[str, ...], int, float, datetime]
-Samples = dict[tuple[str, int], Thinned[Seen]]
+Samples = dict[tuple[str, int], Thinned[DecisionSample]]
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class Recorder:
         self._records = Records()
         self._is_off = False
         self._minute = 0
-        self._newest: dict[str, tuple[int, Thinned[Seen]]] = {}  # by stratum: the newest slot, and its sample
+        self._newest: dict[str, tuple[int, Thinned[DecisionSample]]] = {}  # by stratum: the newest slot, and its sample
         self._passed: Counter[tuple[RuleSet, tuple[int, ...], int]] = Counter()  # of this minute, by power of two
 
     def _forget(self, *, setting: str, **_: object) -> None:
@@ -216,7 +216,9 @@ class Recorder:
             for rule, ident in zip(charges.rules.rules, charges.idents, strict=True):
                 idents.setdefault(ident, []).append(rule.name)
             event = events[0] if events else ""
-            seen = Seen(began + offset, scope, method, event, "allowed", "", "within", max(charges.costs), idents)
+            seen = DecisionSample(
+                began + offset, scope, method, event, "allowed", "", "within", max(charges.costs), idents
+            )
             whole.offer(rank, _shortened(seen))
 
     def _sample(
@@ -231,11 +233,11 @@ class Recorder:
             whole.offer(rank, seen)
             refused.offer(drawn, seen)
 
-    def _sample_of(self, stratum: str, at: float) -> Thinned[Seen]:
+    def _sample_of(self, stratum: str, at: float) -> Thinned[DecisionSample]:
         """Return the sample of that moment's slot. In a new slot its bound is that of the newest, relaxed."""
         samples, slot = self._records.samples, int(at) // places.SLOT
         if (stratum, slot) not in samples:
-            newest, last = self._newest.get(stratum, (slot, Thinned[Seen](places.MOST_RECENT[stratum])))
+            newest, last = self._newest.get(stratum, (slot, Thinned[DecisionSample](places.MOST_RECENT[stratum])))
             sample = last.rest() if slot <= newest else Thinned(last.most, min(RANKS, last.bound * RELAXATION))
             samples[stratum, slot] = sample
             if slot >= newest:
@@ -318,7 +320,7 @@ def _by_rule(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
     return found
 
 
-def _seen(decision: Decision, scope: str, method: str, events: tuple[str, ...], cost: int, at: float) -> Seen:
+def _seen(decision: Decision, scope: str, method: str, events: tuple[str, ...], cost: int, at: float) -> DecisionSample:
     outcomes = decision.outcomes
     refusing = [one for one in outcomes if not one.allowed and one.shadow == decision.allowed]
     said = refusing[0] if refusing else outcomes[0]
@@ -329,9 +331,9 @@ def _seen(decision: Decision, scope: str, method: str, events: tuple[str, ...], 
     rule, reason = (said.rule, said.reason.value) if refusing else ("", "within")
     verdict = said.verdict if refusing else "allowed"
     event = events[0] if events else ""
-    return _shortened(Seen(at, scope, method, event, verdict, rule, reason, cost, idents))
+    return _shortened(DecisionSample(at, scope, method, event, verdict, rule, reason, cost, idents))
 
 
-def _shortened(seen: Seen) -> Seen:
+def _shortened(seen: DecisionSample) -> DecisionSample:
     scope, method, event, rule = (text[:LONGEST_TEXT] for text in (seen.scope, seen.method, seen.event, seen.rule))
     return seen._replace(scope=scope, method=method, event=event, rule=rule)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from django_throttle.core.algorithms.base import Algorithm, LateCost, Plan, State, StepResult
+from django_throttle.core.algorithms.base import Algorithm, Backfill, Plan, State, StepResult
 from django_throttle.core.algorithms.concurrency import CONCURRENCY, Concurrency
 from django_throttle.core.algorithms.damper import DAMPER
 from django_throttle.core.algorithms.fixed_window import FIXED_WINDOW, CalendarWindow
@@ -14,7 +14,15 @@ from django_throttle.core.algorithms.sliding_window import SLIDING_WINDOW
 from django_throttle.core.algorithms.uncounted import Uncounted
 
 __all__ = [
-    "ALGORITHMS", "Algorithm", "CalendarWindow", "Concurrency", "LateCost", "Plan", "State", "StepResult", "Uncounted",
+    "ALGORITHMS",
+    "Algorithm",
+    "Backfill",
+    "CalendarWindow",
+    "Concurrency",
+    "Plan",
+    "State",
+    "StepResult",
+    "Uncounted",
 ]  # fmt: skip
 
 _EVERY: Final = (SLIDING_WINDOW, SLIDING_LOG, FIXED_WINDOW, TOKEN_BUCKET, LEAKY_BUCKET, GCRA, CONCURRENCY, DAMPER)

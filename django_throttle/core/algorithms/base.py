@@ -38,7 +38,7 @@ class StepResult(NamedTuple):
     refused_state: State | None
 
 
-class LateCost(NamedTuple):
+class Backfill(NamedTuple):
     """One or more calls that were admitted at a moment, in microseconds, and are charged afterwards."""
 
     cost: int
@@ -112,11 +112,11 @@ class Plan(ABC):
         """
 
     @abstractmethod
-    def late_charges(self, state: State, now: int) -> Iterator[LateCost]:
+    def late_charges(self, state: State, now: int) -> Iterator[Backfill]:
         """The charges that a state stands for, each at the last moment at which it can have been made."""
 
     @abstractmethod
-    def charge_late(self, state: State | None, now: int, late: LateCost) -> Stored | None:
+    def charge_late(self, state: State | None, now: int, late: Backfill) -> Stored | None:
         """Charge what was admitted elsewhere, whatever the limit; None when a charge of that time counts no more."""
 
     def quota_seconds(self, limit: int, window: float) -> float:

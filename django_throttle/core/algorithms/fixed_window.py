@@ -61,10 +61,10 @@ class Window(Plan, ABC):
         start, count = state
         return (start, max(0, count - cost)) if start <= since else None  # a window that has ended took it along
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
-        yield base.LateCost(state[1], now)
+    def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
+        yield base.Backfill(state[1], now)
 
-    def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
         start, finish = self.bounds(now)
         if late.at < start:
             return None
@@ -83,9 +83,9 @@ class FixedWindow(Window):
         start = now - now % self.window
         return start, start + self.window
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
+    def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
         start, count = state
-        yield base.LateCost(count, min(now, start + self.window - 1))
+        yield base.Backfill(count, min(now, start + self.window - 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,12 +75,12 @@ class IntervalBucket(Plan):
             return None
         return (now if start == since else start), min(self.limit, units + cost)
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
+    def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
         since, units = state
         _, units = self._refilled(min(since, now), units, now)
-        yield base.LateCost(self.limit - units, now)
+        yield base.Backfill(self.limit - units, now)
 
-    def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
         since, units = state or (now, self.limit)
         since, units = self._refilled(min(since, now), units, now)
         units = max(0, units - late.cost)
@@ -185,10 +185,10 @@ class Gcra(Plan):
         arrival, fraction = state
         return max(0, (arrival - now) * self.fineness + min(fraction, self.fineness - 1))
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
-        yield base.LateCost(-(-self._used(state, now) // self.unit), now)
+    def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
+        yield base.Backfill(-(-self._used(state, now) // self.unit), now)
 
-    def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
         """What has flowed out since then is no more in it."""
         fineness = self.fineness
         added = max(0, late.cost * self.unit - max(0, now - late.at) * fineness)

@@ -59,11 +59,11 @@ class SlidingLog(Plan):
             left += (at, own - back) if own > back else ()
         return tuple(left) if owed < cost else None
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
+    def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
         for at, cost in zip(state[::2], state[1::2], strict=True):
-            yield base.LateCost(cost, at)
+            yield base.Backfill(cost, at)
 
-    def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
         """In the order of time; of more than the limit the newest are kept."""
         if late.at <= now - self.window:
             return None

@@ -87,12 +87,12 @@ class SlidingWindow(Plan):
         counts[age] = max(0, counts[age] - cost)
         return (index, *counts)
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
+    def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
         index, *counts = state
         for age, count in enumerate(counts):
-            yield base.LateCost(count, min(now, (index - age + 1) * self.sub_window - 1))
+            yield base.Backfill(count, min(now, (index - age + 1) * self.sub_window - 1))
 
-    def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
         current, n = now // self.sub_window, self.n
         index, *counts = state or (current, *[0] * (n + 1))
         passed = min(max(0, current - index), n + 1)

@@ -19,8 +19,8 @@ class Uncounted(Plan):
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
         return None
 
-    def late_charges(self, state: State, now: int) -> Iterator[base.LateCost]:
+    def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
         yield from ()
 
-    def charge_late(self, state: State | None, now: int, late: base.LateCost) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
         return None

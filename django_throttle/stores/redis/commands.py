@@ -136,7 +136,7 @@ class RedisCommand(Generic[T]):
         """Nobody knows whether the command was executed: note what has to be undone."""
 
 
-class RoundTrip(NamedTuple):
+class Pipeline(NamedTuple):
     """Calls to be sent together, within ``seconds`` where that is less than the transport's deadline.
 
     On an event loop ``decisions``, where there are any, are sent in place of the calls, in the loop's batch.
@@ -147,7 +147,7 @@ class RoundTrip(NamedTuple):
     decisions: Sequence[PendingDecision] = ()
 
 
-SendTrip = Callable[[RoundTrip], Awaitable[Sequence[Any]]]
+SendTrip = Callable[[Pipeline], Awaitable[Sequence[Any]]]
 
 
 class LongCommand(RedisCommand[T], ABC):
@@ -566,8 +566,8 @@ class MultiSlotCommand(LongCommand[tuple[Answer, ...]]):
 
     async def reply(self, send: SendTrip) -> tuple[Answer, ...]:
         until = time.monotonic() + (self.seconds or self.context.transport.seconds)
-        if undo := self.undo_calls(await send(RoundTrip(self.calls, self.seconds, self.decisions))):
-            self.note_undone(await send(RoundTrip(undo, max(until - time.monotonic(), LEAST_SECONDS))))
+        if undo := self.undo_calls(await send(Pipeline(self.calls, self.seconds, self.decisions))):
+            self.note_undone(await send(Pipeline(undo, max(until - time.monotonic(), LEAST_SECONDS))))
         return self.answers()
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, Final
 from django_throttle.core.commands import Evict
 from django_throttle.core.control_messages import ControlMessage, closing, evicted
 from django_throttle.runtime import in_child
-from django_throttle.stores.redis.commands import LongCommand, RoundTrip, SendTrip
+from django_throttle.stores.redis.commands import LongCommand, Pipeline, SendTrip
 from django_throttle.stores.redis.context import RedisContext
 from django_throttle.stores.redis.control_messages import RedisControl
 from django_throttle.stores.redis.pool import text
@@ -83,10 +83,10 @@ class EvictCommand(LongCommand[bool]):
         self.calls.append(Call(script("evict"), (context.key(rule.id, ident),), args, derives=True))
 
     async def reply(self, send: SendTrip) -> bool:
-        taken = bool(self.finish(await send(RoundTrip(self.calls))))
+        taken = bool(self.finish(await send(Pipeline(self.calls))))
         if self.evicted:
             with suppress(Exception):
-                replies = await send(RoundTrip(self._tell(), self.context.transport.seconds / 2))
+                replies = await send(Pipeline(self._tell(), self.context.transport.seconds / 2))
                 if not self.evictions.control.sent(self.evicted, replies):
                     self.evictions.discard(self.command)
         return taken

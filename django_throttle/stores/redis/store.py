@@ -37,9 +37,9 @@ from django_throttle.stores.redis.commands import (
     LeaseCommand,
     LongCommand,
     MultiSlotCommand,
+    Pipeline,
     RedisCommand,
     ReleaseCommand,
-    RoundTrip,
     call_next_command,
     claim_command,
     correct_command,
@@ -176,10 +176,10 @@ class RedisStore(RedisContext):
         if made.calls and self.breaker.is_calm:
             self.batcher.release_soon(made.calls, made.hear)
 
-    async def _send(self, trip: RoundTrip) -> Sequence[Any]:
+    async def _send(self, trip: Pipeline) -> Sequence[Any]:
         return self.transport.send_all(trip.calls, trip.seconds)
 
-    async def _asend(self, trip: RoundTrip) -> Sequence[Any]:
+    async def _asend(self, trip: Pipeline) -> Sequence[Any]:
         if not trip.decisions or call_began.get():
             return await self.transport.asend_all(trip.calls, trip.seconds)
         replies = await asyncio.gather(*map(self.batcher.decide, trip.decisions), return_exceptions=True)

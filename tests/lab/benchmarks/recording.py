@@ -12,7 +12,7 @@ from django_throttle.console.recording.cells import CODES, HOUR, MINUTE, TIMES, 
 from django_throttle.console.recording.flush import RecordFlusher
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
 from django_throttle.console.recording.places import DAY, RECENT_SLOTS, SLOT, SLOTS
-from django_throttle.console.recording.recorder import Recorder, Records, Seen
+from django_throttle.console.recording.recorder import DecisionSample, Recorder, Records
 from django_throttle.console.recording.thinning import Thinned, random_rank
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charges, charges_of
@@ -83,7 +83,7 @@ def fill(store: RedisStore, client: Redis, refusing: int) -> None:
             sample = records.samples[stratum, slot] = Thinned(2 * most)
             for number in range(2 * most):
                 idents = {f"user:{draw.randrange(10**6)}": [draw.choice(NAMES)]}
-                seen = Seen(
+                seen = DecisionSample(
                     slot * SLOT + number, "search", "GET", "request", "refused", NAMES[0], "exceeded", 1, idents
                 )
                 sample.offer(random_rank(), seen)
