@@ -17,12 +17,12 @@ class ThrottleConfig(AppConfig):
         from django_throttle import agent, checks  # noqa: F401  (they register themselves)
         from django_throttle.costs import meter
         from django_throttle.later import task_slots  # noqa: F401
-        from django_throttle.rulebook import in_force
+        from django_throttle.rulebook import current_rules
         from django_throttle.rulebook.history import edits, ended, from_settings
         from django_throttle.runtime import shutdown
         from django_throttle.stores.redis.addresses import load_cache_backend
 
-        in_force.connect()
+        current_rules.connect()
         edits.connect()
         from_settings.connect()
         ended.connect()

@@ -178,12 +178,12 @@ def allows(rule: str, caller: object, *, cost: int = 1, raises: bool = False) ->
     """
     if is_on_event_loop():
         raise RuntimeError("allows() would block the event loop, and nothing was charged: await aallows() instead")
-    return _verdict(decide(_question(rulebook.present() or rulebook.current(), rule, caller, cost)), raises)
+    return _verdict(decide(_question(rulebook.loaded() or rulebook.current(), rule, caller, cost)), raises)
 
 
 async def aallows(rule: str, caller: object, *, cost: int = 1, raises: bool = False) -> Verdict:
     """The same without blocking the event loop."""
-    facts = _question(rulebook.present() or await rulebook.acurrent(), rule, caller, cost)
+    facts = _question(rulebook.loaded() or await rulebook.acurrent(), rule, caller, cost)
     if isinstance(facts.who, HttpWho):
         await facts.who.aload()
     return _verdict(await adecide(facts), raises)
@@ -249,7 +249,7 @@ def prepared(error: Refused) -> Refused:
 
 def fast_path_command(charges: Charges, store: Store) -> Decide | Decision | None:
     """Return the one command that decides these charges, or the refusal that is remembered; None for any other call."""
-    if not charges.rules.has_fast_path or rulebook.carry_over.edits:
+    if not charges.rules.has_fast_path or rulebook.migrate_counts.edits:
         return None
     refused = store.refusal_cache.find(charges) if store.refusal_cache.refusals else None
     return refused or Decide(charges)
@@ -294,20 +294,20 @@ async def decide_fully(
     commit: bool = True,
     keeps_ledger: bool = False,
     socket: bool = False,
-    carried: bool = False,
+    is_migrated: bool = False,
 ) -> Decision:
     """Decide these charges with all that their rules ask for: edits, leases, dampers, units bought ahead, evictions.
 
-    A ``socket`` may have others make room for it, and makes room for others. ``carried`` where what was used under
+    A ``socket`` may have others make room for it, and makes room for others. ``is_migrated`` where what was used under
     edited rules counts already. What the call was charged goes back, where it has to, only if it ``keeps_ledger``. The
     lease is named before anything is sent, and released if deciding is interrupted.
     """
     if not isinstance(charges, Charges):
         charges = Charges.of(charges)
-    carry_over = rulebook.carry_over
-    if carry_over.edits and commit and not carried and (due := carry_over.due(charges)):
-        again = partial(decide_fully, io, charges, keeps_ledger=keeps_ledger, socket=socket, carried=True)
-        return await carry_over.carry_first(io, due, again)
+    migrate_counts = rulebook.migrate_counts
+    if migrate_counts.edits and commit and not is_migrated and (due := migrate_counts.due(charges)):
+        again = partial(decide_fully, io, charges, keeps_ledger=keeps_ledger, socket=socket, is_migrated=True)
+        return await migrate_counts.migrate_first(io, due, again)
     store, rules = io.store, charges.rules
     if rules.is_store_only:  # as of most calls
         return await decide_charges(io, charges, commit=commit, refusal_cache=store.refusal_cache)
@@ -385,7 +385,7 @@ def finish_decision(
 async def report(io: Io, facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
     """Tell hooks, log and signals of a decision that took so many seconds."""
     told = facts, decision, seconds
-    await io.call(partial(reports.tell, *told), partial(reports.atell, *told))
+    await io.call(partial(reports.report, *told), partial(reports.areport, *told))
 
 
 async def decide_reported(
@@ -428,7 +428,7 @@ async def decide_reported(
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
     """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
     io = BlockingIo(watched_store())
-    return execute_decision(io, prepare_decision(io, rulebook.present() or rulebook.current(), facts, commit), facts)
+    return execute_decision(io, prepare_decision(io, rulebook.loaded() or rulebook.current(), facts, commit), facts)
 
 
 Aside = Callable[..., Awaitable[Any]]  # calls a function with these arguments in a thread
@@ -441,7 +441,7 @@ async def as_view(work: Callable[..., Any], *args: Any) -> Any:
 
 async def adecide(facts: Facts, *, commit: bool = True, aside: Aside = as_view) -> Decision:
     """Decide, and wait, without blocking the event loop; ``aside`` where a database has to be asked who is calling."""
-    io, snapshot = LoopIo(watched_store()), rulebook.present() or await rulebook.acurrent()
+    io, snapshot = LoopIo(watched_store()), rulebook.loaded() or await rulebook.acurrent()
     try:
         call = prepare_decision(io, snapshot, facts, commit)
     except SynchronousOnlyOperation:

@@ -11,7 +11,7 @@ import pytest
 from django.core.signals import setting_changed
 
 from django_throttle import stores
-from django_throttle.rulebook import in_force
+from django_throttle.rulebook import current_rules
 from django_throttle.runtime import LogThrottle
 
 
@@ -27,7 +27,7 @@ def counters(store: Any) -> dict[tuple[str, str], tuple[Any, int]]:
 
 def book() -> Any:
     """The rules in force, and the thread that reads them."""
-    return in_force._book
+    return current_rules._book
 
 
 def forget_rules() -> None:

@@ -21,7 +21,7 @@ from django_throttle.local import shared_clock
 from django_throttle.local.shared_clock import SharedClock
 from django_throttle.local.store_time import STEP_US, Calendar, StoreTime, micros
 from django_throttle.models import ThrottleCandidate, ThrottleOverride, ThrottleRule
-from django_throttle.rulebook import in_force, sources
+from django_throttle.rulebook import current_rules, sources
 from django_throttle.rulebook.snapshot import Overrides
 from django_throttle.runtime import LogThrottle
 from django_throttle.stores import MemoryStore, RedisStore
@@ -74,7 +74,7 @@ def test_an_override_ends_at_its_moment_and_a_process_logs_once_that_its_clock_i
     store = enforce()
     host(off)
     for _ in range(3):
-        assert in_force.fetch(store)
+        assert current_rules.fetch(store)
     (line,) = [record.message for record in caplog.records if "the clock of this host" in record.message]
     assert ("300.0 s behind Redis'" in line) is (off < 0)
     now = real_now().timestamp()
@@ -116,7 +116,7 @@ def test_a_candidate_is_promoted_at_its_moment(
         candidate.save()
     host(off)
     if store == "redis":
-        assert in_force.fetch(redis)
+        assert current_rules.fetch(redis)
     sources.promote_due()
     assert [each.name for each in ThrottleCandidate.objects.all()] == ["later"]
     rulebook.refresh()

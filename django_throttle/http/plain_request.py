@@ -35,7 +35,7 @@ from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 def decide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, cost: int = 1) -> Decision:
     """Decide a request under the rules of its scope, and note the decision. Raises InvalidCost and InvalidIdent."""
     store = limiter.watched_store()
-    charges = _plain_charges(rulebook.present() or rulebook.current(), state, scope, who, cost)
+    charges = _plain_charges(rulebook.loaded() or rulebook.current(), state, scope, who, cost)
     if charges is None:
         facts = RequestFacts(request, state, scope, who, cost)
         return note_decision(request, state, facts, limiter.decide(facts))
@@ -55,7 +55,7 @@ def decide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, 
 
 async def adecide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, cost: int = 1) -> Decision:
     """The same without blocking the event loop."""
-    store, snapshot = limiter.watched_store(), rulebook.present() or await rulebook.acurrent()
+    store, snapshot = limiter.watched_store(), rulebook.loaded() or await rulebook.acurrent()
     if snapshot.asks_user(scope, REQUEST_EVENTS):
         await who.aload()
     try:

@@ -34,7 +34,7 @@ def close_meter(state: RequestState, answer: object = None) -> None:
     scope = state.place.scope or (scope_of_match(state.match) if state.match else "")
     if scope:
         route_costs.add(scope, meter)
-        cost_log.tell(scope, (state.method or "").upper(), meter)
+        cost_log.report(scope, (state.method or "").upper(), meter)
 
 
 def _size(response: Any) -> int:

@@ -110,7 +110,7 @@ class Deferral:
 
     def defers_to_slots(self) -> bool:
         """Return True where calls that find no slot of a concurrency rule are done later."""
-        rule = (rulebook.present() or rulebook.current()).by_name(self.rule)
+        rule = (rulebook.loaded() or rulebook.current()).by_name(self.rule)
         return rule is not None and rule.defers_to_slots
 
     def _may_defer(self, request: HttpRequest) -> bool:
@@ -307,7 +307,7 @@ class StatusUrl(NamedTuple):
         if found.state == QUEUED and self.waits_for_slot:
             told |= {"position": place, "starts_at": None}
         elif found.state == QUEUED:
-            rules = rulebook.present()
+            rules = rulebook.loaded()
             told["position"] = position(rules.by_name(self.rule) if rules else None, wait)
             told["starts_at"] = datetime.fromtimestamp(self.starts_at, UTC).isoformat(timespec="milliseconds")
         elif found.state == DONE and self.show_result:

@@ -124,7 +124,7 @@ class TaskBudget:
     def slot_awaited(self, decision: Decision) -> LeaseKey | None:
         """Return the rule's id and the ident of the slot that a refused run lacks; None for another cause."""
         outcome = None if decision.allowed else refusing(decision)
-        rule = (rulebook.present() or rulebook.current()).by_name(self.rule)
+        rule = (rulebook.loaded() or rulebook.current()).by_name(self.rule)
         if outcome is None or rule is None or not rule.holds_slots or outcome.reason is not Reason.EXCEEDED:
             return None
         return rule.id, outcome.ident

@@ -63,7 +63,7 @@ def shell_user() -> str:
 
 def rules_in_force() -> Snapshot:
     """The rules in force, however long the database takes to tell them: nobody's request waits for a command."""
-    return rulebook.present() or rulebook.refresh()
+    return rulebook.loaded() or rulebook.refresh()
 
 
 def remote_store(otherwise: str) -> RedisStore:

@@ -30,7 +30,7 @@ from django_throttle.models.fields import (
     stored,
 )
 from django_throttle.models.subjects import missing_group
-from django_throttle.rulebook import in_force
+from django_throttle.rulebook import current_rules
 from django_throttle.rulebook.history import edits
 from django_throttle.rulebook.sources import check_allowed, sentence
 from django_throttle.translated import capitalised, translated
@@ -44,14 +44,14 @@ class AnnouncedQuerySet(models.QuerySet[M]):
     def update(self, **values: Any) -> int:
         with edits.updating(self):
             changed = super().update(**values)
-        in_force.announce(using=self.db)
+        current_rules.announce(using=self.db)
         return changed
 
     def bulk_create(self, objs: Iterable[M], *args: Any, **options: Any) -> list[M]:
         with transaction.atomic(using=self.db):
             created = super().bulk_create(objs, *args, **options)
             edits.tell_created(created, self.db)
-        in_force.announce(using=self.db)
+        current_rules.announce(using=self.db)
         return created
 
 
@@ -166,7 +166,7 @@ class RuleRow(CheckedRow):
 
     def counts_after(self) -> str:
         """What becomes of what was used under the rule of this name in force; empty where nothing does. No query."""
-        snapshot = rulebook.present()
+        snapshot = rulebook.loaded()
         before = None if snapshot is None else snapshot.by_name(self.name)
         return "" if before is None else counts_in_words(before, self.as_rule())
 

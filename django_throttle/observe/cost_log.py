@@ -17,7 +17,7 @@ MOST_MODELS: Final = 5  # of a database, those that took longest
 log_throttle = LogThrottle(seconds=10.0)
 
 
-def tell(scope: str, method: str, meter: Meter) -> None:
+def report(scope: str, method: str, meter: Meter) -> None:
     """Log a request that used too much, at most once in ten seconds for each route, and tell receivers of each."""
     limits = conf().LOG_COST_ABOVE
     above = [name for name, most in limits.items() if name in MEASURES and getattr(meter, name) > most]

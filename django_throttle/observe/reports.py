@@ -173,19 +173,19 @@ def _forget(*, setting: str, **_: object) -> None:
 SignalArguments = tuple[Signal, dict[str, object]]
 
 
-def tell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
+def report(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
     """Tell hooks of a decision that took so many seconds, and the log and receivers of what is not ordinary."""
     for signal, told in _happened(facts, decision, seconds):
         _send(signal, facts=facts, **told)
 
 
-async def atell(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
+async def areport(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
     """The same, awaiting asynchronous receivers."""
     for signal, told in _happened(facts, decision, seconds):
         await signal.asend_robust(sender=None, facts=facts, **told)
 
 
-def tell_dropped(method: str, queues: int) -> None:
+def report_dropped(method: str, queues: int) -> None:
     """Tell receivers that a channel layer has dropped a message in this method, as so many queues were full."""
     _send(layer_dropped, method=method, queues=queues)
 

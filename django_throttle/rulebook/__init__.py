@@ -1,14 +1,14 @@
 """The rules in force: settings and database, merged into an immutable snapshot in each process."""
 
-from django_throttle.rulebook import carry_over
-from django_throttle.rulebook.in_force import (
+from django_throttle.rulebook import migrate_counts
+from django_throttle.rulebook.current_rules import (
     acurrent,
     changed,
     current,
     learn_time,
+    loaded,
     pin,
     poll,
-    present,
     put_in_force,
     refresh,
     unconfirmed,
@@ -16,6 +16,6 @@ from django_throttle.rulebook.in_force import (
 from django_throttle.rulebook.snapshot import Snapshot
 
 __all__ = [
-    "Snapshot", "acurrent", "carry_over", "changed", "current", "learn_time", "pin", "poll", "present", "put_in_force",
-    "refresh", "unconfirmed",
+    "Snapshot", "acurrent", "changed", "current", "learn_time", "loaded", "migrate_counts", "pin", "poll",
+    "put_in_force", "refresh", "unconfirmed",
 ]  # fmt: skip

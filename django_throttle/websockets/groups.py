@@ -208,7 +208,7 @@ class DropFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if "channels over capacity" in str(record.msg) and isinstance(record.args, tuple):
-            observe.tell_dropped("group_send", int(str(record.args[0])))
+            observe.report_dropped("group_send", int(str(record.args[0])))
         usual = max(self.level, self.log.parent.getEffectiveLevel() if self.log.parent else 0)
         return self.log.level != self.LEVEL or record.levelno >= usual
 
@@ -222,7 +222,7 @@ class TellingQueue(asyncio.Queue[Any]):
     def put_nowait(self, message: object) -> None:
         if self.full():
             self.get_nowait()
-            observe.tell_dropped("receive", 1)
+            observe.report_dropped("receive", 1)
         super().put_nowait(message)
 
 
@@ -252,7 +252,7 @@ class CountingLayer:
         try:
             await self._layer.send(channel, message)
         except ChannelFull:
-            observe.tell_dropped("send", 1)
+            observe.report_dropped("send", 1)
             raise
 
     async def group_add(self, group: str, channel: str) -> None:

@@ -41,11 +41,11 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
     connection = scope[SOCKET] = Connection(scope, receive, send, settings, outer)
     inbound, outbound = Inbound(connection, first), Outbound(connection)
     try:
-        before = rulebook.present() or await rulebook.acurrent()
+        before = rulebook.loaded() or await rulebook.acurrent()
         refused = await _decide(connection)
         if refused is None:
             connection.start()
-            if (now := rulebook.present()) not in (None, before):  # rules have changed before it could be seen
+            if (now := rulebook.loaded()) not in (None, before):  # rules have changed before it could be seen
                 spawn(rule_change.apply([connection], before, now))
             return await app(scope, inbound.receive, outbound.send)
         close = connection.close_for(refused, has_started=False)

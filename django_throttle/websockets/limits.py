@@ -184,7 +184,7 @@ class FrameLimits:
     async def _told(self, frame: Event, decision: Decision, cost: int, began: float) -> Decision | None:
         """Report a decision to hooks, log and signals; None where the frame passes at once."""
         facts = Facts(self._scope, self._events, self._who, cost, size=size_of(frame))
-        await reports.atell(facts, decision, perf_counter() - began)
+        await reports.areport(facts, decision, perf_counter() - began)
         return None if decision.allowed and not decision.delay else decision
 
     def _record(self, matched: MatchedRules, cost: int, size: int, began: float) -> None:
@@ -196,12 +196,12 @@ class FrameLimits:
     def _known(self, now: float) -> MatchedRules | None:
         """Return what has matched, as long as it holds."""
         matched = self._matched
-        if matched is None or matched.snapshot is not rulebook.present() or now >= matched.until:
+        if matched is None or matched.snapshot is not rulebook.loaded() or now >= matched.until:
             return None
         return matched
 
     async def matched(self) -> MatchedRules:
-        snapshot = rulebook.present() or await rulebook.acurrent()
+        snapshot = rulebook.loaded() or await rulebook.acurrent()
         if known := self._known(perf_counter()):
             return known
         new = await match(self._scope, self._events, self._who, snapshot)

@@ -31,7 +31,7 @@ async def follow(connection: Connection) -> None:
 
 
 async def _follow(connection: Connection) -> None:
-    snapshot = rulebook.present() or await rulebook.acurrent()
+    snapshot = rulebook.loaded() or await rulebook.acurrent()
     names = {rule.id: rule.name for rule in snapshot.rules}
     held = {hold: (names[hold[0]], hold[1]) for lease in connection.leases for hold in lease.holds if hold[0] in names}
     who = ScopeWho(connection.who.subject)

@@ -27,7 +27,7 @@ from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Outcome, Reason, combine_outcomes
 from django_throttle.local.limits import flush
 from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.in_force import PutInForce
+from django_throttle.rulebook.current_rules import PutInForce
 from django_throttle.stores import MemoryStore, RedisStore
 from tests import doors
 from tests.console.conftest import By, call

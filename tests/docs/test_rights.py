@@ -19,7 +19,7 @@ from django_throttle.core.io import run
 from django_throttle.limiter import Limiter, decide_fully
 from django_throttle.local.limits import flush
 from django_throttle.management.commands.refresh_connections import HostRefresher
-from django_throttle.rulebook import in_force
+from django_throttle.rulebook import current_rules
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo
 from django_throttle.stores.redis.commands import refund_call, tell_calls
@@ -122,9 +122,9 @@ def test_what_processes_tell_each_other(server: RedisServer) -> None:
     for members in (3, 0):
         store.send(tell_calls(store, "process", {seen.group: members}, 20.0))
         assert store.execute(seen) == members
-    assert in_force.fetch(store) is not None
+    assert current_rules.fetch(store) is not None
     store.call("publish_rules", [store.process_key("rules")], ["another", 60_000])
-    assert in_force.fetch(store) == "another"
+    assert current_rules.fetch(store) == "another"
 
 
 @pytest.mark.row("A60")

@@ -15,11 +15,11 @@ from django_throttle import rulebook
 from django_throttle.core import Rule
 from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
 from django_throttle.rulebook import Snapshot, history
+from django_throttle.rulebook.current_rules import rules_read
 from django_throttle.rulebook.history import ended
 from django_throttle.rulebook.history import lines as recording
 from django_throttle.rulebook.history.edits import state
 from django_throttle.rulebook.history.from_settings import tell_settings
-from django_throttle.rulebook.in_force import rules_read
 from django_throttle.signals import overrides_ended
 from tests.inside import forget_rules
 

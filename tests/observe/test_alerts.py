@@ -65,7 +65,7 @@ def scrape(
     decide(Facts("any", ("connection",), FACTS.who))
     enforce(HOOKS=HOOKS, REDIS="redis://127.0.0.1:1/0", on_store_failure="deny")
     decide(FACTS)
-    observe.tell_dropped("group_send", 1)
+    observe.report_dropped("group_send", 1)
     families = text_string_to_metric_families(generate_latest(REGISTRY).decode())
     samples = (sample for family in families for sample in family.samples)
     return {(one.name, frozenset(one.labels.items())): one.value for one in samples if one.name.startswith("django_")}

@@ -18,7 +18,7 @@ from django_throttle.core.commands import Charge
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter, decide_fully
 from django_throttle.local.open_sockets import open_sockets
-from django_throttle.rulebook import in_force
+from django_throttle.rulebook import current_rules
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo
 from django_throttle.websockets import rule_change
@@ -154,7 +154,7 @@ async def test_an_override_that_runs_out_ends_what_was_refused_under_it(
         line.send(*["x"] * 9)
         await line.until(lambda: only().refused == 8)
         clock.tick(61)
-        in_force.end_overrides()
+        current_rules.end_overrides()
         line.send(*["x"] * 9)
         await line.until(lambda: only().refused == 8 + 5)
         assert len(texts(line)) == 5

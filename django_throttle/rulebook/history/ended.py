@@ -13,8 +13,8 @@ from django_throttle.conf import conf
 from django_throttle.core import Override
 from django_throttle.local.shared_clock import shared_now
 from django_throttle.rulebook import sources
+from django_throttle.rulebook.current_rules import rules_read
 from django_throttle.rulebook.history.lines import record
-from django_throttle.rulebook.in_force import rules_read
 from django_throttle.signals import overrides_ended
 
 logger = logging.getLogger("django_throttle")

@@ -15,8 +15,8 @@ from django.db import Error, transaction
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.rulebook import sources
+from django_throttle.rulebook.current_rules import rules_read
 from django_throttle.rulebook.history.lines import State, editing, keep, made, record
-from django_throttle.rulebook.in_force import rules_read
 
 if TYPE_CHECKING:
     from django_throttle.models.change import ThrottleChange

@@ -15,7 +15,7 @@ from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.models import ThrottleRule
-from django_throttle.rulebook import Snapshot, in_force, sources
+from django_throttle.rulebook import Snapshot, current_rules, sources
 from django_throttle.signals import overrides_ended, rules_changed
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import Caller
@@ -84,22 +84,22 @@ def test_listeners_are_told_once_of_overrides_that_end_by_themselves(clock: Froz
     rulebook.pin(Snapshot([rule], overrides=twice, now=clock))
     heard.clear()
     clock.to(9.999)
-    in_force.end_overrides()
+    current_rules.end_overrides()
     assert heard == []
     clock.to(10)
-    in_force.end_overrides()
-    in_force.end_overrides()
+    current_rules.end_overrides()
+    current_rules.end_overrides()
     ((old, new),) = heard
     assert (limit(old), limit(new)) == (6, 3)
     assert new is rulebook.current() and new.overrides.all == (twice[1],)
     assert new.version == Snapshot([rule], overrides=twice[1:]).version
     clock.to(20)
-    in_force.end_overrides()
+    current_rules.end_overrides()
     assert rulebook.current().version == Snapshot([rule]).version
     heard.clear()
     clock.to(0)
     rulebook.pin(Snapshot([rule], overrides=twice, now=clock))
-    in_force.end_overrides()
+    current_rules.end_overrides()
     heard.clear()
     clock.to(10.2)
     rulebook.pin(Snapshot([replace(rule, enforce_at=1.0, warn_at=(0.5,))], overrides=twice, now=clock))
@@ -195,7 +195,9 @@ class TestPoll:
         assert len(readings) == 8, "each time without Redis"
 
     @pytest.mark.row("F56")
-    @pytest.mark.parametrize("current", [rulebook.current, async_to_sync(in_force.acurrent)], ids=["sync", "async"])
+    @pytest.mark.parametrize(
+        "current", [rulebook.current, async_to_sync(current_rules.acurrent)], ids=["sync", "async"]
+    )
     @pytest.mark.parametrize(("waits", "rate"), [(False, "5/min"), (True, "2/min")])
     def test_the_first_calls_wait_for_a_slow_database_where_that_is_asked_for(
         self, waits: bool, rate: str, current: Any, settings: Any, monkeypatch: Any, caplog: Any
@@ -225,7 +227,7 @@ class TestPoll:
         self.poll(MemoryStore())
         assert told == []
         clock.to(10)
-        in_force.end_overrides()
+        current_rules.end_overrides()
         assert limit(rulebook.current()) == 3
         self.poll(MemoryStore(), 2)
         assert told == [(twice,)]
@@ -233,10 +235,10 @@ class TestPoll:
 
     def test_no_longer_than_the_last_answer_it_knows_its_rules_to_be_the_newest(self, store: RedisStore) -> None:
         self.poll(store)
-        before = in_force.unconfirmed()
+        before = current_rules.unconfirmed()
         assert before > 0
         self.poll(store)
-        assert 0 < in_force.unconfirmed() < 10
+        assert 0 < current_rules.unconfirmed() < 10
 
     @pytest.mark.row("F59")
     def test_an_edit_that_redis_was_not_told_is_told_later(

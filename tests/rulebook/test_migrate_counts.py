@@ -11,7 +11,7 @@ from django_throttle.core.commands import Charge, Decide
 from django_throttle.core.edits import COUNTS_ON, STARTS_AFRESH, counts_in_words, takeovers
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
-from django_throttle.rulebook import carry_over
+from django_throttle.rulebook import migrate_counts
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
 from tests.rulebook.test_rule_edits import Process, environment, start
@@ -44,15 +44,15 @@ RING = [
 
 @pytest.fixture(autouse=True)
 def no_edits(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> Iterator[None]:
-    monkeypatch.setattr(carry_over, "monotonic", clock)
-    carry_over.forget()
+    monkeypatch.setattr(migrate_counts, "monotonic", clock)
+    migrate_counts.forget()
     yield
-    carry_over.forget()
+    migrate_counts.forget()
 
 
 def edit(old: Rule, new: Rule) -> None:
     """This process has the new rule in force."""
-    carry_over.note({old.name: old}.get, [new])
+    migrate_counts.note({old.name: old}.get, [new])
 
 
 def spend(store: Any, under: Rule, tries: int = 100, ident: str = IDENT) -> int:
@@ -63,8 +63,8 @@ def spend(store: Any, under: Rule, tries: int = 100, ident: str = IDENT) -> int:
 
 def begin(old: Rule, new: Rule) -> None:
     """Another process begins as soon as the rule is edited."""
-    carry_over.forget()
-    carry_over.recall([(0.0, old, new)])
+    migrate_counts.forget()
+    migrate_counts.recall([(0.0, old, new)])
 
 
 @pytest.mark.parametrize("edited", [edit, begin], ids=["a process that goes on", "a process that begins"])
@@ -132,7 +132,7 @@ def test_a_store_that_fails_meanwhile_decides_by_the_policy(clock: FrozenClock) 
     decision = Limiter([new], Failing(clock)).acquire(IDENT)
     assert decision.allowed
     assert decision.degraded
-    assert carry_over.due([Charge(new, IDENT, 1)])
+    assert migrate_counts.due([Charge(new, IDENT, 1)])
 
 
 # Says, for each line that it is given, how many of three calls pass.

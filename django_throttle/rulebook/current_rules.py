@@ -30,7 +30,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Override
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.local.shared_clock import shared_clock
-from django_throttle.rulebook import carry_over, sources
+from django_throttle.rulebook import migrate_counts, sources
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.rulebook.sources import NO_RULES, Reader, Reading, SourceRules
 from django_throttle.signals import overrides_ended, rules_changed
@@ -106,7 +106,7 @@ def refresh(seen: str | None = None) -> Snapshot:
             _install(book, reading, new, seen)
         new = book.snapshot or new
     if old is not None and new is not old:
-        carry_over.note(old.by_name, new.rules)
+        migrate_counts.note(old.by_name, new.rules)
     _tell(old, new)
     return new
 
@@ -152,7 +152,7 @@ def _read_aside(seen: str | None) -> None:
 def _recall(book: _Book) -> None:
     """Learn of edits before this process began, once its rules are in force; those of settings are told by then."""
     try:
-        carry_over.recall(sources.past_edits(carry_over.LONGEST))
+        migrate_counts.recall(sources.past_edits(migrate_counts.EDIT_SECONDS))
         book.knows_past = True
     except Error as error:
         logger.info("edits before this process began cannot be read, the next reading tries again: %s", error)
@@ -218,16 +218,16 @@ def current() -> Snapshot:
 
     After that the rules of settings hold until the database has answered; with RULES_WAIT calls wait for it.
     """
-    if (found := present()) is not None:
+    if (found := loaded()) is not None:
         return found
     if _is_read_elsewhere():
         _book.reader.wait(_patience())
-        return present() or _without_database()
+        return loaded() or _without_database()
     _book.open_in = None  # before the reading, so that it is tried only once
     return refresh()
 
 
-def present() -> Snapshot | None:
+def loaded() -> Snapshot | None:
     """The rules in force if they are known without reading; else None."""
     if _book.open_in is None or not _is_over(_book.open_in()):  # asked for each frame of a socket
         return _book.pinned or _book.snapshot
@@ -236,7 +236,7 @@ def present() -> Snapshot | None:
 
 async def acurrent() -> Snapshot:
     """The rules in force, without blocking the event loop, or a thread of its pool, for the first reading."""
-    if (found := present()) is not None:
+    if (found := loaded()) is not None:
         return found
     if not _is_read_elsewhere():
         return await sync_to_async(current)()
@@ -245,7 +245,7 @@ async def acurrent() -> Snapshot:
     while not _book.reader.wait(0) and (left := ends - monotonic()) > 0:
         await asyncio.sleep(min(pause, left))
         pause = min(2 * pause, LONGEST_PAUSE)
-    return present() or _without_database()
+    return loaded() or _without_database()
 
 
 def pin(snapshot: Snapshot | None) -> Snapshot | None:
@@ -400,7 +400,7 @@ def _forget(*, setting: str, **_: object) -> None:
     if setting in ("DJANGO_THROTTLE", "DATABASES", "INSTALLED_APPS"):
         _book.reader.end()
         _book = _Book(_book.pinned)
-        carry_over.forget()
+        migrate_counts.forget()
 
 
 def _after_fork() -> None:
