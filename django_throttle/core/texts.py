@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
+Values = tuple[Sequence[object], Mapping[str, object]]  # by their places, and by name
+
 
 class Text(str):
     """A text in English, with its pattern and the values in it, which may be texts too.
@@ -20,7 +22,7 @@ class Text(str):
     pattern: str
     plural: str
     number: int
-    values: tuple[Sequence[object], Mapping[str, object]]
+    values: Values
 
 
 def gettext_noop(text: str) -> str:
@@ -30,18 +32,18 @@ def gettext_noop(text: str) -> str:
 
 def gettext_lazy(pattern: str, /, *places: object, **values: object) -> Text:
     """The text that the pattern makes of these values, as ``format`` does."""
-    return _text(pattern, "", 0, places, values)
+    return _text(pattern, (places, values))
 
 
 def ngettext_lazy(one: str, many: str, number: int, /, **values: object) -> Text:
     """The same, by the number, which is the value ``count`` unless another is given."""
-    return _text(one, many, number, (), {"count": number, **values})
+    return _text(one, ((), {"count": number, **values}), many, number)
 
 
-def _text(pattern: str, plural: str, number: int, places: Sequence[object], values: Mapping[str, object]) -> Text:
+def _text(pattern: str, values: Values, plural: str = "", number: int = 0) -> Text:
     english = plural if plural and number != 1 else pattern
-    text = Text(english.format(*places, **values))
-    text.pattern, text.plural, text.number, text.values = pattern, plural, number, (places, values)
+    text = Text(english.format(*values[0], **values[1]))
+    text.pattern, text.plural, text.number, text.values = pattern, plural, number, values
     return text
 
 
@@ -58,7 +60,7 @@ def relabelled(text: str, name: str, label: str) -> str:
         return text
     places, values = text.values
     told = {key: label if str(one) == name or str(one).endswith(f" ({name})") else one for key, one in values.items()}
-    return _text(text.pattern, text.plural, text.number, places, told)
+    return _text(text.pattern, (places, told), text.plural, text.number)
 
 
 def text_of(error: Exception) -> str:

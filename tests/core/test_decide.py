@@ -137,8 +137,8 @@ def test_as_the_store_says_afterwards(rule: Rule, before: int, data: st.DataObje
 
 def test_what_goes_back_is_there_again() -> None:
     limiter = Limiter([Rule("login", "9/min", algorithm="fixed_window", count_on=[401])], MemoryStore(FrozenClock()))
-    told = [after_status(limiter.acquire("ip:1"), 200).outcomes[0] for _ in range(2)]
-    assert [(outcome.remaining, outcome.reset_after) for outcome in told] == [(9, 0.0), (8, 60.0)]
+    outcomes = [after_status(limiter.acquire("ip:1"), 200).outcomes[0] for _ in range(2)]
+    assert [(outcome.remaining, outcome.reset_after) for outcome in outcomes] == [(9, 0.0), (8, 60.0)]
 
 
 API, DOUBLE = Rule("api", "9/min"), Rule("double", "9/min", cost=2)

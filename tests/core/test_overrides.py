@@ -117,8 +117,8 @@ class TestLimits:
 
     def test_a_bucket_keeps_its_burst_as_far_as_the_new_rate_goes(self) -> None:
         rule = Rule("a", "100/min", algorithm="gcra", burst=20)
-        replaced = [apply_override(rule, override("replace", rates=(Rate(limit, 60),))) for limit in (7, 500)]
-        assert [one.burst for one in replaced if one] == [7, 20]
+        replaced = [apply_override(rule, override("replace", rates=(Rate(limit, 60),))) for limit in (7, 100, 500)]
+        assert [(one.burst, one.id == rule.id) for one in replaced if one] == [(7, True), (20, True), (20, False)]
 
     @pytest.mark.parametrize(
         ("rule", "rate"),

@@ -132,14 +132,28 @@ async def aask(where: str, body: str) -> tuple[int, bytes]:
     return answer.status_code, answer.content
 
 
+@pytest.mark.parametrize("kind", ["bad", "too", "large", "other"])
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("cost", COSTS)
-def test_under_the_decorator(enforce: Enforce, cost: str, view: str) -> None:
+def test_under_the_decorator(enforce: Enforce, cost: str, view: str, kind: str) -> None:
     enforce(api={"rate": "999999/min"})
     for body in BODIES:
+        if not (body.startswith(kind) or (kind == "other" and not body.startswith(("bad", "too", "large")))):
+            continue
         if body == "large file" and cost != "body" and view in ("reads_body", "reads_stream"):
             continue  # a function has parsed the form, which is larger than what Django keeps in memory
         assert ask(f"/{cost}/{view}", body) == ask(f"/bare/{view}", body), body
+
+
+BY_POST = {"cost": f"{HERE}.cost_by_post", "key": f"{HERE}.plan_by_post", "plans": {f"{HERE}.plan_by_post:a": "9/min"}}
+
+
+@pytest.mark.parametrize("option", BY_POST)
+def test_a_malformed_body_that_is_too_large_to_be_kept(enforce: Enforce, settings: Any, option: str) -> None:
+    enforce(api={"rate": "9/min", option: BY_POST[option]})
+    settings.MIDDLEWARE = MIDDLEWARE
+    sent = UPLOAD % (b"file" * 100_000) + BASE64 % b"abcde" + b"--x--\r\n"
+    assert Client().post("/bare/reads_nothing", sent, content_type=MULTIPART).status_code == 400
 
 
 @pytest.mark.parametrize(("cost", "view"), [("post", "reads_post"), ("handled", "reads_nothing"), ("data", "rest")])
