@@ -252,7 +252,7 @@ def fast_path_command(charges: Charges, store: Store) -> Decide | Decision | Non
     if not charges.rules.has_fast_path or rulebook.migrate_counts.edits:
         return None
     refused = store.refusal_cache.find(charges) if store.refusal_cache.refusals else None
-    return refused or Decide(charges)
+    return refused or tuple.__new__(Decide, (charges, True, None))  # Decide(charges) takes three times as long
 
 
 Deciding = Coroutine[Any, Any, Decision]

@@ -25,8 +25,8 @@ from django_throttle.core.key import EVERYONE
 from django_throttle.core.options import MAX_RESOLUTION
 from django_throttle.core.overrides import UNLISTED
 from django_throttle.drf.errors import LimiterUnavailable
-from django_throttle.drf.rule_throttle import DecidedThrottle, finish_in_view, scope_of_view
-from django_throttle.http.request_state import django_request, method_of, state_of
+from django_throttle.drf.rule_throttle import DecidedThrottle, finish_in_view
+from django_throttle.http.request_state import django_request, method_of, scope_and_cost, state_of
 from django_throttle.identity import HttpWho, network
 from django_throttle.identity.caller import refuses_without_address
 from django_throttle.identity.keys import shortened
@@ -117,7 +117,7 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         limit, window = ceil(self.num_requests), ceil(self.duration * 1000) / 1000
         rule = _rule_of_rate(self.scope or type(self).__name__, limit, window, conf().SHADOW)
         inner = django_request(request)
-        scope, method = scope_of_view(inner, view), method_of(inner)
+        (scope, _), method = scope_and_cost(view, inner), method_of(inner)
         ident = key if isinstance(key, _TaggedIdent) else f"key:{shortened(str(key))}"
         facts = Facts(scope, ("request",), who, rule=rule, method=method, refundable=True, ident=ident)
         state, decision = state_of(inner), limiter.decide(facts)

@@ -33,10 +33,8 @@ from django_throttle.http.finalize import (
 from django_throttle.http.problem_details import is_too_large
 from django_throttle.http.request_state import (
     RequestState,
-    carried,
     django_request,
-    route_of,
-    scope_text,
+    scope_and_cost,
     state_of,
 )
 from django_throttle.http.request_throttle import RequestThrottle
@@ -234,21 +232,14 @@ class RuleThrottle(DecidedThrottle):
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        inner, who = django_request(request), HttpWho(request)
-        cost = carried(view, inner, "throttle_cost")
+        inner, who = getattr(request, "_request", request), HttpWho(request)
+        scope, cost = scope_and_cost(view, inner)
         cost = 1 if cost is None or cost == 1 else cost_of(own_function(cost), request, what="request")
-        state, scope = state_of(inner), scope_of_view(inner, view)
+        state = state_of(inner)
         if state.has_charged and state.place.scope and state.place.scope != scope:
             state.correct_scope({rule.name for rule in rulebook.current().covering(scope)})
         decision = plain_request.decide(inner, state, scope, who, cost)
         state.callers += (who,)
         finish_in_view(view, inner, who, state)
-        return self.answer(decision, view)
-
-
-def scope_of_view(request: HttpRequest, view: APIView) -> str:
-    """The view's ``throttle_scope``, else its route's name, else its route."""
-    if scope := scope_text(carried(view, request, "throttle_scope")):
-        return scope
-    match = request.resolver_match  # None when called directly; one that a site made by hand may have no route
-    return type(view).__name__ if match is None or getattr(match, "route", None) is None else route_of(match)
+        self.decision = decision
+        return decision.allowed or self.answer(decision, view)

@@ -122,8 +122,8 @@ def finish(request: HttpRequest, response: object, state: RequestState) -> Owed 
         # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
     state.callers = ()  # who refer to the request
-    if conf().METER or state.unsettled:
-        measure_until_closed(request, response, state)
+    if (owes := bool(state.unsettled)) or conf().METER:
+        measure_until_closed(request, response, state, owes=owes)
     if state.slots and response.streaming:
         hold_until_closed(request, response, state.take_slots())
     return partial(_refund_and_release, state, refunds) if state.slots or refunds else None
@@ -164,8 +164,11 @@ def put(fields: Mapping[str, str], headers: Any) -> None:
     store.update({name.lower(): (name, value) for name, value in fields.items()})
 
 
-def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState) -> None:
-    """What outer middleware uses counts, and rendering, but not the time to send what is whole."""
+def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState, *, owes: bool) -> None:
+    """Measure a request until its response is closed: with outer middleware and rendering, without sending it.
+
+    The sending of a response that streams counts. Where the request ``owes``, it is settled once it is closed.
+    """
     state.match, state.method = getattr(request, "resolver_match", None), request.method  # none in Ninja's tests
     if streams := response.streaming:
         _ = state.meter.cpu_ms  # as far as it can be read: it is not over before it is closed, by another thread maybe
@@ -173,9 +176,9 @@ def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state
         call_once_rendered(state.note_end)
     else:
         state.note_end()
-    # Only who still has to charge for the request holds it, as the request refers to what closes it.
-    found = (lambda: request) if streams or state.unsettled else ref(request)
-    closing = _Closing(state, found, ref(response))
+    # A request refers to what closes it, and is kept by that only where its response streams or it owes.
+    get_request = (lambda: request) if streams or owes else ref(request)
+    closing = _Closing(state, get_request, ref(response))
     response._resource_closers.append(closing)  # type: ignore[attr-defined]
     if "close" not in request.__dict__:  # a response that outer middleware replaces is not closed, its request is
         request.close = closing.close_request  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from django_throttle import limiter, rulebook
+from django_throttle import agent, limiter, rulebook
 from django_throttle.conf import conf
 from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Decision
@@ -25,17 +25,20 @@ from django_throttle.core.io import run
 from django_throttle.exceptions import StoreError
 from django_throttle.http import finalize
 from django_throttle.http.input_bytes import note_decision
-from django_throttle.http.request_state import REQUEST_EVENTS, RequestFacts, RequestState, method_of
+from django_throttle.http.request_state import REQUEST_EVENTS, RequestFacts, RequestState
 from django_throttle.identity import HttpWho
 from django_throttle.observe import reports
-from django_throttle.rulebook import Snapshot
+from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 
 
 def decide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, cost: int = 1) -> Decision:
     """Decide a request under the rules of its scope, and note the decision. Raises InvalidCost and InvalidIdent."""
-    store = limiter.watched_store()
-    charges = _plain_charges(rulebook.loaded() or rulebook.current(), state, scope, who, cost)
+    store, snapshot, charges = get_store(), rulebook.loaded() or rulebook.current(), None
+    if id(store) not in agent.watched:
+        agent.ensure(store, rules=True)
+    if cost == 1 and not (state.decisions or reports.installed_hooks() or conf().NO_ADDRESS == "refuse"):
+        charges = snapshot.plain_charges(scope, REQUEST_EVENTS, who)
     if charges is None:
         facts = RequestFacts(request, state, scope, who, cost)
         return note_decision(request, state, facts, limiter.decide(facts))
@@ -55,13 +58,16 @@ def decide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, 
 
 async def adecide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, cost: int = 1) -> Decision:
     """The same without blocking the event loop."""
-    store, snapshot = limiter.watched_store(), rulebook.loaded() or await rulebook.acurrent()
+    store, snapshot, charges = get_store(), rulebook.loaded() or await rulebook.acurrent(), None
+    if id(store) not in agent.watched:
+        agent.ensure(store, rules=True)
     if snapshot.asks_user(scope, REQUEST_EVENTS):
         await who.aload()
-    try:
-        charges = _plain_charges(snapshot, state, scope, who, cost)
-    except SynchronousOnlyOperation:  # the general way tries again in a thread
-        charges = None
+    if cost == 1 and not (state.decisions or reports.installed_hooks() or conf().NO_ADDRESS == "refuse"):
+        try:
+            charges = snapshot.plain_charges(scope, REQUEST_EVENTS, who)
+        except SynchronousOnlyOperation:
+            pass  # the general way tries again in a thread
     if charges is None:
         facts = RequestFacts(request, state, scope, who, cost)
         return note_decision(request, state, facts, await limiter.adecide(facts))
@@ -77,13 +83,6 @@ async def adecide(request: HttpRequest, state: RequestState, scope: str, who: Ht
     facts = RequestFacts(request, state, scope, who)
     rest: Any = _rest(LoopIo(store), charges, command, answers, since, facts)
     return note_decision(request, state, facts, rest if isinstance(rest, Decision) else await rest)
-
-
-def _plain_charges(snapshot: Snapshot, state: RequestState, scope: str, who: HttpWho, cost: int) -> Charges | None:
-    """Return what a plain request is charged; None for any other, of whose caller no function of the site is asked."""
-    if state.decisions or cost != 1 or reports.installed_hooks() or conf().NO_ADDRESS == "refuse":
-        return None
-    return snapshot.plain_charges(scope, REQUEST_EVENTS, who)
 
 
 def _rest(
@@ -110,8 +109,7 @@ def _admit(
     request: HttpRequest, state: RequestState, scope: str, command: Decide, answers: Answers, began: float
 ) -> Decision:
     """Record and note that a plain request passes."""
-    charges = command.charges
-    recorder.record_allowed(charges, scope, method_of(request), REQUEST_EVENTS, began)
+    recorder.record_allowed(command.charges, scope, (request.method or "").upper(), REQUEST_EVENTS, began)
     decision = plain_decision(command, answers)
     state.decisions, state.is_plain, state.has_charged = (decision,), True, True
     return decision
@@ -124,11 +122,10 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> finalize
     """
     if not state.is_plain or len(state.decisions) > 1 or not isinstance(response, HttpResponseBase):
         return finalize.finish(request, response, state)
-    state.has_finisher = False
-    state.end_charging()
+    state.has_finisher, state.has_ended = False, True
     if not finalize.put_numbers(state.decisions[0], state.is_known, response.headers):
         finalize.put(finalize.header_fields(state.decisions, state.is_known), response.headers)
     state.callers = ()  # who refer to the request
     if conf().METER:
-        finalize.measure_until_closed(request, response, state)
+        finalize.measure_until_closed(request, response, state, owes=False)
     return None

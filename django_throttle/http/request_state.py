@@ -104,14 +104,23 @@ def view_attribute(view: object, name: str) -> Any:
     return getattr(getattr(view, "view_class", None) or getattr(view, "cls", None) or view, name, None)
 
 
-def carried(view: object, request: HttpRequest, name: str) -> Any:
-    """Return what a view of REST framework carries under a name while it answers: its own attribute comes first."""
-    if name in vars(view):
-        return vars(view)[name]
-    function = getattr(request.resolver_match, "func", None)
-    if getattr(function, "cls", None) is type(view) and name in vars(function):
-        return vars(function)[name]
-    return getattr(view, name, None)
+def scope_and_cost(view: object, request: HttpRequest) -> tuple[str, Any]:
+    """Return the scope of a view of REST framework while it answers, and its ``throttle_cost``, None without.
+
+    The scope is the view's ``throttle_scope``, else its route's name, else its route. An attribute of the instance
+    comes first, then one that a decorator has set on the function, then the class's.
+    """
+    match = request.resolver_match  # None when called directly; one that a site made by hand may have no route
+    own, function = vars(view), getattr(match, "func", None)
+    marks = vars(function) if getattr(function, "cls", None) is type(view) else EMPTY
+    is_marked = "throttle_scope" in marks and "throttle_scope" not in own
+    scope = marks["throttle_scope"] if is_marked else getattr(view, "throttle_scope", None)
+    is_marked = "throttle_cost" in marks and "throttle_cost" not in own
+    cost = marks["throttle_cost"] if is_marked else getattr(view, "throttle_cost", None)
+    if type(scope) is not str or not scope:
+        name = type(view).__name__ if match is None or getattr(match, "route", None) is None else route_of(match)
+        scope = scope_text(scope) or name
+    return scope, cost
 
 
 @lru_cache(maxsize=4096)
@@ -153,7 +162,7 @@ class RequestState:
     # A request has values of its own only for what happens to it: most are charged once, and owe nothing.
     meter: Meter
     _ledger: Ledger | None = None
-    #: True while the request was decided once, by ``plain_request``: no ledger is made before somebody reads it.
+    #: True while the request was decided once, by ``plain_request``, and nobody has read the ledger.
     is_plain: bool = False
     #: True once the request has been finished: what was charged stays.
     has_ended: bool = False
@@ -190,6 +199,7 @@ class RequestState:
             if self.has_ended:
                 ledger.drop()
         made: Ledger = self.__dict__.setdefault("_ledger", ledger)  # threads of one request have one ledger
+        self.is_plain = False
         return made
 
     def become_finisher(self, who: Who) -> bool:
@@ -419,12 +429,10 @@ class RequestFacts(Facts):
 
 def state_of(request: HttpRequest) -> RequestState:
     """The state of the request; the first time an empty one, whose meter is put in use."""
-    return request.__dict__.get(_STATE) or _begin(request)
-
-
-def _begin(request: HttpRequest) -> RequestState:
-    state = request.__dict__[_STATE] = RequestState()
-    state.meter = Meter()
-    if conf().METER:
-        in_use.set(state.meter)
+    state: RequestState | None = request.__dict__.get(_STATE)
+    if state is None:
+        state = request.__dict__[_STATE] = RequestState()
+        state.meter = Meter()
+        if conf().METER:
+            in_use.set(state.meter)
     return state

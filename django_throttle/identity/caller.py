@@ -88,7 +88,7 @@ class Caller(ABC):
         if user is None or not user.is_authenticated:
             return None
         self.is_known = True
-        value = keys.counted_user(user)
+        value = keys.counted_user(user) if conf().USER_IDENT else user.pk
         return self.by_address("user") if value is FAILED else ident_of("user", value)
 
     def by_address(self, key: str = "ip") -> str | None:

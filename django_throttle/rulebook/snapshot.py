@@ -294,16 +294,18 @@ _log_throttle: Final = LogThrottle()
 
 
 _is_some: Final = partial(is_not, None)
+NO_CHARGES: Final = Charges.of(())
 
 
 class ScopeRules:
     """The rules that cover the calls of a scope, or that calls name, prepared for each kind of caller.
 
     ``is_plain``: nothing else of a call matters. ``needs_no_settlement``: the store's counters decide, and nothing is
-    left to do after a call.
+    left to do after a call. ``whole`` is the set of all their rates. ``find_ident`` finds the ident of a ``Caller`` if
+    all rules have the same key, unless that names a function of the site or is joined; else None.
     """
 
-    __slots__ = ("_keys", "_sets", "_whole", "asks_user", "is_plain", "needs_no_settlement", "rules")
+    __slots__ = ("_keys", "_sets", "asks_user", "find_ident", "is_plain", "needs_no_settlement", "rules", "whole")
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
@@ -312,8 +314,10 @@ class ScopeRules:
         self._keys = tuple(dict.fromkeys(rule.key for rule in rules))
         # By the keys that have an ident: the rates, and the place of each one's ident among those of the keys.
         self._sets: dict[tuple[bool, ...], tuple[RuleSet, tuple[int, ...]]] = {}
-        self._whole = rule_set(tuple([part for rule in rules for part in rule.parts]))
-        self.needs_no_settlement = self._whole.is_store_only and self._whole.needs_no_settlement
+        self.whole = rule_set(tuple([part for rule in rules for part in rule.parts]))
+        self.needs_no_settlement = self.whole.is_store_only and self.whole.needs_no_settlement
+        kind = KEY_KINDS.get(self._keys[0]) if len(self._keys) == 1 else None
+        self.find_ident = None if kind is None else kind.find
 
     def charges(self, who: Who, cost: int) -> Charges:
         """What a call is charged under these rules, if they are plain."""
@@ -321,7 +325,7 @@ class ScopeRules:
         if len(self._keys) == 1:  # as of most
             ident = who.ident(self._keys[0])
             if ident is not None:
-                return unit_charges(self._whole, ident) if cost == 1 else charges_under(self._whole, ident, cost)
+                return charges_under(self.whole, ident, cost)
             idents = (None,)
         else:
             idents = [who.ident(key) for key in self._keys]
@@ -449,7 +453,10 @@ class Snapshot:
         rules = self._prepared.get((scope, events)) or self._covering_at((scope, events))
         if not (rules.is_plain and rules.needs_no_settlement) or (self.overrides.all and self.overrides.of(who)):
             return None
-        return rules.charges(who, 1)
+        if rules.find_ident is None:
+            return rules.charges(who, 1)
+        ident = rules.find_ident(who)
+        return NO_CHARGES if ident is None else unit_charges(rules.whole, ident)
 
     def asks_user(self, scope: str, events: tuple[str, ...]) -> bool:
         """Whether the rules of a scope and its events may depend on who is logged in."""

@@ -163,14 +163,14 @@ class LongCommand(RedisCommand[T], ABC):
 class DecideCommand(RedisCommand[Answers], ScriptCall):
     """Rates only: one call, which is this itself, and one reply."""
 
-    __slots__ = ("_packed", "_packed_keys", "charges", "command", "packing", "size", "uid")
+    __slots__ = ("_packed_keys", "charges", "command", "packed_once", "packing", "size", "uid")
 
     announcement: Announcement | None = None
     announced: Any = None
 
     def __init__(self, context: RedisContext, command: Decide) -> None:
         self.context, self.command, self.seconds = context, command, None
-        self._packed = self._packed_keys = b""  # once they are known
+        self.packed_once = self._packed_keys = b""
         self.charges = charges = command.charges
         self.uid = context.leases.uid  # once: the agent may replace it at any moment
         rules, idents, costs = charges.key
@@ -219,15 +219,15 @@ class DecideCommand(RedisCommand[Answers], ScriptCall):
         return self._packed_keys
 
     def packed(self) -> bytes:
-        if self._packed:
-            return self._packed
+        if self.packed_once:
+            return self.packed_once
         packing = self.packing
         if not packing.is_prepared or self.context.clock:
             return pack_command(self.by_sha())
-        self._packed = packing.begin + self.packed_keys() + packing.args
+        self.packed_once = packing.begin + self.packed_keys() + packing.args
         if packing.has_lease:
-            self._packed += packed_lease(self)
-        return self._packed
+            self.packed_once += packed_lease(self)
+        return self.packed_once
 
     def joined(self, decisions: Sequence[DecideCommand]) -> ScriptCall:
         return self if len(decisions) == 1 else JoinedCall(decisions)
@@ -261,19 +261,18 @@ class DecideCommand(RedisCommand[Answers], ScriptCall):
         return self.read_reply(replies[-1])
 
     def read_reply(self, reply: bytes) -> Answers:
-        """The answers that a reply has."""
-        repaired, answers = self.unpacked(reply)
+        """Read the answers of a reply, and note how much is left. Raise RepeatCommand or InvalidResponse."""
+        packing = self.packing
+        if len(reply) != packing.reply.size:
+            raise InvalidResponse(f"{len(reply)} bytes answer {self.size} charges")
+        row = packing.reply.unpack(reply)
+        repaired, now, numbers = row[0], row[1], row[2:]
         if repaired:
-            self._note_repaired(repaired)
+            self._note_repaired(int(repaired))
+        is_special = packing.has_calendar or packing.order
+        answers = self._answers(numbers, now) if is_special else Answers(numbers, now)
         self.context.answered.note(self.charges, answers)
         return answers
-
-    def unpacked(self, reply: bytes) -> tuple[int, Answers]:
-        """Return the number of repaired values, and the answers. Raise RepeatCommand or InvalidResponse."""
-        if len(reply) != self.packing.reply.size:
-            raise InvalidResponse(f"{len(reply)} bytes answer {self.size} charges")
-        repaired, now, *numbers = self.packing.reply.unpack(reply)
-        return int(repaired), self._answers(tuple(numbers), now)
 
     def _answers(self, numbers: tuple[float, ...], now: float, fits: bool | None = None) -> Answers:
         """Return the answers of these numbers. Raise RepeatCommand if the bounds of a calendar were too old."""
@@ -544,7 +543,7 @@ class _SlotPart:
     def answers_in(self, reply: bytes | BaseException) -> tuple[Answer, ...]:
         if not isinstance(reply, BaseException):
             with suppress(RepeatCommand):
-                return tuple(self.decide.unpacked(reply)[1])
+                return tuple(self.decide.read_reply(reply))
         return ()
 
     def is_granted(self) -> bool:

@@ -65,6 +65,7 @@ class ScriptCall(ABC):
     __slots__ = ()
 
     derives = leads = follows = False
+    packed_once = b""  #: ``packed()`` as it was the last time, where it does not change
 
     @property
     @abstractmethod
@@ -154,7 +155,7 @@ class Transport:
             seconds = seconds_for(seconds, self.seconds)
         until, pool = time.monotonic() + (seconds or self.seconds), self.pool
         try:
-            return pool.call(call.packed(), until)
+            return pool.call(call.packed_once or call.packed(), until)
         except NoScriptError:
             return pool.call(pack(call.by_text()), until)
 
