@@ -103,7 +103,8 @@ class SocketReporter:
         self._wanted = {search: wanted for search, wanted in self._wanted.items() if wanted.until > now}
         if not self._wanted:
             self._entries.clear()
-        if not self.store.is_remote or not self._wanted or now < self.pauses_until:
+            return
+        if not self.store.is_remote or now < self.pauses_until:
             return  # in memory, no other process reads them
         uid, everyone, calls = self.store.leases.uid, self._everyone(), []
         for search, wanted in self._wanted.items():

@@ -330,12 +330,12 @@ class Fallback:
         left = self.remaining.of(charge)
         if left is None or not charge.rule.is_queue:
             return left
-        empty = self._share(charge)._replace(cost=0)
-        [here] = self.local.execute(Decide(Charges.of((empty,)), commit=False))
+        share = self._share(charge)
+        [here] = self.local.execute(Decide(Charges.of((share,)), commit=False))
         missing = (left.until - time.monotonic()) * 1_000_000 - here.reset
-        units = min(here.remaining, ceil(missing / empty.rule.plan.drain_us(1)))
+        units = min(here.remaining, ceil(missing / share.rule.plan.drain_us(1)))
         if units > 0:
-            self.local.execute(Decide(Charges.of((empty._replace(cost=units),))))
+            self.local.execute(Decide(Charges.of((share._replace(cost=units),))))
         return None
 
     def _share(self, charge: Charge) -> Charge:

@@ -1,5 +1,7 @@
 """Leases of a process are registered, extended and released, whatever Redis or a call has lost or evicted."""
 
+import time
+
 import pytest
 from redis import Redis
 from redis.exceptions import OutOfMemoryError
@@ -173,10 +175,11 @@ def test_what_was_evicted_is_registered_again_within_a_beat(policy: str, quick: 
         assert count() == 600
 
 
-def test_an_evicted_announcement_is_made_again(make_site: MakeSite, redis: Redis) -> None:
+def test_an_evicted_announcement_is_made_again(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
     """Else nobody could sweep what this process leaves behind."""
     site = make_site()
-    site.take("user:1")
+    (decision,) = site.take("user:1")
+    assert decision.lease is not None
     site.limiter.release(site.take("user:2")[0].lease)
     site.beat()
     held = f"dt:{{p}}:held:{site.leases.uid}"
@@ -187,10 +190,13 @@ def test_an_evicted_announcement_is_made_again(make_site: MakeSite, redis: Redis
     site.take("user:2")
     assert redis.scard(held) == 2
     redis.delete(*keys_of(site))
+    site.leases.touch(RULE.id, "user:1", decision.lease.id, time.monotonic() - 60)
     site.reconciler.check_all()
     while site.reconciler.resend() is not None:
         pass
     assert site.count("user:1") == 1, "so is what it holds"
+    score = redis.zscore(keys_of(site)[1], decision.lease.id)
+    assert score <= clock.now_us - 60_000_000, "and has not been heard of for a minute"
 
 
 def test_a_lease_that_is_released_while_redis_is_asked_for_it_is_no_loss(

@@ -14,7 +14,7 @@ from django_throttle.core import Rule
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.redis.cluster import SlotMap, slot_of
+from django_throttle.stores.redis.cluster import SlotMap
 from testproject.check.standstill import elapsed
 from tests.cases import CASES, Case
 from tests.clock import FrozenClock
@@ -153,18 +153,11 @@ class TestWrongAddress:
         assert raised.value.cause is Cause.CONFIG
 
 
-# As CLUSTER KEYSLOT of Redis says.
-SLOTS_OF = {"foo": 12182, "bar": 5061, "{foo}bar": 12182, "a{foo}": 12182, "{}foo": 9500, "foo{}{bar}": 8363}
 SEED, OTHER = ("10.0.0.1", 7000), ("10.0.0.2", 7001)
 
 
 def node(host: str, port: int) -> list[Any]:
     return [host.encode(), port, b"id"]
-
-
-@pytest.mark.parametrize(("key", "slot"), SLOTS_OF.items())
-def test_the_slot_of_a_key_is_that_of_its_tag(key: str, slot: int) -> None:
-    assert slot_of(key) == slot
 
 
 def test_each_slot_is_asked_of_the_first_node_that_serves_it() -> None:

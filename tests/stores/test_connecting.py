@@ -17,15 +17,16 @@ from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_throttle.core import Decision, Rule
+from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.redis import loop_connections
 from django_throttle.stores.redis import pool as pool_module
 from django_throttle.stores.redis.addresses import find_address
 from django_throttle.stores.redis.clients import sync_client
-from django_throttle.stores.redis.failures import Breaker
+from django_throttle.stores.redis.failures import Breaker, cause_of
 from django_throttle.stores.redis.pool import Pool, pack
-from django_throttle.stores.redis.timeouts import Deadline, bounded
+from django_throttle.stores.redis.timeouts import LEAST_SECONDS, Deadline, bounded, one_deadline, seconds_for
 from tests.inside import unsaid
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
@@ -180,13 +181,15 @@ def pool(redis_url: str) -> Iterator[Callable[..., Pool]]:
         each.close_idle()
 
 
+@pytest.mark.row("F11")
 def test_waiting_ends_with_the_error_of_a_pool(pool: Callable[..., Pool]) -> None:
     line = pool(1, 0.01)
-    held = line.post([pack(("PING",))])
-    with pytest.raises(pool_module.RedisConnectionError, match="Too many connections"):
+    held = line.post([pack(("CLIENT", "ID"))])
+    with pytest.raises(RedisConnectionError, match="Too many connections") as caught:
         ask(line, "PING")
-    line.collect(held, 1)
-    assert ask(line, "PING") in (b"PONG", True)
+    assert cause_of(caught.value) is Cause.POOL
+    line.close_idle()
+    assert line.collect(held, 1) != [ask(line, "CLIENT", "ID")], "the server is another now"
 
 
 def test_after_its_deadline_nothing_is_sent_and_what_has_arrived_is_read(pool: Callable[..., Pool]) -> None:
@@ -200,6 +203,13 @@ def test_after_its_deadline_nothing_is_sent_and_what_has_arrived_is_read(pool: C
     with pytest.raises(RedisTimeoutError):
         line.call(pack(("PING",)), time.monotonic() - 1.0)
     assert ask(line, "ECHO", "again") == b"again"
+
+
+def test_commands_of_one_decision_share_its_deadline() -> None:
+    with one_deadline():
+        assert 400.0 < seconds_for(None, 500.0) < 500.0
+        assert (seconds_for(5.0, 500.0), seconds_for(5.0, 0.0)) == (5.0, LEAST_SECONDS)
+    assert (seconds_for(None, 500.0), seconds_for(5.0, 500.0)) == (500.0, 5.0)
 
 
 def test_a_busy_pool_serves_callers_in_the_order_of_arrival(pool: Callable[..., Pool]) -> None:
@@ -260,7 +270,10 @@ def test_credentials_take_no_longer_than_the_call_and_are_there_for_the_next() -
     found = bounded(provider)
     with Deadline(0.001), pytest.raises(RedisTimeoutError, match="provider took longer than DEADLINE"):
         found.get_credentials()
+    (asking,) = [thread for thread in threading.enumerate() if thread.name == "django_throttle.credentials"]
+    assert asking.daemon, "the process may end meanwhile"
     provider.gate.set()
+    asking.join()
     assert [found.get_credentials(), asyncio.run(found.get_credentials_async())] == [
         ("site", "first"),
         ("site", "second"),

@@ -22,6 +22,7 @@ from django_throttle.stores.counters import Counters
 from tests.bounds import measured_most
 from tests.cases import MEASURED_BUCKETS, MEASURED_WINDOWS, REFUNDABLE, said
 from tests.clock import FrozenClock
+from tests.inside import counters
 from tests.servers import RedisServer
 from tests.stores.conftest import put_foreign
 
@@ -172,10 +173,13 @@ def test_who_is_refused_stays_refused_in_a_flood_of_others(clock: FrozenClock) -
     store = MemoryStore(clock=clock, max_entries=2000)
     limiter = Limiter([Rule("login", "3/h")], store)
     assert [limiter.acquire("user:1").allowed for _ in range(4)] == [True] * 3 + [False]
+    most = 0
     for number in range(20_000):
         limiter.acquire(f"flood:{number}")
         clock.step(0.001)
+        most = max(most, len(counters(store)))
     assert not limiter.acquire("user:1").allowed
+    assert most == 1999, "room is made before the next one needs it"
 
 
 def test_after_a_refund_and_a_clock_that_goes_back_nothing_is_to_be_reset(each_store: Any, clock: FrozenClock) -> None:

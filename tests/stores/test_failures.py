@@ -12,7 +12,7 @@ from redis import exceptions as errors
 from redis.connection import DefaultParser
 
 from django_throttle.exceptions import Cause
-from django_throttle.stores.redis.failures import Breaker, advice, cause_of
+from django_throttle.stores.redis.failures import Breaker, advice, cause_of, waited
 
 RAISED: list[tuple[BaseException, Cause]] = [
     (errors.ConnectionError("Connection refused"), Cause.UNAVAILABLE),
@@ -91,15 +91,6 @@ def test_of_a_reply(line: str, cause: Cause) -> None:
 def test_an_address_of_the_wrong_kind_is_named(line: str, said: str) -> None:
     error = {"ASK": errors.AskError}.get(line[:3], DefaultParser.parse_error)(line.removeprefix("ASK "))
     assert advice(error).partition(":")[0] == said
-
-
-@pytest.mark.row("F11")
-def test_a_pool_without_a_free_connection_is_told_apart() -> None:
-    full = redis.BlockingConnectionPool(1, 0.01, port=1)
-    full.pool.get_nowait()
-    with pytest.raises(errors.ConnectionError) as caught:
-        full.get_connection()
-    assert cause_of(caught.value) is Cause.POOL
 
 
 class Seconds:
@@ -209,8 +200,8 @@ def test_calls_that_waited_together_are_one_failure(breaker: Breaker, seconds: S
     for _ in range(20):
         breaker.admit()
     seconds.now += 0.3
-    assert not any(breaker.failed(0.1) for _ in range(20))
-    assert not breaker.is_open
+    assert not any(breaker.failed(waited(error, 0.1)) for error in (TimeoutError(), errors.TimeoutError()) * 10)
+    assert not breaker.is_open and waited(OSError("no route"), 0.1) == 0.0
     for _ in range(4):
         breaker.admit()
         seconds.now += 0.1

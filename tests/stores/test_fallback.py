@@ -50,15 +50,17 @@ def test_it_starts_from_what_the_store_said_was_left(
     assert len(passed(limiter, "user:2", 12)) == 10 // processes, "of whom nothing was said"
 
 
-@pytest.mark.parametrize(("processes", "turns"), [(1, [4, 5, 6, 7, 8]), (2, [4, 6, 8])])
+@pytest.mark.parametrize(
+    ("processes", "used", "queue_slots"), [(1, 4, [4, 5, 6, 7, 8]), (2, 4, [4, 6, 8]), (1, 1, [1, 2, 3, 4, 5, 6, 7])]
+)
 def test_a_queue_goes_on_after_the_turns_that_the_store_has_given(
-    proxy: Proxy, redis_url: str, processes: int, queue_slots: list[int]
+    proxy: Proxy, redis_url: str, processes: int, used: int, queue_slots: list[int]
 ) -> None:
     """At this process's share of the rate, and no longer than the share of the queue; in minutes here."""
     rule = Rule("reports", "60/hour", algorithm="leaky_bucket", action="defer", max_queue=8)
     store = RedisStore(proxy.url, deadline=5.0, processes=processes)
     limiter = Limiter([rule], store)
-    assert passed(limiter, "user:1", 4) == [False] * 4
+    assert passed(limiter, "user:1", used) == [False] * used
     proxy.set("refuse")
     decisions = [limiter.acquire("user:1") for _ in range(7)]
     allowed = [decision for decision in decisions if decision.allowed]
@@ -69,7 +71,9 @@ def test_a_queue_goes_on_after_the_turns_that_the_store_has_given(
     )
     proxy.set("pass")
     Reconciler(store).resend()
-    assert Limiter([rule], RedisStore(redis_url, deadline=5.0)).peek("user:1").remaining < 9 - 4 - len(queue_slots) + 1
+    assert (
+        Limiter([rule], RedisStore(redis_url, deadline=5.0)).peek("user:1").remaining < 9 - used - len(queue_slots) + 1
+    )
 
 
 def test_what_it_admitted_is_charged_once_though_nobody_asks_again(proxy: Proxy, redis_url: str) -> None:

@@ -13,6 +13,7 @@ from django_throttle.stores.redis.addresses import find_address
 from django_throttle.stores.redis.clients import loop_client
 from django_throttle.stores.redis.loop_connections import Incomplete, LoopClient, read_reply
 from django_throttle.stores.redis.pool import pack
+from tests.clock import LoopClock
 from tests.proxy import Proxy
 
 REPLIES = {
@@ -44,12 +45,31 @@ def test_noise_is_no_reply(noise: bytes) -> None:
         read_reply(noise, 0, ResponseError)
 
 
-async def test_all_calls_of_a_loop_travel_on_one_connection_each_to_its_own(proxy: Proxy) -> None:
-    client = to(proxy.url)
-    echoed = await asyncio.gather(*(asked(client, ("ECHO", n), ("ECHO", -n)) for n in range(200)))
-    assert echoed == [[b"%d" % n, b"%d" % -n] for n in range(200)]
-    assert proxy.open_links == 1
+async def test_all_calls_of_a_loop_travel_on_one_connection_each_to_its_own(redis_url: str) -> None:
+    client = to(redis_url)
+    ((connection,),) = [await asked(client, ("CLIENT", "ID"))]
+    for _ in range(2):  # replies arrive while others are being sent
+        echoed = await asyncio.gather(*(asked(client, ("ECHO", n), ("CLIENT", "ID")) for n in range(200)))
+        assert echoed == [[b"%d" % n, connection] for n in range(200)]
     await client.close()
+
+
+@pytest.mark.parametrize("together", [1, 2])
+async def test_a_call_has_all_of_its_deadline(together: int, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a Redis that hangs: alone, and in a batch."""
+    store = RedisStore(proxy.url, deadline=5.0)
+    limiter = Limiter([Rule("api", "10/min")], store)
+
+    async def degraded() -> list[bool]:
+        decisions = await asyncio.gather(*(limiter.aacquire("user:1") for _ in range(together)))
+        return [decision.degraded for decision in decisions]
+
+    assert await degraded() == await degraded() == [False] * together
+    proxy.set("dead")
+    clock = LoopClock(asyncio.get_running_loop(), monkeypatch)
+    began = clock()
+    assert await degraded() == [True] * together
+    assert (clock() - began >= 5.0, store.breaker.is_failing) == (True, True)
 
 
 async def test_whoever_has_more_time_keeps_waiting(proxy: Proxy) -> None:

@@ -3,21 +3,25 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis import Redis
 from redis.crc import key_slot
 
+from django_throttle.connections import reconcile
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import Charge
+from django_throttle.core.commands import CallNext, Charge, Command, Enlist, Evict
+from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.redis import cluster
 from tests.clock import FrozenClock
 from tests.servers import RedisServer
 from tests.stand_in import StandIn, as_reply
-from tests.stores.conftest import CAP, RATES, decide, different_slots
+from tests.stores.conftest import CAP, RATES, decide, different_slots, evaluations
 
 HALF = 8192
 RULE = Rule("api", "10/hour", on_store_failure="allow")
@@ -86,6 +90,17 @@ def test_a_redirect_is_followed(
     assert [name for name in nodes[1].seen if name in ("ASKING", "EVALSHA", "EVAL")] == second
 
 
+def test_a_script_that_derives_keys_waits_until_its_slot_has_moved(nodes: list[StandIn]) -> None:
+    store = over(nodes)
+    ident = idents_of(store)[0]
+    ask = f"-ASK {key_slot(store.key('', ident).encode())} 127.0.0.1:{nodes[1].port}\r\n".encode()
+    commands: list[Command[Any]] = [Enlist("rule", ident, "run", b"", 1000, is_first=False, most=5)]
+    for command in [*commands, CallNext("rule", ident), Evict(Charge(CAP, ident, 1), "~a")]:
+        nodes[0].next["EVALSHA"] = [ask]
+        store.execute(command)
+    assert "ASKING" not in nodes[1].seen
+
+
 @BOTH
 def test_a_slot_that_nobody_serves_opens_no_breaker(on_loop: bool, nodes: list[StandIn]) -> None:
     store = over(nodes)
@@ -128,7 +143,7 @@ def test_without_any_map_the_policy_decides(on_loop: bool, nodes: list[StandIn])
 @BOTH
 @pytest.mark.parametrize("rule", [*RATES, CAP], ids=lambda rule: rule.name)
 def test_what_another_slot_refuses_charges_nothing(
-    rule: Rule, on_loop: bool, nodes: list[StandIn], clock: FrozenClock
+    rule: Rule, on_loop: bool, nodes: list[StandIn], client: Redis, clock: FrozenClock
 ) -> None:
     """Told and left exactly as the memory store tells and leaves it."""
     ours, oracle = over(nodes, clock=clock), MemoryStore(clock=clock)
@@ -137,12 +152,35 @@ def test_what_another_slot_refuses_charges_nothing(
     for step in range(6):
         lease = f"lease{step}" if rule.holds_slots else None
         narrow = (Charge(NARROW, idents[2], 1),) if step in (1, 3, 4) else ()
+        if step == 3:
+            client.script_flush()  # how a slot stands is asked once more after a refund that needs its script
         decisions = [decide(store, on_loop, *charges, *narrow, lease=lease) for store in (ours, oracle)]
         assert decisions[0] == decisions[1], step
         assert decisions[0].allowed is (step not in (3, 4))
         clock.step(0.05)
     stands = [decide(store, on_loop, *charges, commit=False) for store in (ours, oracle)]
     assert stands[0] == stands[1]
+
+
+@BOTH
+def test_a_cluster_that_knows_no_process_gives_it_no_slot(on_loop: bool, nodes: list[StandIn]) -> None:
+    store = over(nodes)
+    at = key_slot(store.process_key("live").encode()) // HALF
+    nodes[at].always["EVALSHA"] = b"-OOM command not allowed\r\n"
+    decision = decide(store, on_loop, Charge(CAP, idents_of(store)[1 - at], 1), lease="a")
+    assert (decision.degraded, decision.cause) == (True, Cause.SERVER_STATE)
+    assert "EVALSHA" not in nodes[1 - at].seen
+
+
+def test_who_waits_for_a_slot_pauses_between_attempts_within_the_deadline(
+    nodes: list[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, pauses = over(nodes, deadline=1.125), list[float]()
+    nodes[0].always["EVALSHA"] = b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
+    monkeypatch.setattr(cluster, "PAUSE", 0.25)
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
+    assert Limiter([RULE], store).acquire(idents_of(store)[0]).degraded
+    assert pauses == [0.25] * 4 + [0.125]
 
 
 @BOTH
@@ -155,6 +193,29 @@ def test_what_a_slot_has_granted_goes_back_where_another_fails(rule: Rule, on_lo
     assert decide(store, on_loop, *charges, lease="b").degraded
     Reconciler(store).resend()
     assert decide(store, on_loop, *charges, commit=False).remaining == 9
+
+
+@pytest.mark.parametrize(("in_cluster", "counts"), [(True, [1, 2]), (False, [2, 2])])
+def test_evicted_leases_are_sent_again_a_part_each_beat_in_a_cluster(
+    in_cluster: bool, counts: list[int], nodes: list[StandIn], redis_url: str, client: Redis, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(reconcile, "CLUSTER_PAIRS", 1)
+    store = over(nodes) if in_cluster else RedisStore(redis_url, deadline=5.0)
+    reconciler, idents = Reconciler(store), idents_of(store)
+    for ident in idents:
+        decide(store, False, Charge(CAP, ident, 1), lease=ident)
+    keys = [store.key(CAP.id, ident) for ident in idents]
+    client.delete(*keys)
+    for count in counts:
+        reconciler.check_all()
+        while reconciler.resend() is not None:
+            pass
+        assert client.exists(*keys) == count
+    reconciler.check_all()
+    assert reconciler.resend() is None, "nothing is missing"
+    before = evaluations(client)
+    reconciler.resend()
+    assert evaluations(client) == before, "and nothing is left to do"
 
 
 @pytest.mark.parametrize(

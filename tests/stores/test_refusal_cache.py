@@ -9,9 +9,9 @@ import pytest
 from redis import Redis
 
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import charges_of
+from django_throttle.core.commands import Charge, Charges, charges_of
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore
+from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.refusal_cache import (
     MANY_REFUSALS,
     MAX_CACHED_SECONDS,
@@ -97,8 +97,8 @@ def test_who_insists_while_all_slots_are_taken_is_refused_for_a_moment_without_a
     charges = charges_of(CAP, "user:1", 1)
     for _ in range(MANY_REFUSALS - 1):
         refusal_cache.note(charges, FULL, 0)
-        now[0] += 0.99
         assert refusal_cache.find(charges) is None
+        now[0] += 0.99
     refusal_cache.note(charges, FULL, 0)
     now[0] += SLOT_SECONDS - 0.001
     assert refusal_cache.find(charges) is not None
@@ -109,6 +109,18 @@ def test_who_insists_while_all_slots_are_taken_is_refused_for_a_moment_without_a
     now[0] += 1.2
     refusal_cache.note(charges, FULL, 0)
     assert refusal_cache.find(charges) is None
+
+
+@pytest.mark.parametrize(("rate", "slots", "at_once"), [("2/hour", 3, True), ("3/hour", 2, False)])
+def test_a_refusal_by_a_rate_is_remembered_at_once_also_beside_slots(
+    rate: str, slots: int, at_once: bool, refusal_cache: RefusalCache
+) -> None:
+    rules = Rule("api", rate), replace(CAP, limit=slots)
+    limiter = Limiter(rules, MemoryStore())
+    *_, refused = [limiter.acquire("user:1") for _ in range(3)]
+    charges = Charges.of(tuple(Charge(rule, "user:1", 1) for rule in rules))
+    refusal_cache.note(charges, refused, 0)
+    assert (refusal_cache.find(charges) is not None) is at_once
 
 
 def test_another_cost_another_ident_and_an_edited_rule_are_asked_for(refusal_cache: RefusalCache) -> None:

@@ -160,7 +160,7 @@ class Breaker:
     @property
     def is_failing(self) -> bool:
         """True from the first failure to the next success."""
-        return self._in_a_row > 0 or self._pause > 0
+        return self._in_a_row > 0
 
     def admit(self) -> float:
         """0.0 when the call may go; else the seconds until a probe may.

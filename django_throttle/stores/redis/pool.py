@@ -94,12 +94,7 @@ class Pool:
                 raise TimeoutError("deadline passed") from None
             raise
         finally:
-            if self._outdated:
-                self._give(connection)
-            else:
-                self._free.append((connection, now))
-                if self._waiting:
-                    self._notify()
+            self._give(connection)
 
     def post(self, commands: Sequence[bytes]) -> AbstractConnection:
         """Send several packed commands at once; then ``collect`` the replies from the connection, or ``drop`` it."""
@@ -145,7 +140,7 @@ class Pool:
         return connection  # one that is not connected connects as it sends
 
     def _give(self, connection: AbstractConnection) -> None:
-        if self._outdated and connection in self._outdated:
+        if connection in self._outdated:
             self._outdated.discard(connection)
             connection.disconnect()
         self._free.append((connection, time.monotonic()))

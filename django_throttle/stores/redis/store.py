@@ -206,7 +206,7 @@ class RedisStore(RedisContext):
                 if len(self._known) >= MAX_KNOWN:
                     self._known.clear()
                 self._known[made.charges.key] = made
-        if owes and fallback.owes(charges):
+        if fallback.owes(charges):
             return LateCommand(fallback, dict.fromkeys(charge.ident for charge in charges), made)
         return made
 
