@@ -166,7 +166,7 @@ def test_a_process_that_starts_after_the_edit_knows_the_former_rule(
         own = {"DJANGO_SETTINGS_MODULE": "tests.editing", "RULES": json.dumps({"api": {"rate": rate, "key": "user"}})}
         if not is_deployment:
             assert asked(editor, f"rate {rate}") == "saved"
-        return asked(start(CALLING, **(own if is_deployment else {})), f"calls {ident}")
+        return asked(start(CALLING, **(own if is_deployment else {}), DEADLINE="5"), f"calls {ident}")
 
     editor = start(CALLING)
     assert [passed("3/h", "user:1"), passed("3/d", "user:1"), passed("3/d", "user:2")] == ["3", "0", "3"]
