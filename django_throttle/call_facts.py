@@ -87,7 +87,7 @@ class Facts:
             return self
         if rule.holds_slots or rule.unit != "calls" or self.cost <= done:
             return None
-        never_fits = any(self.cost * part.factor > part.plan.limit for part in rule.parts)  # which its refusal says
+        never_fits = any(self.cost * part.factor > part.params.limit for part in rule.parts)  # which its refusal says
         return self if never_fits else self.but(cost=self.cost - done)
 
     def but(self, **changes: object) -> Facts:

@@ -25,16 +25,16 @@ def most(rule: Rule, span: int | None = None) -> int:
     There are histories that reach it.
     """
     asked = rule.rate.window_us if span is None else span
-    if rule.plan.name == "calendar_window":
+    if rule.params.name == "calendar_window":
         return calendar_most(rule, asked)
-    return MOST[rule.plan.name](rule.plan, asked)
+    return MOST[rule.params.name](rule.params, asked)
 
 
 def calendar_most(rule: Rule, span: int) -> int:
     """A span touches two periods, and a third one when the one between is shorter than it."""
     period = period_of(rule.rate)
     usual = SHORTEST[period] if period == "month" or rule.timezone not in (None, "UTC") else rule.rate.window_us
-    return rule.plan.limit * (2 if span <= usual else 3)
+    return rule.params.limit * (2 if span <= usual else 3)
 
 
 def measured_most(limit: int, in_flight: Iterable[tuple[int, int]]) -> int:
@@ -99,7 +99,7 @@ MOST: dict[str, Callable[[Any, int], int]] = {
 
 def share(rule: Rule) -> Fraction:
     """At least this share of its rate a client gets that asks for one unit whenever one fits, for ever."""
-    plan, rate = rule.plan, rule.rate
+    plan, rate = rule.params, rule.rate
     if isinstance(plan, SlidingWindow):
         # Sub-windows are whole microseconds, rounded up.
         return sliding_window_share(plan) * Fraction(rate.window_us, plan.sub_window * plan.n)

@@ -610,7 +610,7 @@ COUNT_DENIED = (
     ),
     *(
         Case(
-            f"count_denied: the wait is for {type(rule.plan).__name__}, which another rule's refusal uses up",
+            f"count_denied: the wait is for {type(rule.params).__name__}, which another rule's refusal uses up",
             (rule, Rule("minute", "1/min", algorithm="gcra")),
             (
                 passes(0, each=(2, 0)),

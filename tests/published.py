@@ -100,7 +100,7 @@ class Client:
         self._calendar = Calendar()
 
     def ask(self, now: int, cost: int) -> StepResult:
-        return self._calendar.plan_at(self.rule, now).step(self.state, now, cost, False)
+        return self._calendar.params_at(self.rule, now).step(self.state, now, cost, False)
 
     def take(self, now: int, cost: int) -> None:
         """Ask, and be charged if it passes."""
@@ -186,7 +186,7 @@ def gene(random: Random, moments: list[int]) -> Gene:
 
 def edges(rule: Rule) -> list[int]:
     """The moments at which windows, sub-windows or refills begin, for two windows and a half."""
-    plan, window = rule.plan, rule.rate.window_us
+    plan, window = rule.params, rule.rate.window_us
     if plan.name == "calendar_window":
         return sorted(calendar_edges(rule))
     step = window if plan.name.startswith("gcra") else plan.numbers[1]
@@ -215,7 +215,7 @@ def measured_share(rule: Rule) -> Fraction:
 
 def stretch(rule: Rule) -> tuple[int, int, Fraction]:
     """From when until when to measure, and what the rate says of that time."""
-    plan, window = rule.plan, rule.rate.window_us
+    plan, window = rule.params, rule.rate.window_us
     if plan.name == "calendar_window":
         begin, *_, end = calendar_edges(rule)
         whole = sum(1 for _ in calendar_edges(rule)) - 1

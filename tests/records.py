@@ -27,7 +27,7 @@ def kept_id(rule_id: str) -> bytes:
 
 def of_rule(rule: Rule, expires: int, *numbers: float) -> dict[bytes, Record]:
     """A record as this rule has it; ``numbers`` are its first ones, and the last of them all that are left."""
-    layout = RecordLayout.of(rule.plan)
+    layout = RecordLayout.of(rule.params)
     filled = tuple([*numbers, *numbers[-1:] * layout.kept][: layout.kept])
     return {kept_id(rule.id): Record(expires, filled, layout.is_large)}
 

@@ -161,9 +161,13 @@ def test_a_clock_that_was_set_is_noticed_and_followed_as_a_drift_is(step: int) -
 
 def test_bounds_are_unknown_until_the_time_is_and_hold_it_then() -> None:
     calendar, now = Calendar(), 1_750_000_000 * SECOND
-    assert (calendar.plan(MONTHLY).start, calendar.plan(MONTHLY).middle, calendar.plan(MONTHLY).finish) == (0, 0, 0)
+    assert (calendar.params(MONTHLY).start, calendar.params(MONTHLY).middle, calendar.params(MONTHLY).finish) == (
+        0,
+        0,
+        0,
+    )
     calendar.learn(now)
-    plan = calendar.plan(MONTHLY)
+    plan = calendar.params(MONTHLY)
     assert plan.start <= now < plan.middle < plan.finish
     assert 28 * DAY <= plan.middle - plan.start <= 31 * DAY
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
-from django_throttle.core.algorithms import Plan, StepResult
+from django_throttle.core.algorithms import CounterParams, StepResult
 from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.exceptions import InvalidCost
 from django_throttle.core.rule import Rule
@@ -220,13 +220,13 @@ def passes(charge: Charge, answer: Answer | StepResult) -> bool:
     return answer.retry == 0 or charge.rule.is_shadow
 
 
-def wait_once_charged(rule: Rule, plan: Plan, step: StepResult, now: int, cost: int) -> int:
+def wait_once_charged(rule: Rule, params: CounterParams, step: StepResult, now: int, cost: int) -> int:
     """Return how long a call waits after an equal one that fits, but was refused by another rule and is charged.
 
     0 of a rule that only watches.
     """
     state = step.charged_state
-    return 0 if state is None or rule.is_shadow else plan.step(state, now, cost, counts_denied=False).retry
+    return 0 if state is None or rule.is_shadow else params.step(state, now, cost, counts_denied=False).retry
 
 
 class Command(Generic[Reply_co]):

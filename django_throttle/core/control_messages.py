@@ -36,7 +36,7 @@ class ControlMessage(NamedTuple):
 
 def closing(rule: Rule, victims: Iterable[tuple[str, str]]) -> tuple[ControlMessage, ...]:
     """The control messages that close evicted sockets of a rule; victims are a process and a lease each."""
-    name, limit = rule.name, rule.plan.limit
+    name, limit = rule.name, rule.params.limit
     return tuple([ControlMessage(CLOSE, uid, lease, why=EVICTED, rule=name, limit=limit) for uid, lease in victims])
 
 

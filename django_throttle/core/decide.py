@@ -46,7 +46,7 @@ def _by_policy(charge: Charge, error: StoreError) -> Outcome | None:
     rule = charge.rule
     if rule.on_store_failure == "local":
         return None
-    allowed, limit = rule.on_store_failure == "allow", rule.plan.limit - rule.tolerance
+    allowed, limit = rule.on_store_failure == "allow", rule.params.limit - rule.tolerance
     wait = 0.0 if allowed else error.retry_after
     return Outcome(
         rule=rule.name,
@@ -236,7 +236,7 @@ async def drop_reported(io: Io, decision: Decision) -> Decision:
 
 def _reached(charge: Charge, answer: Answer, outcome: Outcome) -> Iterator[ThresholdReached]:
     rule = charge.rule
-    used = rule.plan.limit - answer.remaining
+    used = rule.params.limit - answer.remaining
     for share, reached_at in rule.thresholds:
         if used - charge.cost < reached_at <= used:
             yield ThresholdReached(outcome, share, _dedup_key(charge, answer, share))
@@ -244,7 +244,7 @@ def _reached(charge: Charge, answer: Answer, outcome: Outcome) -> Iterator[Thres
 
 def _dedup_key(charge: Charge, answer: Answer, share: float) -> DedupKey:
     """Named after its window, where windows end for all processes at one time."""
-    rule, left = charge.rule, charge.rule.plan.window_left(answer.reset)
+    rule, left = charge.rule, charge.rule.params.window_left(answer.reset)
     if left is None:
         return DedupKey(rule.id, charge.ident, str(share), round((rule.window or 0) * 1_000_000))
     return DedupKey(rule.id, charge.ident, f"{share}:{answer.at + left}", left)
@@ -362,7 +362,7 @@ def _without(charge: Charge | None, outcome: Outcome) -> Outcome:
     if charge is None or (charge.rule.tolerance and not outcome.remaining):
         return outcome
     remaining = min(outcome.limit, outcome.remaining + charge.cost)
-    drained = charge.rule.plan.drain_us(charge.cost)
+    drained = charge.rule.params.drain_us(charge.cost)
     until_full = max(0, int(round(outcome.reset_after * 1_000_000) - drained))
     is_full = remaining == outcome.limit and not drained  # what drains may be short of full by a part of a unit
     return outcome._replace(remaining=remaining, reset_after=0.0 if is_full else until_full / 1_000_000)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple
 
-from django_throttle.core.algorithms import Plan
+from django_throttle.core.algorithms import CounterParams
 from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.commands import Answer, Answers, Charge, Decide, DedupKey
 from django_throttle.core.exceptions import Cause
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
     ``remaining`` is what can be spent at once, after this call when it was allowed as a whole.
     ``retry_after`` is 0.0 when this rule allows, None when it never will. ``delay`` is how long an allowed
     call waits for its turn in a queue. ``factor`` is the share of attempts that a damper refuses.
-    ``plan`` is how the rule counts, where a store has counted, and ``unit`` what it does. ``largest`` is what a call
+    ``params`` is how the rule counts, where a store has counted, and ``unit`` what it does. ``largest`` is what a call
     may cost at most, where this one costs more. ``deferred_for`` is how long until an allowed call runs whose rule
     defers it; nothing waits for it here. ``plan_of`` is who has the plan of the rule that decided, such
     as "group:premium"; empty where none of them does.
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
     window: float | None = None
     delay: float = 0.0
     factor: float = 0.0
-    plan: Plan | None = None
+    params: CounterParams | None = None
     unit: str = "calls"
     largest: int | None = None
     deferred_for: float = 0.0
@@ -285,18 +285,18 @@ def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
     delay = _turn_after(rule, charge.cost if charged else 0, reset) if retry == 0 else 0.0
     deferred_for, delay = (delay, 0.0) if rule.action == "defer" else (0.0, delay)
     return Outcome(
-        rule.name, charge.ident, retry == 0, rule.plan.limit - rule.tolerance,
+        rule.name, charge.ident, retry == 0, rule.params.limit - rule.tolerance,
         max(0, remaining - rule.tolerance) if rule.tolerance else remaining,
         None if retry == NEVER else retry / 1_000_000, reset / 1_000_000,
         Reason.WITHIN if retry == 0 else Reason.TOO_COSTLY if retry == NEVER else Reason.EXCEEDED, rule.is_shadow,
-        rule.window, delay, 0.0, rule.plan, rule.unit,
-        (rule.plan.limit - rule.tolerance) // rule.factor if retry == NEVER else None, deferred_for, rule.plan_of,
+        rule.window, delay, 0.0, rule.params, rule.unit,
+        (rule.params.limit - rule.tolerance) // rule.factor if retry == NEVER else None, deferred_for, rule.plan_of,
     )  # fmt: skip
 
 
 def _turn_after(rule: Rule, cost: int, reset: float) -> float:
     """Seconds until a queued call's turn, after all that was queued before it; 0.0 under a rule that is no queue."""
-    return rule.plan.turn_after(int(reset), cost) / 1_000_000 if rule.is_queue else 0.0
+    return rule.params.turn_after(int(reset), cost) / 1_000_000 if rule.is_queue else 0.0
 
 
 def deferred_for(command: Decide, answers: Answers, name: str) -> tuple[float, str]:

@@ -33,7 +33,7 @@ def counts_in_words(old: Rule, new: Rule) -> str:
     known = {part.id for part in old.parts} | {part.id for _, part in takeovers(old, new)}
     if any(part.id not in known for part in new.parts):
         return STARTS_AFRESH
-    is_same = [part.plan for part in old.parts] == [part.plan for part in new.parts]
+    is_same = [part.params for part in old.parts] == [part.params for part in new.parts]
     return "" if is_same and old.holds_slots == new.holds_slots else COUNTS_ON
 
 
@@ -52,4 +52,4 @@ def period(old: Rule, new: Rule) -> float:
 
 
 def _quota_seconds(rule: Rule) -> float:
-    return rule.plan.quota_seconds(rule.plan.limit, rule.window or 0.0)
+    return rule.params.quota_seconds(rule.params.limit, rule.window or 0.0)

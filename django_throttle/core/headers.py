@@ -8,7 +8,7 @@ from math import ceil
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from django_throttle.core.algorithms import Plan
+from django_throttle.core.algorithms import CounterParams
 from django_throttle.core.commands import Charges, RuleSet
 from django_throttle.core.decision import OURS, Decision, Outcome, Reason
 from django_throttle.core.key import KEY_KINDS
@@ -114,7 +114,7 @@ def _name(rule: str, window: float | None) -> str:
 
 
 def _policy(outcome: Outcome, name: str) -> Policy:
-    window = None if outcome.window is None else _window(outcome.plan, outcome.limit, outcome.window)
+    window = None if outcome.window is None else _window(outcome.params, outcome.limit, outcome.window)
     more = None if window is None or outcome.remaining >= outcome.limit else _more_after(outcome)
     return Policy(
         name, outcome.limit, outcome.remaining, window, more, outcome.reset_after, outcome.unit, _plan(outcome.plan_of)
@@ -127,16 +127,16 @@ def _plan(plan_of: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _window(plan: Plan | None, limit: int, seconds: float) -> int:
+def _window(params: CounterParams | None, limit: int, seconds: float) -> int:
     """Seconds in which the whole quota comes back; a bucket's burst may make them differ from the rate's."""
-    return max(1, ceil(plan.quota_seconds(limit, seconds) if plan is not None else seconds))
+    return max(1, ceil(params.quota_seconds(limit, seconds) if params is not None else seconds))
 
 
 def _more_after(outcome: Outcome) -> int | None:
     if not outcome.reset_after:
         return None
-    until_full, plan = round(outcome.reset_after * MICROSECONDS), outcome.plan
-    until_more = plan.until_more(outcome.limit, outcome.remaining, until_full) if plan is not None else until_full
+    until_full, params = round(outcome.reset_after * MICROSECONDS), outcome.params
+    until_more = params.until_more(outcome.limit, outcome.remaining, until_full) if params is not None else until_full
     wait = until_more / MICROSECONDS
     if not outcome.allowed and outcome.retry_after is not None:
         wait = min(wait, outcome.retry_after)
@@ -151,9 +151,9 @@ class PlainFields:
 
     def __init__(self, rules: RuleSet, shown: tuple[int, ...]) -> None:
         limits = [rules.rules[place] for place in shown]
-        quotas = [(rule, rule.plan.limit - rule.tolerance) for rule in limits]
+        quotas = [(rule, rule.params.limit - rule.tolerance) for rule in limits]
         texts = _names([(rule.name, rule.window) for rule in limits])
-        windows = [_window(rule.plan, quota, rule.window or 0) for rule, quota in quotas]
+        windows = [_window(rule.params, quota, rule.window or 0) for rule, quota in quotas]
         parts = [
             (name, quota, window, rule.unit, _plan(rule.plan_of))
             for name, (rule, quota), window in zip(texts, quotas, windows, strict=True)
@@ -161,7 +161,7 @@ class PlainFields:
         self.policy = ", ".join([_quota(*part) for part in parts])
         rows = zip(shown, map(_text, texts), quotas, strict=True)
         self.rows = [
-            (3 * place, f"{text};r=", quota, rule.tolerance, _until_more(rule.plan))
+            (3 * place, f"{text};r=", quota, rule.tolerance, _until_more(rule.params))
             for place, text, (rule, quota) in rows
         ]
 
@@ -184,9 +184,9 @@ class PlainFields:
         return ", ".join(parts)
 
 
-def _until_more(plan: Plan) -> Callable[[int, int, int], int] | None:
+def _until_more(params: CounterParams) -> Callable[[int, int, int], int] | None:
     """The plan's own; None of one that waits until all is there again."""
-    return None if type(plan).until_more is Plan.until_more else plan.until_more
+    return None if type(params).until_more is CounterParams.until_more else params.until_more
 
 
 @lru_cache(maxsize=1024)

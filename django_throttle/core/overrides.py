@@ -168,7 +168,7 @@ def block_outcomes(rules: Iterable[Rule], ranked: Sequence[Override], apply: App
         matched = True
         override, _ = deciding(rule, ranked, apply)
         if override is not None and override.effect == "block":
-            limits = [(part.plan.limit - part.tolerance, part.window) for part in rule.parts]
+            limits = [(part.params.limit - part.tolerance, part.window) for part in rule.parts]
             blocks += [_refusal(override, now, rule.name, limit, window) for limit, window in limits]
     if not matched:
         general = next((override for override in ranked if override.names_every_rule), None)
@@ -253,7 +253,7 @@ def _is_larger(new: Rule, old: Rule) -> bool:
     """Whether it admits more in some window that both rules have."""
     before = {part.window: part for part in old.parts}
     pairs = [(part, before[part.window]) for part in new.parts if part.window in before]
-    return any((part.limit or 0, part.plan.limit) > (was.limit or 0, was.plan.limit) for part, was in pairs)
+    return any((part.limit or 0, part.params.limit) > (was.limit or 0, was.params.limit) for part, was in pairs)
 
 
 _CHANGES: Final[dict[str, Callable[[Rule, Override], Rule | None]]] = {

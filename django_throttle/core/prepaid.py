@@ -153,20 +153,20 @@ class PrepaidBudget:
         """Return how much to buy for a call of this cost: by the demand since the last purchase, and what is left."""
         since, demand = now - self._asked_at, self.demand
         self._asked_at, self.demand = now, 0
-        plan = self.rule.plan
+        params = self.rule.params
         wanted = room = cost
-        if since <= PERIOD and plan.hold:
-            ahead = min(AHEAD, plan.hold / 1_000_000)
+        if since <= PERIOD and params.hold:
+            ahead = min(AHEAD, params.hold / 1_000_000)
             wanted = min(ceil(demand / max(since, 0.001) * ahead), GROWTH * self._size)
-            room = min(_most_of(self.known_left + self._refilled(since)), plan.limit // SHARE - self.held(now))
+            room = min(_most_of(self.known_left + self._refilled(since)), params.limit // SHARE - self.held(now))
         self._is_scarce = wanted > room
         self._size = max(cost, min(wanted, room))
         return self._size
 
     def _refilled(self, seconds: float) -> int:
         """What has come back since, for this process: no more than it took."""
-        plan, window = self.rule.plan, self.rule.window
-        return 0 if plan.begins_afresh or not window else min(self._size, int(plan.limit * seconds / window))
+        params, window = self.rule.params, self.rule.window
+        return 0 if params.begins_afresh or not window else min(self._size, int(params.limit * seconds / window))
 
     def smaller(self, cost: int, remaining: int) -> int:
         """How much to buy where that was too much, and the store has said what is left."""
@@ -182,8 +182,8 @@ class PrepaidBudget:
 
     def bought(self, cost: int, answer: Answer, sent_at: float) -> Purchase:
         """The store has charged this. Units may be spent for as long as they count there, by the time it was sent."""
-        lasts = self.rule.plan.hold
-        if self.rule.plan.begins_afresh:
+        lasts = self.rule.params.hold
+        if self.rule.params.begins_afresh:
             lasts = min(lasts, answer.reset)
         entry = Entry(Charge(self.rule, self.ident, cost), answer.at, answer.reset)
         purchase = Purchase(entry, sent_at + (lasts - 1) / 1_000_000)  # a microsecond less, for the roundings

@@ -11,7 +11,7 @@ from itertools import chain
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
-from django_throttle.core.algorithms import ALGORITHMS, Plan, Uncounted
+from django_throttle.core.algorithms import ALGORITHMS, CounterParams, Uncounted
 from django_throttle.core.algorithms.base import Faults, multiplied
 from django_throttle.core.algorithms.fixed_window import is_calendar
 from django_throttle.core.exceptions import InvalidRule
@@ -62,7 +62,7 @@ class Rule(Options):
     is_plain: bool = field(init=False, repr=False, compare=False)  # neither caller nor request is asked for more
     window: float | None = field(init=False, repr=False, compare=False)
     factor: int = field(init=False, repr=False, compare=False)  # cost as a number; 1 where a function says it
-    plan: Plan = field(init=False, repr=False, compare=False)
+    params: CounterParams = field(init=False, repr=False, compare=False)
     tolerance: int = field(init=False, repr=False, compare=False)  # what passes beyond the limit
     thresholds: tuple[tuple[float, int], ...] = field(init=False, repr=False, compare=False)
 
@@ -116,9 +116,9 @@ class Rule(Options):
         self._set("is_plain", plain_cost and not (self.methods or self.audience or self.plans))
         self._set("is_settled", bool(self.is_measured or self.count_on or self.refund_on))
         self._set("id", short_id(self))
-        self._set("plan", _plan(self))
-        nominal = self.plan if self.enforce_at == 1 else _plan(replace(self, enforce_at=1.0, warn_at=()))
-        self._set("tolerance", self.plan.limit - nominal.limit)
+        self._set("params", _params(self))
+        nominal = self.params if self.enforce_at == 1 else _params(replace(self, enforce_at=1.0, warn_at=()))
+        self._set("tolerance", self.params.limit - nominal.limit)
         self._set("thresholds", thresholds(nominal.limit, self.warn_at))
         # One rule with several rates is decided as so many rules of one rate each.
         self._set("parts", tuple(replace(self, rate=rate, rates=(), plans=()) for rate in self.rates) or (self,))
@@ -465,9 +465,9 @@ _FAULTS: Final = (
 )
 
 
-def _plan(rule: Rule) -> Plan:
+def _params(rule: Rule) -> CounterParams:
     """How a checked rule counts; one of several rates leaves that to its parts."""
-    return Uncounted(0) if rule.rates else ALGORITHMS[rule.algorithm].plan(rule)
+    return Uncounted(0) if rule.rates else ALGORITHMS[rule.algorithm].params(rule)
 
 
 def thresholds(limit: int, shares: tuple[float, ...]) -> tuple[tuple[float, int], ...]:

@@ -46,7 +46,7 @@ def reserve_of(rule: Rule, facts: Facts) -> int:
     elif isinstance(reserve, str):
         what = f"call under rule {rule.name!r}"
         reserve = cost_of(import_string(reserve), subject, what=what, lets=(SynchronousOnlyOperation,))
-    return min([reserve, *[part.plan.limit for part in rule.parts]])
+    return min([reserve, *[part.params.limit for part in rule.parts]])
 
 
 def _measured(rule: Rule, *args: object) -> int | None:

@@ -114,7 +114,7 @@ class Spending:
             for charge, paid in self._paid.items():
                 lacking = self.spent - paid
                 if lacking > 0:
-                    cost = lacking if units is None else max(lacking, units, charge.rule.plan.limit // PART)
+                    cost = lacking if units is None else max(lacking, units, charge.rule.params.limit // PART)
                     due.append(charge._replace(cost=cost))
         return tuple(due)
 

@@ -361,7 +361,7 @@ def _damped(store: AnyStore, counting: Sequence[Counting]) -> Iterator[RuleState
         if isinstance(reply, BaseException):
             raise reply
         window = rule.rate.window_us if rule.rate else 0
-        allowance = Allowance(rule.plan.limit, window)
+        allowance = Allowance(rule.params.limit, window)
         chance = factor(attempted(rule.estimator, reply.counts, allowance), allowance.per_sub)
         tried = max(count.attempted for count in reply.counts[:2]) / allowance.per_sub
         left = 0 if chance else max(0, int(allowance.limit * (1 - tried)))

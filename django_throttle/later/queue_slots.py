@@ -107,4 +107,4 @@ def position(rule: Rule | None, wait: float) -> int | None:
 def _drains(rule: Rule) -> tuple[float, int]:
     """Calls a second of the slowest rate, and how many may wait for it."""
     speed, slowest = min([(rate.limit / rate.window, at) for at, rate in enumerate(rule.all_rates)])
-    return speed, rule.parts[slowest].plan.limit - 1
+    return speed, rule.parts[slowest].params.limit - 1

@@ -320,7 +320,7 @@ class Meter:
 
     def _set_rule(self, rule: Rule) -> None:
         self.rule = rule
-        self.allowance = _allowance(rule.plan.limit, rate_of(rule).window_us)
+        self.allowance = _allowance(rule.params.limit, rate_of(rule).window_us)
         self._held = self._figure(0)
 
     def _recompute(self, now: float) -> None:
@@ -370,7 +370,7 @@ class Meter:
     def _outcome(self, left: int, wait: float, rest: float) -> Outcome:
         """Of a call that passes, or may be tried again after ``wait`` seconds; all that is not ``left`` in ``rest``."""
         reason = Reason.SUPPRESSED if wait else Reason.WITHIN
-        given = (self.rule.name, self.ident, not wait, self.rule.plan.limit, left, wait, rest, reason)
+        given = (self.rule.name, self.ident, not wait, self.rule.params.limit, left, wait, rest, reason)
         return Outcome(*given, self.rule.is_shadow, self.rule.window, factor=self.factor, unit=self.rule.unit)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import Final
 
-from django_throttle.core.algorithms import Plan
+from django_throttle.core.algorithms import CounterParams
 from django_throttle.core.algorithms.fixed_window import CalendarWindow
 from django_throttle.core.rate import Bounds, bounds, period_of
 from django_throttle.core.rule import Rule
@@ -61,23 +61,23 @@ class Calendar:
         copied = self._bounds.copy()  # at once, as other threads add to it
         self._bounds = {name: period for name, period in copied.items() if period[0] <= now < period[2]}
 
-    def plan(self, rule: Rule) -> CalendarWindow:
+    def params(self, rule: Rule) -> CalendarWindow:
         """The plan of a rule that ``needs_calendar``, with its bounds; unknown ones until the time is known."""
         period = period_of(rule.rate) if rule.rate else None
         if period is None or not self._now:
-            return CalendarWindow(rule.plan.limit)
+            return CalendarWindow(rule.params.limit)
         name = period, rule.timezone or "UTC"
         found = self._bounds.get(name)
         if found is None:
             found = self._bounds[name] = bounds(*name, self._now)
-        return CalendarWindow(rule.plan.limit, *found)
+        return CalendarWindow(rule.params.limit, *found)
 
-    def plan_at(self, rule: Rule, now: int) -> Plan:
+    def params_at(self, rule: Rule, now: int) -> CounterParams:
         """The plan of any rule for a store that knows its time beforehand."""
-        if not rule.plan.needs_calendar:
-            return rule.plan
-        plan = self.plan(rule)
-        if not plan.start <= now < plan.finish:
+        if not rule.params.needs_calendar:
+            return rule.params
+        params = self.params(rule)
+        if not params.start <= now < params.finish:
             self.learn(now)
-            plan = self.plan(rule)
-        return plan
+            params = self.params(rule)
+        return params

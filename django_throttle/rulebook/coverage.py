@@ -235,7 +235,7 @@ def _precedes(one: Rule, rule: Rule) -> bool:
     if _alike(one) != _alike(rule) or not refuses or not _counts_all_of(one, rule):
         return False
     if one.holds_slots:
-        return one.plan.limit <= rule.plan.limit
+        return one.params.limit <= rule.params.limit
     if one.enforce_at > rule.enforce_at:
         return False
     return all(any(_refuses_first(one, ours, theirs, rule) for ours in one.all_rates) for theirs in rule.all_rates)

@@ -122,9 +122,9 @@ async def _migrate_all(io: Io, migrations: Iterable[PendingMigration]) -> None:
 async def _migrate(io: Io, edit: Edit, charge: Charge) -> None:
     """Charge the new rule with what the ident used under the old one, less what it used under the new one."""
     rule, ident, _ = charge
-    limit = rule.plan.limit
+    limit = rule.params.limit
     before, after = await _peek_both(io, edit.old, rule, ident)
-    used = min(edit.old.plan.limit - before.remaining, limit)
+    used = min(edit.old.params.limit - before.remaining, limit)
     missing = used - (limit - after.remaining)
     if missing <= 0:
         return

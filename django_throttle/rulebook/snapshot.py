@@ -161,7 +161,7 @@ def address_refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]
         if facts.ident != BY_KEY or (facts.charged and facts.charged.has_rule(rule.name)):
             continue
         if facts.who.lacks_address(rule.key):
-            limit, why = rule.plan.limit - rule.tolerance, Reason.NO_ADDRESS
+            limit, why = rule.params.limit - rule.tolerance, Reason.NO_ADDRESS
             found.append(Outcome(rule.name, "", False, limit, 0, wait, wait, why, rule.is_shadow, rule.window))
     return tuple(found)
 

@@ -14,7 +14,7 @@ from struct import Struct
 from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 
-from django_throttle.core.algorithms import Backfill, Plan, State
+from django_throttle.core.algorithms import Backfill, CounterParams, State
 from django_throttle.core.commands import Answer, Answers, Charge, Charges, Correct, Decide, RuleSet, passes
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
@@ -82,7 +82,7 @@ class LastRemaining(NamedTuple):
 def floors(rules: RuleSet, processes: int) -> tuple[float, ...]:
     """What is to be left under each of these rules for ``processes`` to need to know nothing; no queue has so much."""
     known = [rule if rule.rate and rule.on_store_failure == "local" else None for rule in rules.rules]
-    return tuple([0.0 if one is None else inf if one.is_queue else one.plan.limit / processes for one in known])
+    return tuple([0.0 if one is None else inf if one.is_queue else one.params.limit / processes for one in known])
 
 
 class Remaining:
@@ -174,7 +174,7 @@ class Admitted(NamedTuple):
     """What was admitted under a rule and is not charged yet: a state of the share's algorithm, until it expires."""
 
     rule: Rule
-    plan: Plan
+    params: CounterParams
     state: State
     expires: int
 
@@ -191,8 +191,8 @@ class AllAdmitted(dict[str, bytes]):
     def __init__(self, most: int = MAX_OWED) -> None:
         super().__init__()
         self._most = most
-        self._rules: list[tuple[Rule, Plan]] = []
-        self._numbers: dict[tuple[Rule, Plan], int] = {}
+        self._rules: list[tuple[Rule, CounterParams]] = []
+        self._numbers: dict[tuple[Rule, CounterParams], int] = {}
 
     def of(self, ident: str) -> list[Admitted]:
         """What was admitted of an ident, by rule."""
@@ -200,8 +200,8 @@ class AllAdmitted(dict[str, bytes]):
         while at < len(record):
             number, length, expires = OWED.unpack_from(record, at)
             state = numbers(length).unpack_from(record, at + OWED.size)
-            rule, plan = self._rules[number]
-            found.append(Admitted(rule, plan, state, expires))
+            rule, params = self._rules[number]
+            found.append(Admitted(rule, params, state, expires))
             at += OWED.size + NUMBER * length
         return found
 
@@ -218,7 +218,7 @@ class AllAdmitted(dict[str, bytes]):
             self._rules, self._numbers = [], {}
 
     def _pack(self, one: Admitted) -> bytes:
-        rule = one.rule, one.plan
+        rule = one.rule, one.params
         if rule not in self._numbers:
             self._numbers[rule] = len(self._rules)
             self._rules.append(rule)
@@ -300,8 +300,8 @@ class Fallback:
         due = [Charge(one.rule, late.ident, one.cost) for one in late.charges]
         once = self.context.key(f"late.{late.name}", late.ident)
         ages = [now - one.at for one in late.charges]
-        plans = [self.local.calendar.plan_at(one.rule, now) for one in late.charges]
-        return late_call(self.context, due, ages, plans, once, lasts + 60_000)
+        every_params = [self.local.calendar.params_at(one.rule, now) for one in late.charges]
+        return late_call(self.context, due, ages, every_params, once, lasts + 60_000)
 
     def confirm(self, late: Sequence[LateCharges], replies: Sequence[Any]) -> None:
         """Redis has charged these; raises the first error among the replies."""
@@ -334,6 +334,7 @@ class Fallback:
         [here] = self.local.execute(Decide(Charges.of((share,)), commit=False))
         missing = (left.until - time.monotonic()) * 1_000_000 - here.reset
         units = min(here.remaining, ceil(missing / share.rule.plan.drain_us(1)))
+        units = min(here.remaining, ceil(missing / empty.rule.params.drain_us(1)))
         if units > 0:
             self.local.execute(Decide(Charges.of((share._replace(cost=units),))))
         return None
@@ -344,7 +345,7 @@ class Fallback:
     def _shared(self, charge: Charge, left: LastRemaining | None) -> Charge:
         charge = _fitting(self._share(charge))
         share = charge.rule
-        if left is not None and share.factor <= left.units < share.plan.limit:
+        if left is not None and share.factor <= left.units < share.params.limit:
             share = with_limit(share, left.units)
         return charge._replace(rule=share)
 
@@ -357,11 +358,11 @@ class Fallback:
     def _admit(self, charge: Charge, share: Rule) -> None:
         rule, ident, cost = charge
         now, known = self._now(), {one.rule.id: one for one in self.admitted.of(ident)}
-        plan = self.local.calendar.plan_at(share, now)
+        params = self.local.calendar.params_at(share, now)
         before = known.get(rule.id)
         state = before.state if before and before.expires > now else None
-        if stored := plan.charge_late(state, now, Backfill(cost, now)):
-            known[rule.id] = Admitted(rule, plan, stored.state, now + stored.lasts)
+        if stored := params.charge_late(state, now, Backfill(cost, now)):
+            known[rule.id] = Admitted(rule, params, stored.state, now + stored.lasts)
             self.admitted.put(ident, known.values())
 
     def _late_charges(self, ident: str) -> LateCharges | None:
@@ -376,8 +377,8 @@ class Fallback:
 
     def _charges(self, ident: str) -> Iterator[LateCharge]:
         now = self._now()
-        for rule, plan, state, expires in self.admitted.of(ident):
-            for cost, at in plan.late_charges(state, now) if expires > now else ():
+        for rule, params, state, expires in self.admitted.of(ident):
+            for cost, at in params.late_charges(state, now) if expires > now else ():
                 if cost:
                     yield LateCharge(rule, cost, at)
 
@@ -424,14 +425,14 @@ class LateCommand(LongCommand[T]):
 
 def _fitting(charge: Charge) -> Charge:
     """The charge; of a reserve no more than a share allows at once, which would refuse every call."""
-    return charge._replace(cost=min(charge.cost, charge.rule.plan.limit)) if charge.rule.is_measured else charge
+    return charge._replace(cost=min(charge.cost, charge.rule.params.limit)) if charge.rule.is_measured else charge
 
 
 def _slower(charge: Charge, share: Charge) -> int:
     """By how many microseconds a queue's share takes longer for this cost: a turn is reckoned by the whole rule."""
     if not charge.rule.is_queue:
         return 0
-    return ceil(share.rule.plan.drain_us(charge.cost)) - ceil(charge.rule.plan.drain_us(charge.cost))
+    return ceil(share.rule.params.drain_us(charge.cost)) - ceil(charge.rule.params.drain_us(charge.cost))
 
 
 def _bounded(charge: Charge, left: LastRemaining | None, answer: Answer) -> Answer:

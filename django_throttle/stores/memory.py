@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from typing import Any, Final, Literal
 
-from django_throttle.core.algorithms import Backfill, Plan, State, StepResult
+from django_throttle.core.algorithms import Backfill, CounterParams, State, StepResult
 from django_throttle.core.commands import (
     Answer,
     CallNext,
@@ -161,14 +161,14 @@ class MemoryStore:
                     self.leases.drop(*pair, lease.id)
             held = self.leases.count(rule.id, charge.ident)
             mine = command.lease is not None and self.leases.is_held(rule.id, charge.ident, command.lease)
-            return rule.plan.step((held, mine), now, charge.cost, False)
+            return rule.params.step((held, mine), now, charge.cost, False)
         entry = self._counters.get(_key(charge))
         state = None if entry is None or entry[1] <= now else entry[0]
         counts_denied = rule.count_denied and command.commit and charge.cost > 0
         return self._plan(rule, now).step(state, now, charge.cost, counts_denied)
 
-    def _plan(self, rule: Rule, now: int) -> Plan:
-        return self.calendar.plan_at(rule, now) if rule.plan.needs_calendar else rule.plan
+    def _plan(self, rule: Rule, now: int) -> CounterParams:
+        return self.calendar.params_at(rule, now) if rule.params.needs_calendar else rule.params
 
     def _settle(self, charge: Charge, step: StepResult, now: int, command: Decide, granted: bool) -> Answer:
         """Store what this charge leaves behind, and say how things stand afterwards."""
@@ -178,7 +178,7 @@ class MemoryStore:
         if rule.holds_slots and granted:
             if command.lease is not None:
                 self.leases.hold(rule.id, charge.ident, command.lease, sent=self._sent)
-            left = max(0, rule.plan.limit - self.leases.count(rule.id, charge.ident))
+            left = max(0, rule.params.limit - self.leases.count(rule.id, charge.ident))
             return Answer(step.retry, left, step.charged_reset, now)
         if step.charged_state is not None and (granted or rule.count_denied):
             is_spent = step.charged_remaining <= 0
@@ -238,7 +238,7 @@ class MemoryStore:
         if state is None:
             return
         now = round(self.clock() * 1_000_000)
-        left = rule.plan.refund(state, now, cost, at, reset)
+        left = rule.params.refund(state, now, cost, at, reset)
         if left:
             self._counters[key] = left, expires
         elif left is not None:
@@ -257,8 +257,8 @@ class MemoryStore:
         rule, _, cost = charge
         now = round(self.clock() * 1_000_000)
         state, expires = self._counters.get(_key(charge), (None, 0))
-        plan = self.calendar.plan_at(rule, now)
-        if stored := plan.charge_late(state if expires > now else None, now, Backfill(cost, now - age)):
+        params = self.calendar.params_at(rule, now)
+        if stored := params.charge_late(state if expires > now else None, now, Backfill(cost, now - age)):
             self._write(_key(charge), stored.state, now + stored.lasts)
 
     def _mean(self, one: Measured) -> int:
@@ -290,7 +290,7 @@ def _key(charge: Charge) -> tuple[str, str]:
 def evict_here(leases: Leases, command: Evict) -> tuple[bool, tuple[ControlMessage, ...]]:
     """Evict where this process has all leases; returns whether the new socket has a slot, and the messages to send."""
     rule, ident, _ = command.charge
-    pair, limit = (rule.id, ident), rule.plan.limit
+    pair, limit = (rule.id, ident), rule.params.limit
     victims: list[tuple[str, str]] = []
     while leases.count(*pair) >= limit and (lease := leases.first_socket(*pair)):
         leases.evict(*pair, lease)

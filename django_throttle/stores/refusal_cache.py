@@ -123,7 +123,7 @@ class RefusalCache:
         now, outcomes = self._clock(), []
         for rule, ident, cost in charges:
             refusal = self._publish_refusals.get((rule, ident))
-            most = min(rule.plan.limit, rule.burst or rule.plan.limit)  # a larger cost is refused as too large
+            most = min(rule.params.limit, rule.burst or rule.params.limit)  # a larger cost is refused as too large
             if refusal and cost <= most and (outcome := refusal.again((cost,), now)):
                 outcomes.append(outcome)
         return tuple(outcomes)

@@ -39,7 +39,7 @@ class SocketCounters:
         at, states = round(now * 1_000_000), self._states
         steps, allowed = [], True
         for rule, _, cost in charges:
-            step = rule.plan.step(states.get(rule.id), at, cost, rule.count_denied)
+            step = rule.params.step(states.get(rule.id), at, cost, rule.count_denied)
             allowed = allowed and (step.retry == 0 or rule.is_shadow)
             steps.append(step)
         return CounterResult(allowed, steps)
@@ -53,7 +53,7 @@ class SocketCounters:
             if cost and (state := step.charged_state if made else step.refused_state) is not None:
                 self._states[rule.id] = state
             if cost and made and not result.allowed:
-                wait = wait_once_charged(rule, rule.plan, step, round(now * 1_000_000), cost)
+                wait = wait_once_charged(rule, rule.params, step, round(now * 1_000_000), cost)
                 result.steps[place] = step._replace(retry=wait)
         return result
 

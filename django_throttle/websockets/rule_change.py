@@ -100,12 +100,12 @@ def _judge(
 def _lowered(connection: Connection, facts: Facts, old: Snapshot | None, new: Snapshot) -> Iterator[LoweredLimit]:
     if connection.settings.on_rule_change == "ignore" or not connection.leases or old is None:
         return
-    before = {(one.rule.id, one.ident): one.rule.plan.limit for one in old.match(facts) if one.rule.holds_slots}
+    before = {(one.rule.id, one.ident): one.rule.params.limit for one in old.match(facts) if one.rule.holds_slots}
     leased = {pair for lease in connection.leases for pair in lease.holds}
     for rule, ident, _ in new.match(facts):
         pair = (rule.id, ident)
-        if pair in leased and not rule.is_shadow and rule.plan.limit < before.get(pair, 0):
-            yield LoweredLimit(*pair, rule.name, rule.plan.limit, rule.at_limit != "reject")
+        if pair in leased and not rule.is_shadow and rule.params.limit < before.get(pair, 0):
+            yield LoweredLimit(*pair, rule.name, rule.params.limit, rule.at_limit != "reject")
 
 
 def excess_leases(limits: Sequence[LoweredLimit]) -> dict[LoweredLimit, frozenset[str]]:

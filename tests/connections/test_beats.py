@@ -212,8 +212,8 @@ def test_it_goes_on_through_an_outage_until_it_is_told_to_end(
         signal.raise_signal(signal.SIGTERM)
         return go(*args)
 
-    queue_slots = iter((go, raise_away, raise_away, go_and_end))
-    monkeypatch.setattr(HostRefresher, "_pass", lambda *args: next(queue_slots)(*args))  # noqa: PLW0108 (another each time)
+    turns = iter((go, raise_away, raise_away, go_and_end))
+    monkeypatch.setattr(HostRefresher, "_pass", lambda *args: next(turns)(*args))  # noqa: PLW0108 (another each time)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         refresh_connections.Command().run_from_argv(["manage.py", "refresh_connections", "--interval", "0.05"])

@@ -43,11 +43,9 @@ class OtherSide(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/"
 
-    def leads(self, *queue_slots: float) -> list[float]:
+    def leads(self, *turns: float) -> list[float]:
         """By how much each call came before its turn; late ones are no fault of who sent them."""
-        return [
-            turn - came for turn, came in zip(queue_slots, sorted(self.arrivals), strict=True) if came < turn - CLOCKS
-        ]
+        return [turn - came for turn, came in zip(turns, sorted(self.arrivals), strict=True) if came < turn - CLOCKS]
 
 
 class _Handler(BaseHTTPRequestHandler):

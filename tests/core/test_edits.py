@@ -48,7 +48,7 @@ def is_possible(options: Options) -> bool:
 
 def longest(rule: Rule) -> float:
     """The longest that this rule by itself ever has a call wait that it does not refuse for ever."""
-    plan = rule.plan
+    plan = rule.params
     if rule.algorithm in BUCKETS and rule.refill == "continuous":
         return plan.bucket / plan.fineness / 1_000_000 + 0.000001
     if plan.name == "interval_bucket":
@@ -67,13 +67,13 @@ def test_an_edit_locks_nobody_out_and_opens_no_gap(old: Options, new: Options, p
         clock = FrozenClock()
         store = MemoryStore(clock)
         for later in (3600, pause, pause):
-            for cost in (max(1, before.parts[0].plan.limit // before.factor), 1, 1, 1):
+            for cost in (max(1, before.parts[0].params.limit // before.factor), 1, 1, 1):
                 Limiter([before], store).acquire("user:1", cost)
             clock.step(later)
         limiter, part = Limiter([after], store), after.parts[0]
         decision = limiter.peek("user:1")
         if before.unit != after.unit:
-            assert decision.outcomes[0].remaining == after.plan.limit, "bytes never meet what was counted in calls"
+            assert decision.outcomes[0].remaining == after.params.limit, "bytes never meet what was counted in calls"
         assert decision.retry_after is not None
         assert decision.retry_after <= max(map(longest, after.parts))
         admitted, span = 0, part.rate.window_us // 8  # type: ignore[union-attr]

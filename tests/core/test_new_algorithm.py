@@ -11,7 +11,7 @@ from django.forms import model_to_dict
 
 from django_throttle.admin.rules import PreviewForm, RuleForm, preview_options
 from django_throttle.core import Override, Rule
-from django_throttle.core.algorithms import ALGORITHMS, Algorithm, Plan, State, StepResult
+from django_throttle.core.algorithms import ALGORITHMS, Algorithm, CounterParams, State, StepResult
 from django_throttle.core.algorithms.base import NEVER, Backfill, Stored, most_of, rate_of
 from django_throttle.core.commands import charge
 from django_throttle.core.decide import correct, decide_charges
@@ -32,11 +32,11 @@ from tests.play import aplay, play
 
 
 @dataclass(frozen=True, slots=True)
-class Cooldown(Plan):
+class Cooldown(CounterParams):
     """A call that is charged takes all there is, for ``window``. State: until when."""
 
     window: int
-    name, code = "cooldown", 6
+    name, wire_id = "cooldown", 6
     lua = str(Path(__file__).with_name("cooldown.lua"))
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
@@ -63,7 +63,7 @@ COOLDOWN = Algorithm(
     name="cooldown",
     label="Cooldown",
     help="one call, then none for a while",
-    plan=lambda rule: Cooldown(most_of(rule), rate_of(rule).window_us),
+    params=lambda rule: Cooldown(most_of(rule), rate_of(rule).window_us),
     shape=lambda rule, every: (f"then none for a {every}",),
     takes=("burst",),
     max_limit=50,

@@ -207,9 +207,9 @@ class Machine(RuleBasedStateMachine):
                 self._count(process.hear(), self.clock.now_us)
             process.forget(refund=True)
             process.sweep()
-        since = self.clock.now_us - self.hot.plan.window  # type: ignore[attr-defined]
+        since = self.clock.now_us - self.hot.params.window  # type: ignore[attr-defined]
         (answer,) = self.store.execute(Decide(Charges.of((Charge(self.hot, IDENT, 0),)), commit=False))
-        assert self.hot.plan.limit - answer.remaining <= sum(cost for at, cost in self.passed if at > since - 400_000)
+        assert self.hot.params.limit - answer.remaining <= sum(cost for at, cost in self.passed if at > since - 400_000)
 
 
 @pytest.mark.row("B11")
@@ -229,7 +229,7 @@ def process(store: MemoryStore) -> Process:
 
 def used(store: MemoryStore, hot: Rule = HOT) -> int:
     (answer,) = store.execute(Decide(Charges.of((Charge(hot, IDENT, 0),)), commit=False))
-    return hot.plan.limit - answer.remaining
+    return hot.params.limit - answer.remaining
 
 
 def demand(process: Process, seconds: float, rate: int, hot: Rule = HOT) -> int:
@@ -269,7 +269,7 @@ def test_small_limits_are_exact(store: MemoryStore, algorithm: str, limit: int) 
 
 def test_a_process_holds_no_more_than_its_share_of_the_limit(process: Process, store: MemoryStore) -> None:
     passed = demand(process, 0.01, 50_000)
-    assert used(store) - passed <= HOT.plan.limit // SHARE
+    assert used(store) - passed <= HOT.params.limit // SHARE
 
 
 def test_a_purchase_leaves_others_a_quarter_of_what_is_left(process: Process, store: MemoryStore) -> None:
@@ -282,7 +282,7 @@ def test_a_purchase_leaves_others_a_quarter_of_what_is_left(process: Process, st
 def test_who_may_not_ask_yet_is_refused_until_then(process: Process, store: MemoryStore) -> None:
     """A bucket that refills with each millisecond would be asked with each call."""
     hot = Rule("hot", "1000/s", algorithm="gcra", prepaid=True)
-    Process(store, 0).acquire(hot, hot.plan.limit)
+    Process(store, 0).acquire(hot, hot.params.limit)
     asked = 0
     clock: Any = store.clock
     for _ in range(5000):

@@ -156,7 +156,7 @@ def test_a_name_is_short_and_printable(name: Any) -> None:
 
 
 def test_a_queue_has_room_for_a_call_that_costs_more_than_its_rate() -> None:
-    assert Rule("reports", "1/s", max_queue=10, cost=5, **DEFER).plan.limit == 11
+    assert Rule("reports", "1/s", max_queue=10, cost=5, **DEFER).params.limit == 11
 
 
 @pytest.mark.parametrize(
@@ -197,18 +197,18 @@ def test_a_change_of_what_a_value_means_changes_its_place_and_an_edited_limit_me
 
 def test_what_is_tolerated_is_the_store_s_and_the_limit_stays() -> None:
     rule = Rule("api", "100/min", enforce_at=2.3)
-    assert (rule.limit, rule.plan.limit, rule.tolerance, Rule("api", "100/min").tolerance) == (100, 230, 130, 0)
+    assert (rule.limit, rule.params.limit, rule.tolerance, Rule("api", "100/min").tolerance) == (100, 230, 130, 0)
     bucket, strict = (Rule("api", "60/min", algorithm="gcra", burst=10, enforce_at=times) for times in (2, 1))
-    assert (bucket.plan.limit, bucket.tolerance, bucket.plan.unit) == (20, 10, strict.plan.unit)
+    assert (bucket.params.limit, bucket.tolerance, bucket.params.unit) == (20, 10, strict.params.unit)
 
 
 @given(rules())
 @example(Rule("owes", "127/366d", algorithm="gcra", unit="rows"))  # a second bucket at most
 def test_every_number_of_a_plan_is_exact_in_a_double_and_a_share_counts_in_the_same_place(rule: Rule) -> None:
-    assert all(type(number) is int and 0 <= number < 2**53 for number in rule.plan.numbers)
-    if rule.plan.name.startswith("gcra"):
-        assert 2 * rule.plan.buckets * rule.plan.bucket < 2**53, "the largest sum that a script makes"
-    assert rule.plan.limit >= rule.cost
+    assert all(type(number) is int and 0 <= number < 2**53 for number in rule.params.numbers)
+    if rule.params.name.startswith("gcra"):
+        assert 2 * rule.params.buckets * rule.params.bucket < 2**53, "the largest sum that a script makes"
+    assert rule.params.limit >= rule.cost
     assert [part.share(3).id for part in rule.parts] == [part.id for part in rule.parts]
 
 
@@ -240,7 +240,7 @@ def test_options_are_a_mapping(options: Any) -> None:
 def test_options_round_trip_through_json(rule: Rule) -> None:
     options = json.loads(json.dumps(rule.as_options()))
     again = Rule.from_options(rule.name, options)
-    assert again == rule and again.id == rule.id and again.plan == rule.plan
+    assert again == rule and again.id == rule.id and again.params == rule.params
 
 
 def test_lists_are_tidied() -> None:

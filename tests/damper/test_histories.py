@@ -69,7 +69,7 @@ class Conforming:
     """Lets through what keeps to the limit: so much in each sub-interval, and no burst of one node alone."""
 
     def __init__(self, rule: Rule) -> None:
-        self.allowance = Allowance(rule.plan.limit, rule.plan.window)
+        self.allowance = Allowance(rule.params.limit, rule.params.window)
         self.counts: Counter[int] = Counter()
         self.buckets = [Bucket(self.allowance) for _ in range(MOST_NODES)]
 

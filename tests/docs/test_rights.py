@@ -90,7 +90,7 @@ def test_decisions(server: RedisServer) -> None:
         limiter.reset("user:1")
         limiter.release(decision.lease)
         for each in rules:
-            if each.plan.code and not each.holds_slots:
+            if each.params.wire_id and not each.holds_slots:
                 limiter.acquire("user:1")
                 store.send([refund_call(store, [Entry(Charge(each, "user:1", 1), 0, 0)])])
 

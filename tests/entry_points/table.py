@@ -49,7 +49,7 @@ class EntryPoint:
     """A place where limits apply. Subclasses say how a call is made there and who makes it.
 
     Traits: ``rules`` are those in force, ``cost`` is what a call says, ``refund`` follows from the answer, ``lease`` is
-    held during the call, ``plan`` of a user, ``override`` of the caller, ``delay`` is waited for, ``told`` is what
+    held during the call, ``params`` of a user, ``override`` of the caller, ``delay`` is waited for, ``told`` is what
     remains.
     """
 

@@ -28,7 +28,7 @@ JUNK = [
     "0001-01-01T00:00:00+14:00", "2030-13-45", "99999999999999d", "/", "/dev/null/x", "\x00.png", "\ud800.svg",
     "999999999999999/day", "1000000000000000/day",
 ]  # fmt: skip
-OURS = sorted(name for name, app in get_commands().items() if app == "django_throttle")
+OURS = {name: app for name, app in sorted(get_commands().items()) if app.startswith("django_throttle")}
 OVERRIDE = "throttle_override add ip 192.0.2.1 --reason x --block"
 #: Lines that work; each of their words, and each option that they could have, is replaced by junk.
 LINES = [
@@ -43,7 +43,7 @@ LINES = [
 
 
 def parser_of(command: str, words: list[str]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = load_command_class("django_throttle", command).create_parser("manage.py", command)
+    parser: argparse.ArgumentParser = load_command_class(OURS[command], command).create_parser("manage.py", command)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return action.choices[words[0]]  # type: ignore[no-any-return]
@@ -116,7 +116,7 @@ def test_whatever_a_file_of_rules_holds(option: str | None, tmp_path: Path) -> N
 
 def test_no_command_is_left_out() -> None:
     assert {*OURS} == {line.split()[0] for line in LINES}
-    assert all(isinstance(load_command_class("django_throttle", name), ShellCommand) for name in OURS)
+    assert all(isinstance(load_command_class(app, name), ShellCommand) for name, app in OURS.items())
 
 
 def test_a_reader_who_goes_ends_a_command_without_a_traceback(servers: None, redis_url: str) -> None:

@@ -72,14 +72,14 @@ def begin(old: Rule, new: Rule) -> None:
 def test_who_has_used_all_is_not_refreshed(each_store: Any, edited: Any, old: Rule, new: Rule) -> None:
     used = spend(each_store, old)
     edited(old, new)
-    assert spend(each_store, new) == max(0, new.plan.limit - used)
+    assert spend(each_store, new) == max(0, new.params.limit - used)
     few = spend(each_store, old, 2, ident="user:2")
     edited(old, new)
     assert spend(each_store, new, 1, ident="user:2") == 1
     begin(old, new)
     left = Limiter([new], each_store).peek("user:2", cost=0).remaining
-    assert left is not None and left >= new.plan.limit - few - 1, "another process counts it no second time"
-    assert spend(each_store, new, ident="user:3") == new.plan.limit
+    assert left is not None and left >= new.params.limit - few - 1, "another process counts it no second time"
+    assert spend(each_store, new, ident="user:3") == new.params.limit
 
 
 def test_who_has_not_called_since_an_earlier_edit_is_not_refreshed_either(each_store: Any, clock: FrozenClock) -> None:

@@ -66,11 +66,11 @@ def test_more_charges_than_a_byte_counts(kind: str, request: pytest.FixtureReque
 
 @pytest.mark.parametrize("turns", range(1, 9))
 async def test_a_lease_whose_taker_was_cancelled_goes_back_however_late_it_arrives(
-    queue_slots: int, store: RedisStore, client: Redis
+    turns: int, store: RedisStore, client: Redis
 ) -> None:
     limiter, reconciler = Limiter([CAP], store), Reconciler(store, lambda gone: None)
     tasks = [asyncio.create_task(limiter.aacquire("user:1")) for _ in range(5)]
-    for _ in range(queue_slots):  # until it is packed, connecting, sent, …
+    for _ in range(turns):  # until it is packed, connecting, sent, …
         await asyncio.sleep(0)
     for task in tasks:
         task.cancel()

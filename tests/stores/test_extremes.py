@@ -72,10 +72,10 @@ def test_both_stores_are_exact(
     ticking.now_us = START * 1_000_000
     memory = MemoryStore(clock=ticking)
     here, there = Limiter([rule], memory), Limiter([rule], shared)
-    model, window = MODELS[rule.plan.name](rule.plan), rule.rate.window_us  # type: ignore[union-attr]
+    model, window = MODELS[rule.params.name](rule.params), rule.rate.window_us  # type: ignore[union-attr]
     for gap, share, near in calls:
         ticking.now_us += gap if isinstance(gap, int) else round(gap * window)
-        cost = max(1, int(rule.plan.limit * share) + near)
+        cost = max(1, int(rule.params.limit * share) + near)
         room = model.room(ticking.now_us)
         decision = there.acquire("user:1", cost)
         assert decision == here.acquire("user:1", cost)

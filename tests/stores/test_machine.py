@@ -211,7 +211,7 @@ class Histories(RuleBasedStateMachine):
 
     def learn_rules(self) -> None:
         self.known |= {part.id for part in self.parts()}
-        self.own |= {part.id for part in self.parts() if part.plan.code >= OWN_KEY}
+        self.own |= {part.id for part in self.parts() if part.params.wire_id >= OWN_KEY}
 
     def expire(self) -> None:
         """Remove what Redis' own clock would have removed: under another rule it might mean something again."""

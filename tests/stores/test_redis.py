@@ -110,10 +110,10 @@ def test_a_foreign_value_counts_as_nothing_and_is_replaced(
     limiter, key = Limiter([rule], store), store.counter_key(rule, "user:1")
     put_foreign(client, key, value)
     first = limiter.acquire("user:1")
-    assert (first.allowed, first.degraded, first.remaining) == (True, False, rule.plan.limit - 1)
+    assert (first.allowed, first.degraded, first.remaining) == (True, False, rule.params.limit - 1)
     assert "1 invalid counts in Redis begin at 0" in caplog.text
     caplog.clear()
-    assert limiter.acquire("user:1").remaining == rule.plan.limit - 2
+    assert limiter.acquire("user:1").remaining == rule.params.limit - 2
     assert caplog.text == "" and client.pttl(key) > 0
 
 
@@ -123,7 +123,7 @@ def test_a_foreign_value_counts_as_nothing_and_is_replaced(
 def test_a_value_from_the_far_future_locks_out_for_no_longer_than_the_window(
     rule: Rule, expires: int, number: float, store: RedisStore, client: Redis
 ) -> None:
-    number = number if RecordLayout.of(rule.plan).is_large else int(min(number, 2**32 - 1))
+    number = number if RecordLayout.of(rule.params).is_large else int(min(number, 2**32 - 1))
     client.set(store.counter_key(rule, "user:1"), written(of_rule(rule, expires, number)), px=60_000)
     decision = Limiter([rule], store).acquire("user:1")
     assert not decision.degraded
@@ -229,7 +229,7 @@ def test_rules_of_an_ident_are_records_of_one_value(store: RedisStore, raw: Redi
     before = inside(store, raw)
     assert list(before) == ids(*RATES)
     for rule in reversed(RATES):
-        assert Limiter([rule], store).acquire("user:1", 2).remaining == rule.plan.limit - 3
+        assert Limiter([rule], store).acquire("user:1", 2).remaining == rule.params.limit - 3
         after = inside(store, raw)
         assert after.pop(kept_id(rule.id)) != before.pop(kept_id(rule.id))
         assert after == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from django_throttle.core.algorithms.base import Algorithm, Backfill, Plan, State, StepResult
+from django_throttle.core.algorithms.base import Algorithm, Backfill, CounterParams, State, StepResult
 from django_throttle.core.algorithms.concurrency import CONCURRENCY, Concurrency
 from django_throttle.core.algorithms.damper import DAMPER
 from django_throttle.core.algorithms.fixed_window import FIXED_WINDOW, CalendarWindow
@@ -19,7 +19,7 @@ __all__ = [
     "Backfill",
     "CalendarWindow",
     "Concurrency",
-    "Plan",
+    "CounterParams",
     "State",
     "StepResult",
     "Uncounted",

@@ -53,11 +53,11 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(ABC):
+class CounterParams(ABC):
     """A rule's numbers, and the reference algorithm that computes with them; times in microseconds.
 
     ``limit`` is the most that can be spent at once, ``enforce_at`` times the rule's. Each algorithm adds at most three
-    numbers, so that a script receives four doubles. ``name`` is for people and tests, ``code`` the number by which
+    numbers, so that a script receives four doubles. ``name`` is for people and tests, ``wire_id`` the number by which
     scripts know it: below 10 when its state is a record of ``kept`` numbers. ``lua`` is its script file, by its path
     from this folder; see ``stores/lua/decide.lua`` for its sections. The Lua says the same as the methods: one table of
     cases and the property tests run on both. Lua computes in doubles, so no product of a method may pass 2^53.
@@ -65,9 +65,9 @@ class Plan(ABC):
 
     limit: int
     name: ClassVar[str] = ""
-    code: ClassVar[int] = 0
+    wire_id: ClassVar[int] = 0
     lua: ClassVar[str] = ""  # empty: the file of its name
-    by_code: ClassVar[dict[int, type[Plan]]] = {}
+    by_wire_id: ClassVar[dict[int, type[CounterParams]]] = {}
     needs_calendar: ClassVar[bool] = False  # the store fills in the bounds of a calendar's period
     begins_afresh: ClassVar[bool] = False  # all of the limit is there again at one moment
 
@@ -77,8 +77,8 @@ class Plan(ABC):
     numbers: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __init_subclass__(cls) -> None:
-        if cls.code:
-            Plan.by_code[cls.code] = cls
+        if cls.wire_id:
+            CounterParams.by_wire_id[cls.wire_id] = cls
 
     def __post_init__(self) -> None:
         numbers = (*[getattr(self, name) for name in self.__match_args__], 0, 0, 0)[:4]
@@ -193,7 +193,7 @@ class RuleLike(Protocol):
 class Algorithm:
     """One choice of the option ``algorithm``.
 
-    ``plan`` makes the numbers of a checked rule of one rate, or of one that ``holds_slots`` and has a limit instead.
+    ``params`` makes the numbers of a checked rule of one rate, or of one that ``holds_slots`` and has a limit instead.
     ``shape`` says in a rule's description what its amount does not, given the windows' words. ``takes`` are the special
     options that it has, and ``faults`` what is wrong with a rule of it. ``label`` and ``help`` are the admin's.
 
@@ -203,7 +203,7 @@ class Algorithm:
     name: str
     label: str
     help: str
-    plan: Callable[[RuleLike], Plan]
+    params: Callable[[RuleLike], CounterParams]
     shape: Callable[[RuleLike, str], tuple[str, ...]] = lambda rule, every: ()
     words: ClassVar[str] = ""  # as a choice of its option it has none
     takes: tuple[str, ...] = ()

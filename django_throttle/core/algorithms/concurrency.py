@@ -22,7 +22,7 @@ class Concurrency(Uncounted):
     """
 
     retry_after_us: int = RETRY_AFTER_US
-    name, code = "concurrency", 11
+    name, wire_id = "concurrency", 11
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         held, mine = state or (0, 0)
@@ -43,7 +43,7 @@ CONCURRENCY: Final = base.Algorithm(
     name="concurrency",
     label="Concurrency",
     help="not a rate, but how many WebSockets or requests are open at once",
-    plan=lambda rule: Concurrency(rule.limit or 0),
+    params=lambda rule: Concurrency(rule.limit or 0),
     takes=("limit", "at_limit", "max_queue"),
     holds_slots=True,
 )

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
+from django_throttle.core.algorithms.base import CounterParams, RuleLike, State, StepResult
 from django_throttle.core.texts import gettext_lazy
 
 
-class Window(Plan, ABC):
+class Window(CounterParams, ABC):
     """At most ``limit`` between two moments. State: start, count."""
 
     __slots__ = ()
@@ -77,7 +77,7 @@ class FixedWindow(Window):
     """Windows are counted from the epoch: at most ``limit`` in each, so at most twice that in any."""
 
     window: int
-    name, code = "fixed_window", 1
+    name, wire_id = "fixed_window", 1
 
     def bounds(self, now: int) -> tuple[int, int]:
         start = now - now % self.window
@@ -95,7 +95,7 @@ class CalendarWindow(Window):
     start: int = 0
     middle: int = 0
     finish: int = 0
-    name, code = "calendar_window", 2
+    name, wire_id = "calendar_window", 2
     lua = "fixed_window.lua"
     needs_calendar = True
 
@@ -108,7 +108,7 @@ def is_calendar(rule: RuleLike) -> bool:
     return rule.timezone is not None or (rule.rate is not None and rule.rate.monthly)
 
 
-def plan(rule: RuleLike) -> Plan:
+def params(rule: RuleLike) -> CounterParams:
     if is_calendar(rule):
         return CalendarWindow(base.most_of(rule), hold=base.LONGEST_HOLD)
     return FixedWindow(base.most_of(rule), base.rate_of(rule).window_us, hold=base.LONGEST_HOLD)
@@ -124,7 +124,7 @@ FIXED_WINDOW: Final = base.Algorithm(
     name="fixed_window",
     label="Fixed window",
     help="afresh every minute, hour or day, so twice the rate may pass around the turn",
-    plan=plan,
+    params=params,
     shape=shape,
     takes=("timezone",),
     has_calendar=True,

@@ -12,7 +12,7 @@ from math import gcd
 from typing import ClassVar, Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
+from django_throttle.core.algorithms.base import CounterParams, RuleLike, State, StepResult
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.texts import gettext_lazy, gettext_noop, listed
@@ -23,7 +23,7 @@ TOO_LONG: Final = gettext_noop("a burst of {:,} at this rate takes longer than a
 
 
 @dataclass(frozen=True, slots=True)
-class IntervalBucket(Plan):
+class IntervalBucket(CounterParams):
     """A bucket of ``limit`` units, to which each whole ``interval`` since its first use ``brings`` some.
 
     State: refilled at, units.
@@ -31,7 +31,7 @@ class IntervalBucket(Plan):
 
     interval: int
     brings: int
-    name, code = "interval_bucket", 5
+    name, wire_id = "interval_bucket", 5
 
     @property
     def kept(self) -> int:
@@ -96,12 +96,12 @@ class IntervalBucket(Plan):
         return (reset - 1) % self.interval + 1  # until the next refill
 
 
-def interval_bucket(rule: RuleLike) -> Plan:
+def interval_bucket(rule: RuleLike) -> CounterParams:
     rate = base.rate_of(rule)
-    plan = IntervalBucket(base.multiplied(rule.burst or rate.limit, rule.enforce_at), rate.window_us, rate.limit)
-    if -(-plan.limit // rate.limit) * rate.window_us >= LARGEST_BUCKET:
-        raise InvalidRule(gettext_lazy(TOO_LONG, plan.limit), "burst")
-    return plan
+    params = IntervalBucket(base.multiplied(rule.burst or rate.limit, rule.enforce_at), rate.window_us, rate.limit)
+    if -(-params.limit // rate.limit) * rate.window_us >= LARGEST_BUCKET:
+        raise InvalidRule(gettext_lazy(TOO_LONG, params.limit), "burst")
+    return params
 
 
 # A theoretical arrival time is stored as microseconds and three decimal digits, which is what still
@@ -120,7 +120,7 @@ ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Gcra(Plan):
+class Gcra(CounterParams):
     """A bucket of ``limit`` units that refills evenly. State: theoretical arrival time in microseconds, its fraction.
 
     ``unit`` and ``bucket`` are the times of one unit and of all, in 1/``fineness`` microseconds, so the first and the
@@ -131,7 +131,7 @@ class Gcra(Plan):
     unit: int
     bucket: int
     fineness: int
-    name, code = "gcra", 4
+    name, wire_id = "gcra", 4
     buckets: ClassVar[int] = 1  # the most that can be used up
 
     @property
@@ -215,7 +215,7 @@ class IndebtedGcra(Gcra):
     """A bucket whose costs are corrected when they are known: what went beyond it is owed, one more bucket at most."""
 
     __slots__ = ()
-    name, code, lua = "gcra_with_debt", 7, "gcra.lua"
+    name, wire_id, lua = "gcra_with_debt", 7, "gcra.lua"
     buckets = 2
 
 
@@ -223,7 +223,7 @@ class Queue(Gcra):
     """A bucket that has calls wait for their turn: only the last turn is given back, so that no other's moves."""
 
     __slots__ = ()
-    name, code, lua = "gcra_queue", 8, "gcra.lua"
+    name, wire_id, lua = "gcra_queue", 8, "gcra.lua"
 
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
         arrival, fraction = state
@@ -231,7 +231,7 @@ class Queue(Gcra):
         return super().refund(state, now, cost, since, reset) if is_last else None
 
 
-def plan(rule: RuleLike) -> Plan:
+def params(rule: RuleLike) -> CounterParams:
     """Exact where the interval allows it; otherwise the interval is rounded up, so the rate is never exceeded."""
     rate = base.rate_of(rule)
     queued = None if rule.max_queue is None else rule.max_queue + 1  # the one that runs, and those that wait
@@ -276,8 +276,8 @@ def _unit(rate: Rate, fineness: int) -> int:
     return -(-rate.window_us * fineness // rate.limit)
 
 
-def token_bucket(rule: RuleLike) -> Plan:
-    return interval_bucket(rule) if rule.refill == "interval" else plan(rule)
+def token_bucket(rule: RuleLike) -> CounterParams:
+    return interval_bucket(rule) if rule.refill == "interval" else params(rule)
 
 
 def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
@@ -293,16 +293,16 @@ TOKEN_BUCKET: Final = _bucket(
     name="token_bucket",
     label="Token bucket",
     help="refilled evenly, with bursts",
-    plan=token_bucket,
+    params=token_bucket,
     takes=("burst", "refill"),
 )
 LEAKY_BUCKET: Final = _bucket(
     name="leaky_bucket",
     label="Leaky bucket",
     help="drained evenly, can delay",
-    plan=plan,
+    params=params,
     takes=("burst", "max_delay", "max_queue"),
 )
 GCRA: Final = _bucket(
-    name="gcra", label="GCRA", help="as the token bucket, by its other name", plan=plan, takes=("burst",)
+    name="gcra", label="GCRA", help="as the token bucket, by its other name", params=params, takes=("burst",)
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
+from django_throttle.core.algorithms.base import CounterParams, RuleLike, State, StepResult
 from django_throttle.core.texts import gettext_lazy, gettext_noop
 
 # A log keeps an entry for each call, of which there are as many as units at most; past this a strict sliding_window
@@ -17,11 +17,11 @@ Calls = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class SlidingLog(Plan):
+class SlidingLog(CounterParams):
     """Exactly at most ``limit`` in any window. State: time and cost of each call, oldest first, at most ``limit``."""
 
     window: int
-    name, code = "sliding_log", 10
+    name, wire_id = "sliding_log", 10
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         limit, window = self.limit, self.window
@@ -95,7 +95,7 @@ def _moment_of(calls: Calls, units: int) -> int:
     raise AssertionError("a log never waits for more than it holds")
 
 
-def plan(rule: RuleLike) -> Plan:
+def params(rule: RuleLike) -> CounterParams:
     return SlidingLog(base.most_of(rule), base.counted_us(rule), hold=base.hold_of(rule))
 
 
@@ -107,7 +107,7 @@ SLIDING_LOG: Final = base.Algorithm(
     name="sliding_log",
     label="Sliding log",
     help="exactly, for small limits",
-    plan=plan,
+    params=params,
     shape=shape,
     max_limit=MAX_LOG,
     takes_more=gettext_noop("a strict sliding window takes any"),

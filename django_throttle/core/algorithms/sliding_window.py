@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Plan, RuleLike, State, StepResult
+from django_throttle.core.algorithms.base import CounterParams, RuleLike, State, StepResult
 from django_throttle.core.texts import gettext_lazy
 
 
 @dataclass(frozen=True, slots=True)
-class SlidingWindow(Plan):
+class SlidingWindow(CounterParams):
     """``n`` sub-windows and a weighted (or, ``strict`` 1, whole) oldest one. State: index, newest count … oldest count.
 
     Source: ClassDojo, "Even better rate limiting"; Cloudflare's counter is n = 1.
@@ -21,7 +21,7 @@ class SlidingWindow(Plan):
     sub_window: int
     n: int
     strict: int = 0
-    name, code = "sliding_window", 3
+    name, wire_id = "sliding_window", 3
 
     @property
     def most(self) -> int:
@@ -108,14 +108,14 @@ class SubWindows(SlidingWindow):
     """One of several sub-windows: as the window of one, but scripts keep the counts in another shape."""
 
     __slots__ = ()
-    code, lua = 9, "sub_windows.lua"
+    wire_id, lua = 9, "sub_windows.lua"
 
     @property
     def kept(self) -> int:
         return self.n + 1
 
 
-def plan(rule: RuleLike) -> Plan:
+def params(rule: RuleLike) -> CounterParams:
     # Rounded up, so that n sub-windows are never shorter than the window.
     sub_window = -(-base.counted_us(rule) // rule.resolution)
     kind = SlidingWindow if rule.resolution == 1 else SubWindows
@@ -131,7 +131,7 @@ SLIDING_WINDOW: Final = base.Algorithm(
     name="sliding_window",
     label="Sliding window",
     help="evenly, right for most rules",
-    plan=plan,
+    params=params,
     shape=shape,
     takes=("resolution", "strict"),
     weighs_windows=True,

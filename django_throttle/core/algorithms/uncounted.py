@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from django_throttle.core.algorithms import base
-from django_throttle.core.algorithms.base import Plan, State, StepResult
+from django_throttle.core.algorithms.base import CounterParams, State, StepResult
 
 
-class Uncounted(Plan):
+class Uncounted(CounterParams):
     """The plan of a rule that no store counts: it charges nothing, and everything fits."""
 
     __slots__ = ()

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import InvalidResponse
 
-from django_throttle.core.algorithms import Plan
+from django_throttle.core.algorithms import CounterParams
 from django_throttle.core.commands import (
     Answer,
     Answers,
@@ -389,8 +389,8 @@ def reset_command(context: RedisContext, command: Reset) -> RedisCommand[int]:
         heads: dict[str, bytes] = {}
         for rule, ident, _ in charges:
             key = context.counter_key(rule, ident)
-            is_record = rule.plan.code < OWN_KEY
-            heads[key] = heads.get(key, b"") + FORGET(record_head(rule.id, rule.plan)) if is_record else b""
+            is_record = rule.params.wire_id < OWN_KEY
+            heads[key] = heads.get(key, b"") + FORGET(record_head(rule.id, rule.params)) if is_record else b""
         return _forget_call(context, heads)
 
     def read(replies: Sequence[Any]) -> int:
@@ -474,7 +474,9 @@ def refund_call(context: RedisContext, back: Sequence[Entry], name: str = "") ->
     keys, packed = [], []
     for (rule, ident, cost), at, reset, _ in back:
         keys.append(context.counter_key(rule, ident))
-        packed.append(REFUND(record_head(rule.id, rule.plan), rule.plan.code, cost, *rule.plan.numbers, at, reset))
+        packed.append(
+            REFUND(record_head(rule.id, rule.params), rule.params.wire_id, cost, *rule.params.numbers, at, reset)
+        )
     once = [context.key(f"back.{name}", back[0].charge.ident)] if name else []
     lasts = [SETTLED_MS] if name else []
     return Call(script("refund"), [*keys, *once], (context.now_arg(), b"".join(packed), *lasts))
@@ -484,16 +486,21 @@ LATE: Final = Struct("<dBdddddd").pack
 
 
 def late_call(
-    context: RedisContext, due: Sequence[Charge], ages: Sequence[int], plans: Sequence[Plan], once: str, lasts_ms: int
+    context: RedisContext,
+    due: Sequence[Charge],
+    ages: Sequence[int],
+    every_params: Sequence[CounterParams],
+    once: str,
+    lasts_ms: int,
 ) -> Call:
     """The call that charges these, all of one slot, whatever is left: once, however often it is sent.
 
     They were made so many microseconds ago. ``once`` is the key by which a second time is known, for ``lasts_ms``.
     """
     keys, packed = [], []
-    for (rule, ident, cost), age, plan in zip(due, ages, plans, strict=True):
+    for (rule, ident, cost), age, params in zip(due, ages, every_params, strict=True):
         keys.append(context.counter_key(rule, ident))
-        packed.append(LATE(record_head(rule.id, plan), plan.code, cost, *plan.numbers, age))
+        packed.append(LATE(record_head(rule.id, params), params.wire_id, cost, *params.numbers, age))
     return Call(script("late"), (*keys, once), (context.now_arg(), lasts_ms, b"".join(packed)))
 
 
@@ -515,8 +522,10 @@ def correct_command(context: RedisContext, command: Correct) -> RedisCommand[tup
     for part in parts(command.due):
         once = context.key(f"due.{command.name}", part[0].charge.ident)
         due = [one.charge for one in part]
-        plans = [context.calendar.plan(rule) if rule.plan.needs_calendar else rule.plan for rule, _, _ in due]
-        calls.append(late_call(context, due, [command.age] * len(due), plans, once, SETTLED_MS))
+        every_params = [
+            context.calendar.params(rule) if rule.params.needs_calendar else rule.params for rule, _, _ in due
+        ]
+        calls.append(late_call(context, due, [command.age] * len(due), every_params, once, SETTLED_MS))
     settled = len(calls)
     for rule_id, scope, cost in command.measured:
         calls.append(Call(script("mean"), (context.key(f"{rule_id}:mean", scope),), (cost, MEAN_MS)))

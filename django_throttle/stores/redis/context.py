@@ -120,7 +120,7 @@ class RedisContext:
 
     def counter_key(self, rule: Rule, ident: str) -> str:
         """The store key of an ident's value, which has a rule's record; of an algorithm with a key of its own, that."""
-        return self.key("" if rule.plan.code < OWN_KEY else rule.id, ident)
+        return self.key("" if rule.params.wire_id < OWN_KEY else rule.id, ident)
 
     def process_key(self, name: str) -> str:
         """A key of the records of processes; all of them are in one slot."""

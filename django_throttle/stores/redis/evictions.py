@@ -54,7 +54,7 @@ class UncertainEvictions:
         replies = self.context.pipeline(list(starmap(self._question, uncertain.items())))
         answered = {one: lost for one, lost in zip(uncertain, replies, strict=True) if type(lost) is list}
         rules = [(one.charge.rule, map(text, lost)) for one, lost in answered.items()]
-        closing = dict.fromkeys(each for rule, lost in rules for each in evicted(lost, rule.name, rule.plan.limit))
+        closing = dict.fromkeys(each for rule, lost in rules for each in evicted(lost, rule.name, rule.params.limit))
         settled = () if self.control.send(self.control.keep(closing)) else answered
         with self._lock:
             for one, withdraws in uncertain.items():
@@ -79,7 +79,7 @@ class EvictCommand(LongCommand[bool]):
         self.uid = context.leases.uid
         self.evicted: tuple[ControlMessage, ...] = ()
         rule, ident, _ = command.charge
-        args = (context.now_arg(), self.uid, command.lease, context.lease_ttl_ms, rule.plan.limit)
+        args = (context.now_arg(), self.uid, command.lease, context.lease_ttl_ms, rule.params.limit)
         self.calls.append(Call(script("evict"), (context.key(rule.id, ident),), args, derives=True))
 
     async def reply(self, send: SendTrip) -> bool:

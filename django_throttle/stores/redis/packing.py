@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from struct import Struct, pack
 from typing import Any, Final, NamedTuple, Protocol
 
-from django_throttle.core.algorithms import CalendarWindow, Concurrency, Plan
+from django_throttle.core.algorithms import CalendarWindow, Concurrency, CounterParams
 from django_throttle.core.commands import Decide, RuleSet
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
@@ -38,8 +38,8 @@ class RecordLayout(NamedTuple):
     is_large: bool
 
     @classmethod
-    def of(cls, plan: Plan) -> RecordLayout:
-        return cls(plan.kept, plan.is_large)
+    def of(cls, params: CounterParams) -> RecordLayout:
+        return cls(params.kept, params.is_large)
 
     @property
     def kind(self) -> int:
@@ -93,20 +93,22 @@ def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...] | 
     records: dict[int, list[int]] = {}  # of each ident the places of its charges with a record
     own = []
     for place, (rule, ident) in enumerate(zip(rules.rules, whose or (0,) * len(rules.rules), strict=True)):
-        if rule.plan.code < OWN_KEY:
+        if rule.params.wire_id < OWN_KEY:
             records.setdefault(ident, []).append(place)
         else:
             own.append((place, (ident, rule.id)))
-    plans = [rule.plan for rule in rules.rules]
-    has_lease, has_calendar = (any(isinstance(plan, kind) for plan in plans) for kind in (Concurrency, CalendarWindow))
+    every_params = [rule.params for rule in rules.rules]
+    has_lease, has_calendar = (
+        any(isinstance(params, kind) for params in every_params) for kind in (Concurrency, CalendarWindow)
+    )
     flags = COMMIT * commit + HAS_LEASE * has_lease + HAS_CALENDAR * has_calendar
     formats, sizes = [], []
     for places in records.values():
-        layouts = [RecordLayout.of(plans[place]) for place in places]
+        layouts = [RecordLayout.of(every_params[place]) for place in places]
         sizes += [len(places), sum(layout.bytes for layout in layouts)]
         formats.append("<" + "".join([layout.format for layout in layouts]))
     order = [place for places in records.values() for place in places] + [place for place, _ in own]
-    charges = [pack_charge(plans[place], rules.rules[place], costs[place]) for place in order]
+    charges = [pack_charge(every_params[place], rules.rules[place], costs[place]) for place in order]
     request = b"".join([OPENING.pack(flags, len(records), len(own)), *charges, pack(f"<{len(sizes)}d", *sizes)])
     keys = (*[(ident, "") for ident in records], *[key for _, key in own])
     return Packing(
@@ -126,16 +128,16 @@ OPENING: Final = Struct("<3d")
 CHARGE: Final = Struct("<7d")
 
 
-def pack_charge(plan: Plan, rule: Rule, cost: int) -> bytes:
-    """Pack a charge as the script reads it. ``plan`` is the rule's, or has a calendar's bounds."""
-    flags = COUNTS_DENIED * rule.count_denied + IS_SHADOW * rule.is_shadow + IS_LARGE * plan.is_large
-    return CHARGE.pack(record_head(rule.id, plan), plan.code + flags, min(cost, TOO_COSTLY), *plan.numbers)
+def pack_charge(params: CounterParams, rule: Rule, cost: int) -> bytes:
+    """Pack a charge as the script reads it. ``params`` is the rule's, or has a calendar's bounds."""
+    flags = COUNTS_DENIED * rule.count_denied + IS_SHADOW * rule.is_shadow + IS_LARGE * params.is_large
+    return CHARGE.pack(record_head(rule.id, params), params.wire_id + flags, min(cost, TOO_COSTLY), *params.numbers)
 
 
 @lru_cache(maxsize=4096)
-def record_head(rule_id: str, plan: Plan) -> int:
+def record_head(rule_id: str, params: CounterParams) -> int:
     """The six bytes that begin a rule's record, as a number: its kind and the rule's id."""
-    return RecordLayout.of(plan).kind + (int.from_bytes(urlsafe_b64decode(rule_id)[:ID_BYTES], "little") << 8)
+    return RecordLayout.of(params).kind + (int.from_bytes(urlsafe_b64decode(rule_id)[:ID_BYTES], "little") << 8)
 
 
 def repack(calendar: Calendar, packing: Packing, command: Decide) -> bytes:
@@ -144,7 +146,7 @@ def repack(calendar: Calendar, packing: Packing, command: Decide) -> bytes:
     packed = [request[: OPENING.size]]
     for place in packing.order or range(len(charges)):
         rule, _, cost = charges[place]
-        packed.append(pack_charge(calendar.plan(rule) if rule.plan.needs_calendar else rule.plan, rule, cost))
+        packed.append(pack_charge(calendar.params(rule) if rule.params.needs_calendar else rule.params, rule, cost))
     return b"".join([*packed, request[OPENING.size + CHARGE.size * len(charges) :]])
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from django_throttle.core import algorithms
-from django_throttle.core.algorithms.base import Plan
+from django_throttle.core.algorithms.base import CounterParams
 
 LUA: Final = Path(__file__).parents[1] / "lua"
 #: Folders of scripts, searched in this order. An app adds the folder of its own scripts.
@@ -52,7 +52,7 @@ class Script:
 
 def script(name: str) -> Script:
     """Return the script of ``name.lua`` in one of the folders, for all algorithms that there are."""
-    return _script(name, len(Plan.by_code))
+    return _script(name, len(CounterParams.by_wire_id))
 
 
 @cache
@@ -68,9 +68,9 @@ def _path(name: str) -> Path:
 def _repeated(block: str, is_of_kind: Callable[[int], bool]) -> str:
     """Repeat a block for the algorithms of a kind, once for those that share a file."""
     codes: dict[str, list[int]] = {}
-    for code, plan in sorted(Plan.by_code.items()):
+    for code, params in sorted(CounterParams.by_wire_id.items()):
         if is_of_kind(code):
-            codes.setdefault(plan.lua or f"{plan.name}.lua", []).append(code)
+            codes.setdefault(params.lua or f"{params.name}.lua", []).append(code)
     return "".join(_branch(block, ALGORITHMS / path, own_codes) for path, own_codes in codes.items())
 
 

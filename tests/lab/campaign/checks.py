@@ -117,7 +117,7 @@ def queues(history: History, limit: Limit, admitted: Sequence[Operation]) -> Ite
 def prepaid(history: History, limit: Limit) -> Iterator[Breach]:
     """The bound holds, as of a rule that is not prepaid. What was bought before a loss may pass after it."""
     admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
-    bound, held = most(replace(limit.rule, prepaid=False)), limit.rule.plan.hold / 1_000_000
+    bound, held = most(replace(limit.rule, prepaid=False)), limit.rule.params.hold / 1_000_000
     yield from too_many(history, limit, admitted, limit.rule.rate.window, bound, before=held)
 
 
@@ -170,7 +170,7 @@ def in_force(history: History, limit: Limit) -> Iterator[Breach]:
             for edit, end in zip(history.edits, following, strict=False)
             if edit.limit == one.said and edit.begin <= one.returned
         ]
-        if one.said == limit.rule.plan.limit:
+        if one.said == limit.rule.params.limit:
             ends.append(begun)
         if one.said is not None and (not ends or history.calm(max(ends), one.invoked) > IN_FORCE):
             wrong.append(one)
@@ -259,7 +259,7 @@ def too_many(
 
     That is the limit, when None is given. A loss as long as ``before`` the window counts too.
     """
-    each = limit.rule.plan.limit if each is None else each
+    each = limit.rule.params.limit if each is None else each
     returns: list[tuple[float, int]] = []  # each unit of those invoked from here on
     smallest: tuple[float, float, float, int] | None = None
     for place, one in sorted(enumerate(admitted), key=lambda pair: -pair[1].invoked):
