@@ -333,8 +333,7 @@ class Fallback:
         share = self._share(charge)
         [here] = self.local.execute(Decide(Charges.of((share,)), commit=False))
         missing = (left.until - time.monotonic()) * 1_000_000 - here.reset
-        units = min(here.remaining, ceil(missing / share.rule.plan.drain_us(1)))
-        units = min(here.remaining, ceil(missing / empty.rule.params.drain_us(1)))
+        units = min(here.remaining, ceil(missing / share.rule.params.drain_us(1)))
         if units > 0:
             self.local.execute(Decide(Charges.of((share._replace(cost=units),))))
         return None
