@@ -20,11 +20,11 @@ from django_throttle import agent, rulebook, stores
 from django_throttle.call_facts import with_plan
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import check_cost
-from django_throttle.core.key import KEY_KINDS
+from django_throttle.core.commands import charges_of, check_cost
+from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import functions, is_dotted
 from django_throttle.costs.measured import learned_means
-from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused
+from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, Refused
 from django_throttle.http.request_state import decisions_of
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.limiter import Limiter
@@ -159,8 +159,8 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
     Plans and overrides hold as for a call of this ident. An API key that is a row is written "api_key:shop.apikey:5".
 
     Raises InvalidRule when no such rule is in force, when it limits what is open, not a rate, or when what is
-    ``leaving`` depends on a plan that only a request tells; InvalidIdent for an ident without its kind, under which a
-    rule of the usual keys never counts, and for a row that there is not; InvalidCost for ``leaving`` below 0.
+    ``leaving`` depends on a plan that only a request tells; InvalidIdent for an ident without its kind, or of a kind
+    that the rule never counts, and for a row that there is not; InvalidCost for ``leaving`` below 0 or above the limit.
     """
     check_cost(leaving)
     snapshot = rulebook.current()
@@ -178,6 +178,9 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
         except ValidationError as error:
             raise InvalidIdent(f"{ident!r}: {' '.join(error.messages)}") from error
     ident, held = who.name, _as_it_holds(found, who, snapshot, leaving)
+    limit = min(charge.rule.plan.limit for charge in charges_of(held, ident, 1))
+    if leaving > limit:
+        raise InvalidCost(f"rule {rule!r} allows {ident!r} {limit:,} at once, so leaving cannot be {leaving:,}")
     limiter = Limiter([held], stores.get_store())
     left = limiter.peek(ident).remaining or 0
     if left > leaving:
@@ -185,17 +188,32 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
 
 
 def _check_kind(ident: str, rule: Rule) -> None:
-    """Raise InvalidIdent for an ident without a kind, or with one that is nearly a kind that the rule counts by."""
+    """Raise InvalidIdent for an ident without a kind, or with one that is not a kind that the rule counts by.
+
+    Code that asks for the rule by its name may name any ident.
+    """
     if ident == rule.key or functions(rule.key) or conf().USER_IDENT:
         return
     kinds = [name for name, kind in KEY_KINDS.items() if rule.key in (name, *kind.answers)]
     said, colon, value = ident.partition(":")
     near = [] if said in KEY_KINDS else get_close_matches(said.lower(), kinds, n=1)
     if colon and not near:
+        _check_key(ident, rule, [*kinds, rule.key])
         return
     fault = f"the rule {rule.name!r} counts by {rule.key}, so write"
     written = " or ".join(repr(f"{kind}:{value if colon else ident}") for kind in near or kinds or [rule.key])
     raise InvalidIdent(f"{ident!r} has no kind: {fault} {written}" if not colon else f"{ident!r}: {fault} {written}")
+
+
+def _check_key(ident: str, rule: Rule, kinds: Iterable[str]) -> None:
+    """Raise InvalidIdent for an ident that another key makes."""
+    from django_throttle.checks.scopes import may_be_named  # not for pytest's plugin
+
+    kind = ident.partition(":")[0]
+    is_of_key = kind in (*KEY_KINDS, "group") or "+" in kind
+    if is_of_key and kind not in kinds and not may_be_named(rule.name):
+        like = KnownCaller(EVERYONE).like(rule.key)
+        raise InvalidIdent(f"{ident!r}: the rule {rule.name!r} counts by {rule.key}, so write one like {like!r}")
 
 
 def _as_it_holds(rule: Rule, who: KnownCaller, snapshot: Snapshot, leaving: int) -> Rule:

@@ -17,6 +17,7 @@ from rest_framework.test import APIClient
 from rest_framework.views import APIView
 
 from django_throttle import rulebook
+from django_throttle.checks import scopes
 from django_throttle.core import Override, Rule
 from django_throttle.core.decision import Reason
 from django_throttle.decorators import throttle
@@ -163,13 +164,14 @@ def test_ten_thousand_calls_at_once() -> None:
 
 RATES = [
     Rule("a", "1/s", key="user"),
-    Rule("all", "10/hour", key="everyone"),
+    Rule("all", rates=("10/hour", "20/day"), key="everyone"),
+    Rule("burst", "5/s", key="user", algorithm="token_bucket", burst=7),
     Rule("slots", limit=2, algorithm="concurrency", events=("connection",)),
 ]
 
 
 @override_rules(RATES)
-def test_only_a_rate_in_force_can_be_used_up_by_an_ident_with_its_kind() -> None:
+def test_only_a_rate_in_force_can_be_used_up_by_an_ident_with_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("slots", "nothing"):
         with pytest.raises(InvalidRule, match=f"no rate named '{name}' is in force, but: a"):
             use_up(name, "user:1")
@@ -178,6 +180,22 @@ def test_only_a_rate_in_force_can_be_used_up_by_an_ident_with_its_kind() -> None
             use_up("a", ident)
     with pytest.raises(InvalidCost):
         use_up("a", "user:1", leaving=-1)
+    for rule, limit in (("a", 1), ("burst", 7), ("all", 10)):
+        ident = "everyone" if rule == "all" else "user:anna"
+        use_up(rule, ident, leaving=limit)
+        with pytest.raises(InvalidCost, match=f"allows '{ident}' {limit} at once, so leaving cannot be {limit + 1}"):
+            use_up(rule, ident, leaving=limit + 1)
+    monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: True)
+    use_up("a", "ip:192.0.2.1")
+    monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: False)
+    for rule, ident, like in (
+        ("a", "ip:192.0.2.1", "user:42"),
+        ("a", "group:x", "user:"),
+        ("all", "user:anna", "everyone"),
+    ):
+        with pytest.raises(InvalidIdent, match=f"'{ident}': the rule '{rule}' counts by .*, so write one like '{like}"):
+            use_up(rule, ident)
+    use_up("a", "account:5")
     use_up("all", "everyone")
 
 

@@ -283,6 +283,11 @@ def _is_asked_by_name() -> bool:
     return False
 
 
+def may_be_named(rule: str) -> bool:
+    """Return True if code of the site may ask for the rule by its name, and then name who is counted."""
+    return rule in decorated or rule in named_by_tasks or rule in named_by_transports or _is_asked_by_name()
+
+
 def _beside_decorator(rule: Rule, covered: Sequence[str]) -> Iterator[CheckMessage]:
     """Warn of a rule for a decorator that covers everything, where an entry point sees all requests."""
     sees_all = inherits(settings.MIDDLEWARE, MIDDLEWARE) or is_for_all_views(RULE_THROTTLE)
