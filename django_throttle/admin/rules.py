@@ -334,7 +334,7 @@ class ThrottleRuleAdmin(ListAdmin):
         return [*own, *super().get_urls()]
 
     def preview_view(self, request: HttpRequest) -> JsonResponse:
-        """The description of the rule in the query or the posted form, or what is wrong with it."""
+        """The description of the rule in the query or the posted form with its warnings, or what is wrong with it."""
         if not (self.has_view_or_change_permission(request) or self.has_add_permission(request)):
             raise PermissionDenied
         fields = (request.POST if request.method == "POST" else request.GET).copy()
@@ -345,7 +345,9 @@ class ThrottleRuleAdmin(ListAdmin):
         words = translated(form.instance.meaning) if is_valid else ""
         if is_valid and (counts := form.instance.counts_after()):
             words = gettext("{meaning}. {counts}").format(meaning=words, counts=translated(counts))
-        return JsonResponse({"words": words, "errors": form_errors(form)})
+        faults = unknown_scopes(form.instance.as_rule()) if is_valid else []
+        warnings = [fault.removeprefix(f"rule {form.instance.name!r}: ") for fault in faults]
+        return JsonResponse({"words": words, "warnings": warnings, "errors": form_errors(form)})
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """With ?replace=NAME the form starts with that rule of settings, or with what an invalid one tells."""
@@ -363,11 +365,15 @@ class ThrottleRuleAdmin(ListAdmin):
 
     def save_model(self, request: HttpRequest, obj: ThrottleRule, form: ModelForm[ThrottleRule], change: bool) -> None:
         super().save_model(request, obj, form, change)
-        for warning in (*obj.missing_groups(), *unknown_scopes(obj.as_rule())):
-            self.message_user(request, warning, messages.WARNING)
+        self.warn_of_names(request, obj)
         if MIDDLEWARE in settings.MIDDLEWARE and self._limits_these_pages(obj.as_rule()):
             user, name = quote(request.user.get_username()), quote(obj.name)  # for a shell
             warning = str(LIMITS_THESE_PAGES).format(row=obj, user=user, name=name)
+            self.message_user(request, warning, messages.WARNING)
+
+    def warn_of_names(self, request: HttpRequest, row: ThrottleRule) -> None:
+        """Say which groups and scopes of a rule there are not."""
+        for warning in (*row.missing_groups(), *unknown_scopes(row.as_rule())):
             self.message_user(request, warning, messages.WARNING)
 
     def _limits_these_pages(self, rule: Rule) -> bool:

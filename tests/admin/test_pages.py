@@ -152,6 +152,8 @@ def save(client: Client, **values: Any) -> ThrottleCandidate:
 def test_an_edit_is_saved_as_a_candidate_and_one_click_ends_it(
     operator: Client, step: str, rate: str, action: str
 ) -> None:
+    misspelt = save(operator, scopes="serach")
+    assert "did you mean 'search'?" in text(operator.get(url("throttlecandidate_change", misspelt.pk)))
     candidate = save(operator, name="renamed")
     assert ThrottleRule.objects.get().rate == "5/min"
     assert (candidate.name, candidate.created_by) == ("api", "somebody")

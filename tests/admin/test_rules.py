@@ -43,7 +43,8 @@ class TestPreview:
         ThrottleRule.objects.create(name="api", rate="5/min")
         for ask in (operator.get, operator.post):
             for name in ("api", "", "other"):
-                assert ask(PREVIEW, {**TYPED, "name": name}).json() == {"words": WORDS, "errors": []}
+                answer = {"words": WORDS, "warnings": [], "errors": []}
+                assert ask(PREVIEW, {**TYPED, "name": name}).json() == answer
             assert ask(PREVIEW).json()["errors"]
         assert operator.put(PREVIEW).status_code == 405
 
@@ -143,11 +144,13 @@ class TestForm:
         plans = " group:gold=900 / Minute\r\n\r\nstaff = 20/min burst 30 "
         groups = "group:editors, group:edtors, staff"
         typed = {**TYPED, "name": "typed", "plans": plans, "audience": groups, "scopes": "serach, search chat"}
+        previewed = " ".join(operator.post(PREVIEW, typed).json()["warnings"])
         said = [str(message) for message in operator.post(ADD, typed, follow=True).context["messages"]]
         assert "There is no group 'gold' yet, so nobody is in it." in said
         assert "There is no group 'edtors' yet, so nobody is in it. Did you mean 'editors'?" in said
         for scope, meant in (("serach", "search"), ("search chat", "search, chat")):
-            assert f"rule 'typed': nothing has the scope {scope!r}; did you mean {meant!r}?" in " ".join(said)
+            fault = f"nothing has the scope {scope!r}; did you mean {meant!r}?"
+            assert f"rule 'typed': {fault}" in " ".join(said) and fault in previewed
         row = ThrottleRule.objects.get()
         assert row.plans == ("group:gold = 900/min", "staff = 20/min burst 30")
         form = operator.get(url("throttlerule_change", row.pk)).content.decode()

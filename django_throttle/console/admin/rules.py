@@ -96,6 +96,7 @@ class ConsoleRuleAdmin(ThrottleRuleAdmin):
             made.save()
         said = gettext("The candidate of {name} counts beside it from now on.").format(name=made.name)
         self.message_user(request, said, messages.SUCCESS)
+        self.warn_of_names(request, obj)
 
 
 def replace_admin_of_rules() -> None:

@@ -38,6 +38,12 @@
       output.classList.toggle("rule-empty", untouched);
       output.classList.toggle("rule-wrong", answer.errors.length > 0 && !untouched);
       output.textContent = untouched ? output.dataset.empty : answer.words || answer.errors.join("; ");
+      for (const warning of untouched ? [] : answer.warnings) {
+        const line = document.createElement("small");
+        line.className = "rule-warning";
+        line.textContent = warning;
+        output.append(line);
+      }
     }
 
     async function ask() {
