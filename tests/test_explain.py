@@ -230,6 +230,21 @@ def test_nobody_can_tell_whether_the_code_names_a_user_or_a_text(
     )
 
 
+@pytest.mark.parametrize("key", ["everyone", "tenant"])
+def test_a_rule_counts_by_its_key_and_whom_the_code_names(
+    enforce: Enforce, settings: Any, django_user_model: Any, key: str
+) -> None:
+    enforce(mails={"rate": "2/hour", "key": key, "scopes": ["mails"]})
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "TENANT": "user.last_name"}
+    user = django_user_model.objects.create_user("anna", last_name="acme")
+    allows = throttle("mails", ident=lambda: user)(lambda: True)
+    assert allows() and allows()
+    answer = explained("anna")
+    assert answer["would"] is None
+    assert [(rule["name"], rule["used"]) for rule in answer["rules"]] == [("mails", 0), ("mails", 2)]
+    assert f"(where the code names user:{user.pk} itself)" in answer["sentence"]
+
+
 @pytest.mark.parametrize("ident", ["account:anna", "anna b.", "x" * 400])
 def test_idents_that_a_decorator_makes(enforce: Enforce, ident: str) -> None:
     enforce(mails={"rate": "2/hour", "scopes": ["none"]}, all={"rate": "1/hour", "key": "everyone", "scopes": ["x"]})

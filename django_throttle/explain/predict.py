@@ -250,9 +250,7 @@ def _doubt_of(state: RuleState) -> tuple[Rule, str, Sequence[str]]:
 
 def explain(store: AnyStore, snapshot: Snapshot, call: Call, who: KnownCaller) -> Explanation:
     """Peek at every rule that counts a call of this caller. Raises StoreError: then nobody knows."""
-    covered = list(coverage(snapshot, call, who))
-    named = _counted_by_name(store, covered)
-    covered = [named.get(each.rule.name, each) if isinstance(each, NotCounting) else each for each in covered]
+    covered = list(_with_named(store, list(coverage(snapshot, call, who))))
     counting = [one for one in covered if isinstance(one, Counting)]
     ranked = snapshot.overrides.of(who)
     rules = _doubted(store, [*_damped(store, counting), *_peeked(store, counting)])
@@ -275,10 +273,18 @@ def counts_any(store: AnyStore, snapshot: Snapshot, ident: str) -> bool:
     return any(state.used for state in _peeked(store, [Counting(rule, rule, None, ident, 1) for rule in rules]))
 
 
-def _counted_by_name(store: AnyStore, covered: Sequence[Counting | NotCounting]) -> dict[str, Counting]:
-    """Return the rules that have counted the caller's ident though their keys do not make it: the code names it."""
-    countings = [each.if_named for each in covered if isinstance(each, NotCounting) and each.if_named is not None]
-    return {state.counting.rule.name: state.counting for state in _peeked(store, countings) if state.used}
+def _with_named(store: AnyStore, covered: Sequence[Counting | NotCounting]) -> Iterator[Counting | NotCounting]:
+    """Yield the same, and rules that have counted the caller's ident though their keys do not make it.
+
+    The code names that ident. The rule may count the caller by its key as well.
+    """
+    countings = [each.if_named for each in covered if each.if_named is not None]
+    named = {state.counting.rule.name: state.counting for state in _peeked(store, countings) if state.used}
+    for each in covered:
+        if isinstance(each, Counting) or each.rule.name not in named:
+            yield each
+        if each.rule.name in named:
+            yield named[each.rule.name]
 
 
 def _doubted(store: AnyStore, states: Sequence[RuleState]) -> list[RuleState]:
@@ -289,10 +295,14 @@ def _doubted(store: AnyStore, states: Sequence[RuleState]) -> list[RuleState]:
         if state.verdict in ("allowed", "refused")
         for other in state.counting.alternatives
     ]
-    passes: dict[str, set[bool]] = {}
+    passes: dict[tuple[str, str], set[bool]] = {}
     for state in [*states, *_damped(store, countings), *_peeked(store, countings)]:
-        passes.setdefault(state.outcome.rule, set()).add(state.outcome.allowed)
-    return [state._replace(is_sure=_is_sure(state, passes[state.outcome.rule])) for state in states]
+        passes.setdefault(_counted(state), set()).add(state.outcome.allowed)
+    return [state._replace(is_sure=_is_sure(state, passes[_counted(state)])) for state in states]
+
+
+def _counted(state: RuleState) -> tuple[str, str]:
+    return state.outcome.rule, state.outcome.ident
 
 
 def _is_sure(state: RuleState, passes: set[bool]) -> bool:

@@ -56,7 +56,8 @@ class Counting(NamedTuple):
     that exempts the caller. ``assumed`` says what of the caller had to be assumed. ``is_doubtful`` if it may count by
     another ident, ``may_not_count`` if the caller may be of no audience of it, or no entry point may name the ident.
     ``alternatives`` are the rule as it holds under plans of which nobody can tell whether the caller has them, and
-    ``functions`` those that can tell that, or what the call costs.
+    ``functions`` those that can tell that, or what the call costs. ``if_named`` is how the rule counts the ident of
+    the caller, where its key makes another and an entry point names it.
     """
 
     rule: Rule
@@ -69,6 +70,7 @@ class Counting(NamedTuple):
     may_not_count: bool = False
     alternatives: tuple[Rule, ...] = ()
     functions: tuple[str, ...] = ()
+    if_named: Counting | None = None
 
 
 class NotCounting(NamedTuple):
@@ -117,12 +119,13 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
             may_not_count=_is_unknown(rule, who),
             alternatives=tuple([other for other in held_by_plan if other is not None]),
             functions=tuple(filter(is_dotted, [*paths, str(rule.cost)])),
+            if_named=_if_named(snapshot, rule, call, who),
         )
 
 
 def _if_named(snapshot: Snapshot, rule: Rule, call: Call, who: KnownCaller) -> Counting | None:
-    """Return how the rule counts the caller's ident where the code names it; None if its key makes that or another."""
-    if who.ident(rule.key) is not None or rule.key == "connection":
+    """Return how the rule counts the caller's ident where the code names it; None if its key makes the same."""
+    if who.ident(rule.key) == who.name or rule.key == "connection":
         return None
     ranked = snapshot.overrides.of(who)
     override, held = snapshot.overrides.deciding(rule, ranked)
