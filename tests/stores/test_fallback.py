@@ -120,7 +120,7 @@ def charge_late(memory: MemoryStore, rule: Rule, cost: int, at: int) -> None:
     """The reference, on the memory store's own state."""
     now = round(memory.clock() * 1_000_000)
     state, expires = counters(memory).get((rule.id, "user:1"), (None, 0))
-    stored = memory.calendar.plan_at(rule, now).charge_late(state if expires > now else None, now, Backfill(cost, at))
+    stored = memory.calendar.params_at(rule, now).charge_late(state if expires > now else None, now, Backfill(cost, at))
     if stored is not None:
         memory._write((rule.id, "user:1"), stored.state, now + stored.lasts)
 
