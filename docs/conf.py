@@ -32,3 +32,5 @@ default_role = "any"
 html_theme = "furo"
 html_title = f"django_throttle {version}"
 html_show_copyright = False
+html_static_path = ["static"]
+html_css_files = ["docs.css"]

@@ -32,7 +32,8 @@ def seen(page: str) -> list[str]:
 
 
 def run(code: str, **names: Any) -> dict[str, Any]:
-    """Run code in which these names are there already; returns all of its names."""
-    found: dict[str, Any] = {"__name__": "shown", **names}
+    """Run code after the settings of a site, in which these names are there already; returns all of its names."""
+    settings: dict[str, Any] = {"DJANGO_THROTTLE": {"RULES": {}}, "INSTALLED_APPS": [], "MIDDLEWARE": []}
+    found: dict[str, Any] = {"__name__": "shown", **settings, **names}
     exec(code, found)
     return found

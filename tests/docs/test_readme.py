@@ -29,7 +29,7 @@ NAMES |= {"ThrottledConsumerMixin": ThrottledConsumerMixin, "AsyncJsonWebsocketC
 
 def run(*code: str) -> dict[str, Any]:
     """Run code as one module, which has imported REST framework's and Channels' names; return all of its names."""
-    found = {**NAMES, "__name__": "shown"}
+    found: dict[str, Any] = {**NAMES, "__name__": "shown", "DJANGO_THROTTLE": {"RULES": {}}}
     for each in code:
         exec(each, found)
     return found

@@ -31,7 +31,7 @@ def rules(enforce: Enforce) -> Any:
     """Puts the settings of a recipe in force, counted in memory by a clock that stands still."""
 
     def put(recipe: str) -> dict[str, Any]:
-        given: dict[str, Any] = run(recipe, INSTALLED_APPS=[], MIDDLEWARE=[])["DJANGO_THROTTLE"]
+        given: dict[str, Any] = run(recipe)["DJANGO_THROTTLE"]
         enforce(**given["RULES"], **{name: value for name, value in given.items() if name not in ("RULES", "REDIS")})
         return given
 
@@ -65,7 +65,7 @@ def test_quotas_are_told_at_80_and_100_and_restricted_at_two_and_a_half(rules: A
         passed = 0
         for hour in range(190):
             clock.to(hour * 3600)
-            passed += sum(decide(post(), cost=200).allowed for _ in range(6))
+            passed += sum(decide(post(), cost=200, scope="search").allowed for _ in range(6))
     finally:
         quota_warning.disconnect(names["tell"])
     assert passed * 200 == 180_000
@@ -92,8 +92,8 @@ def test_a_function_names_the_plan(rules: Any, shop: Any) -> None:
     rules(BY_FUNCTION)
     for plan, limit, slots in (("free", 100, 3), ("pro", 1000, 3), ("team", 5000, 50)):
         user = SimpleNamespace(plan=plan, pk=1, is_authenticated=True)
-        for event, found in (("request", limit), ("connection", slots)):
-            facts = Facts("api", (event,), ScopeWho({"user": user, "client": ("192.0.2.1", 1)}))
+        for scope, event, found in (("search", "request", limit), ("chat", "connection", slots)):
+            facts = Facts(scope, (event,), ScopeWho({"user": user, "client": ("192.0.2.1", 1)}))
             assert limiter.decide(facts).limit == found
 
 

@@ -13,6 +13,7 @@ DOORS = page("doors.rst")
 SETTINGS = """
 INSTALLED_APPS += ["rest_framework", "django_throttle"]
 DJANGO_THROTTLE = {"REDIS": "redis://localhost:6379/0", "DEADLINE": 5.0}
+REST_FRAMEWORK = {}
 """
 URLS = """
 from django.urls import path

@@ -40,7 +40,7 @@ class Row:
             assert_shown(command.answer, printed)
         (told,) = re.findall(r"(?i)^Retry-After: (\d+)", printed, re.MULTILINE)
         assert 1 <= int(told) <= 22, "two windows, and a tenth"
-        assert f"available in {told} second" in printed
+        assert f"Try again in {told} second" in printed
         assert NOTED in self.project.log(self.server).read_text(encoding="utf-8")
         if self.server in SOCKETS:
             reset, retry = named("python manage.py throttle_reset")[0].line, named("curl -i")[0].line

@@ -23,6 +23,7 @@ def times(printed: str) -> list[datetime]:
 def test_each_mail_waits_for_its_turn(site_python: Path, tmp_path: Path) -> None:
     with RedisServer() as redis:
         project = Project(site_python, tmp_path / "mysite", redis.url).start()
+        project.write(*(block for block in page("quickstart.rst") if block.sets and block.file))
         project.write(*(block for block in PAGE if block.file))
         project.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0\n')
         project.shell(MIGRATE)
