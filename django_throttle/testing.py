@@ -178,7 +178,7 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
         except ValidationError as error:
             raise InvalidIdent(f"{ident!r}: {' '.join(error.messages)}") from error
     ident, held = who.name, _as_it_holds(found, who, snapshot, leaving)
-    limit = min(charge.rule.plan.limit for charge in charges_of(held, ident, 1))
+    limit = min(charge.rule.params.limit for charge in charges_of(held, ident, 1))
     if leaving > limit:
         raise InvalidCost(f"rule {rule!r} allows {ident!r} {limit:,} at once, so leaving cannot be {leaving:,}")
     limiter = Limiter([held], stores.get_store())
