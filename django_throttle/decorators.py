@@ -19,7 +19,6 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import BY_KEY, Facts, cost_of
 from django_throttle.core import Decision
 from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import release_lease
@@ -27,13 +26,14 @@ from django_throttle.core.decision import Reason, refusing
 from django_throttle.core.io import Io, run
 from django_throttle.costs.measured import measured
 from django_throttle.exceptions import InvalidIdent
+from django_throttle.http.deferred import DEFERRAL, Deferral, Payload, deferral
 from django_throttle.http.input_bytes import note_decision
 from django_throttle.http.request_state import RequestFacts, RequestState, django_request, method_of, state_of
 from django_throttle.http.serve import serve
 from django_throttle.identity import HttpWho, ScopeWho, is_async
+from django_throttle.identity.call import BY_KEY, Facts, cost_of
 from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user, normalize_ident
 from django_throttle.identity.keys import User, shortened
-from django_throttle.later.deferred import DEFERRAL, Deferral, Payload, deferral
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 

@@ -13,7 +13,6 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent, rulebook
-from django_throttle.call_facts import Facts, Who
 from django_throttle.conf import conf
 from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Decision, Lease, Rule, overrides
@@ -44,6 +43,7 @@ from django_throttle.core.key import check_ident
 from django_throttle.core.options import did_you_mean
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused, RepeatCommand, StoreError
 from django_throttle.identity import HttpWho, who_of
+from django_throttle.identity.call import Facts, Who
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.observe import reports
 from django_throttle.runtime import is_on_event_loop

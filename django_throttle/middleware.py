@@ -13,7 +13,6 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from django_throttle.call_facts import cost_of
 from django_throttle.core import Decision
 from django_throttle.core.io import run
 from django_throttle.exceptions import Refused
@@ -22,6 +21,7 @@ from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import RequestState, place_of, state_of, view_cost
 from django_throttle.http.serve import refusal_of_error, serve
 from django_throttle.identity import HttpWho
+from django_throttle.identity.call import cost_of
 
 __all__ = ["ThrottleMiddleware"]
 

@@ -17,7 +17,6 @@ from django.core.exceptions import ValidationError
 from django.test.utils import TestContextDecorator
 
 from django_throttle import agent, rulebook, stores
-from django_throttle.call_facts import with_plan
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of, check_cost
@@ -26,6 +25,7 @@ from django_throttle.core.options import functions, is_dotted
 from django_throttle.costs.measured import learned_means
 from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, Refused
 from django_throttle.http.request_state import decisions_of
+from django_throttle.identity.call import with_plan
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.limiter import Limiter
 from django_throttle.rulebook import Snapshot

@@ -6,7 +6,7 @@ from typing import Final
 
 from django.urls import path
 
-from django_throttle.later.deferred import status_page
+from django_throttle.http.deferred import status_page
 
 app_name: Final = "django_throttle"
 urlpatterns: Final = [path("<str:token>", status_page, name="later")]

@@ -12,10 +12,10 @@ from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_safe
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.core import Outcome, Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.identity import HttpWho
+from django_throttle.identity.call import Facts
 from django_throttle.models import ThrottleRule
 from testproject import chat
 

@@ -14,9 +14,9 @@ import pytest
 from django.conf import settings
 
 from django_throttle import agent
-from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Rule
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import Limiter, decide
 from django_throttle.stores import get_store
 from tests.callers import SameByEveryKey

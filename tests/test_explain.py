@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from rest_framework.authentication import TokenAuthentication
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
 from django_throttle.decorators import throttle
 from django_throttle.explain.predict import Explanation, explain
 from django_throttle.identity import HttpWho
+from django_throttle.identity.call import Facts
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.limiter import Limiter
 from django_throttle.observe.reports import ident_for_logs

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
 from django_throttle.core.commands import Correct, charge
 from django_throttle.core.decide import decide_and_correct
 from django_throttle.core.io import run
 from django_throttle.core.ledger import Ledger
 from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, Refused
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import Limiter, decide, decide_fully
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import BlockingIo, LoopIo

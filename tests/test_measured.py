@@ -15,7 +15,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Correct, Decide
 from django_throttle.costs import measured
@@ -23,6 +22,7 @@ from django_throttle.costs.measured import learned_means
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import Limiter
 from django_throttle.signals import throttled
 from django_throttle.stores import get_store

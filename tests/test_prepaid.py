@@ -7,7 +7,6 @@ import pytest
 
 from django_throttle import agent, limiter, signals
 from django_throttle.agent import give_back
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason, Rule
 from django_throttle.core.algorithms.base import LONGEST_HOLD
 from django_throttle.core.commands import Charge
@@ -15,6 +14,7 @@ from django_throttle.core.decide import reset_charges
 from django_throttle.core.io import run
 from django_throttle.core.prepaid import SHARE
 from django_throttle.exceptions import InvalidCost
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import Limiter
 from django_throttle.local import prepaid as local_prepaid
 from django_throttle.local.prepaid import SWEEP_SECONDS

@@ -13,8 +13,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_throttle import rulebook, runtime
-from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
+from django_throttle.identity.call import Facts
 from django_throttle.later.queue_slots import queue_slot_under
 from django_throttle.limiter import decide
 from django_throttle.local import shared_clock

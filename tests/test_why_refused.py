@@ -11,7 +11,6 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
 from django_throttle.console.recording import RecordFlusher, own_records
 from django_throttle.core import Override, Rule
@@ -19,6 +18,7 @@ from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidIdent, InvalidRule
 from django_throttle.explain.find_caller import find_caller, read_ident
 from django_throttle.explain.why_refused import Answer, answer
+from django_throttle.identity.call import Facts
 from django_throttle.identity.keys import api_key, key_types
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets

@@ -20,7 +20,6 @@ from django.urls import URLResolver, get_resolver
 from django.utils.functional import Promise, cached_property
 from django.utils.module_loading import import_string
 
-from django_throttle.call_facts import own_function
 from django_throttle.checks.settings import (
     RawSettings,
     importable,
@@ -39,10 +38,11 @@ from django_throttle.core.options import key_parts, misspelt, table
 from django_throttle.core.scopes import matches, split_scopes
 from django_throttle.decorators import OPERATION, around_operations, is_of_view, request_methods, unidentified
 from django_throttle.exceptions import InvalidRate
+from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
 from django_throttle.http.request_state import NO_ROUTE, view_attribute, view_scope
 from django_throttle.http.view_layers import DISPATCH, closure_of, method_decorators, view_layers
 from django_throttle.identity import is_async
-from django_throttle.later.deferred import DEFERRAL, deferrals, pages_address
+from django_throttle.identity.call import own_function
 from django_throttle.later.site_queues import limited_tasks, queue_of
 from django_throttle.later.task_budget import takes_slot
 from django_throttle.websockets.settings import OPTIONS, misspelt_options

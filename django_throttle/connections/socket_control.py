@@ -12,11 +12,10 @@ from django_throttle.connections.overview import SocketReporter
 from django_throttle.core.control_messages import CLOSE, CLOSED, EVICTED, REPORT, RESET, ControlMessage, evicted
 from django_throttle.core.texts import gettext_noop
 from django_throttle.local.leases import LeaseKey
-from django_throttle.local.open_sockets import OpenSocket, OpenSockets, open_sockets
+from django_throttle.local.open_sockets import OpenSocket, OpenSockets, notice_payload, open_sockets
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.redis.failures import errors_of, raise_first
 from django_throttle.stores.redis.transport import batches
-from django_throttle.websockets.error_frames import notice_payload
 
 HEARD_SECONDS: Final = 10.0  # between two reports of active sockets: the precision of ``evict_idle``
 IDLE: Final = "evict_idle"

@@ -18,7 +18,6 @@ from django.conf import settings
 from django.urls import Resolver404, get_resolver
 from django.utils import timezone
 
-from django_throttle.call_facts import Facts, Who
 from django_throttle.conf import conf
 from django_throttle.console.access_log import Call
 from django_throttle.console.recording import read
@@ -28,6 +27,7 @@ from django_throttle.core.rule import Rule
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, with_commas
 from django_throttle.http.request_state import NO_ROUTE, scope_of_match
 from django_throttle.identity.address import network
+from django_throttle.identity.call import Facts, Who
 from django_throttle.identity.caller import Caller
 from django_throttle.identity.keys import ident_of
 from django_throttle.rulebook import Snapshot, current

@@ -17,8 +17,8 @@ from django.http.request import RawPostDataException
 
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.exceptions import needs_extra
-from django_throttle.http.body import KeptBody, is_of_request
 from django_throttle.http.request_state import django_request
+from django_throttle.identity.request_body import KeptBody, is_of_request
 
 with needs_extra("graphql", "graphql"):
     from graphql import GraphQLSyntaxError

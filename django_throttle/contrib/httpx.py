@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Lease
 from django_throttle.core.asked_wait import MOMENT_SECONDS, TOO_MANY, UNAVAILABLE, asked_wait
 from django_throttle.core.commands import Pause
@@ -20,6 +19,7 @@ from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.exceptions import Refused, StoreError, ThrottleError, needs_extra
 from django_throttle.identity import is_async
+from django_throttle.identity.call import Facts
 from django_throttle.identity.caller import IdentWho, given_ident
 from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.runtime import LogThrottle

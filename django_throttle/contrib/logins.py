@@ -14,10 +14,10 @@ from django.http import HttpRequest, QueryDict
 from django.http.multipartparser import MultiPartParser
 from django.http.request import RawPostDataException
 
-from django_throttle.http.body import KeptBody
 from django_throttle.http.input_bytes import WSGI_INPUT
 from django_throttle.http.request_state import django_request, size_of
 from django_throttle.identity.login_names import fold, normalize_name
+from django_throttle.identity.request_body import KeptBody
 
 __all__ = ["UNCLEAR", "fold_name", "login_name"]
 

@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
 
-from django_throttle.call_facts import Facts, cost_of
 from django_throttle.conf import conf
 from django_throttle.core import decide
 from django_throttle.core.commands import check_cost
@@ -22,6 +21,7 @@ from django_throttle.core.ledger import Ledger
 from django_throttle.core.option_words import MEAN
 from django_throttle.core.rule import Rule
 from django_throttle.costs.meter import MEASURES, Meter, metered
+from django_throttle.identity.call import Facts, cost_of
 from django_throttle.runtime import LogThrottle
 
 T = TypeVar("T")

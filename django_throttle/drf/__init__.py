@@ -9,8 +9,8 @@ from django_throttle.exceptions import needs_extra
 
 with needs_extra("drf", "rest_framework"):
     from django_throttle.drf.drop_ins import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
-    from django_throttle.drf.errors import LimiterUnavailable
     from django_throttle.drf.rule_throttle import DecidedThrottle, RuleThrottle
+    from django_throttle.http.drf_exceptions import LimiterUnavailable
 
 StoreRateThrottle = SimpleRateThrottle  # its former name
 

@@ -16,7 +16,6 @@ from rest_framework.request import Request
 from rest_framework.settings import api_settings
 
 from django_throttle import limiter
-from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Rate, Rule
 from django_throttle.core.algorithms.sliding_log import MAX_LOG
@@ -24,12 +23,14 @@ from django_throttle.core.exceptions import InvalidRate
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.options import MAX_RESOLUTION
 from django_throttle.core.overrides import UNLISTED
-from django_throttle.drf.errors import LimiterUnavailable
 from django_throttle.drf.rule_throttle import DecidedThrottle, finish_in_view
+from django_throttle.http.drf_exceptions import LimiterUnavailable
 from django_throttle.http.request_state import django_request, method_of, scope_and_cost, state_of
 from django_throttle.identity import HttpWho, network
+from django_throttle.identity.call import Facts
 from django_throttle.identity.caller import refuses_without_address
 from django_throttle.identity.keys import shortened
+from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import NO_ADDRESS_WAIT
 
 if TYPE_CHECKING:
@@ -268,3 +269,6 @@ def drop_in_names() -> set[str]:
         rates = kind.THROTTLE_RATES
         found |= {getattr(kind, "scope", None) or kind.__name__, *(rates if isinstance(rates, Mapping) else ())}
     return {f"{UNLISTED}{scope}" for scope in found if isinstance(scope, str)}
+
+
+sources.unlisted_limits.append(drop_in_names)

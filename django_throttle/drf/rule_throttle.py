@@ -17,11 +17,10 @@ from rest_framework import throttling
 from rest_framework.request import Request
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Who, cost_of, own_function
 from django_throttle.core import Decision
-from django_throttle.drf.errors import exception_of, throttled_error
 from django_throttle.exceptions import Refused
 from django_throttle.http import plain_request
+from django_throttle.http.drf_exceptions import exception_of, throttled_error
 from django_throttle.http.finalize import (
     afinish,
     afinish_failed,
@@ -40,6 +39,7 @@ from django_throttle.http.request_state import (
 from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.http.retry_after import retry_seconds
 from django_throttle.identity import HttpWho
+from django_throttle.identity.call import Who, cost_of, own_function
 from django_throttle.runtime import is_on_event_loop, spawn
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any, Final
 from django.http import HttpRequest
 
 from django_throttle import limiter
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.http.request_state import RequestState, state_of
+from django_throttle.identity.call import Facts
 
 WSGI_INPUT: Final = "wsgi.input"
 # Where a view asks for everything at once, this much is read, and charged, at a time.

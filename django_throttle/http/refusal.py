@@ -51,7 +51,7 @@ def refusal(request: Any, decision: Decision) -> HttpResponse:
     REST framework that has made its request of ``request`` answers itself, by its exception handler.
     """
     if (view := (getattr(request, "parser_context", None) or {}).get("view")) is not None:
-        from django_throttle.drf.errors import exception_of  # as REST framework is optional
+        from django_throttle.http.drf_exceptions import exception_of  # as REST framework is optional
 
         answer: HttpResponse = view.handle_exception(exception_of(decision))
         return answer

@@ -18,15 +18,15 @@ from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver
 from django.utils.functional import Promise, cached_property
 from django.utils.translation import get_language
 
-from django_throttle.call_facts import Facts, Who, own_function
 from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease
 from django_throttle.core.commands import Answers, Correct, Decide, Entry
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.options import CANCELLED
 from django_throttle.costs.meter import Meter, in_use
-from django_throttle.costs.spending import Spending
 from django_throttle.http.slots import Slot
+from django_throttle.http.spending import Spending
+from django_throttle.identity.call import Facts, Who, own_function
 from django_throttle.later.queue_slots import QueueSlot, queue_slot_under
 from django_throttle.stores import get_store
 

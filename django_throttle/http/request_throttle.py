@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from django_throttle.core import Decision
-from django_throttle.costs.spending import CallThrottle
 from django_throttle.http.refusal import late_problem
 from django_throttle.http.request_state import RequestState
+from django_throttle.http.spending import CallThrottle
 
 
 @dataclass(slots=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from django_throttle.call_facts import Who
 from django_throttle.core.io import Io
 from django_throttle.exceptions import Refused
 from django_throttle.http import plain_request
@@ -15,6 +14,7 @@ from django_throttle.http.finalize import afinish_failed, finish_failed, status_
 from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import RequestState, django_request, state_of
 from django_throttle.http.request_throttle import RequestThrottle
+from django_throttle.identity.call import Who
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from django_throttle.call_facts import Who
 from django_throttle.core.key import check_ident
 from django_throttle.identity.address import network
+from django_throttle.identity.call import Who
 from django_throttle.identity.caller import HttpWho, IdentWho, ScopeWho, normalize_ident
 from django_throttle.identity.keys import combined, is_async
 

@@ -24,7 +24,7 @@ from django.utils.module_loading import import_string
 from django_throttle.conf import conf
 from django_throttle.core.key import KEY_KINDS, PLAIN, ident_tag, secret_bytes
 from django_throttle.exceptions import InvalidIdent
-from django_throttle.http.body import KeptBody, is_of_request
+from django_throttle.identity.request_body import KeptBody, is_of_request
 from django_throttle.runtime import LogThrottle, is_on_event_loop
 
 if TYPE_CHECKING:

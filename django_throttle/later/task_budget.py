@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 from asgiref.sync import sync_to_async
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts, cost_of
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge, check_cost
 from django_throttle.core.decide import release_lease
@@ -19,6 +18,7 @@ from django_throttle.core.io import run
 from django_throttle.costs.measured import measured
 from django_throttle.exceptions import PutOffTooOften, Refused
 from django_throttle.identity import is_async
+from django_throttle.identity.call import Facts, cost_of
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
 from django_throttle.identity.keys import shortened
 from django_throttle.later.queue_slots import QueueSlot

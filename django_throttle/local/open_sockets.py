@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
+
+from django.utils.translation import gettext
 
 from django_throttle.core import Lease
 from django_throttle.runtime import in_child, shutdown
@@ -82,3 +84,12 @@ class OpenSockets:
 
 
 open_sockets = OpenSockets()
+
+
+def notice_payload(code: str, detail: str, retry_after: float | None = None) -> dict[str, Any]:
+    """Return the content of an error frame that says why a socket is closed, if no rule is the reason.
+
+    ``detail`` is in English and is translated here. ``retry_after`` is in seconds, None if the client need not return.
+    """
+    empty = dict.fromkeys(("rule", "limit", "remaining", "window"))
+    return {"type": "error", "code": code, "detail": gettext(detail), **empty, "retry_after": retry_after}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from importlib.util import find_spec
 from typing import Any, Final, Self
 
 from django.core.exceptions import ValidationError
@@ -49,6 +48,7 @@ from django_throttle.models.fields import (
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
 from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, nearest, subject_of, tidy_subject
 from django_throttle.models.typed_keys import doubt_of_typed_key
+from django_throttle.rulebook import sources
 from django_throttle.translated import ngettext, to_the_second, translated
 
 LABELS: Final = {
@@ -353,14 +353,10 @@ def _preceding(row: ThrottleOverride, override: Override, named: Sequence[Rule])
 
 
 def _unlisted() -> set[str]:
-    """The limits of REST framework's throttles; its views are loaded, as they may bring classes of their own."""
-    if find_spec("rest_framework") is None:
-        return set()
-    from django_throttle.drf.drop_ins import drop_in_names
-
+    """Return the limits of REST framework's throttles. Views are loaded first, as they may define more of them."""
     with suppress(Exception):  # a site whose views cannot be loaded says so by itself
         _ = get_resolver().url_patterns
-    return drop_in_names()
+    return set[str]().union(*(names() for names in sources.unlisted_limits))
 
 
 def _missing(name: str, known: Iterable[str], unlisted: bool) -> str:

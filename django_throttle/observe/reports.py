@@ -15,12 +15,12 @@ from django.core.signals import setting_changed
 from django.dispatch import Signal, receiver
 from django.utils.module_loading import import_string
 
-from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, refusing
 from django_throttle.core.key import ident_tag, secret_bytes
+from django_throttle.identity.call import Facts
 from django_throttle.runtime import LogThrottle
 from django_throttle.signals import layer_dropped, quota_warning, shadowed, store_failed, throttled
 

@@ -8,13 +8,13 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from django_throttle.call_facts import Facts, plans_said
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import events as events_in_words
 from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotted
 from django_throttle.core.scopes import covers, matches, split_scopes
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed, with_commas
+from django_throttle.identity.call import Facts, plans_said
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook.snapshot import SPECIAL, Snapshot, rule_cost, takes_method
 

@@ -24,7 +24,6 @@ from typing import Any, Final, NamedTuple
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
 
-from django_throttle.call_facts import BY_KEY, Facts, Who, cost_of, with_plan
 from django_throttle.conf import conf
 from django_throttle.core import Outcome, Override, Reason, Rule
 from django_throttle.core.commands import Charges, RuleSet, charges_of, charges_under, rule_set, unit_charges
@@ -43,6 +42,7 @@ from django_throttle.core.overrides import (
 )  # fmt: skip
 from django_throttle.core.scopes import matches, split_scopes
 from django_throttle.costs.measured import reserve_of
+from django_throttle.identity.call import BY_KEY, Facts, Who, cost_of, with_plan
 from django_throttle.identity.caller import NO_TEXT, IdentWho
 from django_throttle.local.shared_clock import shared_clock
 from django_throttle.runtime import LogThrottle

@@ -86,6 +86,8 @@ logger = logging.getLogger("django_throttle")
 # Longer than two polls are usually apart where each of them reads.
 IDLE_SECONDS: Final = 5.0
 READER: Final = "django_throttle.rules"  # the thread's name
+#: Functions that return the names of limits that are not rules, such as those of REST framework's own throttles.
+unlisted_limits: Final[list[Callable[[], set[str]]]] = []
 
 
 class Reader:

@@ -19,7 +19,7 @@ from django_throttle.core.decide import correct
 from django_throttle.core.decision import error_code
 from django_throttle.core.texts import gettext_noop
 from django_throttle.identity import ScopeWho
-from django_throttle.local.open_sockets import open_sockets
+from django_throttle.local.open_sockets import notice_payload, open_sockets
 from django_throttle.runtime import spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import LoopIo
@@ -39,7 +39,6 @@ from django_throttle.websockets.error_frames import (
     close_reason,
     frame_event,
     handshake_close_events,
-    notice_payload,
 )
 from django_throttle.websockets.limits import FrameLimits, match
 from django_throttle.websockets.server_stream import is_given_up

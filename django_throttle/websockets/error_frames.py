@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.utils.functional import Promise
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import ngettext
 
 from django_throttle.core import Decision
 from django_throttle.core.decision import error_code, refusing
@@ -62,15 +62,6 @@ def continuity_payload(dropped: DroppedFrames) -> dict[str, Any]:
         dropped.lost,
     )
     return {"type": "continuity_lost", "lost": dropped.lost, "since": since, "detail": detail % {"count": dropped.lost}}
-
-
-def notice_payload(code: str, detail: str, retry_after: float | None = None) -> dict[str, Any]:
-    """An error frame's content without a rule: why a socket is closed, and when to come back, None for never.
-
-    ``detail`` is English, and said in the language in force.
-    """
-    nothing = dict.fromkeys(("rule", "limit", "remaining", "window"))
-    return {"type": "error", "code": code, "detail": gettext(detail), **nothing, "retry_after": retry_after}
 
 
 def encode(payload: object) -> str | bytes:

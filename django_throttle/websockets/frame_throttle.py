@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from django_throttle.call_facts import Facts
 from django_throttle.core.ledger import Ledger
 from django_throttle.costs.measured import settle
 from django_throttle.costs.meter import Meter, metered
-from django_throttle.costs.spending import CallThrottle, Spending
+from django_throttle.http.spending import CallThrottle, Spending
+from django_throttle.identity.call import Facts
 from django_throttle.runtime import spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import LoopIo

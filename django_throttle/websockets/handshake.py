@@ -6,9 +6,9 @@ from contextlib import suppress
 from typing import Any
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.ledger import Ledger
+from django_throttle.identity.call import Facts
 from django_throttle.identity.caller import SOCKET
 from django_throttle.runtime import in_thread, spawn
 from django_throttle.websockets import rule_change

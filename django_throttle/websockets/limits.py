@@ -9,13 +9,13 @@ from time import monotonic, perf_counter
 from typing import Final
 
 from django_throttle import rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.console.recording.recorder import recorder
 from django_throttle.core.commands import Charge, Charges
 from django_throttle.core.decide import correct, drop_reported
 from django_throttle.core.decision import PASSED, Decision, Outcome, combine_outcomes
 from django_throttle.core.ledger import Ledger
 from django_throttle.identity import ScopeWho
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import aexecute_decision, decide_fully, fast_path_command
 from django_throttle.observe import reports
 from django_throttle.runtime import at_once_or_in_thread, spawn

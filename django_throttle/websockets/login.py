@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.core.commands import Release
 from django_throttle.core.decision import PASSED, Lease
 from django_throttle.core.ledger import Ledger
 from django_throttle.identity import ScopeWho
+from django_throttle.identity.call import Facts
 from django_throttle.runtime import in_thread
 from django_throttle.stores import get_store
 from django_throttle.websockets import limits

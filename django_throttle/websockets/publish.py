@@ -11,12 +11,12 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts, Who
 from django_throttle.core.decision import Decision, combine_outcomes
 from django_throttle.core.io import run
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import PublishRefused, needs_extra
 from django_throttle.identity import HttpWho, combined, who_of
+from django_throttle.identity.call import Facts, Who
 from django_throttle.identity.known_caller import GROUP
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import get_store

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from asgiref.sync import sync_to_async
 from django.dispatch import receiver
 
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.algorithms.concurrency import RETRY_AFTER_US
 from django_throttle.core.decision import combine_outcomes
+from django_throttle.identity.call import Facts
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.rulebook import Snapshot
 from django_throttle.runtime import at_once_or_in_thread, spawn

@@ -13,11 +13,11 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from django_throttle.call_facts import own_function
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.options import did_you_mean, misspelt
 from django_throttle.exceptions import InvalidSetting
+from django_throttle.identity.call import own_function
 from django_throttle.runtime import LogThrottle
 from django_throttle.websockets.error_frames import (
     ACTIONS,

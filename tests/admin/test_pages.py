@@ -14,7 +14,6 @@ from django.urls import reverse
 from django.utils import timezone, translation
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
@@ -22,6 +21,7 @@ from django_throttle.console.admin.candidates import ThrottleCandidateAdmin, pic
 from django_throttle.console.recording import RecordFlusher, own_records, places
 from django_throttle.console.route_costs import CostFlusher, route_costs
 from django_throttle.costs.meter import MEASURES
+from django_throttle.identity.call import Facts
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule

@@ -15,13 +15,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.console.recording import own_records, recorder
 from django_throttle.console.route_costs import route_costs
 from django_throttle.core import Rule
 from django_throttle.core.overrides import candidate_name
+from django_throttle.identity.call import Facts
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule

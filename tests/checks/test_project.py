@@ -23,7 +23,7 @@ from rest_framework.viewsets import ViewSet
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.checks import project
 from django_throttle.drf import RuleThrottle, UserRateThrottle
-from django_throttle.later.deferred import Deferral, deferrals
+from django_throttle.http.deferred import Deferral, deferrals
 from django_throttle.later.site_queues import limited_tasks, tasks_module
 from django_throttle.models import ThrottleRule
 from django_throttle.tasks import throttled_task

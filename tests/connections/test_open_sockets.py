@@ -10,7 +10,6 @@ import pytest
 from redis import Redis
 
 from django_throttle import limiter
-from django_throttle.call_facts import Facts
 from django_throttle.connections import overview, socket_control
 from django_throttle.connections.overview import Overview, look
 from django_throttle.connections.reconcile import Reconciler
@@ -18,9 +17,9 @@ from django_throttle.connections.socket_control import Activity, SocketControl
 from django_throttle.core import Lease
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.identity import ScopeWho
-from django_throttle.local.open_sockets import OpenSockets, open_sockets
+from django_throttle.identity.call import Facts
+from django_throttle.local.open_sockets import OpenSockets, notice_payload, open_sockets
 from django_throttle.stores import RedisStore
-from django_throttle.websockets.error_frames import notice_payload
 from django_throttle.websockets.groups import members
 from tests.clock import FrozenClock
 from tests.connections.evictions import redis_store, sockets

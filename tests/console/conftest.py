@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_throttle.call_facts import Facts
 from django_throttle.console.recording import own_records
 from django_throttle.console.recording.cells import Minute, total
 from django_throttle.console.recording.read import hours, minutes
 from django_throttle.core import Rule
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import execute_decision, prepare_decision
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import AnyStore

@@ -13,7 +13,6 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from django_throttle import rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.console.recording import RecordFlusher
 from django_throttle.console.recording.cells import Minute
 from django_throttle.console.recording.hints import STRICT_IDENTS, Hints, refused_idents
@@ -25,6 +24,7 @@ from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Outcome, Reason, combine_outcomes
+from django_throttle.identity.call import Facts
 from django_throttle.local.limits import flush
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.current_rules import PutInForce

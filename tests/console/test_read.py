@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_throttle.call_facts import Facts
 from django_throttle.console.recording import RecordFlusher, own_records, places
 from django_throttle.console.recording.cells import percentile
 from django_throttle.console.recording.heavy_hitters import KEPT_LONG
@@ -16,6 +15,7 @@ from django_throttle.console.recording.read import most_refused, recent, recorde
 from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Rule
 from django_throttle.exceptions import StoreError
+from django_throttle.identity.call import Facts
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from tests.console.conftest import By, call, recorded

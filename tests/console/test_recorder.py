@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.console.recording.cells import CODES, minute_of
 from django_throttle.console.recording.heavy_hitters import KEPT, SLACK, HeavyHitters
@@ -22,6 +21,7 @@ from django_throttle.core.commands import charges_of
 from django_throttle.core.decision import Outcome, Reason
 from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import execute_decision, prepare_decision
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import MemoryStore

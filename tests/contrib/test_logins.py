@@ -20,11 +20,11 @@ from rest_framework.request import Request
 from rest_framework_simplejwt.views import TokenObtainPairView
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.contrib.logins import UNCLEAR, login_name
 from django_throttle.core import Rule
 from django_throttle.drf import RuleThrottle
 from django_throttle.identity import HttpWho
+from django_throttle.identity.call import Facts
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
 from tests.inside import commands_to, count_in

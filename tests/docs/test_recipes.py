@@ -11,9 +11,9 @@ from django.http import HttpRequest
 from django.test import RequestFactory
 
 from django_throttle import limiter
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason
 from django_throttle.identity import HttpWho, ScopeWho
+from django_throttle.identity.call import Facts
 from django_throttle.signals import quota_warning
 from tests.clock import FrozenClock
 from tests.consumers import opened, socket

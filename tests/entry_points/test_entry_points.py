@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from django_throttle import rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Correct, Decide
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.stores import RedisStore, base, get_store
 from tests.callers import SameByEveryKey

@@ -10,9 +10,9 @@ from rest_framework.authentication import SessionAuthentication
 from rest_framework.test import APIClient
 
 from django_throttle import limiter
-from django_throttle.call_facts import Facts
 from django_throttle.core import Override
 from django_throttle.identity import ScopeWho
+from django_throttle.identity.call import Facts
 from django_throttle.identity.keys import api_key
 from django_throttle.observe.reports import ident_for_logs
 from tests.consumers import held, opened, socket

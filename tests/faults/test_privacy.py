@@ -13,11 +13,11 @@ from django.urls import path
 from prometheus_client import REGISTRY, generate_latest
 
 from django_throttle import agent, observe, rulebook, stores
-from django_throttle.call_facts import Facts
 from django_throttle.contrib import prometheus
 from django_throttle.core.decision import Outcome, Reason, combine_outcomes
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity import ScopeWho
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import Limiter, decide
 from django_throttle.observe import reports
 from django_throttle.observe.metrics import DECISIONS

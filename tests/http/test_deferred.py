@@ -27,8 +27,8 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_throttle.decorators import throttle
+from django_throttle.http.deferred import StatusUrl, deferrals
 from django_throttle.identity import HttpWho
-from django_throttle.later.deferred import StatusUrl, deferrals
 from django_throttle.later.site_queues import tasks_module
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, Enforce

@@ -15,13 +15,13 @@ from django.urls import include, path
 from django_tasks_db.models import DBTaskResult
 
 from django_throttle import limiter
-from django_throttle.call_facts import Facts
 from django_throttle.checks import project
 from django_throttle.core import Rule
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidRule
+from django_throttle.identity.call import Facts
 from django_throttle.identity.caller import IdentWho
 from django_throttle.later.site_queues import tasks_module
 from django_throttle.local.freed_slots import freed_slots

@@ -9,13 +9,13 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from django_throttle import limiter
-from django_throttle.call_facts import Facts
 from django_throttle.core import Rule
 from django_throttle.core.io import run
 from django_throttle.http import finalize
 from django_throttle.http.finalize import finish_failed, status_of, status_of_error
 from django_throttle.http.request_state import REQUEST_EVENTS, state_of
 from django_throttle.identity import HttpWho
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import Limiter
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo

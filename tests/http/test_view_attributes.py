@@ -16,9 +16,9 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from django_throttle import call_facts
 from django_throttle.costs import measured
 from django_throttle.drf import RuleThrottle
+from django_throttle.identity import call as call_facts
 from django_throttle.identity import keys
 from django_throttle.runtime import LogThrottle
 from tests.doors import Enforce

@@ -16,9 +16,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle import drf, limiter
-from django_throttle.call_facts import Facts
 from django_throttle.core.rule import Rule
 from django_throttle.identity import HttpWho, ScopeWho
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, REDIS, Enforce

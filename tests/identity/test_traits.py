@@ -15,8 +15,8 @@ from django.test import RequestFactory
 from django.utils.functional import SimpleLazyObject
 
 from django_throttle import limiter
-from django_throttle.call_facts import Facts
 from django_throttle.identity import HttpWho, ScopeWho, keys
+from django_throttle.identity.call import Facts
 from tests.doors import Enforce
 from tests.inside import unsaid
 

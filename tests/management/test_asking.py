@@ -11,13 +11,13 @@ from django.core.management import CommandError, call_command
 from django.utils import translation
 
 from django_throttle import limiter
-from django_throttle.call_facts import Facts
 from django_throttle.connections import overview
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.console.recording import RecordFlusher, own_records
 from django_throttle.console.route_costs import CostFlusher, route_costs
 from django_throttle.costs.meter import MEASURES
+from django_throttle.identity.call import Facts
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.management.commands import throttle_inspect

@@ -15,8 +15,8 @@ from django.db import IntegrityError, connection
 from django.utils import timezone, translation
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.console.recording import RecordFlusher, recorder
+from django_throttle.identity.call import Facts
 from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule
 from django_throttle.rulebook.file import MAX_BYTES
 from django_throttle.stores import get_store

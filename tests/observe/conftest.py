@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, combine_outcomes
+from django_throttle.identity.call import Facts
 from django_throttle.observe import reports
 from django_throttle.runtime import LogThrottle
 from tests.callers import Caller

@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_throttle import observe
-from django_throttle.call_facts import Facts
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import decide
 from tests.observe.conftest import FACTS
 from tests.pages import DOCS

@@ -41,7 +41,7 @@ settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={
 import django
 django.setup()
 from django_throttle import observe
-from django_throttle.call_facts import Facts
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import decide
 from tests.observe.conftest import FACTS
 from tests.pages import DOCS, run, shown
@@ -176,7 +176,7 @@ settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={
 import django
 django.setup()
 from django_throttle import observe
-from django_throttle.call_facts import Facts
+from django_throttle.identity.call import Facts
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import decide
 from django_throttle.costs.meter import Meter

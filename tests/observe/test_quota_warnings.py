@@ -8,10 +8,10 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from django_throttle import limiter, stores
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.commands import Command, Decide, DedupKey, Release, SetDedupKeys
 from django_throttle.exceptions import Cause, StoreError
+from django_throttle.identity.call import Facts
 from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey

@@ -10,10 +10,10 @@ import pytest
 from asgiref.sync import iscoroutinefunction
 
 from django_throttle import observe
-from django_throttle.call_facts import Facts
 from django_throttle.core.commands import DedupKey
 from django_throttle.core.decision import Decision, Outcome, Reason, ThresholdReached, combine_outcomes
 from django_throttle.exceptions import Cause
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import decide
 from django_throttle.observe import Report, reports
 from django_throttle.signals import quota_warning, shadowed, store_failed, throttled

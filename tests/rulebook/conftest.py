@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from django_throttle.call_facts import Facts
+from django_throttle.identity.call import Facts
 from django_throttle.rulebook import Snapshot
 from tests.callers import ANNA, Caller
 from tests.inside import forget_rules

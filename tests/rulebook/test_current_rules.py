@@ -11,9 +11,9 @@ from asgiref.sync import async_to_sync
 from django.db import DatabaseError, transaction
 
 from django_throttle import rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.exceptions import Cause, StoreError
+from django_throttle.identity.call import Facts
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot, current_rules, sources
 from django_throttle.signals import overrides_ended, rules_changed

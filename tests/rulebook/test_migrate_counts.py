@@ -140,7 +140,7 @@ CALLING = """
 import sys, time, django
 django.setup()
 from django_throttle import limiter
-from django_throttle.call_facts import Facts
+from django_throttle.identity.call import Facts
 from django_throttle.models import ThrottleRule
 from tests.callers import Caller
 for line in sys.stdin:

@@ -12,15 +12,15 @@ from django.db import transaction
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_throttle import call_facts
-from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.core import Override, Rule
 from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.scopes import covers
+from django_throttle.identity import call as call_facts
 from django_throttle.identity import network
+from django_throttle.identity.call import Facts
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.snapshot import MAX_REMEMBERED, Overrides, Scopes
 from tests.callers import GUEST, Caller, SameByEveryKey

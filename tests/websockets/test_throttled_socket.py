@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from django_throttle.websockets.error_frames import CLOSE_CODES, notice_payload
+from django_throttle.local.open_sockets import notice_payload
+from django_throttle.websockets.error_frames import CLOSE_CODES
 
 SCRIPT = Path(__file__).parents[2] / "django_throttle" / "static" / "django_throttle" / "throttled-socket.js"
 PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href=data:,><script type=module>

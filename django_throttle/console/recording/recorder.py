@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, TypeVar
 from django.core.signals import setting_changed
 from django.utils import timezone
 
-from django_throttle.call_facts import Facts
 from django_throttle.conf import conf
 from django_throttle.console.recording import cells, places
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
@@ -25,6 +24,7 @@ from django_throttle.core.commands import Charges, RuleSet, forget_charges
 from django_throttle.core.decision import Outcome
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import CANDIDATE_SUFFIX
+from django_throttle.identity.call import Facts
 from django_throttle.runtime import in_child
 
 MOST_WAITING: Final = 500

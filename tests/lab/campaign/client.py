@@ -31,10 +31,10 @@ from django.core.management import call_command  # noqa: E402 - the settings com
 from django.db import InterfaceError, OperationalError, connection  # noqa: E402
 
 from django_throttle import agent, rulebook  # noqa: E402
-from django_throttle.call_facts import Facts  # noqa: E402
 from django_throttle.core import Decision, Lease  # noqa: E402
 from django_throttle.exceptions import Cause  # noqa: E402
 from django_throttle.identity import ScopeWho  # noqa: E402
+from django_throttle.identity.call import Facts  # noqa: E402
 from django_throttle.limiter import Limiter, adecide, decide  # noqa: E402
 from django_throttle.models import ThrottleRule  # noqa: E402
 from django_throttle.stores import get_store  # noqa: E402

@@ -21,7 +21,7 @@ from django_throttle.core.ledger import Ledger
 from django_throttle.core.options import is_dotted
 from django_throttle.core.rate import TOO_COSTLY
 from django_throttle.core.rule import Rule
-from django_throttle.http.body import KeptBody, is_of_request
+from django_throttle.identity.request_body import KeptBody, is_of_request
 from django_throttle.runtime import LogThrottle
 
 T = TypeVar("T")

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from django_throttle import call_facts
-from django_throttle.call_facts import Facts, cost_of, own_function
 from django_throttle.core import Rule
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.rate import MAX_LIMIT
+from django_throttle.identity import call as call_facts
+from django_throttle.identity.call import Facts, cost_of, own_function
 from tests.callers import ANNA
 from tests.inside import unsaid
 

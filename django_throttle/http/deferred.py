@@ -33,7 +33,6 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
 from django_throttle import limiter, rulebook
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision, Reason
 from django_throttle.core.decide import correct
 from django_throttle.core.decision import combine_outcomes
@@ -43,6 +42,7 @@ from django_throttle.http.refusal import prefers_html, refusal
 from django_throttle.http.request_state import RequestState, django_request, state_of
 from django_throttle.http.view_layers import guard_in
 from django_throttle.identity import HttpWho
+from django_throttle.identity.call import Facts
 from django_throttle.later import task_slots
 from django_throttle.later.queue_slots import QueueSlot, position
 from django_throttle.later.site_queues import (

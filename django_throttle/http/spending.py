@@ -9,13 +9,13 @@ from math import inf
 from threading import Lock
 from typing import Final, Protocol
 
-from django_throttle.call_facts import Facts
 from django_throttle.core import Decision
 from django_throttle.core.commands import Charge, Entry, check_cost
 from django_throttle.core.decide import correct
 from django_throttle.core.io import run
 from django_throttle.core.ledger import Ledger
 from django_throttle.costs.meter import Meter
+from django_throttle.identity.call import Facts
 from django_throttle.limiter import decide_fully, decide_reported
 from django_throttle.runtime import is_on_event_loop, spawn
 from django_throttle.stores import get_store
