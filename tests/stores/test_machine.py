@@ -8,6 +8,7 @@ changed.
 import asyncio
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -99,6 +100,7 @@ class Histories(RuleBasedStateMachine):
         self.passed: list[tuple[Decision, Decision]] = []  # in memory and in Redis
         self.latest = self.first = 0
         self.edited = False
+        self.numbers = count()  # of calls that have ended
         self.known: set[str] = set()  # the ids of all rules
         self.own: set[str] = set()  # and of those that have keys of their own
 
@@ -141,10 +143,11 @@ class Histories(RuleBasedStateMachine):
     @rule(at=st.integers(0, 99), used=st.integers(0, 9000))
     def the_call_ends(self, at: int, used: int) -> None:
         """It gives back its lease, what does not count, and what it has not used; or is charged more."""
+        name = f"call {next(self.numbers)}"
         for store, decision in zip((self.memory, self.redis), self.passed.pop(at % len(self.passed)), strict=True):
             self.on(store).release(decision.lease)
             settled = [entry for entry in decision.ledger.entries if entry.charge.rule.is_settled]
-            run(decide.settle(BlockingIo(store), settlement(settled, lambda _: used, "search", f"call {id(decision)}")))
+            run(decide.settle(BlockingIo(store), settlement(settled, lambda _: used, "search", name)))
             run(decide.correct(BlockingIo(store), corrections(settled)))
 
     @rule(of=st.integers(0, 9), jump=JUMPS)
