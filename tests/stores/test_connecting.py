@@ -5,12 +5,13 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
@@ -20,7 +21,7 @@ from django_throttle.core import Decision, Rule
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.redis import loop_connections
+from django_throttle.stores.redis import loop_connections, timeouts
 from django_throttle.stores.redis import pool as pool_module
 from django_throttle.stores.redis.addresses import find_address
 from django_throttle.stores.redis.clients import sync_client
@@ -96,26 +97,28 @@ BRIEF = 0.4  # for connecting
 PATIENCE = 20.0
 
 
-async def until_redis_decides(limiter: Limiter) -> int:
+async def until_redis_decides(acquire: Callable[[str], Awaitable[Decision]]) -> int:
     """Call until Redis decides; returns the number of calls before."""
     async with asyncio.timeout(slack(PATIENCE)):
         number = 0
-        while (await limiter.aacquire("user:1")).degraded:
+        while (await acquire("user:1")).degraded:
             number += 1
             await asyncio.sleep(0.02)
         return number
 
 
+@pytest.mark.parametrize("is_async", [True, False])
 async def test_a_server_several_round_trips_away_is_used(
-    redis_server: RedisServer, caplog: Any, monkeypatch: pytest.MonkeyPatch
+    is_async: bool, redis_server: RedisServer, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes most of the deadline: a connection that was begun anew for each caller would never be ready."""
-    unsaid(loop_connections, monkeypatch)
+    unsaid(timeouts, monkeypatch)
     assert not Limiter([RULE], RedisStore(redis_server.url, deadline=PATIENCE)).acquire("user:1").degraded  # the script
     with Proxy(redis_server.port, "delay", 0.6 * BRIEF) as proxy, caplog.at_level(logging.WARNING):
         limiter = Limiter([RULE], RedisStore(f"{proxy.url}?client_name=far", deadline=BRIEF))
-        assert (await limiter.aacquire("user:1")).degraded
-        await until_redis_decides(limiter)
+        acquire = limiter.aacquire if is_async else sync_to_async(limiter.acquire)
+        assert (await acquire("user:1")).degraded
+        await until_redis_decides(acquire)
         assert proxy.accepted <= 2, "one connection, that all have waited for"
     line, *_ = [record.message for record in caplog.records if record.message.startswith("connecting to Redis took")]
     assert "longer than DEADLINE (400 ms)" in line

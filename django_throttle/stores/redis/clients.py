@@ -26,9 +26,9 @@ from redis.sentinel import MasterNotFoundError
 
 from django_throttle.core.io import run
 from django_throttle.stores.redis.addresses import SYNC_ONLY, Address, Host, async_class
-from django_throttle.stores.redis.loop_connections import LoopClient, connect_seconds
+from django_throttle.stores.redis.loop_connections import LoopClient
 from django_throttle.stores.redis.pool import Pool, pack, text
-from django_throttle.stores.redis.timeouts import Certificates, bounded, with_deadline
+from django_throttle.stores.redis.timeouts import Certificates, bounded, connect_seconds, seconds_left, with_deadline
 
 MAINTENANCE: Final = "maint_notifications_config"
 # Some replies are maps in RESP3 and arrays in RESP2: ask for arrays.
@@ -236,18 +236,22 @@ def _primary(reply: Any) -> tuple[int, Host | None]:
     return int(state["config-epoch"]), ((state["ip"], int(state["port"])) if is_up else None)
 
 
-def _sentinels(address: Address, seconds: float) -> tuple[float, list[dict[str, Any]]]:
-    """The share of the seconds that each has, so that a dead one leaves time, and the settings for each."""
-    settings = [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
-    return seconds / (len(address.hosts) + 1), settings
+def _sentinels(address: Address) -> list[dict[str, Any]]:
+    """The settings for each."""
+    return [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
+
+
+def _share(address: Address, seconds: float) -> float:
+    """The part of the seconds that one Sentinel has, so that a dead one leaves time."""
+    return seconds / (len(address.hosts) + 1)
 
 
 class Sentinels:
     """The Sentinels for the synchronous driver."""
 
     def __init__(self, address: Address, seconds: float, most: int, known: KnownPrimary) -> None:
-        self._share, settings = _sentinels(address, seconds)
-        pools = [Pool(sync_client(one, self._share, most).connection_pool, most, self._share) for one in settings]
+        self._address, self._seconds = address, seconds
+        pools = [Pool(sync_client(one, seconds, most).connection_pool, most, seconds) for one in _sentinels(address)]
         self._primary = PrimarySearch(pools, address.service, known)
 
     def find(self, *, everyone: bool = False) -> Host:
@@ -259,7 +263,8 @@ class Sentinels:
             self.find(everyone=True)
 
     async def _ask(self, pool: Pool) -> Any:
-        return pool.call(pack(self._primary.question), time.monotonic() + self._share)
+        share = _share(self._address, seconds_left(self._seconds))
+        return pool.call(pack(self._primary.question), time.monotonic() + share)
 
 
 def following(connection_class: type[AbstractConnection], find: Callable[[], Host]) -> type[AbstractConnection]:
@@ -277,8 +282,8 @@ def loop_clients(address: Address, seconds: float, known: KnownPrimary) -> list[
     """The running loop's client of the server, or of the primary; then its clients of the Sentinels."""
     if not address.service:
         return [loop_client(address.settings, seconds)]
-    share, settings = _sentinels(address, connect_seconds(seconds, is_watched=True))
-    asked = [loop_client(one, seconds) for one in settings]
+    share = _share(address, connect_seconds(seconds, is_watched=True))
+    asked = [loop_client(one, seconds) for one in _sentinels(address)]
     primary = PrimarySearch(asked, address.service, known)
 
     async def find() -> Host:

@@ -7,7 +7,6 @@ for it as it is read, without a task.
 from __future__ import annotations
 
 import asyncio
-import logging
 import select
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,30 +17,14 @@ from typing import Any, Final
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, RedisError
 
-from django_throttle.runtime import LogThrottle, spawn
+from django_throttle.runtime import spawn
 from django_throttle.stores.redis.failures import LoopBlocked, LoopEnded
-from django_throttle.stores.redis.pool import IDLE_SECONDS, WHOLE, is_demotion
-from django_throttle.stores.redis.timeouts import GRACE, LATE, LoopDeadline
+from django_throttle.stores.redis.pool import IDLE_SECONDS, TOO_LATE, WHOLE, is_demotion
+from django_throttle.stores.redis.timeouts import GRACE, LATE, LoopDeadline, connect_seconds, log_slow_connecting
 
 CLOSING_SECONDS: Final = 1.0
-CONNECT_SECONDS: Final = 2.0  # that making a connection may take, at least
-WATCHED_CONNECT_SECONDS: Final = 0.5  # to a primary that Sentinels watch: another may take over meanwhile
-SLOW: Final = (
-    "connecting to Redis took %.0f ms, longer than DEADLINE (%.0f ms): calls meanwhile were decided without it; raise "
-    "DEADLINE, or see what holds connections up"
-)
 READ_BYTES: Final = 65_536  # at once
 LOST: Final = "Connection closed by server."  # as redis-py says it
-TOO_LATE: Final = "deadline passed"
-
-logger = logging.getLogger("django_throttle")
-_log_throttle: Final = LogThrottle()
-
-
-def connect_seconds(deadline: float, *, is_watched: bool) -> float:
-    """Return how long making a connection may take, in the background of calls with this deadline."""
-    return max(WATCHED_CONNECT_SECONDS if is_watched else CONNECT_SECONDS, deadline)
-
 
 # Called with the replies, errors in their places, or with the error of all of them. Must not raise.
 Done = Callable[[list[Any] | Exception], object]
@@ -305,8 +288,7 @@ class LoopClient:
             raise
         finally:
             self._connecting = None
-        if (took := loop.time() - began) > self._deadline and _log_throttle.due():
-            logger.warning(SLOW, took * 1000, self._deadline * 1000)
+        log_slow_connecting(loop.time() - began, self._deadline)
         connection = self._connection = LoopConnection(made, self._connect_seconds)
         self._open.add(connection)
         connection.closed.add_done_callback(lambda _: self._open.discard(connection))

@@ -6,9 +6,10 @@ import encodings.idna  # noqa: F401 - else the first connection does, and a chil
 import os
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from contextvars import Context
 from math import inf
-from threading import Condition
+from threading import Condition, Thread
 from typing import Any, Final
 from weakref import finalize
 
@@ -16,31 +17,45 @@ from redis import ConnectionPool
 from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import get_lib_version
 
 from django_throttle.runtime import in_child
-from django_throttle.stores.redis.timeouts import Deadline, DeadlineSocket
+from django_throttle.stores.redis.timeouts import (
+    Deadline,
+    DeadlineSocket,
+    connect_seconds,
+    log_slow_connecting,
+    seconds_left,
+)
 
 get_lib_version()  # which imports parts of importlib.metadata, as the first connection would
 # Bytes; longer than the reply to any decision. Making room for more would take longer than reading.
 DECISION: Final = 1024
 # What a whole reply of so many bytes begins with: how long its text is.
 WHOLE: Final = {len(head) + size + 2: head for size in range(DECISION) if (head := b"$%d\r\n" % size)}
+TOO_LATE: Final = "deadline passed"
 NONE_FREE: Final[tuple[Any, float]] = None, -inf  # or others wait: first come, first served
 # Seconds; a connection that was idle for longer is checked before use: the server may have closed it.
 IDLE_SECONDS: Final = 0.5
 
 
+TIMEOUTS: Final = (TimeoutError, RedisTimeoutError)
+
+
 class Pool:
     """At most ``most`` connections, made as redis-py's pool would; safe to use from threads and after a fork.
 
-    Waits ``wait`` seconds for a free one, then raises redis-py's ConnectionError as its pools do.
+    Waits ``wait`` seconds for a free one, then raises redis-py's ConnectionError as its pools do. Making a connection
+    may take longer than a call: whoever gives up leaves it to a thread, for later calls. ``is_watched`` by Sentinels.
     """
 
-    def __init__(self, pool: ConnectionPool, most: int, wait: float) -> None:
+    def __init__(self, pool: ConnectionPool, most: int, wait: float, *, is_watched: bool = False) -> None:
         self._pool = pool
         self._most = most
         self._seconds = wait
+        self._deadline: float = pool.connection_kwargs["socket_timeout"]
+        self._connect_seconds = connect_seconds(self._deadline, is_watched=is_watched)
         self._end: finalize[..., Any] | None = None
         self.restart()
         in_child(self, Pool._forked)
@@ -55,7 +70,9 @@ class Pool:
         self._end.atexit = False
         self._made: list[AbstractConnection] = []
         self._outdated: set[AbstractConnection] = set()  # to be closed as soon as nobody uses them
+        self._new: set[AbstractConnection] = set()  # that have posted commands and answered nothing yet
         self._waiting = 0
+        self._connecting = 0  # threads that make a connection which was late
         self._freed = Condition()
 
     def _forked(self) -> None:
@@ -74,8 +91,9 @@ class Pool:
         except IndexError:
             connection, since = NONE_FREE
         if now - since > IDLE_SECONDS:
-            connection, now = self._checked(connection), time.monotonic()
+            connection, now = self._checked(connection, until), time.monotonic()
         line: Any = connection._sock
+        is_late = False
         try:
             bare = line.bare(until - now) if type(line) is DeadlineSocket else None
             if bare is not None:  # connected, not encrypted, not late
@@ -90,19 +108,25 @@ class Pool:
             # A ResponseError was read to its end; on a replica whoever connects anew finds the master.
             if not isinstance(error, ResponseError) or is_demotion(error):
                 connection.disconnect()
+            is_late = line is None and isinstance(error, TIMEOUTS)
             if isinstance(error, BlockingIOError):
-                raise TimeoutError("deadline passed") from None
+                raise TimeoutError(TOO_LATE) from None
             raise
         finally:
-            self._give(connection)
+            if is_late:
+                self._connect_later(connection)
+            else:
+                self._give(connection)
 
     def post(self, commands: Sequence[bytes]) -> AbstractConnection:
         """Send several packed commands at once; then ``collect`` the replies from the connection, or ``drop`` it."""
         connection = self._checked(None if self._waiting else self._pop())
+        if connection._sock is None:
+            self._new.add(connection)
         try:
             connection.send_packed_command([b"".join(commands)], check_health=False)
-        except BaseException:
-            self.drop(connection)
+        except BaseException as error:
+            self.drop(connection, is_late=isinstance(error, TIMEOUTS))
             raise
         return connection
 
@@ -110,18 +134,23 @@ class Pool:
         """``count`` replies, errors in their places."""
         try:
             replies = [_reply(connection) for _ in range(count)]
-        except BaseException:
-            self.drop(connection)
+        except BaseException as error:
+            self.drop(connection, is_late=isinstance(error, TIMEOUTS))
             raise
+        self._new.discard(connection)
         if any(map(is_demotion, replies)):
             connection.disconnect()
         self._give(connection)
         return replies
 
-    def drop(self, connection: AbstractConnection) -> None:
+    def drop(self, connection: AbstractConnection, *, is_late: bool = False) -> None:
         """Close the connection, as nobody reads the replies, and return it."""
         connection.disconnect()
-        self._give(connection)
+        if is_late and connection in self._new:
+            self._connect_later(connection)
+        else:
+            self._give(connection)
+        self._new.discard(connection)
 
     def close_idle(self) -> None:
         """Reconnect every connection before its next use: the server is another now."""
@@ -130,10 +159,11 @@ class Pool:
             for _ in range(len(self._free)):
                 self.drop(self._free.pop(0)[0])
 
-    def _checked(self, connection: AbstractConnection | None) -> AbstractConnection:
+    def _checked(self, connection: AbstractConnection | None, until: float | None = None) -> AbstractConnection:
         """A connection that was idle, as it may have been closed meanwhile; where there is none, one is waited for."""
         if connection is None:
-            return self._wait()
+            with nullcontext() if until is None else Deadline(until - time.monotonic()):
+                return self._wait()
         # redis-py 5 has no public name for being connected.
         if connection._sock is not None and _is_stale(connection):
             connection.disconnect()
@@ -143,9 +173,42 @@ class Pool:
         if connection in self._outdated:
             self._outdated.discard(connection)
             connection.disconnect()
-        self._free.append((connection, time.monotonic()))
+        # One that is closed is used last, as connecting takes time.
+        self._free.insert(0 if connection._sock is None else len(self._free), (connection, time.monotonic()))
         if self._waiting:
             self._notify()
+
+    def _connect_later(self, connection: AbstractConnection) -> None:
+        """Make a connection for later callers, as its first caller has given up."""
+        with self._freed:
+            self._connecting += 1
+        # Of its own context: the deadline of the caller is over.
+        thread = Thread(
+            target=Context().run, args=(self._connect, connection), name="django_throttle.connect", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter ends
+            self._connected(connection)
+
+    def _connect(self, connection: AbstractConnection) -> None:
+        began = time.monotonic()
+        try:
+            with Deadline(self._connect_seconds):
+                connection.connect()
+        except Exception:  # noqa: BLE001 - the next caller tries again, and raises it
+            connection.disconnect()
+        else:
+            log_slow_connecting(time.monotonic() - began, self._deadline)
+        self._connected(connection)
+
+    def _connected(self, connection: AbstractConnection) -> None:
+        with self._freed:
+            if connection in self._made:
+                self._connecting -= 1
+                self._give(connection)
+                return
+        connection.disconnect()  # of a parent: this process was forked meanwhile, under gevent
 
     def _notify(self) -> None:
         """After a connection was put back: whoever begins to wait looks once more after saying so."""
@@ -161,25 +224,28 @@ class Pool:
     def _wait(self) -> AbstractConnection:
         """Make a connection, or wait for a free connection in the order of arrival.
 
-        In any other order a thread that calls again at once would pass the threads that have to wake up.
+        In any other order a thread that calls again at once would pass the threads that have to wake up. A connection
+        that is being made is waited for until the deadline.
         """
         until = time.monotonic() + self._seconds
         with self._freed:
-            if len(self._made) < self._most:
+            if is_connecting := self._waiting < self._connecting:
+                until = time.monotonic() + seconds_left(self._deadline)
+            elif len(self._made) < self._most:
                 make: type[AbstractConnection] = self._pool.connection_class
                 self._made.append(make(**self._pool.connection_kwargs))
                 return self._made[-1]
             self._waiting += 1
             try:
                 if self._waiting > 1:
-                    self._freed.wait(self._seconds)
+                    self._freed.wait(until - time.monotonic())
                 connection = self._freed.wait_for(self._pop, until - time.monotonic())
             finally:
                 self._waiting -= 1
                 if self._waiting and self._free:
                     self._freed.notify()  # whoever came as this one was woken waits for nobody else
         if connection is None:
-            raise RedisConnectionError("Too many connections")
+            raise TimeoutError(TOO_LATE) if is_connecting else RedisConnectionError("Too many connections")
         return connection
 
 

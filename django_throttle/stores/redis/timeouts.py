@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _socket
 import asyncio
+import logging
 import os
 import socket
 import ssl
@@ -18,15 +19,38 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from redis.connection import AbstractConnection
 from redis.credentials import CredentialProvider, UsernamePasswordCredentialProvider
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_throttle.runtime import in_child
+from django_throttle.runtime import LogThrottle, in_child
 from django_throttle.stores.redis.failures import LoopBlocked
+
+CONNECT_SECONDS: Final = 2.0  # that making a connection may take, at least
+WATCHED_CONNECT_SECONDS: Final = 0.5  # to a primary that Sentinels watch: another may take over meanwhile
+SLOW: Final = (
+    "connecting to Redis took %.0f ms, longer than DEADLINE (%.0f ms): calls meanwhile were decided without it; raise "
+    "DEADLINE, or see what holds connections up"
+)
+
+T = TypeVar("T")
+logger = logging.getLogger("django_throttle")
+_log_throttle: Final = LogThrottle()
+
+
+def connect_seconds(deadline: float, *, is_watched: bool) -> float:
+    """Return how long making a connection may take, in the background of calls with this deadline."""
+    return max(WATCHED_CONNECT_SECONDS if is_watched else CONNECT_SECONDS, deadline)
+
+
+def log_slow_connecting(took: float, deadline: float) -> None:
+    """Log that making a connection took longer than a call may."""
+    if took > deadline and _log_throttle.due():
+        logger.warning(SLOW, took * 1000, deadline * 1000)
+
 
 # With this share of the deadline left, a socket timeout of the whole deadline is precise enough.
 NEARLY: Final = 0.9
@@ -45,7 +69,7 @@ class _TimeLimit:
 _limit: ContextVar[_TimeLimit | None] = ContextVar("django_throttle.deadline", default=None)
 
 
-def _to_write(otherwise: float | None) -> float | None:
+def seconds_left(otherwise: T) -> float | T:
     """The seconds left, or ``otherwise`` without a deadline. Raises TimeoutError when none are left."""
     limit = _limit.get()
     if limit is None:
@@ -60,7 +84,7 @@ def _to_read(otherwise: float | None) -> float | None:
     """The same for a read; after the deadline once LAST_READ seconds: a paused process reads what has arrived."""
     limit = _limit.get()
     if limit is None or limit.read_late or limit.until > time.monotonic():
-        return _to_write(otherwise)
+        return seconds_left(otherwise)
     limit.read_late = True
     return LAST_READ
 
@@ -177,7 +201,7 @@ class DeadlineSocket:
         return len(chunk)
 
     def sendall(self, chunk: bytes, *flags: int) -> None:
-        self._set_timeout(_to_write)
+        self._set_timeout(seconds_left)
         self._socket.sendall(chunk, *flags)
 
     def bare(self, left: float) -> socket.socket | None:
@@ -239,7 +263,7 @@ class BoundedCredentials(CredentialProvider):
         """Return the credentials within the deadline around this call. Raise redis-py's errors where there are none."""
         future = self._ask()
         try:
-            return self._take(future, future.result(_to_write(MAX_CREDENTIALS_AGE)))
+            return self._take(future, future.result(seconds_left(MAX_CREDENTIALS_AGE)))
         except TimeoutError:
             raise RedisTimeoutError("the credential provider took longer than DEADLINE") from None
 
@@ -287,13 +311,17 @@ def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractCo
 
     class DeadlineConnection(connection_class):  # type: ignore[misc, valid-type]
         def _connect(self) -> DeadlineSocket:
-            self.socket_connect_timeout = _to_write(self.socket_timeout)
-            return DeadlineSocket(super()._connect())
+            process, self.socket_connect_timeout = os.getpid(), seconds_left(self.socket_timeout)
+            sock = super()._connect()
+            if os.getpid() != process:  # forked meanwhile, under gevent: the socket is the parent's
+                sock.close()
+                raise ConnectionAbortedError("this process was forked while it connected")
+            return DeadlineSocket(sock)
 
         def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:  # of connections with TLS alone
             with_ocsp = self.ssl_validate_ocsp or self.ssl_validate_ocsp_stapled
-            tls = not with_ocsp and certificates.of(self, self._read).result(_to_write(sock.gettimeout()))
-            sock.settimeout(_to_write(sock.gettimeout()))
+            tls = not with_ocsp and certificates.of(self, self._read).result(seconds_left(sock.gettimeout()))
+            sock.settimeout(seconds_left(sock.gettimeout()))
             return tls.wrap_socket(sock, server_hostname=self.host) if tls else super()._wrap_socket_with_ssl(sock)
 
         def _read(self) -> ssl.SSLContext:

@@ -138,7 +138,8 @@ class Transport:
             settings["connection_class"] = following(settings.get("connection_class", Connection), find)
         self.breaker = Breaker(fails_over=bool(address.service))
         self.client = sync_client(settings, seconds, max_connections)
-        self.pool = Pool(self.client.connection_pool, max_connections, seconds / 2)
+        is_watched = self._sentinels is not None
+        self.pool = Pool(self.client.connection_pool, max_connections, seconds / 2, is_watched=is_watched)
         self.loops = LoopClients(partial(loop_clients, address, seconds, known))
 
     @property
