@@ -69,7 +69,7 @@ def test_what_is_wrong_is_translated_and_the_exception_is_not() -> None:
 )
 def test_the_form_says_what_is_wrong_in_the_language_of_its_reader(language: str, values: Any, said: str) -> None:
     with translation.override(language), pytest.raises(ValidationError) as wrong:
-        ThrottleRule(name="api", rate="5/min", **values).full_clean()
+        ThrottleRule(name="api", rate="5/min", options=values).full_clean()
     assert wrong.value.messages == [said]
 
 
@@ -97,7 +97,7 @@ def test_every_text_of_the_options_is_in_the_catalogs() -> None:
     """The core knows no gettext, so that its texts are listed for ``make messages``."""
     rows = [*table(Rule).values(), *ALGORITHMS.values(), *KEY_KINDS.values()]
     choices = [choice for row in table(Rule).values() for choice in row.choices.values()]
-    named = ("label", "help", "override", "wanted", "words")
+    named = ("label", "help", "override", "words")
     texts = {getattr(one, name, "") for one in [*rows, *choices] for name in named} | {*GROUPS, *AUDIENCE_KINDS}
     texts = {text for text in texts if isinstance(text, str)}
     texts |= {row.label or row.name.replace("_", " ") for row in table(Rule).values()}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from shlex import quote
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django import forms
 from django.conf import settings
@@ -18,30 +18,29 @@ from django.forms import ModelForm, model_to_dict
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from django_throttle.admin import explain
+from django_throttle.admin.option_fields import form_options, key_choices, option_field
 from django_throttle.admin.page import event_labels
 from django_throttle.checks.scopes import unknown_scopes
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe, events, scopes, who
-from django_throttle.core.key import KEY_KINDS, without_setting
-from django_throttle.core.options import EVENTS, GROUPS, HELD, Options, key_parts
+from django_throttle.core.options import EVENTS, GROUPS, HELD, Options, as_json, table
 from django_throttle.core.scopes import covers
 from django_throttle.models import ThrottleRule
-from django_throttle.models.fields import is_text, stored
+from django_throttle.models.fields import is_text
+from django_throttle.models.subjects import missing_groups
 from django_throttle.rulebook import history, sources
-from django_throttle.rulebook.sources import declared
-from django_throttle.translated import capitalised, joined, translated, with_label
+from django_throttle.rulebook.history.lines import in_words
+from django_throttle.translated import capitalised, translated, with_label
 
-# The joined keys that the form offers, of all that are possible.
-JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
 MIDDLEWARE: Final = "django_throttle.middleware.ThrottleMiddleware"
 LIMITS_THESE_PAGES: Final = gettext_lazy(
     "Rule {row} limits the pages of this admin too, as its scopes cover them. If it refuses you, this command lets you "
@@ -52,14 +51,11 @@ LIMITS_THESE_PAGES: Final = gettext_lazy(
 WIDE: Final = forms.TextInput(attrs={"class": "vTextField"})
 
 
-def form_fields(of: type[Options]) -> list[str]:
-    """The fields of a rule's form."""
-    return [*stored(of), "description"]
-
-
-def fieldsets(of: type[Options]) -> Any:  # Django's type is not public
+def fieldsets(of: type[Options]) -> list[tuple[Any, dict[str, list[str]]]]:
     """The form's groups: the options by the headings that the table gives them."""
-    groups = {group: [name for name, row in stored(of).items() if row.group == group] for group in ("", *GROUPS)}
+    groups = {
+        group: [name for name, option in form_options(of).items() if option.group == group] for group in ("", *GROUPS)
+    }
     head = [*groups.pop(""), "in_words"]
     options = [(gettext_lazy(group), {"fields": names}) for group, names in groups.items()]
     return [
@@ -71,7 +67,7 @@ def fieldsets(of: type[Options]) -> Any:  # Django's type is not public
 
 def preview_options(of: type[Options]) -> dict[str, object]:
     """What preview.js needs of the table: which algorithms have an option, and what a field holds by default."""
-    some = {name: row for name, row in stored(of).items() if row.owners or row.never}
+    some = {name: row for name, row in form_options(of).items() if row.owners or row.never}
     return {
         "algorithms": {name: [each for each in ALGORITHMS if row.takes(each)] for name, row in some.items()},
         "defaults": {name: "" if row.default in (None, ()) else str(row.default) for name, row in some.items()},
@@ -101,30 +97,34 @@ def reason_field() -> forms.CharField:
 
 
 class RuleForm(RowForm):
-    """One rule; events as checkboxes, keys as a list of those that exist on this site."""
+    """One rule: a field for each option of the table, or for those that are ``shown``."""
+
+    shown: ClassVar[tuple[str, ...]] = ()
 
     class Meta:
         model = ThrottleRule
-        fields = form_fields(Rule)
+        fields = ("name", "enabled", "rate", "limit", "algorithm", "key", "scopes", "events", "description")
         widgets = {"description": forms.Textarea(attrs={"rows": 3})}
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        boxes = forms.MultipleChoiceField(choices=event_labels(), widget=forms.CheckboxSelectMultiple)
-        self._swap_field("events", boxes)
-        algorithms = [(name, gettext_lazy(each.label)) for name, each in ALGORITHMS.items()]
-        self._swap_field("algorithm", forms.ChoiceField(choices=algorithms))
-        self._swap_field("key", forms.ChoiceField(choices=key_choices(self.instance.key)))
-        if "cost" in self.fields and (functions := declared("cost")):
-            there = gettext("There is {functions}.").format(functions=", ".join(functions))
-            self.fields["cost"].help_text = joined([str(self.fields["cost"].help_text), there])
+        self.table = form_options(ThrottleRule.core)
+        stored = self.instance.mapping()
+        lists = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
+        self.initial = {**stored, **lists, **self.initial}
+        for name in self.shown or self.table:
+            self.fields[name] = option_field(self.table[name], self.initial.get(name))
 
-    def _swap_field(self, name: str, new: forms.Field) -> None:
-        """Have this field in place of the form's own, of which it keeps what people read."""
-        if name in self.fields:
-            old = self.fields[name]
-            new.label, new.help_text, new.required, new.initial = old.label, old.help_text, old.required, old.initial
-            self.fields[name] = new
+    def clean(self) -> dict[str, Any]:
+        """Give the row its options: what is typed, and what was there of the table's options without a field."""
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        options = {name: value for name, value in self.instance.mapping().items() if self.shown or name in self.table}
+        for name in self.table.keys() & cleaned.keys() - ThrottleRule.columns():
+            options[name] = as_json(cleaned[name])
+            if cleaned[name] in ("", None, self.table[name].default):
+                del options[name]
+        self.instance.options = options
+        return cleaned
 
 
 class EditForm(RuleForm):
@@ -135,6 +135,8 @@ class EditForm(RuleForm):
 
 class ListForm(RuleForm):
     """A row of the list: shows the field of the rate or of the limit, whichever the rule has."""
+
+    shown = ("rate", "limit", "action", "enabled")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -151,24 +153,8 @@ class ListForm(RuleForm):
 class PreviewForm(RuleForm):
     """The same form without database queries, as the preview asks after each key."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.instance.validate_constraints = lambda exclude=None: None  # they are asked of the database
-
     def validate_unique(self) -> None:
         pass
-
-
-def key_choices(present: str = "") -> list[tuple[str, str]]:
-    """The keys that a rule may have on this site, and the one that it has already."""
-    every = (*KEY_KINDS, *JOINED_KEYS)
-    offered = [key for key in every if key == present or not any(without_setting(key_parts(key), conf()))]
-    own = {*declared("key"), *([present] if present and present not in offered else [])}
-    return [(key, _key_label(key)) for key in (*offered, *sorted(own))]
-
-
-def _key_label(key: str) -> str:
-    return gettext(KEY_KINDS[key].label) if key in KEY_KINDS else capitalised(translated(who(key)))
 
 
 UNNAMED = "(no name yet)"
@@ -210,6 +196,21 @@ class KeyFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[ThrottleRule]) -> QuerySet[ThrottleRule]:
         return queryset.filter(key=self.value()) if self.value() else queryset
+
+
+class ActionFilter(admin.SimpleListFilter):
+    """Rules by what they do at the limit."""
+
+    title = gettext_lazy("action")
+    parameter_name = "action"
+
+    def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[ThrottleRule]) -> list[tuple[str, str]]:
+        return [(name, gettext(choice.label)) for name, choice in table(Rule)["action"].choices.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[ThrottleRule]) -> QuerySet[ThrottleRule]:
+        if self.value() == table(Rule)["action"].default:
+            return queryset.exclude(options__has_key="action")
+        return queryset.filter(options__action=self.value()) if self.value() else queryset
 
 
 class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -282,11 +283,10 @@ class ThrottleRuleAdmin(ListAdmin):
 
     form = EditForm
     list_display = ("rule", "enabled", "rate", "limit", "covers", "who", "counts", "action")
-    list_editable = ("rate", "limit", "action", "enabled")
-    list_filter = ("enabled", "action", EventFilter, KeyFilter, "algorithm")
+    list_editable = ("rate", "limit", "enabled")  # and the action, by ListForm
+    list_filter = ("enabled", ActionFilter, EventFilter, KeyFilter, "algorithm")
     search_fields = ("name", "description", "scopes")
     readonly_fields = ("in_words", "updated_at")
-    fieldsets = fieldsets(Rule)
 
     class Media:
         js = ("django_throttle/preview.js",)
@@ -310,6 +310,19 @@ class ThrottleRuleAdmin(ListAdmin):
     def counts(self, row: ThrottleRule) -> str:
         return translated(events(row.events)) or "–"
 
+    @admin.display(description=gettext_lazy("action"), ordering="options__action")
+    def action(self, row: ThrottleRule) -> str:
+        choices = table(Rule)["action"]
+        chosen = choices.choices.get(str(row.mapping().get("action", choices.default)))
+        return gettext(chosen.label) if chosen else "–"
+
+    @admin.display(description=gettext_lazy("options"))
+    def other_options(self, row: ThrottleRule) -> SafeString:
+        """The options that have no column, for those who may only see the rule."""
+        labels = row.labels()
+        lines = ((capitalised(labels.get(name, name)), in_words(value)) for name, value in row.mapping().items())
+        return format_html_join("", "<div>{}: {}</div>", ((label, translated(value)) for label, value in lines))
+
     @admin.display(description=gettext_lazy("In words"))
     def in_words(self, row: ThrottleRule) -> SafeString:
         return format_html(
@@ -320,6 +333,20 @@ class ThrottleRuleAdmin(ListAdmin):
             json.dumps(preview_options(Rule)),
             translated(row.meaning) if row.pk else EMPTY_PREVIEW,
         )
+
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """The groups of the table; for those who may not edit the columns, and the options that the rule has."""
+        groups = fieldsets(ThrottleRule.core)
+        if obj is None or self.has_change_permission(request, obj):
+            return groups
+        seen = {*ThrottleRule.columns(), "in_words"}
+        shown = [(group, {"fields": [name for name in fields["fields"] if name in seen]}) for group, fields in groups]
+        options = (gettext_lazy("options"), {"fields": ["other_options"]})
+        return [*((group, fields) for group, fields in shown if fields["fields"]), options]
+
+    def get_form(self, request: HttpRequest, obj: Any | None = None, change: bool = False, **options: Any) -> Any:
+        """The form of the columns; it adds the fields of the options by itself."""
+        return super().get_form(request, obj, change, **{**options, "fields": RuleForm.Meta.fields})
 
     def get_changelist_form(self, request: HttpRequest, **options: Any) -> type[ModelForm[ThrottleRule]]:
         return super().get_changelist_form(request, **{"form": ListForm, **options})
@@ -353,11 +380,11 @@ class ThrottleRuleAdmin(ListAdmin):
         """With ?replace=NAME the form starts with that rule of settings, or with what an invalid one tells."""
         name, rules = request.GET.get("replace", ""), conf().RULES
         if rule := sources.from_settings().rules.get(name):
-            return model_to_dict(ThrottleRule.of(rule))
+            row = ThrottleRule.of(rule)
+            return {**row.options, **model_to_dict(row)}
         if not isinstance(rules, Mapping) or name not in rules:
             return dict(super().get_changeform_initial_data(request))
-        told = dict(_legible(rules[name]))
-        return model_to_dict(ThrottleRule(name=name, **told), fields=["name", *told])
+        return {"name": name, **dict(_legible(rules[name]))}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         context = {"settings_rules": self._from_settings(), "only_records": conf().SHADOW}
@@ -373,7 +400,8 @@ class ThrottleRuleAdmin(ListAdmin):
 
     def warn_of_names(self, request: HttpRequest, row: ThrottleRule) -> None:
         """Say which groups and scopes of a rule there are not."""
-        for warning in (*row.missing_groups(), *unknown_scopes(row.as_rule())):
+        rule = row.as_rule()
+        for warning in (*missing_groups(rule), *unknown_scopes(rule)):
             self.message_user(request, warning, messages.WARNING)
 
     def _limits_these_pages(self, rule: Rule) -> bool:
@@ -400,9 +428,9 @@ def _legible(options: object) -> Iterator[tuple[str, object]]:
     for option, given in options.items() if isinstance(options, Mapping) else ():
         if option == "rates" and isinstance(given, (list, tuple)):
             yield "rate", ", ".join(map(str, given))
-        elif option in stored(Rule):
+        elif option in form_options(Rule):
             try:
-                yield option, stored(Rule)[option].read(given)
+                yield option, form_options(Rule)[option].read(given)
             except ValueError:
                 if isinstance(given, (str, int, float)):
                     yield option, given

@@ -30,6 +30,7 @@ from django_throttle.costs.meter import MEASURES
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
 from django_throttle.identity.address import declared
 from django_throttle.identity.keys import is_async, is_path
+from django_throttle.models.subjects import missing_groups
 from django_throttle.observe.reports import load_hook
 from django_throttle.rulebook import sources
 from django_throttle.stores import get_store
@@ -539,9 +540,8 @@ def check_rows(
     found = rules_of_database(databases)
     hint = "Correct it in the admin; until then it is not in force."
     rules = [warning("W002", f"rule {name!r} in the database: {what}", hint) for name, what in found.faults.items()]
-    row = apps.get_model("django_throttle", "ThrottleRule")
     with suppress(DatabaseFailure):  # groups are not migrated yet
         for rule in [*rules_of_settings(lambda rule: True), *found.rules.values()]:
-            texts = [f"rule {rule.name!r}: {missing}" for missing in row.of(rule).missing_groups()]
+            texts = [f"rule {rule.name!r}: {missing}" for missing in missing_groups(rule)]
             rules += [warning("W066", text, "Add it, or correct the rule.") for text in texts]
     return rules + [warning("W065", f"override {number}: {what}", hint) for number, what in found.unfit.items()]

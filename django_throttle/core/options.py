@@ -1,4 +1,4 @@
-"""The table of rule options: a row each. Rules, database columns, the admin's form, words and docs are made from it."""
+"""The table of rule options. Rules, database rows, the admin's form, descriptions and docs are made from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from django_throttle.core import option_words
 from django_throttle.core.algorithms import ALGORITHMS, Algorithm
 from django_throttle.core.exceptions import InvalidRule
-from django_throttle.core.key import AUDIENCE_KINDS, AUDIENCES, KEY_KINDS, check_audience, joined_keys
+from django_throttle.core.key import KEY_KINDS, check_audience, joined_keys
 from django_throttle.core.option_words import MEAN, NOUNS, UNITS, in_percent
 from django_throttle.core.plans import read_plans
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, zone
@@ -52,7 +52,7 @@ MAX_WARNINGS: Final = 10
 class Option:
     """One row of the table.
 
-    ``kind`` is one of KINDS and says how a value is read, and in which column it is stored. Algorithms that
+    ``kind`` is one of KINDS and says how a value is read, and which field of a form it has. Algorithms that
     name it in their ``takes``, or are in ``only``, have it alone; where none is, all have it but ``never`` those.
     ``words`` is what a description says of a value that is not the default: a text, in which ``{}`` is the value, or a
     function of it.
@@ -70,10 +70,12 @@ class Option:
     most: float = MAX_LIMIT
     only: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
-    length: int = 20  # characters of the column
-    shape: str = ""  # a regular expression that the column's text matches, unless it is empty
-    wanted: str = ""  # what to write, for those who wrote something of another shape
     words: str | Callable[[Any], str] = ""
+
+    @property
+    def title(self) -> str:
+        """The label, or the name in words where it has none."""
+        return self.label or self.name.replace("_", " ")
 
     def takes(self, algorithm: str) -> bool:
         """True when rules of this algorithm have the option."""
@@ -132,6 +134,34 @@ def table(of: type[Options]) -> dict[str, Option]:
         rows = {each.name: each.metadata["row"] for each in fields(of) if "row" in each.metadata}
         _TABLES[of] = {name: replace(row, name=name) for name, row in rows.items()}
     return _TABLES[of]
+
+
+def check_names(of: type[Options], options: object, rule: str = "") -> None:
+    """Raise InvalidRule unless ``options`` is a mapping whose names are all in the table."""
+    if not isinstance(options, Mapping):
+        pattern = gettext_noop('options must be a dictionary such as {{"rate": "100/min"}}, not {kind}')
+        raise InvalidRule(gettext_lazy(pattern, kind=type(options).__name__), rule=rule)
+    known = [name for name in table(of) if name != "name"]
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise InvalidRule(gettext_lazy("there is no option {option!r}{hint}", option=name, hint=hint), rule=rule)
+
+
+def stored_options(of: type[Options], options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options that differ from their defaults, as JSON has them.
+
+    Raise InvalidRule for one that is not in the table, or whose value cannot be read.
+    """
+    check_names(of, options)
+    rows = table(of)
+    values = {name: rows[name].read(value) for name, value in options.items()}
+    return {name: as_json(value) for name, value in values.items() if value != rows[name].default}
+
+
+def as_json(value: object) -> object:
+    """Return the value of an option as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _spaced(name: str) -> str:
@@ -402,13 +432,6 @@ KINDS: Final[dict[str, Callable[[Option, object], object]]] = {
 
 RESULT: Final = re.compile("[1-5]([0-9][0-9]|xx)")
 STATUS_CLASS: Final = re.compile("[1-5]xx")
-# The parts of shapes, for the database.
-_LIST: Final = "^({0})(,({0}))*$"
-_AUDIENCE: Final = "|".join([*AUDIENCES, *(f"{kind}:[^ ,]([^,]*[^ ,])?" for kind in AUDIENCE_KINDS)])
-_RATE: Final = "[1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w))"
-RATE_SHAPE: Final = f"^{_RATE}(, {_RATE})*$"
-RATE_WANTED: Final = "a rate like 100/min, 5/10m, 10/s or 1000/day"
-
 WHO: Final = "Who and what"
 AMOUNT: Final = "How much"
 THEN: Final = "What happens then"
@@ -424,47 +447,42 @@ class Options:
 
     # fmt: off
     name: str = option(
-        "name", MISSING, length=MAX_NAME,
+        "name", MISSING,
         help="Short and telling: it appears in logs and in refusals. A rule in settings with the same name is replaced "
         "by this one.",
     )
     rate: Rate | None = option(
-        "rate", group=AMOUNT, never=("concurrency",), length=300, shape=RATE_SHAPE,
-        wanted=RATE_WANTED,
+        "rate", group=AMOUNT, never=("concurrency",),
         help="Rate, for example 100/min, 5/10m, 10/s or 1000/day. Several with commas in between must all be kept: "
         "10/s, 1000/day. Leave it empty for concurrency.",
     )
     _: KW_ONLY
     key: str = option(
-        "key", "user_or_ip", group=WHO, label="Count by", length=200,
+        "key", "user_or_ip", group=WHO, label="Count by",
         help="Who has a budget of their own. “User” leaves out visitors who are not logged in; “user or address” "
         "counts those by their address.",
     )
     scopes: tuple[str, ...] = option(
-        "scopes", ("*",), group=WHO, length=1000, words=option_words.on_scopes,
+        "scopes", ("*",), group=WHO, words=option_words.on_scopes,
         help="What the rule covers, with commas in between: the throttle_scope of views and consumers, or the name of "
         "a route. * stands for any text, so * alone is everything. ! leaves something out: *, !health is everything "
         "but health. All of them draw on one budget.",
     )
     events: tuple[str, ...] = option(
-        "events", (), initial=("request",), group=WHO, length=100,
+        "events", (), initial=("request",), group=WHO,
         help="What is counted. Several kinds draw on one budget.",
     )
     methods: tuple[str, ...] = option(
-        "methods", (), group=WHO, length=300, words=option_words.only_methods, shape=_LIST.format("[A-Z]+(-[A-Z]+)*"),
-        wanted="HTTP methods, such as POST, PUT",
+        "methods", (), group=WHO, words=option_words.only_methods,
         help="Only requests of these HTTP methods, with commas in between: POST, PUT. GET covers HEAD too. Empty: "
         "every method.",
     )
     audience: tuple[str, ...] = option(
-        "audience", (), group=WHO, label="Audience", length=1000, words=option_words.only_for,
-        shape=_LIST.format(_AUDIENCE),
-        wanted="the audience: anonymous, authenticated, staff, group:NAME, tenant:NAME",
+        "audience", (), group=WHO, label="Audience", words=option_words.only_for,
         help="Only calls of these: anonymous, authenticated, staff, group:editors, tenant:acme. Empty: everybody.",
     )
     algorithm: str = option(
         "choice", "sliding_window", group=AMOUNT, choices=ALGORITHMS, help="How calls are counted.",
-        shape="^[a-z][a-z0-9_]*$", wanted="the name of an algorithm",  # which there are is not the database's to know
     )
     rates: tuple[Rate, ...] = option(
         "rates", (), never=("concurrency", "damper"),
@@ -479,8 +497,7 @@ class Options:
         "delayed, where no longest queue is given. Empty: the rate's number.",
     )
     plans: tuple[str, ...] = option(
-        "plans", (), group=AMOUNT, label="Plans", never=("damper",), length=2000,
-        shape="^[^=\n]+ = [^=\n]+(\n[^=\n]+ = [^=\n]+)*$", wanted="a plan a line, such as group:premium = 1000/min",
+        "plans", (), group=AMOUNT, label="Plans", never=("damper",),
         help="Other limits for some, a plan a line: group:premium = 1000/min. The first that matches replaces the "
         "rate; what was already used still counts. For an audience, or what a function returns: shop.limits.plan:pro.",
     )
@@ -500,7 +517,7 @@ class Options:
         "some calls early.",
     )
     timezone: str | None = option(
-        "zone", group=AMOUNT, label="Time zone", length=100,
+        "zone", group=AMOUNT, label="Time zone",
         help="For a fixed window of an hour, day, week or month: where it begins, such as Europe/Berlin. Empty: "
         "windows are counted from midnight UTC.",
     )
@@ -517,37 +534,31 @@ class Options:
         "used, which is known and corrected when it is over.",
     )
     reserve: int | str = option(
-        "reserve", "", group=AMOUNT, label="Reserve", never=("concurrency", "damper"), length=200, least=0,
+        "reserve", "", group=AMOUNT, label="Reserve", never=("concurrency", "damper"), least=0,
         words=option_words.reserving,
-        shape="^(mean|0|[1-9][0-9]{0,14}|[^.,]+([.][^.,]+)+)$",
-        wanted="a whole number, mean, or the path of a function",
         help="For what is measured: how much of the budget a call takes beforehand. A number, the path of a function "
         "of the request, or mean: as much as earlier calls came to on average. Empty: 1.",
     )
     measure: str = option(
-        "path", "", group=AMOUNT, label="Measured by", never=("concurrency", "damper"), length=200,
-        words="measured by {}", shape="^[^.,]+([.][^.,]+)+$", wanted="the path of a function",
+        "path", "", group=AMOUNT, label="Measured by", never=("concurrency", "damper"),
+        words="measured by {}",
         help="For units: the path of a function of the request and the response that says how many the call came to. "
         "Empty: those that the code spends.",
     )
     cost: int | str = option(
-        "cost", 1, group=AMOUNT, never=("concurrency",), length=200, words=option_words.each_counting,
-        shape="^([1-9][0-9]{0,14}|[^.,]+([.][^.,]+)+)$", wanted="a whole number, or the path of a function",
+        "cost", 1, group=AMOUNT, never=("concurrency",), words=option_words.each_counting,
         help="How much of the budget one call takes, where the code says nothing else: a number, or the path of a "
         "function that a rule in settings has too. 1 where the unit is measured: that is the cost.",
     )
     count_on: tuple[int | str, ...] = option(
-        "statuses", (), group=AMOUNT, label="Count only answers", never=("concurrency", "damper"), length=300,
+        "statuses", (), group=AMOUNT, label="Count only answers", never=("concurrency", "damper"),
         words=option_words.counting_only,
-        shape=_LIST.format("[1-5]([0-9][0-9]|xx)"), wanted="HTTP statuses, such as 401, 403, 5xx",
         help="Only requests that are answered with one of these HTTP statuses use up the budget: 401, 403 for failed "
         "logins, or 4xx for all mistakes. Empty: all requests do.",
     )
     refund_on: tuple[str, ...] = option(
-        "results", (), group=AMOUNT, label="Refund when it ends as", never=("concurrency", "damper"), length=300,
+        "results", (), group=AMOUNT, label="Refund when it ends as", never=("concurrency", "damper"),
         words=option_words.not_counting,
-        shape=_LIST.format("[1-5]([0-9][0-9]|xx)|cancelled"),
-        wanted="HTTP statuses, such as 304, 5xx, cancelled",
         help="Requests that end so use up nothing: 304, 5xx, or cancelled by the client. Empty: all count.",
     )
     count_denied: bool = option(
@@ -568,9 +579,8 @@ class Options:
         "half times; in between, calls pass and the client is told that nothing is left.",
     )
     warn_at: tuple[float, ...] = option(
-        "shares", (), group=THEN, label="Warn at", never=("concurrency", "damper"), length=100,
+        "shares", (), group=THEN, label="Warn at", never=("concurrency", "damper"),
         words=option_words.warned_of,
-        shape=_LIST.format("[0-9]{1,3}([.][0-9]+)?"), wanted="shares of the limit, such as 80 %, 100 %",
         help="Tell the site when use reaches these shares of the limit: 80 %, 100 %. Each is told once in a window, "
         "for each of those who have a budget; what is done then is the site's own code. Empty: never.",
     )

@@ -24,7 +24,8 @@ from django_throttle.core.options import (
     MAX_RATES,
     MEASURED,
     Options,
-    did_you_mean,
+    as_json,
+    check_names,
     functions,
     is_dotted,
     sequence,
@@ -132,16 +133,7 @@ class Rule(Options):
 
         Raises InvalidRule for an option that does not exist, naming the nearest one that does.
         """
-        if not isinstance(options, Mapping):
-            pattern = gettext_noop('options must be a dictionary such as {{"rate": "100/min"}}, not {kind}')
-            fault = gettext_lazy(pattern, kind=type(options).__name__)
-            raise InvalidRule(fault, rule=name)
-        known = [option for option in table(cls) if option != "name"]
-        for option in options:
-            if option not in known:
-                hint = did_you_mean(option, known)
-                fault = gettext_lazy("there is no option {option!r}{hint}", option=option, hint=hint)
-                raise InvalidRule(fault, rule=name)
+        check_names(cls, options, name)
         return cls(name, **options)
 
     def as_options(self) -> dict[str, Any]:
@@ -150,7 +142,7 @@ class Rule(Options):
         for name, row in table(type(self)).items():
             value = getattr(self, name)
             if name != "name" and value != row.default:
-                found[name] = list(value) if isinstance(value, tuple) else value
+                found[name] = as_json(value)
         if self.events == self._usual_events():
             del found["events"]
         if self.rate is not None:

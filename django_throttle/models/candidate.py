@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, Self
 
@@ -18,14 +17,14 @@ from django_throttle.local.shared_clock import shared_now
 from django_throttle.models.fields import MomentColumn, NumberColumn, TextColumn
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow, ThrottleRule
 from django_throttle.rulebook import history
-from django_throttle.rulebook.history.edits import lock_rows, state
+from django_throttle.rulebook.history.edits import lock_rows
 from django_throttle.stores import get_store
 
 HOUR: Final = timedelta(hours=1)
 
 
 class ThrottleCandidate(CheckedRow):
-    """One candidate; ``options`` are the columns of its rule that differ from their defaults."""
+    """One candidate; ``options`` is the state of its rule: what differs from the defaults."""
 
     history_kind = "candidate"
 
@@ -61,18 +60,12 @@ class ThrottleCandidate(CheckedRow):
     @classmethod
     def of(cls, row: ThrottleRule, name: str, who: str) -> Self:
         """The candidate of the rule ``name``, not saved: as ``row`` has it."""
-        return cls(name=name, options={**state(row), "name": name}, created_by=who[:150])
+        return cls(name=name, options={**row.state(), "name": name}, created_by=who[:150])
 
     def as_row(self) -> ThrottleRule:
         """The rule as it would be, not saved."""
-        row = ThrottleRule()
-        for field in row._meta.concrete_fields:
-            if field.name in self.options:
-                value = self.options[field.name]
-                with suppress(ValidationError):  # what is invalid is said of the rule
-                    value = field.to_python(value)
-                setattr(row, field.attname, value)
-        return row
+        state = self.options if isinstance(self.options, dict) else {}
+        return ThrottleRule.from_state({**state, "name": self.name})
 
     def as_candidate(self) -> Candidate:
         """The core candidate; raises InvalidRule or InvalidRate."""

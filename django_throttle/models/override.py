@@ -11,7 +11,6 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from django.urls import get_resolver
-from django.utils.text import format_lazy
 from django.utils.translation import gettext, gettext_lazy
 
 from django_throttle.conf import conf
@@ -27,13 +26,10 @@ from django_throttle.core.overrides import (
     deciding,
     describe_effect,
     rules_in_words,
-    subject_kinds,
 )
-from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.texts import gettext_noop
 from django_throttle.local.shared_clock import shared_now
 from django_throttle.models.fields import (
-    Check,
     MomentColumn,
     NamesField,
     NoteColumn,
@@ -41,9 +37,8 @@ from django_throttle.models.fields import (
     RatesField,
     TextColumn,
     WholeColumn,
-    rate_shape,
+    constraints,
     split,
-    whole,
 )
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
 from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, nearest, subject_of, tidy_subject
@@ -64,42 +59,19 @@ EFFECT_LABELS: Final = (
 )
 LAST_YEAR: Final = 9998  # later moments have no local time in some time zones
 SHOWN: Final = 8  # characters of a hash, enough to tell two apart
-PREFIX: Final = "throttle_override"
-CONSTRAINTS: Final = (
-    Check(f"{PREFIX}_kind_known", Q(kind__in=list(subject_kinds())), gettext_lazy("Choose whom it is for.")),
-    Check(f"{PREFIX}_value_not_empty", ~Q(value=""), gettext_lazy("Say whom it is for.")),
-    Check(
-        f"{PREFIX}_value_address",
-        ~Q(kind="ip") | Q(value__regex="^[0-9a-f:.]+(/[0-9]{1,3})?$"),
-        gettext_lazy("Write an address like 203.0.113.9, or a network like 203.0.113.0/24."),
-    ),
-    # Never in clear, not even by mistake.
-    Check(
-        f"{PREFIX}_value_hashed",
-        ~Q(kind="api_key") | Q(value__regex=TAG_SHAPE),
-        gettext_lazy("An API key is stored as its keyed hash."),
-    ),
-    Check(f"{PREFIX}_rules_not_empty", ~Q(rules=""), gettext_lazy("An override needs a rule; * is every rule.")),
-    Check(f"{PREFIX}_effect_known", Q(effect__in=list(EFFECTS)), gettext_lazy("Choose what happens.")),
-    Check(
-        f"{PREFIX}_factor_of_multiply",
-        (~Q(effect="multiply") & Q(factor__isnull=True))
-        # NULL is excluded, as a constraint that is unknown lets the row through.
-        | Q(effect="multiply", factor__isnull=False, factor__gt=0, factor__lte=MAX_FACTOR),
-        format_lazy(
-            gettext_lazy("To multiply needs a factor above 0 and of at most {most}, which nothing else has."),
-            most=f"{MAX_FACTOR:,}",
-        ),
-    ),
-    Check(
-        f"{PREFIX}_limit_of_replace",
-        (~Q(effect="replace") & Q(rate="", limit__isnull=True))
-        | (Q(effect="replace") & (~Q(rate="") | Q(limit__isnull=False))),
-        gettext_lazy("To replace needs a rate, a limit or both, which nothing else has."),
-    ),
-    rate_shape(PREFIX),
-    whole(PREFIX, "limit", 1, MAX_LIMIT),
-    Check(f"{PREFIX}_reason_given", Q(reason__regex="[^ ]"), gettext_lazy("Say why, for whoever reads it next.")),
+CONSTRAINTS: Final = constraints(
+    "throttle_override",
+    value_not_empty=~Q(value=""),
+    value_address=~Q(kind="ip") | Q(value__regex="^[0-9a-f:.]+(/[0-9]{1,3})?$"),
+    value_hashed=~Q(kind="api_key") | Q(value__regex=TAG_SHAPE),  # never in clear, not even by mistake
+    rules_not_empty=~Q(rules=""),
+    effect_known=Q(effect__in=list(EFFECTS)),
+    factor_of_multiply=(~Q(effect="multiply") & Q(factor__isnull=True))
+    # NULL is excluded, as a constraint that is unknown lets the row through.
+    | Q(effect="multiply", factor__isnull=False, factor__gt=0, factor__lte=MAX_FACTOR),
+    limit_of_replace=(~Q(effect="replace") & Q(rate="", limit__isnull=True))
+    | (Q(effect="replace") & (~Q(rate="") | Q(limit__isnull=False))),
+    reason_given=Q(reason__regex="[^ ]"),
 )
 
 

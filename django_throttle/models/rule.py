@@ -5,31 +5,37 @@ Each row is read by the core, which says what is wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db import models, router, transaction
+from django.db.models import Q
 from django.utils.translation import gettext, gettext_lazy
 
 from django_throttle import rulebook
 from django_throttle.core import Rule, texts
+from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe
 from django_throttle.core.edits import counts_in_words
-from django_throttle.core.plans import read_plan
+from django_throttle.core.options import MAX_NAME, as_json, table
 from django_throttle.core.texts import relabelled
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 from django_throttle.models.fields import (
     MomentColumn,
     NamesField,
     NoteColumn,
-    add_columns,
+    OptionsField,
+    RatesField,
+    SwitchColumn,
+    TextColumn,
+    WholeColumn,
+    constraints,
     is_text,
-    rule_constraints,
     split,
-    stored,
 )
-from django_throttle.models.subjects import missing_group
 from django_throttle.rulebook import current_rules
 from django_throttle.rulebook.history import edits
 from django_throttle.rulebook.sources import check_allowed, sentence
@@ -102,14 +108,53 @@ class CheckedRow(models.Model):
         except ValidationError as error:
             raise ValidationError({name: found[:1] for name, found in error.error_dict.items()}) from error
 
+    def validate_constraints(self, exclude: Collection[str] | None = None) -> None:
+        """Do nothing, without a query: ``clean`` says in words what the constraints refuse."""
+
     def clean_row(self) -> None:
         """As ``full_clean``, of what was in the table before: nothing in it was typed."""
         self.full_clean()
 
+    @classmethod
+    def labels(cls) -> dict[str, str]:
+        """How the fields of a form are called."""
+        return {field.name: str(field.verbose_name) for field in cls._meta.concrete_fields}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, object]) -> Self:
+        """The row, not saved, of which ``state`` returns this."""
+        row = cls()
+        row.restore(state)
+        return row
+
+    def state(self) -> dict[str, object]:
+        """The columns that differ from their defaults, as JSON has them."""
+        state = {}
+        for field in self._edited_fields():
+            value = field.value_from_object(self)
+            with suppress(ValidationError):  # an invalid row is told as it is
+                value = field.to_python(value)
+            if value != field.get_default():
+                state[field.name] = value.isoformat() if isinstance(value, datetime) else as_json(value)
+        return state
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Set the columns to what ``state`` returned; the invalid ones too, which ``clean`` refuses."""
+        for field in self._edited_fields():
+            value = state[field.name] if field.name in state else field.get_default()
+            with suppress(ValidationError):
+                value = field.to_python(value)
+            setattr(self, field.attname, value)
+
+    @classmethod
+    def _edited_fields(cls) -> list[models.Field[Any, Any]]:
+        """All columns but those that the database layer itself writes."""
+        return [field for field in cls._meta.concrete_fields if not field.primary_key and field.name not in UNTOLD]
+
     def clean(self) -> None:
         """Refuse texts with NUL characters or surrogates, which databases do not store, and invalid options."""
-        texts = (one for one in self._meta.concrete_fields if isinstance(one, (models.CharField, models.TextField)))
-        wrong = [one.name for one in texts if not is_text(str(one.get_prep_value(one.value_from_object(self))))]
+        texts = {name: value if isinstance(value, list) else [value] for name, value in self.state().items()}
+        wrong = [name for name, parts in texts.items() if not all(is_text(str(part)) for part in parts)]
         if wrong:
             said = gettext("A text must not contain NUL characters or surrogates.")
             raise ValidationError(dict.fromkeys(wrong, said))
@@ -117,18 +162,39 @@ class CheckedRow(models.Model):
             self.read()
         except (InvalidRule, InvalidOverride, InvalidRate) as error:
             option = "rate" if isinstance(error, InvalidRate) else error.option or "algorithm"
-            labels = {one.name: str(one.verbose_name) for one in self._meta.fields}
-            label = gettext("“{label}”").format(label=capitalised(labels.get(option, option)))
+            label = gettext("“{label}”").format(label=capitalised(self.labels().get(option, option)))
             fault = translated(relabelled(sentence(error), option, label))
             raise ValidationError({option: capitalised(fault)}) from error
 
 
-class RuleRow(CheckedRow):
-    """A row of a table of rules; its model has a column for each option of ``core``."""
+# Written by the database layer itself, so they differ without an edit.
+UNTOLD: Final = frozenset(("updated_at", "created_at"))
+
+
+class ThrottleRule(CheckedRow):
+    """One rule of the rulebook; it replaces the rule of the same name in settings.
+
+    What most rules have is a column. Every other option is in ``options``, by its name and as settings have it, without
+    those at their default: ``ThrottleRule(name="api", rate="5/min", options={"burst": 20})``.
+    """
 
     history_kind = "rule"
     core: ClassVar[type[Rule]] = Rule
 
+    name = TextColumn(gettext_lazy("name"), max_length=MAX_NAME, unique=True)
+    enabled = SwitchColumn(gettext_lazy("enabled"), default=True)
+    rate = RatesField(gettext_lazy("rate"), max_length=300, blank=True, default="")
+    limit = WholeColumn(gettext_lazy("limit"), null=True, blank=True)
+    algorithm = TextColumn(
+        gettext_lazy("algorithm"),
+        max_length=100,
+        default="sliding_window",
+        choices=lambda: [(name, gettext(each.label)) for name, each in ALGORITHMS.items()],
+    )
+    key = TextColumn(gettext_lazy("Count by"), max_length=200, default="user_or_ip")
+    scopes = NamesField(gettext_lazy("scopes"), max_length=1000, default=("*",))
+    events = NamesField(gettext_lazy("events"), max_length=300, default=("request",))
+    options = OptionsField(gettext_lazy("options"), default=dict, blank=True)
     description = NoteColumn(
         gettext_lazy("description"),
         blank=True,
@@ -136,33 +202,65 @@ class RuleRow(CheckedRow):
     )
     updated_at = MomentColumn(gettext_lazy("last edited"), auto_now=True)
 
+    objects = AnnouncedQuerySet["ThrottleRule"].as_manager()
+
     class Meta:
-        abstract = True
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, option: str) -> Any: ...
+        verbose_name = gettext_lazy("rule")
+        verbose_name_plural = gettext_lazy("rules")
+        ordering = ("name",)
+        constraints = constraints(
+            "throttle", name_not_empty=~Q(name=""), scopes_not_empty=~Q(scopes=""), events_not_empty=~Q(events="")
+        )
 
     def __str__(self) -> str:
         return str(self.name)
 
     @classmethod
+    def columns(cls) -> set[str]:
+        """The names of the columns; all options but these are in ``options``."""
+        return {field.name for field in cls._meta.concrete_fields}
+
+    @classmethod
+    def labels(cls) -> dict[str, str]:
+        return {**super().labels(), **{name: gettext(option.title) for name, option in table(cls.core).items()}}
+
+    @classmethod
     def of(cls, rule: Rule) -> Self:
         """The row, not saved, that describes this rule."""
-        values = {option: getattr(rule, option) for option in stored(cls.core)}
-        values["rate"] = ", ".join(map(str, rule.all_rates))
-        values["limit"] = rule.limit if rule.holds_slots else None
-        values["timezone"] = rule.timezone or ""
-        return cls(**values)
+        state = {**rule.as_options(), "name": rule.name, "events": rule.events}
+        state.pop("rates", None)
+        return cls.from_state({**state, "rate": ", ".join(map(str, rule.all_rates))})
 
-    def as_options(self) -> dict[str, object]:
-        """The options as Rule.from_options takes them."""
-        found = {option: getattr(self, option) for option in stored(self.core) if option not in ("name", "rate")}
-        rates = split(self.rate)
-        found |= {"rates": rates} if len(rates) > 1 else {"rate": rates[0] if rates else None}
-        fields = (field for field in self._meta.concrete_fields if isinstance(field, NamesField))
-        lists = {field.name: field.read(getattr(self, field.name)) for field in fields}
-        return {**found, **lists, "timezone": self.timezone or None}
+    def state(self) -> dict[str, object]:
+        """The options, and the columns that differ from their defaults."""
+        state = super().state()
+        state.pop("options", None)
+        return {**state, **{name: as_json(value) for name, value in self.mapping().items()}}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        super().restore(state)
+        names = table(self.core).keys() - self.columns()  # what there is no longer is left out
+        self.options = {name: value for name, value in state.items() if name in names}
+
+    def mapping(self) -> dict[str, object]:
+        """The options that are no column; none where SQL has left something else there."""
+        return self.options if isinstance(self.options, dict) else {}
+
+    def as_rule(self) -> Rule:
+        """The core rule that this row describes; raises InvalidRule or InvalidRate."""
+        options = self.options
+        if isinstance(options, dict):
+            rates = split(self.rate)
+            amount = {"rates": rates} if len(rates) > 1 else {"rate": rates[0] if rates else None}
+            columns = {name: getattr(self, name) for name in ("enabled", "limit", "algorithm", "key")}
+            lists = {name: split(getattr(self, name) or ()) for name in ("scopes", "events")}
+            options = {**options, **columns, **lists, **amount}
+        return check_allowed(self.core.from_options(self.name, options))
+
+    read = as_rule
+
+    def describe(self) -> str:
+        return describe(self.as_rule())
 
     def counts_after(self) -> str:
         """What becomes of what was used under the rule of this name in force; empty where nothing does. No query."""
@@ -170,39 +268,8 @@ class RuleRow(CheckedRow):
         before = None if snapshot is None else snapshot.by_name(self.name)
         return "" if before is None else counts_in_words(before, self.as_rule())
 
-    def missing_groups(self) -> Iterator[str]:
-        """A sentence for each group of its audience or plans that is not there."""
-        for entry in (*self.audience, *(read_plan(line).who for line in self.plans)):
-            kind, _, name = entry.partition(":")
-            if kind == "group" and (warning := missing_group(name)):
-                yield warning
-
-    def as_rule(self) -> Rule:
-        """The core rule that this row describes; raises InvalidRule or InvalidRate."""
-        return check_allowed(self.core.from_options(self.name, self.as_options()))
-
-    read = as_rule
-
-    def describe(self) -> str:
-        return describe(self.as_rule())
-
     def clean(self) -> None:
         super().clean()
-        if self.action == "delay" and self.max_delay is None:
+        if self.options.get("action") == "delay" and self.options.get("max_delay") is None:
             said = gettext("A call that is delayed keeps its worker waiting: say for how long.")
             raise ValidationError({"max_delay": said})
-
-
-class ThrottleRule(RuleRow):
-    """One rule of the rulebook; it replaces the rule of the same name in settings."""
-
-    objects = AnnouncedQuerySet["ThrottleRule"].as_manager()
-
-    class Meta:
-        verbose_name = gettext_lazy("rule")
-        verbose_name_plural = gettext_lazy("rules")
-        ordering = ("name",)
-        constraints = rule_constraints(Rule)
-
-
-add_columns(ThrottleRule, Rule)

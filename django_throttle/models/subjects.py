@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
     from django.db.models import Manager
 
+    from django_throttle.core import Rule
+
 # The hash of an API key is stored with this in front, so that a form can tell it from a key that was typed.
 HASHED: Final = "hash:"
 TAG_SHAPE: Final = f"^{HASHED}[A-Za-z0-9_-]{{22}}$"
@@ -144,6 +146,14 @@ def missing_group(name: str) -> str:
         return ""
     missing = gettext_lazy("There is no group {name!r} yet, so nobody is in it.", name=name)
     return translated(sentences([missing, nearest(name, known)]))
+
+
+def missing_groups(rule: Rule) -> Iterator[str]:
+    """A sentence for each group of the rule's audience or plans that is not there."""
+    for entry in (*rule.audience, *(who for who, _ in rule.by_plan)):
+        kind, _, name = entry.partition(":")
+        if kind == "group" and (warning := missing_group(name)):
+            yield warning
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -13,12 +13,9 @@ from django_throttle.core import Rule
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models import ThrottleRule
-from django_throttle.models.fields import stored
-from django_throttle.rulebook.history.lines import in_words
+from django_throttle.rulebook.history import changes
 from django_throttle.rulebook.sources import check_allowed, sentence
 from django_throttle.translated import gettext, translated
-
-FIELDS: Final = (*(option for option in stored(Rule) if option != "name"), "description")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +33,7 @@ class Diff:
             yield f"+ {row.name}    {translated(row.meaning)}"
         for old, new in self.changed:
             yield f"~ {new.name}    {translated(new.meaning)}"
-            for field in _differing(old, new):
-                was, now = (translated(in_words(getattr(row, field))) for row in (old, new))
-                yield f"    {field}: {was} → {now}"
+            yield from (f"    {translated(change)}" for change in changes(old.state(), new.state()))
         for row in self.removed:
             yield f"- {row.name}    {translated(row.meaning)}"
 
@@ -62,7 +57,7 @@ def compare(present: Mapping[str, ThrottleRule], wanted: Iterable[ThrottleRule],
     """The changes from the present rows to the wanted ones; with ``replace``, other rows are removed."""
     wanted = sorted(wanted, key=lambda row: row.name)
     both = [(present[row.name], row) for row in wanted if row.name in present]
-    changed = tuple((old, new) for old, new in both if _differing(old, new))
+    changed = tuple((old, new) for old, new in both if old.state() != new.state())
     names = {row.name for row in wanted}
     return Diff(
         added=tuple(row for row in wanted if row.name not in present),
@@ -70,10 +65,6 @@ def compare(present: Mapping[str, ThrottleRule], wanted: Iterable[ThrottleRule],
         removed=tuple(row for name, row in sorted(present.items()) if replace and name not in names),
         same=len(both) - len(changed),
     )
-
-
-def _differing(old: ThrottleRule, new: ThrottleRule) -> list[str]:
-    return [field for field in FIELDS if getattr(old, field) != getattr(new, field)]
 
 
 MAX_BYTES: Final = 1_000_000
@@ -115,7 +106,7 @@ def _options(row: ThrottleRule) -> dict[str, object]:
         if rule.holds_slots:  # in settings, W045 asks whether sockets alone are meant where nothing says so
             options["events"] = list(rule.events)
     except (InvalidRule, InvalidRate):
-        options = row.as_options()
+        options = {name: value for name, value in row.state().items() if name not in ("name", "description")}
     return {**options, "description": row.description} if row.description else options
 
 
@@ -148,7 +139,7 @@ def _row(name: str, options: object) -> ThrottleRule:
     row = ThrottleRule.of(check_allowed(Rule.from_options(name, options)))
     row.description = description
     try:
-        row.full_clean(validate_unique=False, validate_constraints=False)
+        row.full_clean(validate_unique=False)
     except ValidationError as error:
         faults = [f"{field}: {' '.join(texts)}" for field, texts in error.message_dict.items()]
         raise InvalidRule("; ".join(faults), rule=name) from error

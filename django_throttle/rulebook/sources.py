@@ -340,7 +340,7 @@ def _past(line: ThrottleChange, name: str) -> Rule | None:
     elif state is None:
         made = from_settings().rules.get(line.name)  # which a row replaces
     else:
-        made = _made(line.name, _model("ThrottleCandidate")(name=line.name, options=state).as_row().as_rule)[1]
+        made = _made(line.name, _model().from_state({**state, "name": line.name}).as_rule)[1]
     return made if isinstance(made, Rule) else None
 
 

@@ -14,9 +14,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from websockets.sync.client import connect
 
+from django_throttle.admin.option_fields import form_options
 from django_throttle.core import Rule
 from django_throttle.core.options import ALGORITHMS, table
-from django_throttle.models.fields import stored
 from testproject.prepare import LOGIN, PASSWORD
 from testproject.services import Services, start_site
 from tests.browser import PATIENCE
@@ -139,7 +139,7 @@ class TestRuleForm:
 
         for algorithm in ALGORITHMS:
             page.select_option("[name=algorithm]", algorithm)
-            assert shown() == {name for name, row in stored(Rule).items() if row.takes(algorithm)}
+            assert shown() == {name for name, row in form_options(Rule).items() if row.takes(algorithm)}
         page.select_option("[name=algorithm]", "concurrency")
         page.fill("[name=limit]", "5")
         page.select_option("[name=algorithm]", "damper")

@@ -12,9 +12,10 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_throttle import rulebook
+from django_throttle.admin.option_fields import form_options
+from django_throttle.core import Rule
 from django_throttle.core.options import EVENTS
 from django_throttle.models import ThrottleOverride, ThrottleRule
-from django_throttle.rulebook.file import FIELDS
 from tests.admin.conftest import errors, text, url
 from tests.inside import forget_rules
 from tests.raw_rows import force
@@ -77,7 +78,7 @@ class TestForm:
         page = operator.get(ADD)
         assert re.findall(r'name="events" value="(\w+)"', page.content.decode()) == [*EVENTS]
         shown = [field for line in page.context["adminform"] for place in line for field in place.fields]
-        assert set(shown) == {"name", *FIELDS, "in_words", "edit_reason", "updated_at"}
+        assert set(shown) == {*form_options(Rule), "in_words", "description", "edit_reason", "updated_at"}
         assert operator.post(ADD, {**TYPED, "rate": "100 / Minute"}).status_code == 302
         row = ThrottleRule.objects.get()
         assert row.meaning == WORDS
@@ -152,7 +153,7 @@ class TestForm:
             fault = f"nothing has the scope {scope!r}; did you mean {meant!r}?"
             assert f"rule 'typed': {fault}" in " ".join(said) and fault in previewed
         row = ThrottleRule.objects.get()
-        assert row.plans == ("group:gold = 900/min", "staff = 20/min burst 30")
+        assert row.options["plans"] == ["group:gold = 900/min", "staff = 20/min burst 30"]
         form = operator.get(url("throttlerule_change", row.pk)).content.decode()
         assert "group:gold = 900/min\nstaff = 20/min burst 30</textarea>" in form
 
@@ -181,7 +182,8 @@ class TestForm:
 class TestList:
     def row(self, **changes: Any) -> dict[str, Any]:
         row = ThrottleRule.objects.get()
-        shown = {"id": row.pk, "rate": row.rate, "limit": "", "action": row.action, "enabled": "on", **changes}
+        action = row.as_rule().action
+        shown = {"id": row.pk, "rate": row.rate, "limit": "", "action": action, "enabled": "on", **changes}
         form = {f"form-0-{name}": value for name, value in shown.items()}
         return {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "_save": "Save", **form}
 
@@ -199,7 +201,7 @@ class TestList:
         assert {line.name for line in lines.context["cl"].result_list} == {"api"}
 
     def test_what_makes_no_sense_is_refused_there_too(self, operator: Client) -> None:
-        ThrottleRule.objects.create(name="api", rate="50/s", cost=10)
+        ThrottleRule.objects.create(name="api", rate="50/s", options={"cost": 10})
         for typed, said in (("sometimes", "is not a rate"), ("5/s", "One call costs 10, more than the 5")):
             page = operator.post(LIST, self.row(rate=typed))
             assert page.status_code == 200

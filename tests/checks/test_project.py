@@ -206,8 +206,8 @@ class TestDelays:
 
     @pytest.mark.django_db
     def test_rules_in_the_database(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        ThrottleRule.objects.create(name="row", events=["message"], **QUEUE)
-        ThrottleRule.objects.create(name="other", events=["request"], **QUEUE)
+        ThrottleRule.from_state({"name": "row", "events": ["message"], **QUEUE}).save()
+        ThrottleRule.from_state({"name": "other", "events": ["request"], **QUEUE}).save()
         (message,) = project.check_waiting_rows(None, databases=["default"])
         assert message.id == "django_throttle.W043"
         assert message.msg.startswith("messages are delayed by rule 'row' in the database, but daphne")
@@ -438,7 +438,7 @@ class TestDeferredCalls:
         assert message.msg.startswith("rule 'exports' defers requests, but no view that was found names a task")
         assert '@throttle("exports", defer_to=…)' in message.hint
         for name in ("reports", "exports"):
-            ThrottleRule.objects.create(name=name, **DEFER)
+            ThrottleRule.from_state({"name": name, **DEFER}).save()
         (message,) = project.check_deferring_rows(None, databases=["default"])
         assert message.id == "django_throttle.W047" and "'exports'" in message.msg
         assert project.check_deferring_rows(None) == []

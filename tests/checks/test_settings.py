@@ -330,7 +330,7 @@ def test_a_row_that_is_not_in_force_and_a_group_that_is_not_there_are_warnings(s
     Group.objects.create(name="editors")
     options = {"rate": "5/s", "audience": ["group:editors"], "plans": {"group:premum": "9/s"}}
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": {"api": options}}
-    ThrottleRule.objects.create(name="fine", rate="5/s", audience=["group:editor"])
+    ThrottleRule.objects.create(name="fine", rate="5/s", options={"audience": ["group:editor"]})
     ThrottleRule.objects.create(name="sad", rate="5/s", key="gone.away")
     assert checked_settings.check_rows(None) == checked_settings.check_rows(None, databases=[]) == []
     messages = {message.msg: message.id for message in checked_settings.check_rows(None, databases=["default"])}

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.forms import model_to_dict
 
 from django_throttle.admin.rules import PreviewForm, RuleForm, preview_options
 from django_throttle.core import Override, Rule
@@ -138,8 +137,9 @@ def test_descriptions_header_fields_and_the_admin_tell_of_it(clock: FrozenClock)
 @pytest.mark.django_db
 def test_the_database_stores_it() -> None:
     ThrottleRule.objects.all().delete()
-    typed = {**model_to_dict(ThrottleRule(name="cooldown", rate="5/min")), "algorithm": "cooldown", "burst": "3"}
-    form = RuleForm({name: value for name, value in typed.items() if value is not None})
+    shown = RuleForm()
+    typed = {name: shown[name].value() or "" for name in shown.fields}
+    form = RuleForm({**typed, "name": "cooldown", "rate": "5/min", "algorithm": "cooldown", "burst": "3"})
     assert form.is_valid(), form.errors
     form.save()
     assert ThrottleRule.objects.get().as_rule() == cooldown(burst=3)

@@ -18,7 +18,6 @@ from django_throttle.rulebook import Snapshot, history
 from django_throttle.rulebook.current_rules import rules_read
 from django_throttle.rulebook.history import ended
 from django_throttle.rulebook.history import lines as recording
-from django_throttle.rulebook.history.edits import state
 from django_throttle.rulebook.history.from_settings import tell_settings
 from django_throttle.signals import overrides_ended
 from tests.inside import forget_rules
@@ -243,14 +242,14 @@ class TestRevert:
     """As an edit like any other; what the admin makes of it is in tests/admin/test_history.py."""
 
     def test_every_kind_of_column_comes_back_and_a_revert_of_a_revert_too(self) -> None:
-        options = {"scopes": ("a", "b"), "methods": ("GET",), "warn_at": (0.5, 0.8), "refund_on": ("5xx",)}
-        row = saved(rate="5/min, 50/hour", **options)
-        before = state(row)
+        options = {"methods": ["GET"], "warn_at": [0.5, 0.8], "refund_on": ["5xx"]}
+        row = saved(rate="5/min, 50/hour", scopes=("a", "b"), options=options)
+        before = row.state()
         row.delete()
         removal = last()
         history.revert(removal)
         again = ThrottleRule.objects.get()
-        assert (state(again), again.pk) == (before, removal.row)
+        assert (again.state(), again.pk) == (before, removal.row)
         history.revert(last())
         assert not ThrottleRule.objects.exists()
 

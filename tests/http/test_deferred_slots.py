@@ -239,8 +239,8 @@ def test_what_makes_no_sense_is_named(options: dict[str, Any], fault: str) -> No
 
 
 def test_the_rule_is_kept_in_the_database_too() -> None:
-    options: dict[str, Any] = {"algorithm": "concurrency", "action": "defer", "key": "ip"}
-    row = ThrottleRule(name="exports", limit=2, events=("task",), max_queue=3, **options)
+    options = {"action": "defer", "max_queue": 3}
+    row = ThrottleRule(name="exports", algorithm="concurrency", limit=2, events=("task",), key="ip", options=options)
     row.full_clean()
     row.save()
     assert ThrottleRule.objects.get().as_rule() == Rule.from_options("exports", SLOTS)

@@ -119,11 +119,11 @@ class TestImport:
     RULES = {"api": {"rate": "5/s"}, "login": {"rate": "3/min", "key": "ip", "description": "Since the attack."}}
 
     def test_it_adds_changes_and_keeps_and_with_replace_deletes(self, put: Put) -> None:
-        ThrottleRule.objects.create(name="api", rate="9/s", strict=True)
+        ThrottleRule.objects.create(name="api", rate="9/s", options={"strict": True})
         ThrottleRule.objects.create(name="old", rate="9/s")
         changes = [
             "+ login    each address: 3 requests per minute", "~ api    each user or address: 5 requests per second",
-            "    rate: 9/s → 5/s", "    strict: yes → no", "1 added, 1 changed, 0 removed, 0 unchanged",
+            "    rate: 9/s → 5/s", "    strict: yes → default", "1 added, 1 changed, 0 removed, 0 unchanged",
         ]  # fmt: skip
         *dry, total = run("import", put(self.RULES), "--dry-run").splitlines()
         assert [*dry, total] == [*changes[:-1], f"{changes[-1]} (dry run: nothing was written)"]

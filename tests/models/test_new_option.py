@@ -1,20 +1,25 @@
 """An option that is added to the table is there wherever options are, without another line."""
 
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import pytest
-from django.forms import modelform_factory
-from django.test.utils import isolate_apps
+from django.test import Client
 
-from django_throttle.admin.rules import PreviewForm, fieldsets, form_fields, preview_options
+import django_throttle
+from django_throttle.admin.rules import fieldsets, preview_options
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.core.options import AMOUNT, Choice, option
 from django_throttle.exceptions import InvalidRule
-from django_throttle.models.fields import add_columns, rule_constraints
-from django_throttle.models.rule import RuleRow
+from django_throttle.models import ThrottleChange, ThrottleRule
+from django_throttle.rulebook.sources import from_database
 from docs.options import option_table
+from tests.admin.conftest import errors, url
 
 TYPED = {
     "name": "api", "enabled": "on", "algorithm": "gcra", "rate": "100/min", "refill": "continuous", "resolution": "1",
@@ -54,30 +59,73 @@ def test_a_rule_has_it_checks_it_and_describes_it() -> None:
             Badged.from_options("api", {"rate": "5/min", **options})
 
 
-def test_the_table_the_form_and_the_docs_have_it(settings: Any) -> None:
-    with isolate_apps("django_throttle"):
-
-        class BadgedRow(RuleRow):
-            core = Badged
-
-            class Meta:
-                app_label = "django_throttle"
-                constraints = rule_constraints(Badged)
-
-        add_columns(BadgedRow, Badged)
-        form = modelform_factory(BadgedRow, form=PreviewForm, fields=form_fields(Badged))
-    column, rule = BadgedRow._meta.get_field("badge"), Badged("api", "5/min", algorithm="gcra", badge="blue")
-    assert (column.default, column.help_text) == ("none", "Which badge callers wear.")
-    assert {"throttle_badge_known", "throttle_badge_of_gcra"} < {check.name for check in BadgedRow._meta.constraints}
-    assert BadgedRow.of(rule).as_rule() == rule
-    field = form().fields["badge"]
-    assert (field.label, list(field.choices)) == ("Badge of callers", [("none", "No badge"), ("blue", "Blue badge")])
+@pytest.mark.django_db
+def test_the_database_the_admin_and_the_docs_have_it(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ThrottleRule, "core", Badged)
+    page = admin_client.get(url("throttlerule_add"))
+    field = page.context["adminform"].form.fields["badge"]
+    assert (field.label, field.help_text) == ("Badge of callers", "Which badge callers wear.")
+    assert field.choices == [("none", "No badge"), ("blue", "Blue badge")]
     assert "badge" in dict(fieldsets(Badged))[AMOUNT]["fields"]
-    filled = form(TYPED)
-    assert filled.is_valid() and filled.instance.meaning.endswith("wearing a blue badge")
-    wrong = form({**TYPED, "algorithm": "sliding_log"})
-    assert wrong.errors == {"badge": ["“Badge of callers” belongs to GCRA only"]}
+    wrong = admin_client.post(url("throttlerule_add"), {**TYPED, "algorithm": "sliding_log"})
+    assert errors(wrong) == {"badge": ["“Badge of callers” belongs to GCRA only"]}
+    admin_client.post(url("throttlerule_add"), TYPED)
+    row = ThrottleRule.objects.get()
+    assert row.options == {"badge": "blue"} and row.meaning.endswith("wearing a blue badge")
+    assert ThrottleRule.of(row.as_rule()).state() == row.state()
+    assert from_database().rules["api"].as_options()["badge"] == "blue"
+    assert ThrottleChange.objects.get().after["badge"] == "blue"
     shown = preview_options(Badged)
     assert (shown["algorithms"]["badge"], shown["defaults"]["badge"]) == (["gcra"], "none")
-    row = "   * - ``badge``\n     - Badge of callers\n     - ``none``, ``blue``\n     - ``none``\n     - ``gcra``\n"
-    assert row in option_table(Badged)
+    line = "   * - ``badge``\n     - Badge of callers\n     - ``none``, ``blue``\n     - ``none``\n     - ``gcra``\n"
+    assert line in option_table(Badged)
+
+
+# What is added to a copy of the package: a file, the text behind which it goes, and the text.
+NOSE = 'KeyKind(name="nose", label="Nose", words="each nose", find=id, override="Nose", rank=9),'
+BADGE = '    badge: bool = option("switch", False, help="A badge.", words="with a badge")\n'
+ADDED = [
+    ("options", "_: KW_ONLY\n", BADGE),
+    ("option_words", "NOUNS: Final = {\n", '"sneeze": "sneezes",\n'),
+    ("option_words", "] = {\n", '"sneeze": lambda count: gettext_lazy("{count} sneezes", count=count),\n'),
+    ("key", "_EVERY: Final = (\n", NOSE),
+    ("algorithms/__init__", "for each in _EVERY}\n", 'ALGORITHMS["drip"] = GCRA\n'),
+]
+SCRIPT = """
+import django
+django.setup()
+from django.core.management import call_command
+from django_throttle.models import ThrottleOverride, ThrottleRule
+call_command("makemigrations", "--check", "--dry-run")
+call_command("migrate", verbosity=0)
+columns = {"algorithm": "drip", "key": "nose", "events": ["sneeze"], "options": {"badge": True}}
+override = {"kind": "nose", "value": "red", "effect": "block", "reason": "x"}
+for row in (ThrottleRule(name="api", rate="5/min", **columns), ThrottleOverride(**override)):
+    row.full_clean()
+    row.save()
+    print(type(row).objects.get().meaning)
+"""
+SETTINGS = """
+SECRET_KEY = "x"
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "django_throttle"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+DJANGO_THROTTLE = {"AGENT": False}
+"""
+
+
+@pytest.mark.usefixtures("servers")
+def test_no_option_event_key_or_algorithm_needs_a_migration(tmp_path: Path) -> None:
+    package = tmp_path / "django_throttle"
+    shutil.copytree(django_throttle.__path__[0], package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, behind, text in ADDED:
+        file = package / "core" / f"{name}.py"
+        before, found, after = file.read_text().partition(behind)
+        assert found
+        file.write_text(before + found + text + after)
+    (tmp_path / "site_settings.py").write_text(SETTINGS)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "DJANGO_SETTINGS_MODULE": "site_settings"}
+    line = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "No changes detected", "each nose: 5 sneezes per minute, bursts up to 5, with a badge", "blocked",
+    ], done.stderr  # fmt: skip

@@ -39,7 +39,14 @@ WRONG = [
 # What only the override as a whole, or another table, can tell.
 BEYOND_CONSTRAINTS = [
     *({"value": value} for value in ADDRESSES[1:-1]),
-    *({"kind": "user"}, {"kind": "tenant"}, {"rules": ("x" * 1001,)}, {"rate": "5/600w"}, {"rate": "5/min, 6/min"}),
+    *(
+        {"kind": "user"},
+        {"kind": "tenant"},
+        {"kind": "shoe"},
+        {"rules": ("x" * 1001,)},
+        {"rate": "5/600w"},
+        {"rate": "5/min, 6/min"},
+    ),
 ]
 
 
@@ -74,6 +81,11 @@ class TestRefused:
         if not any(mark.items() <= options.items() for mark in BEYOND_CONSTRAINTS):
             with pytest.raises((IntegrityError, DataError)), transaction.atomic():
                 ThrottleOverride.objects.bulk_create([row(**options)])
+
+    def test_a_kind_of_another_version_is_stored_and_not_in_force(self) -> None:
+        row(**{**BLOCK, "kind": "shoe"}).save()
+        assert "shoe" in str(ThrottleOverride.objects.get().fault)
+        assert not rulebook.refresh().overrides.all
 
     def test_two_users_that_one_text_may_mean(self, anna: User) -> None:
         User.objects.create_user(str(anna.pk), "other@example.com")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from datetime import datetime
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.apps import apps
@@ -22,29 +21,6 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=models.Model)
 
 MODELS: Final = ("ThrottleRule", "ThrottleOverride", "ThrottleCandidate")
-# Written by the database layer itself, so they differ without an edit.
-UNTOLD: Final = frozenset(("updated_at", "created_at"))
-
-
-def state(row: models.Model) -> dict[str, object]:
-    """The columns of a row that differ from their defaults, as JSON has them."""
-    found = {}
-    for field in row._meta.concrete_fields:
-        if not field.primary_key and field.name not in UNTOLD:
-            value = field.value_from_object(row)
-            with suppress(ValidationError):  # an invalid row is told as it is
-                value = field.to_python(value)
-            if value != field.get_default():
-                found[field.name] = _as_json(value)
-    return found
-
-
-def _as_json(value: object) -> object:
-    if isinstance(value, tuple):
-        return list(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return value if isinstance(value, int | float | str | dict | None) else str(value)
 
 
 def connect() -> None:
@@ -115,8 +91,8 @@ def _line(before: CheckedRow | None, after: CheckedRow | None) -> ThrottleChange
     row = after or before
     if row is None:
         return None
-    old: State | None = None if before is None else state(before)
-    new: State | None = None if after is None else state(after)
+    old: State | None = None if before is None else before.state()
+    new: State | None = None if after is None else after.state()
     if old == new:
         return None
     action = "added" if old is None else "removed" if new is None else "changed"
@@ -145,13 +121,16 @@ def revert(change: ThrottleChange, *, confirmed: bool = False) -> str:
     using = router.db_for_write(model)
     with transaction.atomic(using=using), because(f"revert of change {change.pk}", action="reverted"):
         row = _present(model, change, using)
-        now = None if row is None else state(row)
+        now = None if row is None else row.state()
         if now == change.before:
             raise ValidationError(gettext("It is as it was before this edit: there is nothing to revert."))
         if now != change.after and not confirmed:
             raise ValidationError(_since(model, change.after, now), code=CHANGED)
         if change.before is not None:
-            _restore(row or model(pk=change.row), change.before, using)
+            restored = row or model(pk=change.row)
+            restored.restore(change.before)
+            restored.clean_row()
+            restored.save(using=using)
         elif row is not None:
             row.delete()
     what = f"{change.get_kind_display()} {change.name}"
@@ -171,18 +150,8 @@ def _present(model: Any, change: ThrottleChange, using: str) -> CheckedRow | Non
     return row
 
 
-def _restore(row: CheckedRow, before: State, using: str) -> None:
-    for field in row._meta.concrete_fields:
-        if not field.primary_key and field.name not in UNTOLD:
-            value = before[field.name] if field.name in before else field.get_default()
-            setattr(row, field.attname, field.to_python(value))
-    row.clean_row()
-    row.save(using=using)
-
-
 def _differences(model: type[CheckedRow], before: State | None, after: State | None) -> str:
-    labels = {one.name: str(one.verbose_name) for one in model._meta.fields}
-    return "; ".join(map(translated, changes(before, after, labels)))
+    return "; ".join(map(translated, changes(before, after, model.labels())))
 
 
 def _since(model: type[CheckedRow], after: State | None, now: State | None) -> str:

@@ -31,7 +31,7 @@ from django.core.management import call_command  # noqa: E402 - the settings com
 from django.db import InterfaceError, OperationalError, connection  # noqa: E402
 
 from django_throttle import agent, rulebook  # noqa: E402
-from django_throttle.core import Decision, Lease  # noqa: E402
+from django_throttle.core import Decision, Lease, Rule  # noqa: E402
 from django_throttle.exceptions import Cause  # noqa: E402
 from django_throttle.identity import ScopeWho  # noqa: E402
 from django_throttle.identity.call import Facts  # noqa: E402
@@ -101,10 +101,12 @@ def grown() -> dict[str, Any]:
 
 def edit(limit: int) -> None:
     """Write the rule of the door, once the database takes it."""
-    options = {**LIMITS["door"].rule.as_options(), "rate": rate_of(limit)}
+    rule = Rule.from_options("door", {**LIMITS["door"].rule.as_options(), "rate": rate_of(limit)})
+    row = ThrottleRule.of(rule)
+    columns = {name: getattr(row, name) for name in ThrottleRule.columns() - {"id", "updated_at"}}
     while True:
         try:
-            ThrottleRule.objects.update_or_create(name="door", defaults=options)
+            ThrottleRule.objects.update_or_create(name="door", defaults=columns)
         except (InterfaceError, OperationalError):  # locked; or lost, and what is open is another one
             connection.close()
             time.sleep(0.1)

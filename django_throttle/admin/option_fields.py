@@ -1,0 +1,146 @@
+"""Form fields of the options of a rule, made from the table: a field for each kind of option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import MISSING
+from decimal import Decimal
+from typing import Any, Final
+
+from django import forms
+from django.contrib.admin import widgets
+from django.core.exceptions import ValidationError
+
+from django_throttle.admin.page import event_labels
+from django_throttle.conf import conf
+from django_throttle.core.descriptions import who
+from django_throttle.core.key import KEY_KINDS, without_setting
+from django_throttle.core.options import Option, Options, key_parts, table
+from django_throttle.exceptions import InvalidRule
+from django_throttle.models.fields import NumberColumn, split
+from django_throttle.rulebook.sources import declared
+from django_throttle.translated import capitalised, gettext, joined, translated
+
+# The joined keys that the form offers, of all that are possible.
+JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
+SURELY_PERCENT: Final = 10  # a larger share was meant as a percentage: 80 is 80 %, not eighty times the limit
+
+
+def form_options(of: type[Options]) -> dict[str, Option]:
+    """The options that have a field. Several rates are typed into that of one."""
+    return {name: option for name, option in table(of).items() if option.kind != "rates"}
+
+
+def option_field(option: Option, present: object = None) -> forms.Field:
+    """The field of an option, in the language in force. A key that is ``present`` is offered in any case."""
+    default = option.initial or option.default
+    common: dict[str, Any] = {
+        "label": capitalised(gettext(option.title)),
+        "help_text": _help(option),
+        "required": default not in (None, "", ()),
+        "initial": "" if default in (None, MISSING) else default,
+    }
+    if option.kind == "switch":
+        return forms.BooleanField(**{**common, "required": False})
+    if option.kind == "events":
+        return forms.MultipleChoiceField(**common, choices=event_labels(), widget=forms.CheckboxSelectMultiple)
+    if option.kind == "key":
+        return forms.ChoiceField(**common, choices=key_choices(str(present or "")))
+    if option.choices:
+        labels = [(value, gettext(choice.label)) for value, choice in option.choices.items()]
+        return forms.ChoiceField(**common, choices=labels)
+    if option.kind == "whole":
+        return forms.IntegerField(**common, widget=widgets.AdminIntegerFieldWidget)
+    if option.kind == "number":
+        return forms.FloatField(**common, error_messages=NumberColumn.default_error_messages)
+    return OptionInput(option, **common)
+
+
+def _help(option: Option) -> str:
+    text = translated(option.full_help())
+    functions = declared(option.name) if option.kind == "cost" else ()
+    there = gettext("There is {functions}.", functions=", ".join(functions)) if functions else ""
+    return joined([text, there]) if there else text
+
+
+def key_choices(present: str = "") -> list[tuple[str, str]]:
+    """The keys that a rule may have on this site, and the one that it has already."""
+    every = (*KEY_KINDS, *JOINED_KEYS)
+    offered = [key for key in every if key == present or not any(without_setting(key_parts(key), conf()))]
+    own = {*declared("key"), *([present] if present and present not in offered else [])}
+    return [(key, _key_label(key)) for key in (*offered, *sorted(own))]
+
+
+def _key_label(key: str) -> str:
+    return gettext(KEY_KINDS[key].label) if key in KEY_KINDS else capitalised(translated(who(key)))
+
+
+class OptionInput(forms.CharField):
+    """An option that is typed as text: a list with commas in between, plans a line each, a number or a path."""
+
+    def __init__(self, option: Option, **options: Any) -> None:
+        widget = forms.Textarea(attrs={"rows": 3}) if option.kind == "plans" else widgets.AdminTextInputWidget
+        super().__init__(**{"widget": widget, **options})
+        self.option = option
+
+    def to_python(self, value: Any) -> Any:  # not a text, as Django's field has
+        """The option as a rule has it; what cannot be read stays as it was typed, and the rule says what is wrong."""
+        value = READ.get(self.option.kind, str)(super().to_python(value) or "")
+        with suppress(InvalidRule):
+            value = self.option.read(value)
+        return value
+
+    def prepare_value(self, value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            return value
+        if self.option.kind == "shares":
+            return ", ".join(map(percent, value))
+        return ("\n" if self.option.kind == "plans" else ", ").join(map(str, value))
+
+
+def _number(text: str) -> object:
+    return int(text) if text.isdecimal() and len(text) < 20 else text
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return tuple(map(_share, split(text)))
+
+
+def _share(typed: str) -> float:
+    number = typed.removesuffix("%").strip()
+    try:
+        share = Decimal(number) / (100 if typed != number else 1)
+        is_percent = typed == number and share > SURELY_PERCENT
+        if not share:  # 0,8 is 0 and 8
+            raise ArithmeticError
+    except ArithmeticError:  # not a number, or none that can be compared
+        fault = gettext("{typed!r} is not a share of the limit: write 80 %, or 0.8 with a point", typed=typed)
+        raise ValidationError(fault, code="invalid") from None
+    if is_percent:
+        fault = gettext("{typed!r} is {number} times the limit; did you mean {number} %?", typed=typed, number=number)
+        raise ValidationError(fault, code="invalid")
+    return float(share)
+
+
+def percent(share: object) -> str:
+    """A share of the limit as it is typed: 0.8 is 80 %."""
+    if not isinstance(share, float):
+        return str(share)
+    text = format(Decimal(repr(share)) * 100, "f")
+    return f"{text.rstrip('0').removesuffix('.') if '.' in text else text} %"
+
+
+# How the text of each kind becomes a value; that of the other kinds is the value.
+READ: Final[Mapping[str, Callable[[str], object]]] = {
+    **dict.fromkeys(("names", "scopes", "methods", "audience", "results"), split),
+    "statuses": lambda text: tuple(map(_number, split(text))),
+    "shares": _shares,
+    "plans": _lines,
+    "cost": _number,
+    "reserve": _number,
+}
