@@ -38,6 +38,13 @@ def proxy(redis_url: str, redis_server: RedisServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
+def server(servers: None) -> Iterator[RedisServer]:
+    """A Redis that a test may kill or pause."""
+    with RedisServer() as own:
+        yield own
+
+
+@pytest.fixture
 def store(redis_url: str) -> RedisStore:
     return RedisStore(redis_url, deadline=5.0)  # this machine may be busy; nothing here is about deadlines
 

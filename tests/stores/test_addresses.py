@@ -1,11 +1,14 @@
 """Where the counters are, as people write it down."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from redis.connection import Connection, SSLConnection
 
-from django_throttle.exceptions import InvalidSetting
+from django_throttle.core import Rule
+from django_throttle.exceptions import Cause, InvalidSetting
+from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.redis.addresses import find_address, parse_address
 
@@ -19,8 +22,14 @@ redis+cluster://one/1 redis+cluster://
 
 def test_one_server() -> None:
     found = parse_address("redis://user:secret@one:6380/2")
-    assert (found.hosts, found.service, found.is_cluster) == ((), "", False)
+    assert (found.hosts, found.service, found.is_cluster, found.place) == ((), "", False, "one:6380")
     assert found.settings == {"host": "one", "port": 6380, "db": 2, "username": "user", "password": "secret"}
+
+
+def test_a_unix_socket_that_is_not_there_is_no_defect() -> None:
+    limiter = Limiter([Rule("api", "1/hour")], RedisStore("unix:///nowhere/redis.sock"))
+    decisions = limiter.acquire("user:1"), asyncio.run(limiter.aacquire("user:1"))
+    assert [decision.cause for decision in decisions] == [Cause.UNAVAILABLE] * 2
 
 
 @pytest.mark.parametrize("path", ["-1", "+1", "name", "0/1"])
@@ -33,6 +42,7 @@ def test_what_is_no_number_of_a_database_is_left_out(path: str) -> None:
 def test_sentinels_and_clusters() -> None:
     found = parse_address("redis+sentinel://user:se%40cret@one:26380,two,[::1]:5/dt/3?sentinel_password=other")
     assert found.hosts == (("one", 26380), ("two", 26379), ("::1", 5))
+    assert found.place == "one:26380, two:26379, ::1:5/dt"
     assert (found.service, found.is_cluster, found.settings["db"]) == ("dt", False, 3)
     assert (found.settings["username"], found.settings["password"]) == ("user", "se@cret")
     assert found.sentinel == {"username": None, "password": "other"}

@@ -53,12 +53,6 @@ class Site(WebServer):
 
 
 @pytest.fixture
-def server(servers: None) -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
 def proxy(server: RedisServer) -> Iterator[Proxy]:
     with Proxy(server.port) as proxy:
         yield proxy

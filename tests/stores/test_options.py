@@ -88,9 +88,8 @@ def test_what_does_not_hold_of_an_address_is_named(url: str, words: str, setting
     RedisStore(url)
 
 
-@pytest.mark.parametrize("address", ["redis://127.0.0.1:1/0?db=abc", "http://127.0.0.1/0", "redis+cluster://a:1/1"])
-def test_an_address_that_makes_no_sense_is_refused_by_the_setting_s_name(address: str, settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": address}
+def test_an_address_that_makes_no_sense_is_refused_by_the_setting_s_name(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": "http://127.0.0.1/0"}
     with pytest.raises(InvalidSetting, match=r"^REDIS: "):
         get_store()
 

@@ -22,7 +22,7 @@ from django_throttle.stores.redis import store as redis_store
 from django_throttle.stores.redis.packing import RecordLayout
 from django_throttle.stores.refusal_cache import NoRefusalCache
 from tests.clock import FrozenClock
-from tests.records import Record, kept_id, of_rule, records, written
+from tests.records import kept_id, of_rule, records, written
 from tests.servers import RedisServer, wait_until
 from tests.stores.conftest import CAP, RATES, commands, decide, put_foreign
 
@@ -212,36 +212,6 @@ def raw(redis_server: RedisServer) -> Any:
         yield client
 
 
-def inside(store: RedisStore, raw: Redis, ident: str = "user:1") -> dict[bytes, Record]:
-    value: Any = raw.get(store.key("", ident))
-    return records(value or b"", int(store.now_arg() or 0) or None)
-
-
-def ids(*rules: Rule) -> list[bytes]:
-    return [kept_id(rule.id) for rule in rules]
-
-
-def test_rules_of_an_ident_are_records_of_one_value(store: RedisStore, raw: Redis) -> None:
-    """A rule that is asked alone, or forgotten, leaves the records of the others as they are."""
-    key = store.key("", "user:1")
-    Limiter(RATES, store).acquire("user:1")
-    assert len([each for each in raw.scan_iter("dt:*") if b"{p}" not in each and b"{m" not in each]) == 1
-    before = inside(store, raw)
-    assert list(before) == ids(*RATES)
-    for rule in reversed(RATES):
-        assert Limiter([rule], store).acquire("user:1", 2).remaining == rule.params.limit - 3
-        after = inside(store, raw)
-        assert after.pop(kept_id(rule.id)) != before.pop(kept_id(rule.id))
-        assert after == before
-        before = inside(store, raw)
-    lives = raw.pttl(key)
-    assert Limiter(RATES[1:3], store).reset("user:1") == 2
-    assert inside(store, raw) == {own_id: before[own_id] for own_id in ids(RATES[0], *RATES[3:])}
-    assert 0 < raw.pttl(key) <= lives
-    assert Limiter(RATES, store).reset("user:1") == len(RATES) - 2
-    assert raw.exists(key) == 0
-
-
 def test_records_are_dropped_as_they_run_out(stores: Any, raw: Redis, clock: FrozenClock) -> None:
     store = stores[1]
     rules = [Rule(f"rule {at}", f"10/{10 + at}s", algorithm="gcra") for at in range(8)]
@@ -251,7 +221,9 @@ def test_records_are_dropped_as_they_run_out(stores: Any, raw: Redis, clock: Fro
     for gone in range(9):
         for _ in range(2):
             assert Limiter([asked], store).acquire("user:1").allowed
-            assert list(inside(store, raw)) == ids(asked, *reversed(rules[gone:]))
+            value: Any = raw.get(store.key("", "user:1"))
+            kept = [kept_id(rule.id) for rule in (asked, *reversed(rules[gone:]))]
+            assert list(records(value, clock.now_us)) == kept, "of one value"
         clock.step(10 if gone == 0 else 1)
 
 
