@@ -14,7 +14,6 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 from django_throttle import agent, rulebook
 from django_throttle.conf import conf
-from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Decision, Lease, Rule, overrides
 from django_throttle.core.commands import (
     SOCKET_LEASE,
@@ -45,7 +44,7 @@ from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused, Repea
 from django_throttle.identity import HttpWho, who_of
 from django_throttle.identity.call import Facts, Who
 from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
-from django_throttle.observe import reports
+from django_throttle.observe import recorders, reports
 from django_throttle.runtime import is_on_event_loop
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo
@@ -368,7 +367,8 @@ def finish_decision(
     charges = command.charges
     found: Any = plain_decision_or_none(command, answers)
     if found is not None and facts is not None and not reports.installed_hooks():  # as of most calls of doors
-        recorder.record_allowed(charges, facts.scope, facts.method, facts.events, since[0])
+        if (recorder := recorders.current) is not None:
+            recorder.record_allowed(charges, facts.scope, facts.method, facts.events, since[0])
         return found  # type: ignore[no-any-return]
     refusal_cache = io.store.refusal_cache
     if isinstance(answers, RepeatCommand):
@@ -403,7 +403,7 @@ async def decide_reported(
     began = perf_counter() if began is None else began
     decision = decided if isinstance(decided, Decision) else await decided()
     is_ordinary = decision.is_ordinary
-    if is_ordinary and commit:
+    if is_ordinary and commit and (recorder := recorders.current) is not None:
         if charges is None:
             recorder.record(facts, decision, perf_counter() - began)
         else:

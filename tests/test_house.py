@@ -141,3 +141,13 @@ def test_nothing_that_is_read_is_run() -> None:
     assert faults_in(PACKAGE.rglob("*.py"), running) == []
     scripts = {path.name: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.lua")}
     assert [name for name, text in scripts.items() if re.search(r"\b(load|loadstring|dofile|setfenv)\b", text)] == []
+
+
+def test_only_settings_name_the_console() -> None:
+    """It is an app that plugs in: no other module of the package imports it."""
+    console = "django_throttle.console"
+    importing = {name: run_time_imports(name) for name in modules() if not f"{name}.".startswith(f"{console}.")}
+    assert any(imports for imports in importing.values())
+    assert [
+        name for name, imports in importing.items() if any(f"{each}.".startswith(f"{console}.") for each in imports)
+    ] == []

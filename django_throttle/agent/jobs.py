@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.util import Finalize
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
@@ -22,15 +22,13 @@ from django_throttle.agent.thread import AgentThread
 from django_throttle.conf import conf
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import HEARD_SECONDS, Activity, SocketControl
-from django_throttle.console.recording import RecordFlusher
-from django_throttle.console.route_costs import CostFlusher
 from django_throttle.core.decide import correct
 from django_throttle.core.io import run
 from django_throttle.local.limits import Flusher
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.local.prepaid import SWEEP_SECONDS
 from django_throttle.runtime import in_child, shutdown
-from django_throttle.stores import AnyStore
+from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.base import BlockingIo, Store
 from django_throttle.websockets.groups import REPORT_SECONDS, MemberReporter
 
@@ -39,6 +37,35 @@ logger = logging.getLogger("django_throttle")
 RESEND_SECONDS: Final = 0.5
 PERIODIC_SECONDS: Final = 1.0
 RESTART_SECONDS: Final = 6.0  # after a failed start
+
+
+class StoreJob(NamedTuple):
+    """Work that the background thread repeats every ``seconds`` for one Redis.
+
+    ``name`` says what it does, for the log: "sending records". ``finish`` is called when the process ends.
+    """
+
+    name: str
+    seconds: float
+    work: Callable[[], object]
+    finish: Callable[[], object]
+
+
+def member_reports(store: RedisStore) -> StoreJob:
+    reporter = MemberReporter(store)
+    return StoreJob("reporting the members of groups", REPORT_SECONDS, reporter, reporter.report_none)
+
+
+_job_makers: Final[list[Callable[[RedisStore], StoreJob]]] = []
+
+
+def add_store_job(make: Callable[[RedisStore], StoreJob]) -> None:
+    """Have ``make`` called with each Redis that entry points use, and its job done in the background thread.
+
+    Call it in the method ``ready`` of an app config. A job that raises is logged and tried again soon. It holds up the
+    others of its thread, so it has to be quick.
+    """
+    _job_makers.append(make)
 
 
 @dataclass(slots=True)
@@ -101,11 +128,10 @@ class _StoreService:
         periodic = observe.run_periodic_work
         thread.every(PERIODIC_SECONDS, periodic, "writing due log lines and metrics", wait=PERIODIC_SECONDS)
         if store.is_remote:
-            costs, records, reporter = CostFlusher(store), RecordFlusher(store), MemberReporter(store)
-            thread.every(costs.seconds, costs, "sending the costs of routes", wait=costs.seconds)
-            thread.every(records.seconds, records, "sending records of decisions", wait=records.seconds)
-            thread.every(REPORT_SECONDS, reporter, "reporting the members of groups", wait=REPORT_SECONDS)
-            self.cleanups += [costs, records.end, reporter.report_none]
+            for make in (member_reports, *_job_makers):
+                job = make(store)
+                thread.every(job.seconds, job.work, job.name, wait=job.seconds)
+                self.cleanups.append(job.finish)
 
     def end(self) -> None:
         """Stop, report what was counted, and release what this process holds; about a second a step at most."""

@@ -17,6 +17,14 @@ class ConsoleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from django_throttle import agent, observe
+        from django_throttle.console.recording import flush, read, recorder
+        from django_throttle.console.route_costs import costs_job
+        from django_throttle.explain import why_refused
         from django_throttle.stores.redis import scripts
 
+        observe.add_recorder(recorder)
+        agent.add_store_job(flush.records_job)
+        agent.add_store_job(costs_job)
+        why_refused.find_refusals = read.recent
         scripts.folders.append(Path(__file__).with_name("lua"))

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from django.utils import timezone
 
+from django_throttle.agent import StoreJob
 from django_throttle.costs.meter import MEASURES, Meter
 from django_throttle.runtime import in_child
 from django_throttle.stores import AnyStore, RedisStore
@@ -129,6 +130,11 @@ class CostFlusher:
                     del left[field]
         finally:
             route_costs.put_back(left)
+
+
+def costs_job(store: RedisStore) -> StoreJob:
+    flusher = CostFlusher(store)
+    return StoreJob("sending the costs of routes", flusher.seconds, flusher, flusher)
 
 
 def fetch(store: AnyStore) -> Fields:

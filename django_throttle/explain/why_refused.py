@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from django_throttle.connections.overview import looks
-from django_throttle.console.recording.read import Recorded, recent
 from django_throttle.explain.find_caller import UnknownTag, find_caller, known_caller
 from django_throttle.explain.predict import Explanation, explain
 from django_throttle.models import ThrottleOverride
@@ -24,11 +24,41 @@ LIMIT: Final = 20  # refusals listed
 SAME: Final = attrgetter("outcome", "scope", "method", "event", "rule", "reason")
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A recorded call that a rule refused, or would have refused.
+
+    ``outcome`` is "refused" or "shadowed". ``tags`` has the hash of the ident, or the ident, by the name of each rule.
+    """
+
+    at: datetime
+    scope: str
+    method: str
+    event: str
+    rule: str
+    reason: str
+    outcome: str
+    tags: Mapping[str, str]
+
+    def as_json(self) -> dict[str, object]:
+        return {**asdict(self), "at": self.at.isoformat()}
+
+
+FindRefusals = Callable[[AnyStore, str, int, str], Sequence[Refusal]]
+#: Return what a caller was refused lately, the latest first; None where nothing is recorded. Its arguments are the
+#: store, an ident or the first characters of its hash, how many are listed, and a scope, which may be empty.
+find_refusals: FindRefusals | None = None
+
+
+def recent(store: AnyStore, ident: str, scope: str = "") -> Sequence[Refusal]:
+    return () if find_refusals is None else find_refusals(store, ident, LOOKED_AT, scope)
+
+
 class Alike(NamedTuple):
     """Refusals of the same call by the same rule and for the same reason, and the last of them."""
 
     times: int
-    last: Recorded
+    last: Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +70,7 @@ class Answer:
 
     tag: str
     explanation: Explanation | None
-    recent: Sequence[Recorded] = ()
+    recent: Sequence[Refusal] = ()
     rows: Sequence[ThrottleOverride] = ()
     open: int = 0
     is_whole: bool = True
@@ -74,10 +104,10 @@ def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: fl
         who = find_caller(typed, snapshot, store)
     except UnknownTag:
         tag = typed.strip().lower()
-        refused = recent(store, tag, LOOKED_AT)
+        refused = recent(store, tag)
         named = {ident for one in refused for ident in one.tags.values() if ident_for_logs(ident) == tag}
         if not named and refused:
-            return Answer(tag, None, recent(store, tag, LOOKED_AT, call.scope))
+            return Answer(tag, None, recent(store, tag, call.scope))
         if not named:
             raise
         who = known_caller(named.pop())
@@ -88,7 +118,7 @@ def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: fl
     return Answer(
         tag=ident_for_logs(who.name),
         explanation=told,
-        recent=recent(store, who.name, LOOKED_AT, call.scope),
+        recent=recent(store, who.name, call.scope),
         rows=sorted(rows, key=lambda row: numbers.index(row.pk)),
         open=overview.open,
         is_whole=overview.is_whole,

@@ -17,7 +17,6 @@ from django.http.response import HttpResponseBase
 
 from django_throttle import agent, limiter, rulebook
 from django_throttle.conf import conf
-from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Decision
 from django_throttle.core.commands import Answers, Charges, Decide
 from django_throttle.core.decision import plain_decision
@@ -27,7 +26,7 @@ from django_throttle.http import finalize
 from django_throttle.http.input_bytes import note_decision
 from django_throttle.http.request_state import REQUEST_EVENTS, RequestFacts, RequestState
 from django_throttle.identity import HttpWho
-from django_throttle.observe import reports
+from django_throttle.observe import recorders, reports
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 
@@ -109,7 +108,8 @@ def _admit(
     request: HttpRequest, state: RequestState, scope: str, command: Decide, answers: Answers, began: float
 ) -> Decision:
     """Record and note that a plain request passes."""
-    recorder.record_allowed(command.charges, scope, (request.method or "").upper(), REQUEST_EVENTS, began)
+    if (recorder := recorders.current) is not None:
+        recorder.record_allowed(command.charges, scope, (request.method or "").upper(), REQUEST_EVENTS, began)
     decision = plain_decision(command, answers)
     state.decisions, state.is_plain, state.has_charged = (decision,), True, True
     return decision

@@ -10,10 +10,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from django_throttle.conf import conf
-from django_throttle.console.route_costs import route_costs
 from django_throttle.costs.meter import Meter, in_use
 from django_throttle.http.request_state import RequestState, scope_of_match
-from django_throttle.observe import cost_log
+from django_throttle.observe import cost_log, recorders
 
 Part = TypeVar("Part")
 
@@ -33,7 +32,8 @@ def close_meter(state: RequestState, answer: object = None) -> None:
     meter.bytes = meter.bytes or _size(answer)
     scope = state.place.scope or (scope_of_match(state.match) if state.match else "")
     if scope:
-        route_costs.add(scope, meter)
+        if (recorder := recorders.current) is not None:
+            recorder.record_request(scope, meter)
         cost_log.report(scope, (state.method or "").upper(), meter)
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import getpass
 import os
 from argparse import SUPPRESS
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_throttle import rulebook
 from django_throttle.exceptions import InvalidSetting, StoreError
+from django_throttle.models.override import misspelt
 from django_throttle.observe.reports import printable as printable
-from django_throttle.rulebook import Snapshot
+from django_throttle.rulebook import Snapshot, sources
 from django_throttle.stores import RedisStore, get_store, why_in_memory
 from django_throttle.translated import gettext, translated
 
@@ -75,3 +76,13 @@ def remote_store(otherwise: str) -> RedisStore:
     if not store.is_remote:
         raise CommandError(gettext("{why}: {otherwise}", why=why_in_memory(), otherwise=otherwise))
     return store
+
+
+def check_found(found: Sequence[object], name: str | None) -> None:
+    """Raise CommandError if nothing was found for a name that no rule has."""
+    if not found and name is not None and (wrong := misspelt([name], sources.rules(), unlisted=False)):
+        raise CommandError("\n".join(wrong))
+
+
+def unreadable(error: Exception) -> CommandError:
+    return CommandError(gettext("the rules in the database cannot be used: {advice}", advice=sources.advice(error)))

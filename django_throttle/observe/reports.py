@@ -16,11 +16,11 @@ from django.dispatch import Signal, receiver
 from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
-from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, refusing
 from django_throttle.core.key import ident_tag, secret_bytes
 from django_throttle.identity.call import Facts
+from django_throttle.observe import recorders
 from django_throttle.runtime import LogThrottle
 from django_throttle.signals import layer_dropped, quota_warning, shadowed, store_failed, throttled
 
@@ -203,7 +203,8 @@ def _happened(facts: Facts, decision: Decision, seconds: float) -> Sequence[Sign
         call_hooks(Report(facts, decision, seconds))
     if decision.is_ordinary:
         return ()
-    recorder.record(facts, decision, seconds)
+    if (recorder := recorders.current) is not None:
+        recorder.record(facts, decision, seconds)
     log_refusals(facts, decision)
     return _signals(decision)
 

@@ -9,7 +9,6 @@ from time import monotonic, perf_counter
 from typing import Final
 
 from django_throttle import rulebook
-from django_throttle.console.recording.recorder import recorder
 from django_throttle.core.commands import Charge, Charges
 from django_throttle.core.decide import correct, drop_reported
 from django_throttle.core.decision import PASSED, Decision, Outcome, combine_outcomes
@@ -17,7 +16,7 @@ from django_throttle.core.ledger import Ledger
 from django_throttle.identity import ScopeWho
 from django_throttle.identity.call import Facts
 from django_throttle.limiter import aexecute_decision, decide_fully, fast_path_command
-from django_throttle.observe import reports
+from django_throttle.observe import recorders, reports
 from django_throttle.runtime import at_once_or_in_thread, spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import LastingIo, LoopIo
@@ -147,7 +146,8 @@ class FrameLimits:
             return True
         if not matched.is_quick or not self._try_spend_prepaid(matched.shared_charges):
             return False
-        recorder.record_allowed(matched.all, self._scope, "", self._events, began)
+        if (recorder := recorders.current) is not None:
+            recorder.record_allowed(matched.all, self._scope, "", self._events, began)
         return True
 
     async def admit(self, frame: Event, cost: int = 1) -> Decision | None:
@@ -159,7 +159,8 @@ class FrameLimits:
         if matched.is_quick and cost == 1 and not reports.installed_hooks():
             decision = await self._by_shared(frame, matched, 1, 0)
             if decision.is_ordinary:
-                recorder.record_allowed(matched.all, self._scope, "", self._events, began)
+                if (recorder := recorders.current) is not None:
+                    recorder.record_allowed(matched.all, self._scope, "", self._events, began)
                 return None
             return await self._told(frame, decision, cost, began)
         size = size_of(frame) if matched.sized else 0
@@ -189,6 +190,8 @@ class FrameLimits:
 
     def _record(self, matched: MatchedRules, cost: int, size: int, began: float) -> None:
         """Record a frame that passed at once."""
+        if (recorder := recorders.current) is None:
+            return
         as_it_is = cost == 1 and not matched.sized
         charges = matched.all if as_it_is else Charges.of(matched.priced(matched.all, cost, size))
         recorder.record_allowed(charges, self._scope, "", self._events, began)

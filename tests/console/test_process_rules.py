@@ -176,7 +176,7 @@ API = Rule("api", "5/min", scopes=["search"])
 
 def seen(tags: dict[str, str], outcome: str = "allowed", scope: str = "search") -> Recorded:
     rule = "api" if outcome == "refused" else ""
-    return Recorded(AT, scope, "GET", "request", next(iter(tags.values()), ""), rule, "", 1, outcome, 1.0, tags)
+    return Recorded(AT, scope, "GET", "request", rule, "", outcome, tags, next(iter(tags.values()), ""), 1, 1.0)
 
 
 def said(recorded: Minute, known: timedelta, *rules: Rule, calls: list[Recorded] | None = None) -> list[str]:

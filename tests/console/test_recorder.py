@@ -15,7 +15,7 @@ from django_throttle.console.recording.cells import CODES, minute_of
 from django_throttle.console.recording.heavy_hitters import KEPT, SLACK, HeavyHitters
 from django_throttle.console.recording.places import MOST_RECENT
 from django_throttle.console.recording.read import compared
-from django_throttle.console.recording.recorder import MOST_CELLS, MOST_RANKINGS, Recorder, Records, recorder
+from django_throttle.console.recording.recorder import MOST_CELLS, MOST_RANKINGS, DecisionRecorder, Records, recorder
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.core.decision import Outcome, Reason
@@ -49,7 +49,7 @@ def allowed(records: Records) -> int:
 
 
 def test_threads_lose_nothing() -> None:
-    made, charges, taken = Recorder(), charges_of(ROOMY, "user:1", 1), []
+    made, charges, taken = DecisionRecorder(), charges_of(ROOMY, "user:1", 1), []
     each, threads = 5000, 4
 
     def work() -> None:
@@ -66,7 +66,7 @@ def test_threads_lose_nothing() -> None:
 
 
 def test_memory_is_bounded_under_a_flood_of_identities() -> None:
-    made = Recorder()
+    made = DecisionRecorder()
     for number in range(24_000):
         if number % 4:
             texts = f"scope {number}", f"M{number}", (f"event {number}",)

@@ -18,6 +18,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_throttle import decorators, drf
+from django_throttle.console.recording import recorder
 from django_throttle.console.route_costs import RouteCosts, dearest
 from django_throttle.costs.meter import Meter, in_use
 from django_throttle.observe import cost_log
@@ -110,7 +111,7 @@ def site(settings: Any, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> Ro
     meters.clear()
     Group.objects.bulk_create(Group(name=f"group {number}") for number in range(ROWS))
     costs = RouteCosts()
-    monkeypatch.setattr("django_throttle.http.request_costs.route_costs", costs)
+    monkeypatch.setattr(recorder, "record_request", costs.add)
     return costs
 
 

@@ -1,4 +1,4 @@
-"""manage.py throttle_rules: list, check, export, import, candidates, log."""
+"""manage.py throttle_rules: list, check, export, import, log."""
 
 import io
 import json
@@ -14,13 +14,8 @@ from django.core.management.base import SystemCheckError
 from django.db import IntegrityError, connection
 from django.utils import timezone, translation
 
-from django_throttle import limiter, rulebook
-from django_throttle.console.recording import RecordFlusher, recorder
-from django_throttle.identity.call import Facts
-from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule
+from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
 from django_throttle.rulebook.file import MAX_BYTES
-from django_throttle.stores import get_store
-from tests.console.conftest import By
 from tests.management.shell import run as typed
 
 pytestmark = pytest.mark.django_db
@@ -231,30 +226,3 @@ class TestLog:
             run("log", "--most", "0")
         ThrottleRule.objects.all().delete()
         assert run("log", "search").count("\n") == 2, "the history of a rule that is gone"
-
-
-class TestCandidates:
-    def test_each_is_compared_with_its_rule(self, settings: Any, redis_url: str) -> None:
-        settings.DJANGO_THROTTLE = {"RULES": {}, "AGENT": False, "REDIS": redis_url, "DEADLINE": 5.0}
-        recorder.take()
-        assert run("candidates") == "There are no candidates.\n"
-        ThrottleRule.objects.create(name="api", rate="5/s")
-        row = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/s"), "api", "anna")
-        row.share = 0.1
-        row.save()
-        rulebook.refresh()
-        for _ in range(4):
-            limiter.decide(Facts("page", ("request",), By("user:1"), ident="user:1"))
-        RecordFlusher(get_store())()
-        said = run("candidates", "api")
-        assert said.startswith("api: each user or address: 3 requests per second, enforced for 0.1 of all\n")
-        assert "  Calls: 4\n  Both would refuse: 0\n" in said
-        (found,) = json.loads(run("candidates", "--json"))
-        assert (found["name"], found["share"], found["starts_at"], found["calls"]) == ("api", 0.1, None, 4)
-        with pytest.raises(CommandError, match="There is no rule 'other'"):
-            run("candidates", "other", "--json")
-        row.delete()
-        assert run("candidates", "api", "--json") == "[]\n"
-        settings.DJANGO_THROTTLE = {"STORE": "memory"}
-        with pytest.raises(CommandError, match="only each process knows"):
-            run("candidates")

@@ -37,7 +37,7 @@ LINES = [
     *("throttle_override end 1", "throttle_override list", "throttle_reset user:1", "throttle_costs"),
     *("throttle_backtest rules.json --log log", "throttle_backtest rules.json --recorded hour", "throttle_overview"),
     *("throttle_explain ip:192.0.2.1", "throttle_inspect", "throttle_rules list", "throttle_rules check"),
-    *("throttle_rules export", "throttle_rules import rules.json", "throttle_rules candidates", "throttle_rules log"),
+    *("throttle_rules export", "throttle_rules import rules.json", "throttle_candidates", "throttle_rules log"),
     "refresh_connections --once",
 ]
 

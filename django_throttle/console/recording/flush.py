@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
+from django_throttle.agent import StoreJob
 from django_throttle.console.recording import places
 from django_throttle.console.recording.cells import HOUR, MINUTE, Cell
 from django_throttle.console.recording.heavy_hitters import KEPT, KEPT_LONG, HeavyHitters
@@ -122,6 +123,11 @@ class RecordFlusher:
         args += [" ".join(map(str, (sample.bound, *sample.full)))]
         args += [rank.to_bytes(4, "big") + packed(seen) for rank, seen in sample.entries]
         return "sample", list(map(self.store.process_key, names)), args
+
+
+def records_job(store: RedisStore) -> StoreJob:
+    flusher = RecordFlusher(store)
+    return StoreJob("sending records of decisions", flusher.seconds, flusher, flusher.end)
 
 
 def state_of(reply: object) -> list[int]:

@@ -20,6 +20,7 @@ from django_throttle.console.recording.recorder import LONGEST_TEXT
 from django_throttle.console.recording.thinning import RANKS
 from django_throttle.core.overrides import candidate_name
 from django_throttle.core.texts import gettext_lazy
+from django_throttle.explain.why_refused import Refusal
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.redis.failures import raise_first
 from django_throttle.stores.redis.transport import batches
@@ -28,7 +29,7 @@ TAG: Final = re.compile(r"[0-9a-f]{8}(?:[0-9a-f]{8})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Refusal):
     """One decision of a sample. ``tag`` stands for the ident that counts under ``rule``, or under the first rule.
 
     ``outcome`` is "allowed", "refused" or "shadowed"; ``rule`` and ``reason`` say what refused. ``tags`` has the tag by
@@ -36,21 +37,9 @@ class Recorded:
     says so.
     """
 
-    at: datetime
-    scope: str
-    method: str
-    event: str
     tag: str
-    rule: str
-    reason: str
     cost: int
-    outcome: str
     weight: float
-    tags: Mapping[str, str]
-
-    def as_json(self) -> dict[str, object]:
-        names = ("scope", "method", "event", "tag", "rule", "reason", "cost", "outcome", "weight")
-        return {"at": self.at.isoformat(), **{name: getattr(self, name) for name in names}, "tags": dict(self.tags)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +224,7 @@ def _recorded(entry: bytes, weight: float) -> Recorded | None:
         when = datetime.fromtimestamp(at, UTC)
     except (ValueError, TypeError, AttributeError, OverflowError):
         return None  # a foreign value
-    return Recorded(when, scope, method, event, tag, rule, reason, cost, outcome, weight, tags)
+    return Recorded(when, scope, method, event, rule, reason, outcome, tags, tag, cost, weight)
 
 
 def _bytes(found: object) -> bytes:

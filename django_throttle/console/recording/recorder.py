@@ -19,12 +19,15 @@ from django_throttle.conf import conf
 from django_throttle.console.recording import cells, places
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
 from django_throttle.console.recording.thinning import RANKS, Thinned, random_rank, ranks_of
+from django_throttle.console.route_costs import route_costs
 from django_throttle.core import Decision
 from django_throttle.core.commands import Charges, RuleSet, forget_charges
 from django_throttle.core.decision import Outcome
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import CANDIDATE_SUFFIX
+from django_throttle.costs.meter import Meter
 from django_throttle.identity.call import Facts
+from django_throttle.observe import Recorder
 from django_throttle.runtime import in_child
 
 MOST_WAITING: Final = 500
@@ -69,7 +72,7 @@ class Records:
     samples: Samples = field(default_factory=dict)
 
 
-class Recorder:
+class DecisionRecorder(Recorder):
     """What this process has decided and not sent; added by any thread.
 
     A call adds one tuple to a list; what that comes to is counted for MOST_WAITING calls at once, or when it is taken.
@@ -122,6 +125,10 @@ class Recorder:
         others.append((decision, facts.scope, facts.method, facts.events, facts.cost, seconds, timezone.now()))
         if len(others) >= MOST_WAITING:
             self._count()
+
+    def record_request(self, scope: str, meter: Meter) -> None:
+        """Count what a request has used, for its route."""
+        route_costs.add(scope, meter)
 
     def take(self) -> Records:
         """Return all of it, which is forgotten here; the samples of this slot go on within their bounds."""
@@ -275,7 +282,7 @@ def ranked(calls: Sequence[PassedCall], bound: int) -> Iterable[tuple[int, Passe
     return [(rank, call) for call in calls if (rank := call[0].sample_rank) is not None and rank < bound]
 
 
-recorder: Final = Recorder()
+recorder: Final = DecisionRecorder()
 
 
 def _numbers(outcome: Outcome, cost: int, degraded: bool) -> Iterator[tuple[int, int]]:

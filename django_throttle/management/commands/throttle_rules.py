@@ -1,11 +1,11 @@
-"""manage.py throttle_rules: list, check, export and import rules, their candidates and their log."""
+"""manage.py throttle_rules: list, check, export and import rules, and print their log."""
 
 from __future__ import annotations
 
 import json
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -14,15 +14,12 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, IntegrityError, transaction
 
 from django_throttle.conf import conf
-from django_throttle.console.recording.read import compared
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.core.texts import gettext_lazy, gettext_noop, listed, with_commas
-from django_throttle.local.shared_clock import shared_now
-from django_throttle.management import ShellCommand, printable, remote_store, shell_user, subcommands
-from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
+from django_throttle.management import ShellCommand, check_found, printable, shell_user, subcommands, unreadable
+from django_throttle.models import ThrottleChange, ThrottleRule
 from django_throttle.models.fields import is_text
-from django_throttle.models.override import misspelt
 from django_throttle.rulebook import file, history, sources
 from django_throttle.rulebook.file import Diff, compare
 from django_throttle.rulebook.history.edits import lock_rows
@@ -30,18 +27,17 @@ from django_throttle.rulebook.sources import Reading
 from django_throttle.translated import gettext, ngettext, translated
 
 MOST_LINES: Final = 50
-ELSEWHERE: Final = gettext_lazy("only each process knows what it decided; see the page of candidates there.")
 
 
 class Command(ShellCommand):
     """Each subcommand is one method below."""
 
-    help = "List, check, export and import rules, compare candidates, and say who changed what."
+    help = "List, check, export and import rules, and say who changed what."
     requires_system_checks: list[str] = []  # they end at a bad rule of settings, before this says what is wrong
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--skip-checks", action="store_true", help="of check: do not run Django's checks")
-        subcommand = subcommands(parser, "list|check|export|import|candidates|log")
+        subcommand = subcommands(parser, "list|check|export|import|log")
         subcommand("list", "print what each rule means, in words, and where it comes from")
         subcommand("check", "exit with status 1 when a rule is invalid, naming it")
         export = subcommand("export", "write the database's rules as JSON")
@@ -57,9 +53,6 @@ class Command(ShellCommand):
         take.add_argument("--dry-run", action="store_true", help="only show what would change")
         take.add_argument("--replace", action="store_true", help="delete the database's rules that are not in the file")
         take.add_argument("--reason", default="", help="why, for the history")
-        beside = subcommand("candidates", "compare each candidate with its live rule, over the last hour")
-        beside.add_argument("name", nargs="?", help="of this rule alone")
-        beside.add_argument("--json", action="store_true", help="as JSON, with the refusals by minute")
         log = subcommand("log", "print who changed what, when and why, the newest first")
         log.add_argument("name", nargs="?", help="of this rule alone")
         log.add_argument("--most", type=_positive, default=MOST_LINES, metavar="N", help=f"lines; else {MOST_LINES}")
@@ -68,13 +61,13 @@ class Command(ShellCommand):
     def handle(self, *args: object, todo: str, **options: Any) -> None:
         do = {
             "list": self.list, "check": self.check_rules, "export": self.export, "import": self.import_rules,
-            "candidates": self.candidates, "log": self.log,
+            "log": self.log,
         }[todo]  # fmt: skip
         try:
             with history.editing(shell_user(), "import", options.get("reason", "")):
                 do(options)
         except DatabaseError as error:
-            raise _unreadable(error) from error
+            raise unreadable(error) from error
 
     def list(self, options: dict[str, Any]) -> None:
         """One line for each rule in force or suspended, then what is skipped."""
@@ -137,32 +130,13 @@ class Command(ShellCommand):
             raise CommandError(gettext(pattern, alike=alike)) from error
         self._print_changes(diff, dry_run=options["dry_run"])
 
-    def candidates(self, options: dict[str, Any]) -> None:
-        """What the admin's page of each candidate says."""
-        store = remote_store(ELSEWHERE)
-        now, rows = shared_now(), ThrottleCandidate.objects.using(sources.alias())
-        if options["name"] is not None:
-            rows = rows.filter(name=options["name"]) if is_text(options["name"]) else rows.none()
-        found = [(row, compared(store, row.name, row.since, now)) for row in rows]
-        _check_found(found, options["name"])
-        if options["json"]:
-            self.stdout.write(json.dumps([{**row.as_json(), **both.as_json()} for row, both in found], indent=2))
-            return
-        for row, both in found:
-            told = {"name": row.name, "meaning": row.meaning, "share": row.share or 0}
-            self.stdout.write(gettext("{name}: {meaning}, enforced for {share:.6g} of all", **told))
-            for name, figure in both.rows():
-                self.stdout.write("  " + gettext("{name}: {figure}", name=name, figure=figure))
-        if not found:
-            self.stdout.write(gettext("There are no candidates."))
-
     def log(self, options: dict[str, Any]) -> None:
         """One line for each edit, with the time, who, what and why."""
         rows = ThrottleChange.objects.using(sources.alias())
         if options["name"] is not None:
             rows = rows.filter(name=options["name"]) if is_text(options["name"]) else rows.none()
         found = list(rows[: options["most"]])
-        _check_found(found, options["name"])
+        check_found(found, options["name"])
         if options["json"]:
             self.stdout.write(json.dumps([row.as_json() for row in found], indent=2))
             return
@@ -185,21 +159,11 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _check_found(found: Sequence[object], name: str | None) -> None:
-    """Raises CommandError where nothing was found for a name that no rule has."""
-    if not found and name is not None and (wrong := misspelt([name], sources.rules(), unlisted=False)):
-        raise CommandError("\n".join(wrong))
-
-
 def _rules_read() -> Reading:
     reading = sources.read()
     if reading.failure is not None:
-        raise _unreadable(reading.failure) from reading.failure
+        raise unreadable(reading.failure) from reading.failure
     return reading
-
-
-def _unreadable(error: Exception) -> CommandError:
-    return CommandError(gettext("the rules in the database cannot be used: {advice}", advice=sources.advice(error)))
 
 
 def _equal_but_for_case(names: Iterable[str]) -> str:

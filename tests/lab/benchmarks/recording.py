@@ -12,7 +12,7 @@ from django_throttle.console.recording.cells import CODES, HOUR, MINUTE, TIMES, 
 from django_throttle.console.recording.flush import RecordFlusher
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
 from django_throttle.console.recording.places import DAY, RECENT_SLOTS, SLOT, SLOTS
-from django_throttle.console.recording.recorder import DecisionSample, Recorder, Records
+from django_throttle.console.recording.recorder import DecisionRecorder, DecisionSample, Records
 from django_throttle.console.recording.thinning import Thinned, random_rank
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charges, charges_of
@@ -33,7 +33,7 @@ def charges() -> list[Charges]:
 
 def passed_us() -> float:
     """CPU time of an ordinary decision's record, with its share of all that is done later, the agent's included."""
-    made, calls, times = Recorder(), charges(), []
+    made, calls, times = DecisionRecorder(), charges(), []
     events = ("request",)
     for _ in range(BLOCKS):
         start = process_time()
