@@ -318,7 +318,7 @@ def combine_outcomes(
     real = [outcome for outcome in outcomes if not outcome.shadow]
     refusing = [outcome for outcome in real if not outcome.allowed]
     if refusing:
-        said = max(refusing, key=_wait) if len(refusing) > 1 else refusing[0]
+        said = max(refusing, key=_wait)
     elif real:
         said = min(real, key=_remaining) if len(real) > 1 else real[0]
     else:

@@ -41,6 +41,7 @@ def test_idents_with_a_tag_of_their_own_do_not_gather_in_one_slot() -> None:
 def test_the_secret_keys_the_hash() -> None:
     tags = {ident_tag("user:1", secret_bytes(secret)) for secret in ("", "a", "b", "a" * 200, "\ud800")}
     assert len(tags) == 5
+    assert ident_tag("user:1", SECRET) == "XdSj31c2aGiDofKmwp5fZw", "as every process of a site computes it, old or new"
 
 
 @pytest.mark.parametrize("ident", ["", "a" * (MAX_IDENT + 1), None, 42, b"user:1", ["user:1"], True])

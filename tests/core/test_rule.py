@@ -87,7 +87,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"audience": ["Staff"]}, "no audience 'Staff'; did you mean 'staff'"),
     ({"audience": ["group"]}, "no audience 'group'; did you mean 'group:NAME'"),
     *(({"audience": [who]}, "did you mean 'group:x'") for who in ("group: x", "gruop:x")),
-    ({"audience": ["user:5"]}, "no audience 'user:5'"),
+    ({"audience": ["user:5"]}, "no audience 'user:5'; choose .*, group:NAME or tenant:NAME$"),
     ({"audience": ["anonymous"], "key": "user"}, "it would limit nobody"),
     *(({"count_on": given}, "count_on") for given in (401, "401", [99], [600], [401.0], ["401"])),
     ({"count_on": [401], "events": ["message"]}, "count_on belongs to rules of HTTP"),
@@ -250,8 +250,10 @@ def test_lists_are_tidied() -> None:
     assert Rule("api", "10/min", audience=["staff", "staff"]).audience == ("staff",)
 
 
-def test_a_single_status_may_be_all_that_counts() -> None:
+def test_a_single_status_may_be_all_that_counts_and_a_single_call_a_burst() -> None:
     assert [Rule("api", "10/min", count_on=[status]).count_on for status in (200, 599)] == [(200,), (599,)]
+    rule = Rule("api", "10/min", **GCRA, plans={"staff": {"rate": "5/min", "burst": 1}})
+    assert rule.plans == ("staff = 5/min burst 1",)
 
 
 def test_only_what_differs_from_the_defaults_is_written() -> None:

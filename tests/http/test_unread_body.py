@@ -51,7 +51,8 @@ def reads_body(request: HttpRequest) -> HttpResponse:
 
 
 def reads_stream(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(request.read(0) + request.read(10) + request.readline(3) + request.readline() + request.read())
+    parts = request.read(0), request.read(10), request.readline(3), request.readline(), request.read()
+    return HttpResponse(repr(parts))
 
 
 def reads_nothing(request: HttpRequest) -> HttpResponse:
@@ -98,7 +99,7 @@ class Limited(Bare):
 VIEWS = {view.__name__: view for view in (reads_post, reads_body, reads_stream, reads_nothing)}
 COSTS: dict[str, Any] = {
     "post": cost_by_post, "handled": cost_by_post_handled, "body": cost_by_body, "graphql": operation_cost,
-    "login": lambda request: len(login_name(request) or ""),
+    "login": lambda request: len(login_name(request) or ""), "start": lambda request: len(request.read(12)),
 }  # fmt: skip
 urlpatterns = [
     *[path(f"bare/{name}", view) for name, view in VIEWS.items()],

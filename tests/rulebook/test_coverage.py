@@ -30,10 +30,8 @@ RATES = (
 def test_by_rate(algorithm: str, stricter_pairs: list[tuple[str, str]], others: list[tuple[str, str]]) -> None:
     for one, other in stricter_pairs + others:
         strict, loose = Rule("a", one, algorithm=algorithm), Rule("b", other, algorithm=algorithm)
-        assert (stricter(Snapshot([strict, loose]), loose) is not None) == ((one, other) in stricter_pairs), (
-            one,
-            other,
-        )
+        is_found = stricter(Snapshot([strict, loose]), loose) is not None
+        assert is_found == ((one, other) in stricter_pairs), (one, other)
 
 
 @pytest.mark.parametrize("algorithm", [name for name, row in ALGORITHMS.items() if row.is_bucket])
@@ -71,7 +69,9 @@ def test_by_what_they_count(options: dict[str, Any], is_stricter: bool) -> None:
     assert stricter(Snapshot([rule, other]), rule) == (other if is_stricter else None)
 
 
-def test_slots_are_compared_by_their_number_and_what_counts_refusals_is_not() -> None:
+def test_slots_are_compared_by_their_number_and_neither_what_counts_refusals_nor_finer_windows() -> None:
+    fine, finer = (Rule(rate, rate, resolution=2) for rate in ("1/2s", "90/min"))
+    assert stricter(Snapshot([fine, finer]), finer) is None
     few, many = (Rule(f"{limit}", limit=limit, algorithm="concurrency") for limit in (2, 3))
     assert (stricter(Snapshot([few, many]), many), stricter(Snapshot([few, many]), few)) == (few, None)
     loose, strict = (Rule(f"{rate}/h", f"{rate}/h", count_denied=True) for rate in (9, 2))

@@ -153,6 +153,15 @@ def test_a_slow_reading_never_replaces_a_later_one(rules: Any, monkeypatch: pyte
     assert rulebook.current().by_name("api") == Rule("api", "2/min")
 
 
+def test_how_long_after_its_edit_a_rule_is_in_force(rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(current_rules.shared_clock, "now", lambda: 1000.0)
+    versions = {None: None, "990.000-a": None, "997.500-b": 2.5, "1002.000-c": 0.0, "-d": None}
+    for rate, (seen, after) in enumerate(versions.items(), 1):
+        monkeypatch.setattr(sources, "read", lambda before, rate=rate: _reading(f"{rate}/min"))
+        rulebook.refresh(seen)
+        assert rulebook.put_in_force().after == after
+
+
 class TestPoll:
     """Polling, with a database that only pretends to be shared between threads."""
 
@@ -281,11 +290,6 @@ def test_both_sources_are_in_force_the_database_wins_and_what_makes_no_sense_is_
     assert snapshot.by_name("api") == Rule("api", "20/min")
     assert snapshot.by_name("login") == Rule("login", "5/min"), "a bad row leaves the rule of settings in force"
     assert "rule 'bad' from settings is skipped" in caplog.text
-
-
-@pytest.fixture
-def readings() -> list[str | None]:
-    return []
 
 
 @pytest.mark.usefixtures("servers")

@@ -112,6 +112,11 @@ class TestCost:
         assert self.costs("length", events=["message"]) == [6, 6], "of the scope of a socket"
         assert not caplog.messages
 
+    @pytest.mark.parametrize(("cost", "charged"), [(0, 0), (1, 5), (2, 5)])
+    def test_a_call_has_its_bytes_unless_it_costs_nothing(self, cost: int, charged: int) -> None:
+        facts = Facts("search", ("request",), Asked(), cost, size=5)
+        assert Snapshot([Rule("volume", "9/min", unit="bytes")]).match(facts).costs == (charged,)
+
     @pytest.mark.parametrize("said", [-1, True, 1.0, float("nan"), float("inf"), "5", None, [1]], ids=repr)
     def test_an_answer_that_is_no_cost_counts_one_and_is_logged(self, said: Any, caplog: Any) -> None:
         PRICES[:] = [said]

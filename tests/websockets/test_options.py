@@ -81,7 +81,7 @@ def test_an_unknown_option_is_named_with_the_nearest() -> None:
 def test_times_are_numbers_of_seconds_or_timedeltas(settings: Any, value: Any) -> None:
     settings.DJANGO_THROTTLE = {}
     mappings: Any = {"ladder": UserDict(close=3), "close_codes": UserDict(idle=1000, closed=3000, blocked=4999)}
-    terms = ThrottleMiddleware(app, idle_timeout=value, max_age=value, **mappings).settings
+    terms = ThrottleMiddleware(app, cost=0, idle_timeout=value, max_age=value, **mappings).settings
     assert terms.lifetimes() == (60.0 if isinstance(value, timedelta) else value,) * 2
 
 
