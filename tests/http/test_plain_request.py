@@ -28,6 +28,7 @@ from django_throttle.stores import RedisStore
 from django_throttle.testing import counting_in
 from tests.clock import FrozenClock
 from tests.doors import BOTH, REDIS, Enforce
+from tests.http.conftest import close
 from tests.servers import RedisServer
 
 
@@ -139,7 +140,7 @@ def answers(
                     response = ENTRY_POINTS[entry_point](request)
                     state = state_of(request)
                     decisions = [decision._replace(lease=None) for decision in decisions_of(request)]  # of random id
-                    response.close()
+                    close(response)
                     request.close()
                     headers = dict(response.headers)
                     costs, entries = state.ledger.costs, state.ledger.entries
