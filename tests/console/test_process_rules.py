@@ -41,7 +41,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def hold(snapshot: Snapshot, after: float | None = None, *, ago: float = 0.0) -> None:
         put = PutInForce(timezone.now().timestamp() - ago, after)
-        monkeypatch.setattr(rulebook, "present", lambda: snapshot)
+        monkeypatch.setattr(rulebook, "loaded", lambda: snapshot)
         monkeypatch.setattr(rulebook, "put_in_force", lambda: put)
 
     return hold

@@ -215,7 +215,7 @@ class TestA63:
                 Outcome(name, f"user:{number}\n", False, 9, 0, 1.0, 1.0, Reason.EXCEEDED, number % 2 == 0)
                 for name in names
             )
-            observe.tell(facts, combine_outcomes(outcomes))
+            observe.report(facts, combine_outcomes(outcomes))
         metrics = generate_latest(REGISTRY).decode().splitlines()
         series = [line for line in metrics if line.startswith("django_throttle_decisions_total")]
         figure("series of 5 rules", len(series))

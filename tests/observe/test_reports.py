@@ -61,7 +61,7 @@ def fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def test_a_refusal_is_a_line_with_fields(caplog: pytest.LogCaptureFixture, settings: object) -> None:
-    observe.tell(FACTS, decided(True, False))
+    observe.report(FACTS, decided(True, False))
     (record,) = caplog.records
     ident = reports.ident_for_logs("user:somebody")
     assert (record.name, record.levelno) == ("django_throttle.decisions", logging.WARNING)
@@ -76,7 +76,7 @@ def test_a_refusal_is_a_line_with_fields(caplog: pytest.LogCaptureFixture, setti
 def test_a_line_names_the_event_of_its_rule(caplog: Any, enforce: Callable[..., None], events: tuple[str, str]) -> None:
     rate, held = decided(False).outcomes[0]._replace(rule="rate", window=60.0), decided(False).outcomes[0]
     blocked = held._replace(rule="block", reason=Reason.BLOCKED)
-    observe.tell(
+    observe.report(
         replace(FACTS, events=events), combine_outcomes((rate, held._replace(rule="held", window=None), blocked))
     )
     assert [fields(record)["event"] for record in caplog.records] == [events[0], events[1], events[0]]
@@ -84,7 +84,7 @@ def test_a_line_names_the_event_of_its_rule(caplog: Any, enforce: Callable[..., 
 
 def test_what_a_storm_left_out_is_told(caplog: pytest.LogCaptureFixture, clock: FrozenClock) -> None:
     for _ in range(100):
-        observe.tell(FACTS, decided(False))
+        observe.report(FACTS, decided(False))
         clock.tick(0.09)  # 9 s in all
     observe.run_periodic_work()
     assert len(caplog.records) == 1, "not before the 10 s are over"
@@ -96,7 +96,7 @@ def test_what_a_storm_left_out_is_told(caplog: pytest.LogCaptureFixture, clock: 
     ]
     assert fields(caplog.records[1]) == {"rule": "one", "reason": "exceeded", "left_out": 99}
     clock.tick(9)
-    observe.tell(FACTS, decided(False))
+    observe.report(FACTS, decided(False))
     assert len(caplog.records) == 2, "that was a line of this rule and reason, too"
 
 
@@ -104,7 +104,7 @@ def test_no_text_begins_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> N
     evil = "any\nERROR all is lost\r\x1b[31m\u2028" + "x" * 1000
     refused = decided(False)
     outcome = refused.outcomes[0]._replace(rule=evil)
-    observe.tell(replace(FACTS, scope=evil), refused._replace(outcomes=(outcome,)))
+    observe.report(replace(FACTS, scope=evil), refused._replace(outcomes=(outcome,)))
     formatter = logging.Formatter("%(levelname)s %(message)s %(scope)s %(rule)s %(event)s %(ident)s")
     text = formatter.format(caplog.records[0])
     assert len(text.splitlines()) == 1
@@ -165,9 +165,9 @@ def told(request: pytest.FixtureRequest) -> Iterator[Receiver]:
 
 async def tell(decision: Decision, on_loop: bool) -> None:
     if on_loop:
-        await observe.atell(FACTS, decision)
+        await observe.areport(FACTS, decision)
     else:
-        await asyncio.to_thread(observe.tell, FACTS, decision)
+        await asyncio.to_thread(observe.report, FACTS, decision)
 
 
 WARNED = decided(True)
@@ -203,6 +203,6 @@ async def test_each_signal_is_sent_for_what_it_means(case: str, on_loop: bool, t
 async def test_a_synchronous_call_on_a_loop_has_no_async_receivers(told: Receiver, caplog: Any) -> None:
     """Django calls those by async_to_sync, which cannot be used where a loop runs."""
     assert iscoroutinefunction(told.ahear)
-    observe.tell(FACTS, decided(False))
+    observe.report(FACTS, decided(False))
     assert told.names == []
     assert "receiver was not called" in caplog.text
