@@ -1,9 +1,9 @@
-"""The WebSocket doors: a mixin for Channels consumers and a middleware for any ASGI application.
+"""The WebSocket entry points: a mixin for Channels consumers and a middleware for any ASGI application.
 
-Rules of event ``connect`` limit the rate of handshakes, ``connection`` the sockets open at once (both are
-one decision), ``message`` the frames that come in, ``send`` those that go out. One implementation serves both
-doors. Where both guard a socket, a rule that both match is charged once. ``throttled_group_send`` charges rules of
-event ``publish`` for everyone whom a publication reaches.
+Rules of event ``connect`` limit the rate of handshakes, ``connection`` the sockets open at once (both are one
+decision), ``message`` the frames that come in, ``send`` those that go out. One implementation serves both entry points.
+Where both guard a socket, a rule that both match is charged once. ``throttled_group_send`` charges rules of event
+``publish`` for everyone whom a publication reaches.
 """
 
 from __future__ import annotations

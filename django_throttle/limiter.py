@@ -336,7 +336,7 @@ async def decide_fully(
 
 
 def prepare_decision(io: StoreIo, snapshot: rulebook.Snapshot, facts: Facts, commit: bool) -> Decide | Deciding:
-    """Return the one command that decides a door's call, as of most of them; else what decides it.
+    """Return the one command that decides an entry point's call, as of most of them; else what decides it.
 
     Matching its rules may ask a database. Raises InvalidCost.
     """
@@ -366,7 +366,7 @@ def finish_decision(
     """
     charges = command.charges
     found: Any = plain_decision_or_none(command, answers)
-    if found is not None and facts is not None and not reports.installed_hooks():  # as of most calls of doors
+    if found is not None and facts is not None and not reports.installed_hooks():  # as of most calls of entry points
         if (recorder := recorders.current) is not None:
             recorder.record_allowed(charges, facts.scope, facts.method, facts.events, since[0])
         return found  # type: ignore[no-any-return]
@@ -426,7 +426,7 @@ async def decide_reported(
 
 
 def decide(facts: Facts, *, commit: bool = True) -> Decision:
-    """Decide a call under the rules in force, and wait where a rule delays it; every synchronous door calls this."""
+    """Decide a call under the current rules, and wait if a rule delays it. Synchronous entry points call this."""
     io = BlockingIo(watched_store())
     return execute_decision(io, prepare_decision(io, rulebook.loaded() or rulebook.current(), facts, commit), facts)
 
@@ -458,5 +458,5 @@ def watched_store() -> Store:
 
 
 async def arelease(lease: Lease | None) -> None:
-    """Release what a door's decision holds; None and a second time change nothing."""
+    """Release what an entry point's decision holds; None and a second time change nothing."""
     await release_lease(LoopIo(get_store()), lease)

@@ -19,7 +19,7 @@ from django_throttle.identity.call import Facts
 from django_throttle.models import ThrottleRule
 from testproject import chat
 
-# Everything the page does, as the doors tell it to the rulebook: what happens in each scope.
+# Everything the page does, as the entry points tell it to the rulebook: what happens in each scope.
 DOINGS = {
     "search": ("request",),
     "orders": ("request",),

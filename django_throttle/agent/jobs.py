@@ -72,7 +72,7 @@ def add_store_job(make: Callable[[RedisStore], StoreJob]) -> None:
 class _StoreService:
     """What runs in the background for one store; nothing does where ``is_disabled``.
 
-    ``rules`` is True once doors decide by the store: then the rules are watched, too.
+    ``rules`` is True once entry points decide by the store: then the rules are watched, too.
     """
 
     store: AnyStore
@@ -83,7 +83,7 @@ class _StoreService:
 
     @property
     def watches(self) -> bool:
-        """True when nothing is left to begin for doors."""
+        """True when nothing is left to begin for entry points."""
         return self.rules or self.is_disabled
 
     def begin(self, *, rules: bool) -> None:
@@ -94,7 +94,7 @@ class _StoreService:
             if self.thread is None:
                 self._add_duties(thread)
             if rules and not self.rules:
-                self._serve_doors(thread)
+                self._serve_entry_points(thread)
             thread.start()
             self.thread = thread
         self.rules = self.rules or rules
@@ -120,8 +120,8 @@ class _StoreService:
         thread.every(SWEEP_SECONDS, prepaid, "giving back what was bought ahead", wait=SWEEP_SECONDS)
         self.cleanups = [reconciler.release_all, flusher, partial(give_back, store, everything=True)]
 
-    def _serve_doors(self, thread: AgentThread) -> None:
-        """Watch the rules, and send what doors count: that takes settings of Django, and the engine alone has none."""
+    def _serve_entry_points(self, thread: AgentThread) -> None:
+        """Watch the rules, and send what entry points count. Both need Django's settings, which the engine does not."""
         poll_seconds, store = conf().RULES_POLL, self.store
         thread.every(HEARD_SECONDS, Activity(store), "reporting active sockets", wait=HEARD_SECONDS)
         thread.every(poll_seconds, partial(rulebook.poll, store), "polling the rules", wait=poll_seconds)

@@ -88,7 +88,7 @@ def check_delays(raw: RawSettings) -> Iterator[CheckMessage]:
         delaying = [f"rule {rule.name!r}" for rule in rules_of_settings(_delays_messages)]
         consumers = {one.__name__ for one in _consumer_classes() if _delays(one.throttle_ladder)}
         delaying += [f"throttle_ladder of {name}" for name in sorted(consumers)]
-        ladders = (door.settings for door in _limiting_middleware() if _delays(door.settings.ladder))
+        ladders = (middleware.settings for middleware in _limiting_middleware() if _delays(middleware.settings.ladder))
         delaying += [f"the ladder of ThrottleMiddleware, scope {one.scope!r}" for one in ladders]
         yield from _flood_warning(delaying)
 
@@ -366,8 +366,8 @@ def socket_scopes() -> Iterator[str]:
     for consumer in _consumer_classes():
         scope = consumer.throttle_scope
         yield scope if isinstance(scope, str) and scope else consumer.__name__
-    for door in _limiting_middleware():
-        yield door.settings.scope
+    for middleware in _limiting_middleware():
+        yield middleware.settings.scope
 
 
 def site_scopes() -> Iterator[str]:

@@ -42,8 +42,8 @@ MOST_IDENTS: Final = 10_000  # whose pauses a process keeps by itself
 class CallRefused(ThrottleError, httpx.TransportError):
     """A call was not sent, as it would not have had its turn within ``max_wait``; ``decision`` says for how long.
 
-    What handles httpx's errors handles it. It is no Refused, of which a door would make a 429 for a client who is not
-    at fault; that is its ``__cause__``. Its ``args`` are plain values, as those of Refused.
+    What handles httpx's errors handles it. It is no Refused, of which an entry point would make a 429 for a client who
+    is not at fault; that is its ``__cause__``. Its ``args`` are plain values, as those of Refused.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What was decided: small frozen values that every door translates and every hook receives.
+"""What was decided: small frozen values that every entry point translates and every hook receives.
 
 Named tuples where one is made on every call: they cost a fifth of a frozen dataclass.
 """

@@ -1,4 +1,4 @@
-"""The REST framework door: one decision for every rule that matches, and drop-ins for DRF's own throttles.
+"""The REST framework entry point: one decision for every rule that matches, and drop-ins for DRF's own throttles.
 
 ``RuleThrottle`` obeys the rulebook. ``AnonRateThrottle``, ``UserRateThrottle``, ``ScopedRateThrottle`` and
 ``SimpleRateThrottle`` obey DRF's settings, as the classes they replace do: each is a limit of its own, decided by

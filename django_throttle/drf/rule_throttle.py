@@ -1,6 +1,6 @@
 """``RuleThrottle``, its base, and the exceptions of refusals.
 
-A view with such a throttle finishes its request, where no other door does: header fields, refunds, slots.
+A view with such a throttle finishes its request, where no other entry point does: header fields, refunds, slots.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _raises_as_usual(view: type[object]) -> bool:
 
 
 def finish_in_view(view: Any, request: HttpRequest, who: Who, state: RequestState) -> None:
-    """Have the view finish its request, also where it raises; not where another door does.
+    """Have the view finish its request, also where it raises; not where another entry point does.
 
     The view itself answers a refusal of something that it has called, by the site's EXCEPTION_HANDLER.
     An asynchronous view makes its response on the event loop without awaiting, so what it owes is settled as soon as

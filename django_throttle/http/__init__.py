@@ -1,1 +1,1 @@
-"""What the doors of HTTP have in common."""
+"""What the HTTP entry points have in common: the state of a request, refusals, header fields and slots."""

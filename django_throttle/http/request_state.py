@@ -1,4 +1,4 @@
-"""One HTTP request: its scope and size, and what doors have decided about it and owe it."""
+"""One HTTP request: its scope and size, and what entry points have decided about it and owe it."""
 
 from __future__ import annotations
 
@@ -146,17 +146,17 @@ _SUCCESSES: Final = range(HTTPStatus.BAD_REQUEST)
 
 
 class RequestState:
-    """What doors know and owe of a request: ``has_finisher`` once a door will finish it.
+    """What entry points know and owe of a request: ``has_finisher`` once an entry point will finish it.
 
-    ``callers`` are the caller as each door knows it, and ``decisions`` what they have decided. ``byte_facts`` are the
-    rules that count bytes, and the call that each was last asked about. ``place`` is where the middleware took the
-    request to go. ``meter`` is in use from the first door on. ``ledger`` has what was charged; some of it may go back
-    by the answer's status where a rule ``counts_some`` answers, or where a door ``has_refused``. ``drop_in_ledger`` is
-    that of drop-ins: as in REST framework, what they charged stays where only drop-ins refuse. ``refunds`` are those
-    that the answer has called for; it is a refusal where ``is_refused``. Where a door ``has_reserved`` costs, they are
-    settled once there is an answer; ``facts`` are those of the door. ``match`` and ``method`` are those of the request
-    when it ended. ``ended_at`` and ``ended_cpu`` are when the answer was made, on the clocks of the meter.
-    ``queue_slots`` are the decisions by which rules may have reserved a queue slot.
+    ``callers`` are the caller as each entry point knows it, and ``decisions`` what they have decided. ``byte_facts``
+    are the rules that count bytes, and the call that each was last asked about. ``place`` is where the middleware took
+    the request to go. ``meter`` is in use from the first entry point on. ``ledger`` has what was charged; some of it
+    may go back by the answer's status where a rule ``counts_some`` answers, or where an entry point ``has_refused``.
+    ``drop_in_ledger`` is that of drop-ins: as in REST framework, what they charged stays where only drop-ins refuse.
+    ``refunds`` are those that the answer has called for; it is a refusal where ``is_refused``. Where an entry point
+    ``has_reserved`` costs, they are settled once there is an answer; ``facts`` are those of the door. ``match`` and
+    ``method`` are those of the request when it ended. ``ended_at`` and ``ended_cpu`` are when the answer was made, on
+    the clocks of the meter. ``queue_slots`` are the decisions by which rules may have reserved a queue slot.
     """
 
     # A request has values of its own only for what happens to it: most are charged once, and owe nothing.
@@ -203,14 +203,14 @@ class RequestState:
         return made
 
     def become_finisher(self, who: Who) -> bool:
-        """True for the first door that a request comes to: it finishes the request, and no other does."""
+        """True for the first entry point that a request comes to: it finishes the request, and no other does."""
         if self.has_finisher:
             return False
         self.has_finisher, self.callers = True, (who,)
         return True
 
     def note_apart(self, decision: Decision, who: Who) -> None:
-        """Note the decision of a drop-in, whose rule no other door applies."""
+        """Note the decision of a drop-in, whose rule no other entry point applies."""
         self.decisions += (decision,)
         self.callers += (who,)
         if not decision.allowed:
@@ -220,7 +220,7 @@ class RequestState:
         self.drop_in_ledger.note(decision)
 
     def note(self, decision: Decision, facts: Facts | None = None) -> None:
-        """Note a decision, also for the doors that come after, and what is owed for it.
+        """Note a decision, also for the entry points that come after, and what is owed for it.
 
         ``facts`` are those that were decided.
         """
@@ -297,7 +297,7 @@ class RequestState:
         return () if self._ledger is None else self._ledger.unsettled
 
     def is_known(self) -> bool:
-        """Whether the caller is logged in, as far as any door knows."""
+        """Whether the caller is logged in, as far as any entry point knows."""
         for who in reversed(self.callers):  # noqa: SIM110 - on the hot path, where there is one
             if getattr(who, "is_known", False) or who.is_("authenticated"):
                 return True
@@ -319,8 +319,8 @@ class RequestState:
     def take_refunds(self, status: int | str) -> tuple[Correct, ...]:
         """What goes back, once, after an answer of that status, or CANCELLED where nobody was left to be answered.
 
-        A request that some door has refused is charged by none. A view may still have answered it, as it handles a
-        refusal of something that it called.
+        A request that some entry point has refused is charged by none. A view may still have answered it, as it handles
+        a refusal of something that it called.
         """
         refused = self.has_refused and status != CANCELLED and status not in _SUCCESSES
         refunds = self.ledger.refund_for_refusal() if refused else self.ledger.refund_for_status(status)
@@ -401,7 +401,7 @@ def decisions_of(request: HttpRequest) -> tuple[Decision, ...]:
 
 
 class RequestFacts(Facts):
-    """The facts of a request, with what other doors have charged for it; later ones may give that back.
+    """The facts of a request, with what other entry points have charged for it; later ones may give that back.
 
     Its size is read when a rule first asks for it, which is before a view reads the body.
     """

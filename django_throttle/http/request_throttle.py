@@ -13,7 +13,7 @@ from django_throttle.http.spending import CallThrottle
 
 @dataclass(slots=True)
 class RequestThrottle(CallThrottle):
-    """What the first door that a request comes to puts on it."""
+    """What the first entry point that a request comes to puts on it."""
 
     _state: RequestState  # not the request, which refers to this
 

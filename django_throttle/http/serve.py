@@ -1,4 +1,4 @@
-"""Serves a request for the doors of HTTP, written once for sync and async: decides, answers or refuses, finishes."""
+"""Serves a request for the HTTP entry points, once for sync and async: decides, answers or refuses, finishes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def serve(
     *,
     awaits: bool,
 ) -> Any:
-    """Answer a request by its ``view``, or refuse it; the first door that it comes to finishes it.
+    """Answer a request by its ``view``, or refuse it; the first entry point that it comes to finishes it.
 
     Where it ``awaits``, what ``decide`` and ``view`` return is awaited; else nothing is, and ``run`` returns the
     response. ``decide`` notes its decision about the call of this caller, and returns it. A refusal that the view lets

@@ -1,4 +1,4 @@
-"""Slots of requests in flight: released once, by the door, or by the end of a response that streams."""
+"""Slots of requests in flight: released once, by the entry point, or by the end of a response that streams."""
 
 from __future__ import annotations
 

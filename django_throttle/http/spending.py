@@ -145,7 +145,7 @@ class CallThrottle(ABC):
 
     @property
     def meter(self) -> Meter:
-        """What the call has used since its first door; in use unless the setting METER is off."""
+        """What the call has used since its first entry point; in use unless the setting METER is off."""
         return self._call.meter
 
     def spend(self, units: int) -> Decision:

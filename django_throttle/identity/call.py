@@ -1,4 +1,4 @@
-"""The facts of a call that a door passes on to rules, and its cost, by a number or a function of the site."""
+"""The facts of a call that an entry point passes on to rules, and its cost, by a number or a function of the site."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Facts:
     ``charged`` is what other entry points have charged for this call, and ``leases`` what they hold for it. ``rule`` is
     the only rule to apply, or its name, whatever its scopes and events. ``only`` names the rules to apply of those that
     match; empty for all. ``method`` is a request's, in capitals, else "". ``refundable`` is True if its charges may go
-    back: a later door may refuse the call, or know the caller better.
+    back: a later entry point may refuse the call, or know the caller better.
     ``size`` is in bytes. ``ident`` replaces those of the rules' keys; None if the call counts under nothing.
     ``is_untrusted`` is True if a client may have made up that ident. Overrides then only block, audiences cover the
     call, and only the plan of callers who are not logged in holds.

@@ -67,7 +67,7 @@ def _log_refusal(facts: Facts, outcome: Outcome, left_out: int) -> None:
 
 
 def _event(facts: Facts, outcome: Outcome) -> str:
-    """The event that the rule limits: doors report a rate's first, "request", and that of leases last, "inflight"."""
+    """Return the event that the rule limits. Entry points name a rate's event first, and that of leases last."""
     is_lease = outcome.window is None and outcome.reason is not Reason.BLOCKED
     return facts.events[-1 if is_lease else 0] if facts.events else ""
 
@@ -194,7 +194,7 @@ def _send(signal: Signal, **told: object) -> None:
     try:
         signal.send_robust(sender=None, **told)
     except Exception:  # an asynchronous receiver, where an event loop runs in this thread
-        logger.exception("a signal's asynchronous receiver was not called: make it synchronous, or await the door")
+        logger.exception("a signal's asynchronous receiver was not called: make it synchronous, or await the call")
 
 
 def _happened(facts: Facts, decision: Decision, seconds: float) -> Sequence[SignalArguments]:

@@ -18,7 +18,7 @@ from django_throttle.identity.call import Facts, plans_said
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook.snapshot import SPECIAL, Snapshot, rule_cost, takes_method
 
-# The events of one call, by the event that names it: those that its door asks after together.
+# The events of one call, by the event that names it: those that its entry point asks after together.
 TOGETHER: Final = {"request": ("request", "inflight"), "connect": ("connect", "connection")}
 
 
@@ -44,7 +44,7 @@ class Call:
 
     @property
     def events(self) -> tuple[str, ...]:
-        """The events that its door would ask after; a call with a method is a request."""
+        """The events that its entry point would ask after; a call with a method is a request."""
         event = self.event or ("request" if self.method else "")
         return TOGETHER.get(event, (event,)) if event else EVENTS
 

@@ -1,1 +1,1 @@
-"""What the WebSocket doors share: one connection for every consumer and every ASGI application."""
+"""What the WebSocket entry points share: one connection for every consumer and every ASGI application."""

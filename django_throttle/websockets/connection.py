@@ -290,7 +290,7 @@ class Connection:
             yield from one.all_scopes()
 
     def adopt(self, settings: SocketSettings, scope: Scope) -> None:
-        """A door inside, of the same scope, leaves its part to this one, which has its settings from now on.
+        """An entry point inside, of the same scope, leaves its part to this one, which has its settings from now on.
 
         Its ASGI scope too: a router has made a copy, into which a consumer puts who has logged in.
         """
@@ -488,7 +488,7 @@ class Connection:
         self.end()
 
     async def refund_handshake(self) -> None:
-        """Another door refuses the handshake: what this one and those around it have charged for it goes back.
+        """Another entry point refuses the handshake: what this one and those around it have charged for it goes back.
 
         Not where an application has accepted it.
         """

@@ -1,4 +1,4 @@
-"""Settings of a WebSocket door: what a door says of its sockets, checked as soon as it is given."""
+"""Settings of a WebSocket entry point: what an entry point says of its sockets, checked as soon as it is given."""
 
 from __future__ import annotations
 
