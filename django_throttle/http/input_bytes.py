@@ -38,7 +38,7 @@ def meter_input(request: HttpRequest, charged: int) -> None:
 
 
 def _charge(request: HttpRequest, size: int) -> None:
-        """Charge each rule once, as the last entry point knows the caller. Bytes that were read stay charged."""
+    """Charge each rule once, as the last entry point knows the caller. Bytes that were read stay charged."""
     state = state_of(request)
     for facts in {id(one): one for one in state.byte_facts.values()}.values():
         only = frozenset(name for name, one in state.byte_facts.items() if one is facts)
