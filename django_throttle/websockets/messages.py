@@ -24,6 +24,7 @@ from django_throttle.websockets.limits import size_of
 from django_throttle.websockets.subprotocols import subprotocol_of
 
 MAX_END_SIZE: Final = 1024  # bytes of a frame that ends an operation; larger refused frames are not parsed for it
+MAX_OPENING_SIZE: Final = 8192  # bytes of a frame that opens a socket, with a token; the same
 
 
 class Inbound:
@@ -100,12 +101,14 @@ class Inbound:
             return True
         close = Close(connection.close_code(error_code(decision)), close_reason(decision))
         is_answered = action != "drop" and escalation.may_send_error(decision, once=settings.answers == "once")
-        if is_answered and connection.is_open:
+        if connection.is_open and (is_answered or size_of(event) <= MAX_OPENING_SIZE):
             subprotocol = connection.subprotocol
             message = subprotocol.read(event)
-            if subprotocol.opens(message):
+            if subprotocol.opens(message):  # never in silence: its client would wait for ever
                 action, close = "close", connection.close_for(decision, event, has_started=False)
-            elif content := settings.refusal_content(decision, partial(subprotocol.answer, message), event):
+            elif is_answered and (
+                content := settings.refusal_content(decision, partial(subprotocol.answer, message), event)
+            ):
                 await connection.send_own(frame_event(content))
         self._pending = None
         if action == "close" and connection.is_open:

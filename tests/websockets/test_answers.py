@@ -128,6 +128,19 @@ class TestGraphQL:
             assert (event["type"], event["code"]) == ("websocket.close", CODES[protocol])
             await client.wait()
 
+    @pytest.mark.parametrize("pings", [0, 8])
+    async def test_a_late_beginning_is_never_refused_in_silence(
+        self, enforce: Enforce, protocol: str, pings: int
+    ) -> None:
+        """Nothing is answered at all, or too much was refused before it."""
+        enforce(own=OWN)
+        ladder = {} if pings else {"error": 0}
+        client = await opened(graphql(throttle_ladder=ladder, throttle_cost=3), subprotocols=[protocol])
+        for _ in range(pings):
+            await client.send_json_to({"type": "ping"})
+        await client.send_json_to({"type": "connection_init", "payload": {"token": "x" * 2000}})
+        assert await closing(client) == CODES[protocol]
+
     async def test_what_answers_no_message(self, enforce: Enforce, change: Any, protocol: str) -> None:
         """A warning, a report of dropped frames and a goodbye are no frames that a client fails on."""
         slots: dict[str, Any] = {**TWO_SOCKETS, "events": ("connection",)}
