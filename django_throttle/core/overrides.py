@@ -233,7 +233,7 @@ def _multiply(rule: Rule, override: Override) -> Rule:
         return max(rule.factor, min(max(most, limit), multiplied(limit, override.factor or 1)))
 
     if rule.holds_slots:
-        return replace(rule, limit=multiple(rule.plan.limit))
+        return replace(rule, limit=multiple(rule.params.limit))
     burst = None if rule.burst is None else multiple(rule.burst)
     return rule.with_rates(tuple(replace(rate, limit=multiple(rate.limit)) for rate in rule.all_rates), burst)
 
