@@ -58,12 +58,16 @@ class ThrottleMiddleware:
 
     def process_view(self, request: HttpRequest, *view: object) -> HttpResponse | Awaitable[HttpResponse | None] | None:
         """Apply the rules of another scope too, where later middleware has changed the view of the request."""
-        state = _state_elsewhere(request)
-        return None if state is None else _refusal(request, _decide(request, HttpWho(request), state))
+        state, match = state_of(request), request.resolver_match
+        if match is None or state.place.is_of(match):
+            return None
+        return _refusal(request, _decide(request, HttpWho(request), state))
 
     async def _aprocess_view(self, request: HttpRequest, *view: object) -> HttpResponse | None:
-        state = _state_elsewhere(request)
-        return None if state is None else _refusal(request, await _adecide(request, HttpWho(request), state))
+        state, match = state_of(request), request.resolver_match
+        if match is None or state.place.is_of(match):
+            return None
+        return _refusal(request, await _adecide(request, HttpWho(request), state))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """A refusal of what a view has called is a refusal of the request: the innermost handler answers it."""
@@ -78,12 +82,6 @@ class ThrottleMiddleware:
             return refusal_of_error(request, error)
         state_of(request).note(error.decision)
         return answer
-
-
-def _state_elsewhere(request: HttpRequest) -> RequestState | None:
-    """The state of a request whose view is of another scope than its rules were; None for any other."""
-    state, match = state_of(request), request.resolver_match
-    return None if match is None or state.place.is_of(match) else state
 
 
 def _refusal(request: HttpRequest, decision: Decision) -> HttpResponse | None:

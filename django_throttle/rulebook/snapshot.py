@@ -460,7 +460,8 @@ class Snapshot:
 
     def asks_user(self, scope: str, events: tuple[str, ...]) -> bool:
         """Whether the rules of a scope and its events may depend on who is logged in."""
-        return bool(self.overrides.all) or self._covering_at((scope, events)).asks_user
+        rules = self._prepared.get((scope, events)) or self._covering_at((scope, events))
+        return rules.asks_user or bool(self.overrides.all)
 
     def by_name(self, name: str) -> Rule | None:
         """The rule of this name, enabled or not."""

@@ -47,6 +47,7 @@ class PendingDecision(Protocol):
 
     size: int
     announced: Any  # the reply to the announcement
+    packed_once: bytes
 
     @property
     def announcement(self) -> Announcement | None: ...
@@ -73,11 +74,7 @@ class PendingDecision(Protocol):
 class PendingAnswers(asyncio.Future[Answers]):
     """The answers to a decision. A caller that is cancelled while it is on its way still gets them, in the deadline."""
 
-    __slots__ = ("is_sent",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop=loop)
-        self.is_sent = False
+    is_sent = False
 
     def cancel(self, msg: object = None) -> bool:
         return not self.is_sent and super().cancel(msg)
@@ -113,8 +110,8 @@ class Batcher:
     def decide(self, decision: PendingDecision) -> asyncio.Future[Answers]:
         """Send a decision. The future has the answers, the error of sending, or BatchFailed."""
         loop = asyncio.get_running_loop()
-        future = PendingAnswers(loop)
-        self._queue(loop).add_decision(decision, future)
+        future = PendingAnswers(loop=loop)
+        (self._queues.get(loop) or self._queue(loop)).add_decision(decision, future)
         return future
 
     def release(self, calls: Sequence[ScriptCall]) -> asyncio.Future[list[Any]]:
@@ -182,8 +179,8 @@ class LoopQueue:
     def _send_alone(self, decision: PendingDecision, future: PendingAnswers) -> bool:
         """Send a decision as it is, without the work of a batch. Return False if that takes connecting first."""
         until = asyncio.get_running_loop().time() + self._context.transport.seconds
-        report = partial(self._on_reply, decision, future, until)
-        future.is_sent = self._context.transport.post((Request(decision.packed(), 1, until, report),), until)
+        packed, report = decision.packed_once or decision.packed(), partial(self._on_reply, decision, future, until)
+        future.is_sent = self._context.transport.post((Request(packed, 1, until, report),), until)
         self.decisions_sent += future.is_sent
         return future.is_sent
 

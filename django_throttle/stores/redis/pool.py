@@ -115,8 +115,12 @@ class Pool:
         finally:
             if is_late:
                 self._connect_later(connection)
-            else:
+            elif self._outdated:
                 self._give(connection)
+            else:  # what ``_give`` does, in line and without reading the clock: each decision passes here
+                self._free.append((connection, now))
+                if self._waiting:
+                    self._notify()
 
     def post(self, commands: Sequence[bytes]) -> AbstractConnection:
         """Send several packed commands at once; then ``collect`` the replies from the connection, or ``drop`` it."""

@@ -156,7 +156,9 @@ class RedisStore(RedisContext):
             if batched:
                 sent = self.batcher.decide(batched)
                 try:
-                    return batched.end(await sent)
+                    answers = await sent
+                    is_usual = type(batched) is DecideCommand and self.breaker.is_calm
+                    return answers if is_usual else batched.end(answers)
                 except asyncio.CancelledError as error:
                     keep_reply(error, batched, sent)
                     raise
