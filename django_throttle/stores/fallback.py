@@ -305,13 +305,17 @@ class Fallback:
 
     def confirm(self, late: Sequence[LateCharges], replies: Sequence[Any]) -> None:
         """Redis has charged these; raises the first error among the replies."""
+        self.note_confirmed(late, replies)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+
+    def note_confirmed(self, late: Sequence[LateCharges], replies: Sequence[Any]) -> None:
+        """The same without raising: what failed is still owed."""
         with self._lock:  # several calls of an ident may have charged the same
             for one, reply in zip(late, replies, strict=True):
                 if not isinstance(reply, Exception) and self.unconfirmed.get(one.ident) is one:
                     del self.unconfirmed[one.ident]
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
 
     def flush(self) -> None:
         """Charge all that is owed, in batches. Raises StoreError."""
@@ -397,19 +401,28 @@ class LateCommand(LongCommand[T]):
         self._until = time.monotonic() + self.context.transport.seconds
 
     async def reply(self, send: SendTrip) -> T:
-        """Charge it in the round trip of the decision, if that takes but one: for a Redis far away two are too long."""
+        """Charge it in the first round trip of the decision: for a Redis far away one more is too long."""
         fallback, command = self.fallback, self.command
-        is_long = isinstance(command, LongCommand)
-        while (late := fallback.late(self.idents)) and (is_long or any(map(fallback.admitted.get, self.idents))):
+        while (late := fallback.late(self.idents)) and any(map(fallback.admitted.get, self.idents)):
             fallback.confirm(late, await send(Pipeline(list(map(fallback.call, late)), self._rest())))
+
+        async def send_late(trip: Pipeline) -> Sequence[Any]:
+            if not late:
+                return await send(trip)
+            due, number = (
+                [LoadingCall(call.script, call.keys, call.args) for call in map(fallback.call, late)],
+                len(late),
+            )
+            replies = await send(Pipeline([*due, *trip.calls], trip.seconds))
+            fallback.note_confirmed(late, replies[:number])
+            late.clear()
+            return replies[number:]
+
         command.seconds = self._rest()
         if isinstance(command, LongCommand):
-            reply: T = await command.reply(send)
+            reply: T = await command.reply(send_late)
             return reply
-        due = [LoadingCall(call.script, call.keys, call.args) for call in map(fallback.call, late)]
-        replies = await send(Pipeline([*due, *self.calls], command.seconds))
-        fallback.confirm(late, replies[: len(due)])
-        return command.finish(replies[len(due) :])
+        return command.finish(await send_late(Pipeline(self.calls, command.seconds)))
 
     @property
     def is_idempotent(self) -> bool:

@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from django_throttle.connections import reconcile
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import CallNext, Charge, Command, Enlist, Evict
+from django_throttle.core.commands import CallNext, Charge, Charges, Command, Decide, DecideLocally, Enlist, Evict
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
@@ -266,3 +266,18 @@ def test_the_server_that_the_sentinels_name_is_asked(on_loop: bool, nodes: list[
             sentinel.close()
         Reconciler(store).beat()
         assert not call().degraded, "who is connected needs no Sentinel"
+
+
+@BOTH
+def test_what_is_owed_is_charged_in_the_round_trip_of_a_decision_over_several_slots(
+    nodes: list[StandIn], monkeypatch: pytest.MonkeyPatch, on_loop: bool
+) -> None:
+    store, trips = over(nodes), list[object]()
+    first, second = (Charge(RULE, ident, 1) for ident in idents_of(store))
+    store.execute(DecideLocally(Decide(Charges.of((first._replace(cost=3),)))))
+    name = "asend_all" if on_loop else "send_all"
+    usual = getattr(store.transport, name)
+    monkeypatch.setattr(store.transport, name, lambda *calls: trips.append(calls) or usual(*calls))
+    decision = decide(store, on_loop, first, second)
+    assert [outcome.remaining for outcome in decision.outcomes] == [6, 9]
+    assert len(trips) == 1
