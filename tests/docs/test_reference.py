@@ -79,11 +79,11 @@ def test_tables_and_pictures_are_current() -> None:
         assert algorithms.digest(history) in picture, "run python -m docs.algorithms"
 
 
-def test_every_number_of_a_check_is_there_once() -> None:
+def test_every_number_of_a_check_is_in_one_row() -> None:
     number = r"\b[EWI]0\d\d\b"
     code = "".join(path.read_text("utf-8") for path in (DOCS.parent / "django_throttle" / "checks").glob("*.py"))
-    listed = re.findall(rf"^   \* - ``({number})``", REFERENCE["checks"], re.MULTILINE)
-    assert sorted(listed) == sorted(set(re.findall(number, code)))
+    rows = re.findall(r"^   \* - (``[EWI]\d.*)", REFERENCE["checks"], re.MULTILINE)
+    assert sorted(re.findall(number, " ".join(rows))) == sorted(set(re.findall(number, code)))
 
 
 def flags(parser: argparse.ArgumentParser) -> set[str]:

@@ -28,9 +28,9 @@ from tests.doors import Enforce
 from tests.entry_points import site
 from tests.pages import block
 
-SLOTS = block("doors", '"reports": {')
-LOGINS = block("doors", '"logins": {')
-BACKEND = block("doors", "class LimitedBackend")
+SLOTS = block("entry_points", '"reports": {')
+LOGINS = block("logins", '"logins": {')
+BACKEND = block("logins", "class LimitedBackend")
 ADDRESS = "203.0.113.40"
 QUICK = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 WRONG = {"username": "anna", "password": "wrong"}

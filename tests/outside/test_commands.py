@@ -37,7 +37,7 @@ def project(site_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         project.write(*(block for block in page("quickstart.rst") if block.file))
         project.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0')
         project.append("mysite/settings.py", MAILERS)
-        project.write(*(block for block in page("rules.rst") if block.file == "try.json"))
+        project.write(*(block for block in page("rollout.rst") if block.file == "try.json"))
         need_file(LOG)
         shutil.copy(LOG, project.folder / "access.log.gz")
         project.manage("migrate")
@@ -63,9 +63,9 @@ def test_the_lines_of_a_page(name: str, typed: dict[str, Future[dict[str, str]]]
 
 
 def test_what_is_printed_is_what_the_page_shows(typed: dict[str, Future[dict[str, str]]]) -> None:
-    printed = typed["rules.rst"].result(timeout=120)
+    printed = typed["rollout.rst"].result(timeout=120)
     (told,) = (text for line, text in printed.items() if "throttle_backtest" in line)
-    text = (ROOT / "docs" / "reference" / "rules.rst").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "howto" / "rollout.rst").read_text(encoding="utf-8")
     shown = {line.strip() for line in text.splitlines()}
     assert len(told.splitlines()) == 4 and {line.strip() for line in told.splitlines()} <= shown
     printed = typed["overrides.rst"].result(timeout=120)
@@ -75,7 +75,7 @@ def test_what_is_printed_is_what_the_page_shows(typed: dict[str, Future[dict[str
 
 def test_who_is_connected(project: Project) -> None:
     """One socket on a server, seen by throttle_inspect, and by refresh_connections, which ends cleanly on SIGTERM."""
-    inspect, *_ = (command.line for command in commands(page("sockets.rst")) if command.line.startswith(MANAGE))
+    inspect, *_ = (command.line for command in commands(page("admin.rst")) if "throttle_inspect" in command.line)
     with project.served(["uvicorn"]) as ports:
         origin = f"http://127.0.0.1:{ports['uvicorn']}"
         with connect(f"ws{origin[4:]}/ws/chat/", origin=origin) as socket:  # type: ignore[arg-type]
