@@ -85,16 +85,17 @@ def test_an_alias_that_sentinels_serve(secure: bool, settings: Any) -> None:
     settings.CACHES = {
         "default": {
             "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": f"redis{'s' * secure}://dt{secure:d}/2",
+            "LOCATION": f"redis{'s' * secure}://dt{secure:d}/2?max_connections=9",
             "OPTIONS": {
                 "CLIENT_CLASS": "django_redis.client.SentinelClient", "SENTINELS": [("one", 26379), ("two", 26380)],
                 "SENTINEL_KWARGS": {"password": "watch"}, "PASSWORD": "secret",
+                "SOCKET_TIMEOUT": 5,
             },
         }
     }  # fmt: skip
     found = find_address("default")
     assert found.hosts == (("one", 26379), ("two", 26380))
     assert (found.service, found.settings["db"], found.settings["password"]) == (f"dt{secure:d}", 2, "secret")
-    assert found.sentinel["password"] == "watch"
+    assert (found.sentinel["password"], found.replaced) == ("watch", ("SOCKET_TIMEOUT", "max_connections"))
     assert found.settings["connection_class"] is (SSLConnection if secure else Connection)
     RedisStore("default")
