@@ -71,11 +71,15 @@ def test_a_failure_while_they_are_fetched_loses_none(number: int, fails_at: int,
     assert leases(two) + leases(two) == wanted
 
 
-def test_nobody_s_list_grows_without_end(pair: Pair, client: Any) -> None:
+def test_nobody_s_list_grows_without_end(pair: Pair, client: Any, caplog: Any) -> None:
     one, two = pair
+    caplog.set_level("INFO", "django_throttle")
     client.rpush(inbox(two), *(json.dumps({"kind": "reset", "tag": str(number)}) for number in range(10_000)))
     one.control.give(close(two, f"~{number}") for number in range(10))
     one.control.give((ControlMessage(RESET, ident="user:1"),))
+    assert [line.partition(":")[0] for line in caplog.messages] == [
+        f"process {two.leases.uid} reads no control messages"
+    ] * 10
     assert client.llen(inbox(two)) == 10_000
     assert len(two.control.fetch()) == 10_000
     assert not two.control.fetch()

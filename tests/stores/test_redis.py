@@ -45,6 +45,12 @@ def test_lost_scripts_cost_one_more_round_trip_and_no_call_twice(acquire: Any, c
     assert (found["evalsha"], found["eval"], counted) == (2, 1, [6, 5])
 
 
+@pytest.mark.parametrize("rule", [RATES[0], CAP], ids=lambda rule: rule.name)
+def test_any_reply_ends_a_row_of_failures(rule: Rule, acquire: Callable[..., Any], store: RedisStore) -> None:
+    store.breaker.failed()
+    assert acquire(rule).allowed and not store.breaker.is_failing
+
+
 @pytest.mark.row("F28")
 def test_five_mixed_rules_are_one_command(acquire: Callable[..., Any], client: Redis, figure: Any) -> None:
     rules = [*RATES[:4], CAP]

@@ -129,7 +129,7 @@ class RedisStore(RedisContext):
             except BaseException as error:
                 made.fail(error)
                 raise
-            return answers if self.breaker.is_calm else made.end(answers)
+            return made.end(answers)
         if not made.calls:  # nothing to send, which says nothing of Redis either
             return made.read(())
         if not self.breaker.is_calm:
