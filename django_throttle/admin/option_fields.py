@@ -19,6 +19,7 @@ from django_throttle.core.key import KEY_KINDS, without_setting
 from django_throttle.core.options import Option, Options, key_parts, table
 from django_throttle.exceptions import InvalidRule
 from django_throttle.models.fields import NumberColumn, split
+from django_throttle.rulebook.history.lines import in_words
 from django_throttle.rulebook.sources import declared
 from django_throttle.translated import capitalised, gettext, joined, translated
 
@@ -97,6 +98,14 @@ class OptionInput(forms.CharField):
         if self.option.kind == "shares":
             return ", ".join(map(percent, value))
         return ("\n" if self.option.kind == "plans" else ", ").join(map(str, value))
+
+
+def shown_value(option: Option, value: Any) -> str:
+    """A value as the field of its option shows it."""
+    if option.choices:
+        choice = option.choices.get(str(value))
+        return gettext(choice.label) if choice else str(value)
+    return translated(in_words(value)) if option.kind == "switch" else str(OptionInput(option).prepare_value(value))
 
 
 def _number(text: str) -> object:

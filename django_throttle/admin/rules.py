@@ -25,7 +25,7 @@ from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from django_throttle.admin import explain
-from django_throttle.admin.option_fields import form_options, key_choices, option_field
+from django_throttle.admin.option_fields import form_options, key_choices, option_field, shown_value
 from django_throttle.admin.page import event_labels
 from django_throttle.checks.scopes import unknown_scopes
 from django_throttle.conf import conf
@@ -38,7 +38,6 @@ from django_throttle.models import ThrottleRule
 from django_throttle.models.fields import is_text
 from django_throttle.models.subjects import missing_groups
 from django_throttle.rulebook import history, sources
-from django_throttle.rulebook.history.lines import in_words
 from django_throttle.translated import capitalised, translated, with_label
 
 MIDDLEWARE: Final = "django_throttle.middleware.ThrottleMiddleware"
@@ -97,7 +96,7 @@ def reason_field() -> forms.CharField:
 
 
 class RuleForm(RowForm):
-    """One rule: a field for each option of the table, or for those that are ``shown``."""
+    """A form of a rule: a field for each option of the table, or for those that are ``shown``."""
 
     shown: ClassVar[tuple[str, ...]] = ()
 
@@ -109,7 +108,7 @@ class RuleForm(RowForm):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.table = form_options(ThrottleRule.core)
-        stored = self.instance.mapping()
+        stored = self.instance.own_options
         lists = {name: tuple(value) for name, value in stored.items() if isinstance(value, list)}
         self.initial = {**stored, **lists, **self.initial}
         for name in self.shown or self.table:
@@ -118,7 +117,7 @@ class RuleForm(RowForm):
     def clean(self) -> dict[str, Any]:
         """Give the row its options: what is typed, and what was there of the table's options without a field."""
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        options = {name: value for name, value in self.instance.mapping().items() if self.shown or name in self.table}
+        options = {name: value for name, value in self.instance.own_options.items() if self.shown or name in self.table}
         for name in self.table.keys() & cleaned.keys() - ThrottleRule.columns():
             options[name] = as_json(cleaned[name])
             if cleaned[name] in ("", None, self.table[name].default):
@@ -312,16 +311,16 @@ class ThrottleRuleAdmin(ListAdmin):
 
     @admin.display(description=gettext_lazy("action"), ordering="options__action")
     def action(self, row: ThrottleRule) -> str:
-        choices = table(Rule)["action"]
-        chosen = choices.choices.get(str(row.mapping().get("action", choices.default)))
-        return gettext(chosen.label) if chosen else "–"
+        option = table(Rule)["action"]
+        return shown_value(option, row.own_options.get("action", option.default))
 
     @admin.display(description=gettext_lazy("options"))
     def other_options(self, row: ThrottleRule) -> SafeString:
         """The options that have no column, for those who may only see the rule."""
-        labels = row.labels()
-        lines = ((capitalised(labels.get(name, name)), in_words(value)) for name, value in row.mapping().items())
-        return format_html_join("", "<div>{}: {}</div>", ((label, translated(value)) for label, value in lines))
+        known = form_options(ThrottleRule.core)
+        options = [(known[name], value) for name, value in row.own_options.items() if name in known]
+        lines = [(capitalised(gettext(option.title)), shown_value(option, value)) for option, value in options]
+        return format_html_join("", "<div>{}: {}</div>", lines)
 
     @admin.display(description=gettext_lazy("In words"))
     def in_words(self, row: ThrottleRule) -> SafeString:

@@ -117,7 +117,7 @@ class CheckedRow(models.Model):
 
     @classmethod
     def labels(cls) -> dict[str, str]:
-        """How the fields of a form are called."""
+        """The labels of a form's fields, by name."""
         return {field.name: str(field.verbose_name) for field in cls._meta.concrete_fields}
 
     @classmethod
@@ -172,10 +172,11 @@ UNTOLD: Final = frozenset(("updated_at", "created_at"))
 
 
 class ThrottleRule(CheckedRow):
-    """One rule of the rulebook; it replaces the rule of the same name in settings.
+    """A rule in the database; it replaces the rule of the same name in settings.
 
-    What most rules have is a column. Every other option is in ``options``, by its name and as settings have it, without
-    those at their default: ``ThrottleRule(name="api", rate="5/min", options={"burst": 20})``.
+    The columns hold what most rules have. ``options`` holds every other option by its name, as settings have it:
+    ``ThrottleRule(name="api", rate="5/min", options={"burst": 20})``. Options at their default are left out when the
+    row is saved. Saving raises InvalidRule for an option that there is not, or whose value cannot be read.
     """
 
     history_kind = "rule"
@@ -235,15 +236,16 @@ class ThrottleRule(CheckedRow):
         """The options, and the columns that differ from their defaults."""
         state = super().state()
         state.pop("options", None)
-        return {**state, **{name: as_json(value) for name, value in self.mapping().items()}}
+        return {**state, **{name: as_json(value) for name, value in self.own_options.items()}}
 
     def restore(self, state: Mapping[str, object]) -> None:
         super().restore(state)
         names = table(self.core).keys() - self.columns()  # what there is no longer is left out
         self.options = {name: value for name, value in state.items() if name in names}
 
-    def mapping(self) -> dict[str, object]:
-        """The options that are no column; none where SQL has left something else there."""
+    @property
+    def own_options(self) -> dict[str, object]:
+        """The options without a column; none if SQL has left something else there."""
         return self.options if isinstance(self.options, dict) else {}
 
     def as_rule(self) -> Rule:

@@ -1,5 +1,6 @@
 """Rules in the admin: what the form, its preview and the list show, and what they do with what was typed."""
 
+import json
 import re
 import shlex
 from typing import Any
@@ -16,9 +17,9 @@ from django_throttle.admin.option_fields import form_options
 from django_throttle.core import Rule
 from django_throttle.core.options import EVENTS
 from django_throttle.models import ThrottleOverride, ThrottleRule
-from tests.admin.conftest import errors, text, url
+from tests.admin.conftest import errors, form, text, url, user
 from tests.inside import forget_rules
-from tests.raw_rows import force
+from tests.raw_rows import force, write
 
 pytestmark = pytest.mark.django_db
 
@@ -182,7 +183,7 @@ class TestForm:
 class TestList:
     def row(self, **changes: Any) -> dict[str, Any]:
         row = ThrottleRule.objects.get()
-        action = row.as_rule().action
+        action = row.options.get("action", "reject")
         shown = {"id": row.pk, "rate": row.rate, "limit": "", "action": action, "enabled": "on", **changes}
         form = {f"form-0-{name}": value for name, value in shown.items()}
         return {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "_save": "Save", **form}
@@ -217,12 +218,36 @@ class TestList:
         assert "Not in force: 'often' is not a rate" in text(page)
         assert operator.get(url("throttlerule_change", row.pk)).status_code == 200
 
+    def test_options_without_a_field_stay_in_the_list_and_a_whole_form_forgets_unknown_ones(
+        self, operator: Client
+    ) -> None:
+        row = ThrottleRule.objects.create(name="api", rate="50/s", options={"cost": 10, "warn_at": [0.8]})
+        operator.post(LIST, self.row(rate="70/s"))
+        stored = {"cost": 10, "warn_at": [0.8]}
+        assert ThrottleRule.objects.values_list("rate", "options").get() == ("70/s", stored)
+        write(ThrottleRule, options=json.dumps({**stored, "of another version": 1}))
+        page = operator.post(LIST, self.row(rate="90/s"))
+        assert "There is no option 'of another version'" in text(page)
+        change = url("throttlerule_change", row.pk)
+        assert operator.post(change, form(operator, change, cost="20")).status_code == 302
+        assert ThrottleRule.objects.get().options == {**stored, "cost": 20}
+
+    def test_who_may_only_see_sees_which_options_a_rule_has(self, client: Client) -> None:
+        client.force_login(user("view_throttlerule"))
+        options = {"warn_at": [0.8], "action": "shadow", "count_denied": True}
+        row = ThrottleRule.objects.create(name="api", rate="50/s", options=options)
+        page = text(client.get(url("throttlerule_change", row.pk)))
+        assert "Rate: 50/s" in page and "Count refused calls: yes" in page and "Warn at: 80 %" in page
+        assert "Edit" not in page and "Only record" in text(client.get(LIST))
+
     def test_filters_and_search(self, operator: Client) -> None:
         api = {"events": ["request", "message"], "key": "user", "scopes": "search,orders"}
         ThrottleRule.objects.create(name="api", rate="5/s", **api)
         ThrottleRule.objects.create(name="knock", rate="5/s", events=["connect"], algorithm="gcra", scopes="chat")
-        for query in ("event=message", "key=user", "q=sear"):
+        ThrottleRule.objects.filter(name="knock").update(options={"action": "shadow"})
+        for query in ("event=message", "key=user", "q=sear", "action=reject"):
             assert [row.name for row in operator.get(f"{LIST}?{query}").context["cl"].result_list] == ["api"]
-        for query in ("event=connect", "algorithm__exact=gcra", "q=chat"):
+        for query in ("event=connect", "algorithm__exact=gcra", "q=chat", "action=shadow"):
             assert [row.name for row in operator.get(f"{LIST}?{query}").context["cl"].result_list] == ["knock"]
-        assert len(operator.get(f"{LIST}?event=sneeze").context["cl"].result_list) == 2
+        for query in ("event=sneeze", "o=8", "o=-8"):
+            assert len(operator.get(f"{LIST}?{query}").context["cl"].result_list) == 2
