@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dis import get_instructions
+from itertools import chain, pairwise
 from typing import Final
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core.checks import CheckMessage, Tags, register
 
-from django_throttle.checks.project import MIDDLEWARE
+from django_throttle.checks.project import MIDDLEWARE, codes_of
 from django_throttle.checks.settings import (
     RawSettings,
+    importable,
     place_of,
     rules_of_database,
     rules_of_settings,
     settings_check,
+    value_of,
     warning,
 )
 from django_throttle.core import Rule
+from django_throttle.identity.keys import is_path
 
 CONDITIONAL: Final = "django.middleware.http.ConditionalGetMiddleware"
 CORS: Final = "corsheaders.middleware.CorsMiddleware"
@@ -37,6 +43,36 @@ def check_order(raw: RawSettings) -> Iterator[CheckMessage]:
         )
         yield warning("W093", message, f"List {FETCH} last.")
     yield from _unseen_statuses(rules_of_settings(_asks_for_304))
+
+
+@settings_check()
+def check_tenant(raw: RawSettings) -> Iterator[CheckMessage]:
+    """What ``TENANT`` reads of a request is set above ours."""
+    tenant, ours = value_of(raw, "TENANT"), place_of(MIDDLEWARE)
+    if ours is None or not isinstance(tenant, str) or not tenant:
+        return
+    path = {tenant.partition(".")[0]}
+    names = path if is_path(tenant) else {name for code in codes_of(importable(tenant)) for name in code.co_names}
+    setters = [(place, each) for place, each in enumerate(settings.MIDDLEWARE) for name in names if _sets(each, name)]
+    if setters and min(setters)[0] > ours:
+        where = min(setters)[1]
+        message = (
+            f"ThrottleMiddleware stands above {where}, which sets what TENANT reads: rules by tenant apply to nobody"
+        )
+        yield warning("W102", message, f"List {MIDDLEWARE} below it.")
+
+
+def _sets(middleware: str, name: str) -> bool:
+    """Return True if the code of a middleware sets an attribute of this name, other than one of its own."""
+    kind = importable(middleware)
+    functions = [value for base in getattr(kind, "__mro__", ()) for value in vars(base).values()] or [kind]
+    for code in chain.from_iterable(map(codes_of, functions)):
+        for before, step in pairwise(get_instructions(code)):
+            # From Python 3.13 on one step may load two variables, of which the last is the owner.
+            owner = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
+            if step.opname == "STORE_ATTR" and step.argval == name and owner != "self":
+                return True
+    return False
 
 
 @register(Tags.database)

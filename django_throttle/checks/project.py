@@ -271,12 +271,17 @@ def _reads(classes: Iterable[type], name: str) -> bool:
 
 def _names_in(value: object) -> Iterator[object]:
     """Yield the names and constants in the code of a method, and of what is defined in it."""
+    return chain.from_iterable((*code.co_names, *code.co_consts) for code in codes_of(value))
+
+
+def codes_of(value: object) -> Iterator[CodeType]:
+    """Yield the code of a function, method or property, and of the functions that are defined in it."""
     names = ("fget", "__func__", "func")  # of a property, a class method and a cached property
     function = next((inner for name in names if (inner := getattr(value, name, None)) is not None), value)
     codes = [unwrap(function).__code__] if isinstance(function, FunctionType) else []
     while codes:
         code = codes.pop()
-        yield from (*code.co_names, *code.co_consts)
+        yield code
         codes += [each for each in code.co_consts if isinstance(each, CodeType)]
 
 

@@ -120,3 +120,40 @@ def test_a_site_without_cors_headers_is_told_nothing(listed: Any, settings: Any,
     monkeypatch.setitem(sys.modules, "corsheaders", None)
     listed(OURS)
     assert warnings(settings, {"api": {"rate": "1/s"}}) == []
+
+
+class Reading:
+    def __init__(self, get_response: Any) -> None:
+        self.answer, self.tenant = get_response, "its own"
+
+
+class Tenants(Reading):
+    def __call__(self, request: Any) -> Any:
+        request.tenant, request.domain = object(), "acme.example"
+        return self.answer(request)
+
+
+def own_tenants(get_response: Any) -> Any:
+    def answer(request: Any) -> Any:
+        request.tenant = object()
+        return get_response(request)
+
+    return answer
+
+
+def tenant_of_request(request: Any) -> object:
+    return request.tenant.pk
+
+
+@pytest.mark.parametrize("tenant", ["tenant.pk", f"{__name__}.tenant_of_request"])
+@pytest.mark.parametrize("name", ["Tenants", "own_tenants"])
+def test_what_sets_the_tenant_stands_above(listed: Any, settings: Any, tenant: str, name: str) -> None:
+    def told(tenant: str, *middleware: str) -> list[str]:
+        listed(*(each if each == OURS else f"{__name__}.{each}" for each in middleware))
+        settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "1/min", "key": "tenant"}}, "TENANT": tenant}
+        return [message.msg for message in run_checks(tags=["django_throttle"]) if str(message.id)[-4:] == "W102"]
+
+    (message,) = told(tenant, OURS, name)
+    assert message.startswith(f"ThrottleMiddleware stands above {__name__}.{name}, which sets what TENANT reads")
+    assert told(tenant, name, OURS) == told(tenant, name, OURS, name) == told("user.pk", OURS, name) == []
+    assert told(tenant, OURS, "Reading") == []
