@@ -142,6 +142,14 @@ class Site(NamedTuple):
         views = [(view, scope) for _, view, scope in self.views if covers(rule.scopes, scope)]
         return views[0][1] if views and not any(_is_limited(view) for view, _ in views) else None
 
+    def gaps(self, rule: Rule, covered: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield a view that no entry point limits, and its scope, for each scope that the rule names in full."""
+        for entry in covered:
+            views = ((name or entry, view) for name, view, scope in self.views if scope == entry)
+            place = next((place for place, view in views if not _is_limited(view)), None)
+            if place is not None and not (entry == rule.name and _is_asked_by_name()):
+                yield place, entry
+
 
 @settings_check()
 def check_cost_functions(raw: RawSettings) -> Iterator[CheckMessage]:
@@ -251,9 +259,12 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
             yield warning("W089", f"rule {rule.name!r} limits nothing: no WebSockets were found", hint)
         if faults or misplaced or OF_REQUESTS.isdisjoint(rule.events) or not _is_of_places(rule):
             continue
-        if (scope := site.unlimited(rule)) is None:
-            continue
         hint = f"Add {MIDDLEWARE} to MIDDLEWARE, or {RULE_THROTTLE} to the throttle_classes of the view."
+        if (scope := site.unlimited(rule)) is None:
+            for place, scope in site.gaps(rule, covered):
+                fault = f"does not limit {place!r} of scope {scope!r}: no entry point applies it there"
+                yield warning("W089", f"rule {rule.name!r} {fault}", hint)
+            continue
         if EVERYWHERE not in covered:
             message = f"rule {rule.name!r} limits nothing: no entry point applies it to the views of scope {scope!r}"
             yield warning("W089", message, hint)
