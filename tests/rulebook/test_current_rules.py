@@ -155,7 +155,7 @@ def test_a_slow_reading_never_replaces_a_later_one(rules: Any, monkeypatch: pyte
 
 def test_how_long_after_its_edit_a_rule_is_in_force(rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current_rules.shared_clock, "now", lambda: 1000.0)
-    versions = {None: None, "990.000-a": None, "997.500-b": 2.5, "1002.000-c": 0.0, "-d": None}
+    versions = {None: None, "990.000-a": None, "997.500-b": 2.5, "1002.000-c": 0.0, "-d": None, "1.2.3-e": None}
     for rate, (seen, after) in enumerate(versions.items(), 1):
         monkeypatch.setattr(sources, "read", lambda before, rate=rate: _reading(f"{rate}/min"))
         rulebook.refresh(seen)
