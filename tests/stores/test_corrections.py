@@ -173,13 +173,11 @@ def test_who_is_refused_stays_refused_in_a_flood_of_others(clock: FrozenClock) -
     store = MemoryStore(clock=clock, max_entries=2000)
     limiter = Limiter([Rule("login", "3/h")], store)
     assert [limiter.acquire("user:1").allowed for _ in range(4)] == [True] * 3 + [False]
-    most = 0
     for number in range(20_000):
         limiter.acquire(f"flood:{number}")
         clock.step(0.001)
-        most = max(most, len(counters(store)))
+        assert len(counters(store)) < 2000, "room is made before the next one needs it"
     assert not limiter.acquire("user:1").allowed
-    assert most == 1999, "room is made before the next one needs it"
 
 
 def test_after_a_refund_and_a_clock_that_goes_back_nothing_is_to_be_reset(each_store: Any, clock: FrozenClock) -> None:
