@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -176,44 +175,52 @@ def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state
         call_once_rendered(state.note_end)
     else:
         state.note_end()
-    # A request refers to what closes it, and is kept by that only where its response streams or it owes.
-    get_request = (lambda: request) if streams or owes else ref(request)
-    closing = _Closing(state, get_request, ref(response))
+    closing = _ResponseClosing(response)
+    closing.state, closing.request = state, request if streams or owes else None
     response._resource_closers.append(closing)  # type: ignore[attr-defined]
     if "close" not in request.__dict__:  # a response that outer middleware replaces is not closed, its request is
-        request.close = closing.close_request  # type: ignore[method-assign]
+        request.close = request_closing = _RequestClosing(request)  # type: ignore[method-assign]
+        request_closing.closing = closing
     if streams:
         watch_stream(response, state.meter, closing)
 
 
-@dataclass(slots=True, eq=False)
-class _Closing:
-    """What a response calls when it is closed, and its request: the client has all of it.
+class _ResponseClosing(ref[HttpResponseBase]):
+    """Closes the meter once the response is closed: the client has all of it. Refers weakly to the response.
 
-    Not what a response calls that has been in a cache since. Django's caches pickle a response with what closes it, and
-    an answer from there is of another request.
+    It has the request only where the response streams or charges are owed: a request refers to what closes it, too.
+    A copy of the response does nothing: Django's caches pickle a response with what closes it, and an answer from there
+    is of another request.
     """
 
+    __slots__ = ("request", "state")
+
     state: RequestState
-    request: Callable[[], HttpRequest | None]
-    response: Callable[[], HttpResponseBase | None]
+    request: HttpRequest | None
 
     def __call__(self) -> None:
-        answer = self.response()
-        close_meter(self.state, answer)
+        response = super().__call__()
+        close_meter(self.state, response)
         if self.state.unsettled:
-            run_soon(partial(_settle, self.request(), self.state, answer))
-
-    def close_request(self) -> None:
-        """What the request calls in place of its own ``close``."""
-        try:
-            if (found := self.request()) is not None:
-                type(found).close(found)
-        finally:
-            self()
+            run_soon(partial(_settle, self.request, self.state, response))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial, (len, ())  # which does nothing
+
+
+class _RequestClosing(ref[HttpRequest]):
+    """The ``close`` of a request: its own, then that of its response."""
+
+    __slots__ = ("closing",)
+
+    closing: _ResponseClosing
+
+    def __call__(self) -> None:
+        try:
+            if (request := super().__call__()) is not None:
+                type(request).close(request)
+        finally:
+            self.closing()
 
 
 async def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Correct], io: Io) -> None:

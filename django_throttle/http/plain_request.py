@@ -42,16 +42,16 @@ def decide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, 
         facts = RequestFacts(request, state, scope, who, cost)
         return note_decision(request, state, facts, limiter.decide(facts))
     command, answers = limiter.fast_path_command(charges, store), None
-    since = perf_counter(), store.refusal_cache.epoch
+    began, epoch = perf_counter(), store.refusal_cache.epoch
     if type(command) is Decide:
         try:
             answers = store.execute(command)
         except StoreError as error:
             answers = error
         if type(answers) is Answers and answers.fits:
-            return _admit(request, state, scope, command, answers, since[0])
+            return _admit(request, state, scope, command, answers, began)
     facts = RequestFacts(request, state, scope, who)
-    rest = _rest(BlockingIo(store), charges, command, answers, since, facts)
+    rest = _rest(BlockingIo(store), charges, command, answers, (began, epoch), facts)
     return note_decision(request, state, facts, rest if isinstance(rest, Decision) else run(rest))
 
 
@@ -71,16 +71,16 @@ async def adecide(request: HttpRequest, state: RequestState, scope: str, who: Ht
         facts = RequestFacts(request, state, scope, who, cost)
         return note_decision(request, state, facts, await limiter.adecide(facts))
     command, answers = limiter.fast_path_command(charges, store), None
-    since = perf_counter(), store.refusal_cache.epoch
+    began, epoch = perf_counter(), store.refusal_cache.epoch
     if type(command) is Decide:
         try:
             answers = await store.aexecute(command)
         except StoreError as error:
             answers = error
         if type(answers) is Answers and answers.fits:
-            return _admit(request, state, scope, command, answers, since[0])
+            return _admit(request, state, scope, command, answers, began)
     facts = RequestFacts(request, state, scope, who)
-    rest: Any = _rest(LoopIo(store), charges, command, answers, since, facts)
+    rest: Any = _rest(LoopIo(store), charges, command, answers, (began, epoch), facts)
     return note_decision(request, state, facts, rest if isinstance(rest, Decision) else await rest)
 
 

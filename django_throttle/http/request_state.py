@@ -111,12 +111,14 @@ def scope_and_cost(view: object, request: HttpRequest) -> tuple[str, Any]:
     comes first, then one that a decorator has set on the function, then the class's.
     """
     match = request.resolver_match  # None when called directly; one that a site made by hand may have no route
-    own, function = vars(view), getattr(match, "func", None)
-    marks = vars(function) if getattr(function, "cls", None) is type(view) else EMPTY
-    is_marked = "throttle_scope" in marks and "throttle_scope" not in own
-    scope = marks["throttle_scope"] if is_marked else getattr(view, "throttle_scope", None)
-    is_marked = "throttle_cost" in marks and "throttle_cost" not in own
-    cost = marks["throttle_cost"] if is_marked else getattr(view, "throttle_cost", None)
+    scope, cost = getattr(view, "throttle_scope", None), getattr(view, "throttle_cost", None)
+    function = getattr(match, "func", None)
+    if function is not None and getattr(function, "cls", None) is type(view):
+        own, marks = vars(view), vars(function)
+        if "throttle_scope" in marks and "throttle_scope" not in own:
+            scope = marks["throttle_scope"]
+        if "throttle_cost" in marks and "throttle_cost" not in own:
+            cost = marks["throttle_cost"]
     if type(scope) is not str or not scope:
         name = type(view).__name__ if match is None or getattr(match, "route", None) is None else route_of(match)
         scope = scope_text(scope) or name
