@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_throttle import rulebook, runtime
+from django_throttle.console.models import ThrottleCandidate
 from django_throttle.core import Override, Rule
 from django_throttle.identity.call import Facts
 from django_throttle.later.queue_slots import queue_slot_under
@@ -20,7 +21,7 @@ from django_throttle.limiter import decide
 from django_throttle.local import shared_clock
 from django_throttle.local.shared_clock import SharedClock
 from django_throttle.local.store_time import STEP_US, Calendar, StoreTime, micros
-from django_throttle.models import ThrottleCandidate, ThrottleOverride, ThrottleRule
+from django_throttle.models import ThrottleOverride, ThrottleRule
 from django_throttle.rulebook import current_rules, sources
 from django_throttle.rulebook.snapshot import Overrides
 from django_throttle.runtime import LogThrottle

@@ -17,12 +17,17 @@ class ConsoleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_throttle import agent, observe
+        from django_throttle import agent, observe, rulebook
+        from django_throttle.console.models import Candidates, ThrottleCandidate
         from django_throttle.console.recording import flush, read, recorder
         from django_throttle.console.route_costs import costs_job
         from django_throttle.explain import why_refused
+        from django_throttle.rulebook.history import edits
         from django_throttle.stores.redis import scripts
 
+        rulebook.add_source(Candidates())
+        rulebook.announce_edits(ThrottleCandidate)
+        edits.record_edits(ThrottleCandidate)
         observe.add_recorder(recorder)
         agent.add_store_job(flush.records_job)
         agent.add_store_job(costs_job)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy
 
-from django_throttle.models.candidate import ThrottleCandidate
 from django_throttle.models.change import ThrottleChange
 from django_throttle.models.override import ThrottleOverride
 from django_throttle.models.rule import ThrottleRule
 
-__all__ = ["ThrottleCandidate", "ThrottleChange", "ThrottleConnection", "ThrottleOverride", "ThrottleRule"]
+__all__ = ["ThrottleChange", "ThrottleConnection", "ThrottleOverride", "ThrottleRule"]
 
 
 class NoRows(models.Manager["ThrottleConnection"]):

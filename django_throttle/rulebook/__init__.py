@@ -3,6 +3,7 @@
 from django_throttle.rulebook import migrate_counts
 from django_throttle.rulebook.current_rules import (
     acurrent,
+    announce_edits,
     changed,
     current,
     learn_time,
@@ -14,8 +15,9 @@ from django_throttle.rulebook.current_rules import (
     unconfirmed,
 )  # fmt: skip
 from django_throttle.rulebook.snapshot import Snapshot
+from django_throttle.rulebook.sources import RuleSource, SourceRules, add_source, from_mapping
 
 __all__ = [
-    "Snapshot", "acurrent", "changed", "current", "learn_time", "loaded", "migrate_counts", "pin", "poll",
-    "put_in_force", "refresh", "unconfirmed",
+    "RuleSource", "Snapshot", "SourceRules", "acurrent", "add_source", "announce_edits", "changed", "current",
+    "from_mapping", "learn_time", "loaded", "migrate_counts", "pin", "poll", "put_in_force", "refresh", "unconfirmed",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from asgiref.sync import sync_to_async
 from django.core.signals import setting_changed
 from django.db import Error, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model
 from django.db.models.signals import post_delete, post_save
 from django.dispatch import Signal, receiver
 
@@ -32,7 +33,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.local.shared_clock import shared_clock
 from django_throttle.rulebook import migrate_counts, sources
 from django_throttle.rulebook.snapshot import Snapshot
-from django_throttle.rulebook.sources import NO_RULES, Reader, Reading, SourceRules
+from django_throttle.rulebook.sources import NOTHING_READ, Reader, Reading
 from django_throttle.signals import overrides_ended, rules_changed
 from django_throttle.stores import AnyStore, get_store
 
@@ -94,10 +95,10 @@ def refresh(seen: str | None = None) -> Snapshot:
     """
     book, number, began = _book, next(_readings), monotonic()
     with book.lock:
-        known, before = book.snapshot, book.database
+        known, before = book.snapshot, book.reading
     reading = sources.read(before)
     book.took = monotonic() - began
-    is_known = known is not None and (reading.failure is not None or reading.database is before)
+    is_known = known is not None and (reading.failure is not None or reading.is_as(before))
     new = known if known is not None and is_known else _made(reading)  # takes long for many rules, so without the lock
     with book.lock:
         old = book.snapshot
@@ -201,10 +202,11 @@ class _Book:
     ended: tuple[Override, ...] = ()  # by their own time, of which nobody has been told
     took: float = 0.0  # seconds that the last reading took
     newest: int = -1  # the number of the reading that the snapshot is from
-    database: SourceRules = NO_RULES  # as it was read last
+    reading: Reading = NOTHING_READ  # the last one that did not fail
     faults: frozenset[tuple[str, str, str]] = frozenset()
     unfit: frozenset[tuple[int, str]] = frozenset()
     failing: bool = False
+    failing_sources: frozenset[str] = frozenset()
     reader: Reader = field(default_factory=lambda: Reader(_read_aside))
     lock: Lock = field(default_factory=Lock)
 
@@ -354,7 +356,7 @@ def _install(book: _Book, reading: Reading, new: Snapshot, seen: str | None) -> 
     after = _since_edit(book, seen)
     if reading.failure is None:
         book.confirmed_at = book.read_at
-        book.is_committed, book.open_in, book.database = reading.open_in is None, reading.open_in, reading.database
+        book.is_committed, book.open_in, book.reading = reading.open_in is None, reading.open_in, reading
         book.seen = seen or book.seen
     # Equal rules stay the same object, so that what is derived from it stays valid.
     if book.snapshot is None or (reading.failure is None and book.snapshot.version != new.version):
@@ -370,7 +372,7 @@ def _since_edit(book: _Book, seen: str | None) -> float | None:
 
 
 def _made(reading: Reading) -> Snapshot:
-    rules, candidates = reading.rules, reading.database.candidates
+    rules, candidates = reading.rules, reading.candidates
     if conf().SHADOW:
         rules = tuple([rule.as_shadow() for rule in rules])
         candidates = tuple([replace(one, share=0.0) for one in candidates])
@@ -381,17 +383,21 @@ def _report(book: _Book, reading: Reading) -> None:
     """Log each new fault once."""
     if reading.failure is not None:
         if not book.failing:
-            kept = "the rules in force stay" if book.database is not NO_RULES else "only the rules in settings hold"
+            kept = "the rules in force stay" if book.reading is not NOTHING_READ else "only the rules in settings hold"
             why = sources.advice(reading.failure)
             logger.warning("rules cannot be read from the database: %s; %s", why, kept)
         book.failing = True
         return
+    for source in sorted(reading.failures.keys() - book.failing_sources):
+        why = sources.advice(reading.failures[source])
+        logger.warning("rules cannot be read from %s: %s; those that it had before stay in force", source, why)
     for source, name, message in sorted(reading.faults - book.faults):
         logger.error("rule %r from %s is skipped, it limits nothing until corrected: %s", name, source, message)
     unfit = frozenset(reading.database.unfit.items())
     for number, message in sorted(unfit - book.unfit):
         logger.error("override %d is skipped, correct it: %s", number, message)
     book.failing, book.faults, book.unfit = False, reading.faults, unfit
+    book.failing_sources = frozenset(reading.failures)
 
 
 @receiver(setting_changed, dispatch_uid="django_throttle.rulebook")
@@ -422,9 +428,18 @@ _announced: Final[WeakKeyDictionary[BaseDatabaseWrapper, Event]] = WeakKeyDictio
 
 def connect() -> None:
     """Listen to saves and deletions of rules and overrides."""
-    for model in ("ThrottleRule", "ThrottleOverride", "ThrottleCandidate"):
-        for signal in (post_save, post_delete):
-            signal.connect(announce, sender=f"django_throttle.{model}", dispatch_uid="django_throttle.edits")
+    for model in ("django_throttle.ThrottleRule", "django_throttle.ThrottleOverride"):
+        announce_edits(model)
+
+
+def announce_edits(model: type[Model] | str) -> None:
+    """Have every process read the rules again when a row of this model is saved or deleted, once that is committed.
+
+    ``model`` is a class, or "app_label.ModelName". Call it in the method ``ready`` of an app config. Edits in bulk send
+    no signals: call ``changed`` after those.
+    """
+    for signal in (post_save, post_delete):
+        signal.connect(announce, sender=model, dispatch_uid="django_throttle.edits")
 
 
 def announce(*, using: str, **_: object) -> None:

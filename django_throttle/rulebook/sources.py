@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
@@ -25,7 +26,7 @@ from django_throttle.conf import Conf, conf
 from django_throttle.core import Override, Rule
 from django_throttle.core.key import without_setting
 from django_throttle.core.options import key_parts
-from django_throttle.core.overrides import Candidate, candidate_name
+from django_throttle.core.overrides import Candidate
 from django_throttle.core.texts import gettext_lazy, gettext_noop, text_of
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 
@@ -43,43 +44,102 @@ NO_ROWS: Final[Rows] = {}
 class SourceRules:
     """The rules of one source, and for each invalid one its name and what is wrong (``faults``).
 
-    The database has overrides too, and of each invalid one its number and what is wrong (``unfit``). ``rows`` are
-    those of the three tables.
+    The database has overrides too, and of each invalid one its number and what is wrong (``unfit``). ``candidates``
+    count beside rules of other sources. ``rows`` are those of the tables that were read.
     """
 
     rules: Mapping[str, Rule]
     faults: Mapping[str, str]
     overrides: tuple[Override, ...] = ()
     unfit: Mapping[int, str] = field(default_factory=dict)
-    rows: tuple[Rows, Rows, Rows] = (NO_ROWS, NO_ROWS, NO_ROWS)
+    rows: tuple[Rows, Rows] = (NO_ROWS, NO_ROWS)
     candidates: tuple[Candidate, ...] = ()
 
 
 NO_RULES: Final = SourceRules({}, {})
 
 
+class RuleSource:
+    """A place that rules come from, besides settings and the admin.
+
+    Derive a class from this one, and add an instance in the method ``ready`` of an app config::
+
+        class Contracts(RuleSource):
+            name = "contracts"
+
+            def read(self, before):
+                rates = Contract.objects.values_list("scope", "rate")
+                new = from_mapping({scope: {"rate": rate, "scopes": [scope]} for scope, rate in rates})
+                return before if new == before else new
+
+        add_source(Contracts())
+
+    Rules of the admin replace those of the same name, which replace those of settings. Sources are read in the thread
+    that reads the database, whenever it reads it, and so not where ``DATABASE_RULES`` is off. Call
+    ``rulebook.changed()`` when rules were edited, or ``announce_edits`` once for a model.
+    """
+
+    #: What log lines call the source.
+    name = "code"
+
+    def read(self, before: SourceRules) -> SourceRules:
+        """Return the rules and candidates. Return ``before``, the last reading, if nothing has changed.
+
+        If it raises, that is logged, and what it returned before stays in force.
+        """
+        raise NotImplementedError
+
+    def promote_due(self) -> None:
+        """Do what is due. Called in that thread before the rules are read, if a candidate's ``starts_at`` has come."""
+
+
+_sources: Final[list[RuleSource]] = []
+
+
+def add_source(source: RuleSource) -> None:
+    """Read the rules of this source too."""
+    _sources.append(source)
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Both sources, as they were read. ``failure`` is why the database could not be read.
+    """All sources, as they were read. ``failure`` is why the database could not be read.
 
+    ``added`` has the other sources by name. Those in ``failures`` could not be read, and have what they had before.
     ``open_in`` is a weak reference to the connection in whose open transaction it was read, which may be rolled back.
     """
 
     settings: SourceRules
     database: SourceRules = NO_RULES
+    added: Mapping[str, SourceRules] = field(default_factory=dict)
     failure: Exception | None = None
+    failures: Mapping[str, Exception] = field(default_factory=dict)
     open_in: Callable[[], BaseDatabaseWrapper | None] | None = None
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        return tuple({**self.settings.rules, **self.database.rules}.values())
+        merged = dict(self.settings.rules)
+        for source in (*self.added.values(), self.database):
+            merged |= source.rules
+        return tuple(merged.values())
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        return tuple(chain.from_iterable(source.candidates for source in self.added.values()))
+
+    def is_as(self, before: Reading) -> bool:
+        """Return True if nothing has changed in the database and in the sources that were added."""
+        unchanged = (source is before.added.get(name) for name, source in self.added.items())
+        return self.database is before.database and all(unchanged)
 
     @property
     def faults(self) -> frozenset[tuple[str, str, str]]:
         """What is wrong with rules that are skipped: source, name and message."""
-        sources = (("settings", self.settings), ("database", self.database))
+        sources = (("settings", self.settings), *self.added.items(), ("database", self.database))
         return frozenset((source, *fault) for source, found in sources for fault in found.faults.items())
 
+
+NOTHING_READ: Final = Reading(NO_RULES)
 
 logger = logging.getLogger("django_throttle")
 
@@ -174,10 +234,10 @@ REMARKS: Final = frozenset(("description", "updated_at", "reason", "created_by",
 _settings: tuple[Conf, SourceRules] | None = None
 
 
-def read(before: SourceRules = NO_RULES) -> Reading:
-    """Read both sources; a database that fails is reported, never raised.
+def read(before: Reading = NOTHING_READ) -> Reading:
+    """Read all sources; a database that fails is reported, never raised.
 
-    ``before`` is what the database had at the last reading; where nothing has changed, it is returned as it is.
+    ``before`` is the last reading: of a source in which nothing has changed, the same rules are returned.
     """
     settings = from_settings()
     if not are_in_database():
@@ -185,15 +245,40 @@ def read(before: SourceRules = NO_RULES) -> Reading:
     try:
         connection = connections[alias()]
         open_in = ref(connection) if connection.in_atomic_block else None
-        return Reading(settings, from_database(before), open_in=open_in)
+        with _guarded():
+            database = from_database(before.database)
     except Exception as error:  # noqa: BLE001  (no database, no table, no rights: the rules in force stay)
         return Reading(settings, failure=error)
+    added, failures = _read_added(before)
+    return Reading(settings, database, added, failures=failures, open_in=open_in)
+
+
+def _read_added(before: Reading) -> tuple[dict[str, SourceRules], dict[str, Exception]]:
+    """Read the sources that were added. Return their rules, and why some of them could not be read."""
+    added, failures = {}, {}
+    for source in _sources:
+        added[source.name] = last = before.added.get(source.name, NO_RULES)
+        try:
+            with _guarded():
+                added[source.name] = source.read(last)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the others are read all the same)
+            failures[source.name] = error
+    return added, failures
+
+
+def _guarded() -> AbstractContextManager[object]:
+    """Return what keeps a transaction of the site whole where a query inside fails."""
+    is_inside = connections[alias()].in_atomic_block
+    return transaction.atomic(using=alias()) if is_inside else nullcontext()
 
 
 def rules() -> tuple[Rule, ...]:
-    """The rules of both sources, without the overrides, of which there may be very many."""
-    rows = _read(_model()._default_manager.using(alias()).all(), "as_rule") if are_in_database() else {}
-    return tuple({**from_settings().rules, **_divided(rows)[0]}.values())
+    """The rules of all sources, without the overrides, of which there may be very many."""
+    if not are_in_database():
+        return tuple(from_settings().rules.values())
+    rows = read_rows(_model()._default_manager.using(alias()).all(), "as_rule")
+    added, _ = _read_added(NOTHING_READ)
+    return Reading(from_settings(), SourceRules(divided(rows)[0], {}), added).rules
 
 
 def from_settings() -> SourceRules:
@@ -211,7 +296,7 @@ def from_settings() -> SourceRules:
 def from_mapping(rules: Mapping[Any, Any]) -> SourceRules:
     """The rules of a mapping of names to options."""
     made = {name: _made(str(name), partial(Rule.from_options, str(name), options)) for name, options in rules.items()}
-    return SourceRules(*_divided(made))
+    return SourceRules(*divided(made))
 
 
 def from_database(before: SourceRules = NO_RULES) -> SourceRules:
@@ -220,27 +305,17 @@ def from_database(before: SourceRules = NO_RULES) -> SourceRules:
     Only rows that differ from those of ``before`` are validated; where none does, ``before`` itself is returned.
     """
     using = alias()
-    # A query that fails must not break a transaction of the site's.
-    guard = transaction.atomic(using=using) if connections[using].in_atomic_block else nullcontext()
-    with guard:
-        rules = _read(_model()._default_manager.using(using).all(), "as_rule", before.rows[0])
-        overrides = _read(
-            _model("ThrottleOverride")._default_manager.using(using).in_force(), "as_override", before.rows[1]
-        )
-        candidates = _read(
-            _model("ThrottleCandidate")._default_manager.using(using).all(), "as_candidate", before.rows[2]
-        )
-    rows = rules, overrides, candidates
+    rules = read_rows(_model()._default_manager.using(using).all(), "as_rule", before.rows[0])
+    overrides = _model("ThrottleOverride")._default_manager.using(using).in_force()
+    rows = rules, read_rows(overrides, "as_override", before.rows[1])
     if before is not NO_RULES and rows == before.rows:
         return before
-    in_force, unfit = _divided(overrides)
-    found, faults = _divided(rules)
-    beside, wrong = _divided(candidates)
-    faults |= {candidate_name(name): fault for name, fault in wrong.items()}
-    return SourceRules(found, faults, tuple(in_force.values()), unfit, rows, tuple(beside.values()))
+    in_force, unfit = divided(rows[1])
+    found, faults = divided(rules)
+    return SourceRules(found, faults, tuple(in_force.values()), unfit, rows)
 
 
-def _read(rows: Any, make: str, before: Rows = NO_ROWS) -> Rows:
+def read_rows(rows: Any, make: str, before: Rows = NO_ROWS) -> Rows:
     """What the method ``make`` returns for each row, by the values that the driver gives for it.
 
     Rows that ``before`` has are taken from there: to validate ten thousand takes most of a second.
@@ -267,7 +342,7 @@ def sentence(error: Exception) -> str:
 def advice(error: Exception) -> str:
     """Why the database cannot be read, in one line, and what to do where that is known."""
     text = (str(error) or type(error).__name__).splitlines()[0]
-    tables = (_model()._meta.db_table, _model("ThrottleOverride")._meta.db_table)
+    tables = (model._meta.db_table for model in apps.get_models())
     lacking = isinstance(error, (OperationalError, ProgrammingError)) and any(table in text for table in tables)
     if lacking and "denied" not in text:
         return gettext_lazy(
@@ -300,7 +375,7 @@ def _made(name: str | int, make: Callable[[], object]) -> Made:
         return name, sentence(error)
 
 
-def _divided(made: Mapping[Any, Made]) -> tuple[dict[Any, Any], dict[Any, str]]:
+def divided(made: Mapping[Any, Made]) -> tuple[dict[Any, Any], dict[Any, str]]:
     """What makes sense, and what is wrong with the rest; each by its name or number."""
     faults = {name: one for name, one in made.values() if isinstance(one, str)}
     return {name: one for name, one in made.values() if name not in faults}, faults
@@ -346,7 +421,8 @@ def _past(line: ThrottleChange, name: str) -> Rule | None:
 
 def promote_due() -> None:
     """Have candidates whose time has come replace their rules; each once, whichever process is first."""
-    _model("ThrottleCandidate").promote_due(alias())
+    for source in _sources:
+        source.promote_due()
 
 
 def check_allowed(rule: Rule) -> Rule:

@@ -29,7 +29,8 @@ def operator(client: Client) -> Client:
 
 def url(name: str, *args: Any) -> str:
     """The address of a page of the admin: ``url("throttlerule_add")``."""
-    return reverse(f"admin:django_throttle_{name}", args=args)
+    app = "throttle_console" if name.startswith("throttlecandidate") else "django_throttle"
+    return reverse(f"admin:{app}_{name}", args=args)
 
 
 def text(page: Any) -> str:

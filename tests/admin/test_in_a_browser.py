@@ -27,7 +27,7 @@ ADMIN = "/admin/django_throttle"
 RULES = f"{ADMIN}/throttlerule/"
 PAGES = (
     *("throttlerule/", "throttlerule/add/", "throttlerule/overview/", "throttlerule/costs/", "throttleoverride/"),
-    *("throttleoverride/add/", "throttlecandidate/", "throttlechange/", "throttleconnection/"),
+    *("throttleoverride/add/", "../throttle_console/throttlecandidate/", "throttlechange/", "throttleconnection/"),
     "throttlerule/explain/?ident=ip:192.0.2.1&scope=search",
 )
 PHONE: Any = {"width": 390, "height": 800}

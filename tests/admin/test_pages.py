@@ -18,13 +18,14 @@ from django_throttle.connections import overview
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.console.admin.candidates import ThrottleCandidateAdmin, picture
+from django_throttle.console.models import ThrottleCandidate
 from django_throttle.console.recording import RecordFlusher, own_records, places
 from django_throttle.console.route_costs import CostFlusher, route_costs
 from django_throttle.costs.meter import MEASURES
 from django_throttle.identity.call import Facts
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
-from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
+from django_throttle.models import ThrottleChange, ThrottleRule
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.stores import RedisStore
 from tests import doors

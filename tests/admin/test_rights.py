@@ -17,6 +17,7 @@ from django.utils import timezone
 from django_throttle import limiter, rulebook
 from django_throttle.connections import overview
 from django_throttle.connections.socket_control import SocketControl
+from django_throttle.console.models import ThrottleCandidate
 from django_throttle.console.recording import own_records, recorder
 from django_throttle.console.route_costs import route_costs
 from django_throttle.core import Rule
@@ -24,7 +25,7 @@ from django_throttle.core.overrides import candidate_name
 from django_throttle.identity.call import Facts
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
-from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleOverride, ThrottleRule
+from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
 from django_throttle.observe.reports import ident_for_logs
 from tests.admin.conftest import NASTY, Scripts, url, user
 from tests.connections.evictions import sockets

@@ -40,6 +40,7 @@ print(json.dumps({
     "logins": logins,
     "pages": {page: answer.status_code for page, answer in pages.items()},
     "texts": "".join(answer.content.decode() for answer in [index, *pages.values()]),
+    "tables": [name for name in connection.introspection.table_names() if "throttle_console" in name],
     "modules": [name for name in sys.modules if name.startswith("django_throttle.console")],
     "is_recorded": recorders.current is not None,
 }))
@@ -67,7 +68,7 @@ def test_a_site_without_it_has_nothing_of_it(tmp_path: Path) -> None:
     assert {page: 302 if page in ("overview/", "costs/") else 200 for page in site["pages"]} == site["pages"]
     assert [word for word in WORDS if word in site["texts"]] == []
     assert OURS.isdisjoint(site["commands"])
-    assert (site["modules"], site["is_recorded"]) == ([], False)
+    assert (site["tables"], site["modules"], site["is_recorded"]) == ([], [], False)
 
 
 @pytest.mark.usefixtures("servers")
@@ -78,4 +79,4 @@ def test_a_site_with_it_has_all_of_it_in_either_order(tmp_path: Path, apps: tupl
     assert set(site["pages"].values()) == {200}
     assert [word for word in WORDS if word not in site["texts"]] == []
     assert {*site["commands"]} >= OURS
-    assert site["is_recorded"]
+    assert (site["tables"], site["is_recorded"]) == (["throttle_console_throttlecandidate"], True)

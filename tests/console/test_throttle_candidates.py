@@ -7,9 +7,10 @@ import pytest
 from django.core.management import CommandError
 
 from django_throttle import limiter, rulebook
+from django_throttle.console.models import ThrottleCandidate
 from django_throttle.console.recording import RecordFlusher, recorder
 from django_throttle.identity.call import Facts
-from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.models import ThrottleRule
 from django_throttle.stores import get_store
 from tests.console.conftest import By
 from tests.management.shell import run

@@ -22,7 +22,7 @@ PARTS = re.split(r"^\.\. (?:auto|current)module:: (\S+)", REFERENCE["api"], flag
 NAMES = re.compile(r"^\.\. auto(?:class|function|exception|data):: (\w+)", re.MULTILINE)
 LISTED = {module: NAMES.findall(part) for module, part in zip(PARTS[::2], PARTS[1::2], strict=True)}
 # These list names for the package itself too; of them only what pages use is for sites.
-OWN = {f"django_throttle.{name}" for name in ("agent", "identity", "observe", "rulebook.history", "models")}
+OWN = {f"django_throttle.{name}" for name in ("agent", "identity", "models", "observe", "rulebook", "rulebook.history")}
 # Public by the design, whether a module lists its names or not.
 PUBLIC = {
     "django_throttle.core": {"Rate", "Rule", "Decision"}, "django_throttle.limiter": {"Limiter"},

@@ -59,6 +59,8 @@ def test_rules_and_overrides_are_kept(
     def upgrade() -> None:
         call_command("migrate", "django_throttle", "zero", verbosity=0)
         call_command("migrate", "django_throttle", verbosity=0)
+        connections["default"].cursor().execute("DROP TABLE django_throttle_throttlecandidate")
+        call_command("migrate", "throttle_console", verbosity=0)
         call_command("throttle_rules", "import", str(rules))
         call_command("loaddata", str(overrides), verbosity=0)
         call_command("throttle_rules", "export")

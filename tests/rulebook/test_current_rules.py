@@ -130,6 +130,47 @@ def test_a_failing_database_leaves_the_last_good_rules_in_force_or_those_of_sett
     assert "the rules in force stay" in caplog.text
 
 
+class Contracts(rulebook.RuleSource):
+    """Rules of the rates that a test writes into ``rates``."""
+
+    name = "contracts"
+
+    def __init__(self) -> None:
+        self.rates = {"contract": "5/min"}
+
+    def read(self, before: rulebook.SourceRules) -> rulebook.SourceRules:
+        if not self.rates:
+            raise DatabaseError("no such table: contracts")
+        new = rulebook.from_mapping({name: {"rate": rate, "key": "ip"} for name, rate in self.rates.items()})
+        return before if new == before else new
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_source_of_the_site_stands_between_settings_and_admin(
+    rules: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Contracts()
+    monkeypatch.setattr(sources, "_sources", [])
+    rulebook.add_source(source)
+    rules(contract={"rate": "1/min"}, api={"rate": "1/min"})
+    saved()
+    good = rulebook.refresh()
+    assert [(rule.name, str(rule.rate)) for rule in good.rules] == [("api", "3/min"), ("contract", "5/min")]
+    assert rulebook.refresh() is good
+    source.rates["gold"] = "9/min"
+    rulebook.changed()
+    assert names(better := rulebook.current()) == ["api", "contract", "gold"]
+    source.rates["silver"] = "soon"
+    assert rulebook.refresh() is better
+    assert "rule 'silver' from contracts is skipped" in caplog.text
+    caplog.clear()
+    source.rates.clear()
+    saved("more")
+    with transaction.atomic():
+        assert names(rulebook.refresh()) == ["api", "contract", "gold", "more"], "the other sources are read"
+    assert caplog.text.count("rules cannot be read from contracts: no such table: contracts; those that it had") == 1
+
+
 def _reading(rate: str) -> sources.Reading:
     return sources.Reading(sources.NO_RULES, sources.SourceRules({"api": Rule("api", rate)}, {}))
 

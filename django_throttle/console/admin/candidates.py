@@ -17,10 +17,11 @@ from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_POST
 
 from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
+from django_throttle.console.models import ThrottleCandidate
 from django_throttle.console.recording.read import compared
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.local.shared_clock import shared_now
-from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import history
 from django_throttle.stores import get_store
 from django_throttle.translated import joined, ngettext, translated, written
@@ -143,8 +144,8 @@ class ThrottleCandidateAdmin(ListAdmin):
             why = joined(error.messages)
             self.message_user(request, gettext("Not promoted. {why}").format(why=why), messages.ERROR)
             if getattr(error, "code", "") == "gone":
-                return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_changelist")
-            return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_change", pk)
+                return redirect(f"{self.admin_site.name}:throttle_console_throttlecandidate_changelist")
+            return redirect(f"{self.admin_site.name}:throttle_console_throttlecandidate_change", pk)
         said = gettext("Promoted: {name} is {meaning}.").format(name=rule.name, meaning=translated(rule.meaning))
         self.message_user(request, said, messages.SUCCESS)
         return redirect(f"{self.admin_site.name}:django_throttle_throttlerule_change", rule.pk)
@@ -157,7 +158,7 @@ class ThrottleCandidateAdmin(ListAdmin):
         message = gettext("The candidate of {name} is discarded.").format(name=row.name)
         message = gettext("The candidate was promoted or discarded meanwhile.") if is_gone else message
         self.message_user(request, message, messages.ERROR if is_gone else messages.SUCCESS)
-        return redirect(f"{self.admin_site.name}:django_throttle_throttlecandidate_changelist")
+        return redirect(f"{self.admin_site.name}:throttle_console_throttlecandidate_changelist")
 
     def _asked(self, request: HttpRequest, pk: int) -> ThrottleCandidate:
         """Return the candidate. Return one without a row if it is gone: promoting and discarding it say so."""

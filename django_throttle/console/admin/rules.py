@@ -18,7 +18,8 @@ from django.views.decorators.http import require_POST, require_safe
 from django_throttle.admin.rules import UNNAMED, PreviewForm, ThrottleRuleAdmin, form_errors
 from django_throttle.console.admin import costs, overview
 from django_throttle.console.admin.trial import trial_part
-from django_throttle.models import ThrottleCandidate, ThrottleRule
+from django_throttle.console.models import ThrottleCandidate
+from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import history, sources
 
 CANDIDATE: Final = "_candidate"  # the name of the button
@@ -83,7 +84,7 @@ class ConsoleRuleAdmin(ThrottleRuleAdmin):
         """After "Save as candidate" to the candidate."""
         if CANDIDATE not in request.POST:
             return super().response_change(request, obj)
-        page = f"{self.admin_site.name}:django_throttle_throttlecandidate_change"
+        page = f"{self.admin_site.name}:throttle_console_throttlecandidate_change"
         return redirect(page, ThrottleCandidate.objects.get(name=live_name(obj)).pk)
 
     def _save_candidate(self, request: HttpRequest, obj: ThrottleRule, reason: str) -> None:

@@ -192,5 +192,6 @@ def _why(error: OSError | ValueError) -> str:
 
 def _source(rule: Rule, reading: Reading) -> str:
     if rule.name not in reading.database.rules:
-        return gettext("settings")
+        added = (name for name, source in reading.added.items() if rule.name in source.rules)
+        return next(added, gettext("settings"))
     return gettext("database, replaces settings") if rule.name in reading.settings.rules else gettext("database")

@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=models.Model)
 
-MODELS: Final = ("ThrottleRule", "ThrottleOverride", "ThrottleCandidate")
-
 
 def connect() -> None:
     """Listen to saves and deletions of rules and overrides."""
-    for name in MODELS:
-        for signal, hear in ((pre_save, _before_save), (post_save, _after_save), (pre_delete, _before_deletion)):
-            signal.connect(hear, sender=f"django_throttle.{name}", dispatch_uid="django_throttle.rulebook.history")
+    for model in ("django_throttle.ThrottleRule", "django_throttle.ThrottleOverride"):
+        record_edits(model)
+
+
+def record_edits(model: type[CheckedRow] | str) -> None:
+    """Write a line of the history for each row of this model that is saved or deleted."""
+    for signal, hear in ((pre_save, _before_save), (post_save, _after_save), (pre_delete, _before_deletion)):
+        signal.connect(hear, sender=model, dispatch_uid="django_throttle.rulebook.history")
 
 
 def _before_save(*, instance: CheckedRow, using: str, **_: object) -> None:

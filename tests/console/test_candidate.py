@@ -14,7 +14,8 @@ from django.core.management import call_command
 from django.db import connections
 from django.utils import timezone
 
-from django_throttle.models import ThrottleCandidate, ThrottleChange, ThrottleRule
+from django_throttle.console.models import ThrottleCandidate
+from django_throttle.models import ThrottleChange, ThrottleRule
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.history import edits
 
@@ -54,7 +55,7 @@ def test_its_time_promotes_it_once(candidate: ThrottleCandidate) -> None:
 def test_one_that_makes_no_sense_is_skipped_and_stays(candidate: ThrottleCandidate) -> None:
     ThrottleCandidate.objects.update(options={"name": "api", "rate": "soon"}, starts_at=timezone.now())
     reading = sources.read()
-    assert ("database", "api (candidate)") in {fault[:2] for fault in reading.faults}
+    assert ("candidates", "api (candidate)") in {fault[:2] for fault in reading.faults}
     sources.promote_due()
     candidate.refresh_from_db()
     assert candidate.starts_at is None
@@ -113,6 +114,7 @@ def test_of_four_who_edit_at_once_on_sqlite_one_does(
 
     def begin() -> int:
         call_command("migrate", "django_throttle", verbosity=0)
+        call_command("migrate", "throttle_console", verbosity=0)
         rule = ThrottleRule.objects.create(name="api", rate="6/min")
         candidate = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/min"), "api", "anna")
         candidate.starts_at = timezone.now()

@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 
+from django_throttle import rulebook
 from django_throttle.core.descriptions import describe
 from django_throttle.core.overrides import Candidate, candidate_name
 from django_throttle.local.shared_clock import shared_now
@@ -18,6 +19,7 @@ from django_throttle.models.fields import MomentColumn, NumberColumn, TextColumn
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow, ThrottleRule
 from django_throttle.rulebook import history
 from django_throttle.rulebook.history.edits import lock_rows
+from django_throttle.rulebook.sources import alias, divided, read_rows
 from django_throttle.stores import get_store
 
 HOUR: Final = timedelta(hours=1)
@@ -141,3 +143,20 @@ class ThrottleCandidate(CheckedRow):
                 except ValidationError:
                     candidate.starts_at = None
                     candidate.save(using=using)
+
+
+class Candidates(rulebook.RuleSource):
+    """The candidates in the database, which count beside the rules that they are of."""
+
+    name = "candidates"
+
+    def read(self, before: rulebook.SourceRules) -> rulebook.SourceRules:
+        rows = read_rows(ThrottleCandidate.objects.using(alias()).all(), "as_candidate", before.rows[0])
+        if rows == before.rows[0]:
+            return before
+        candidates, faults = divided(rows)
+        named = {candidate_name(name): fault for name, fault in faults.items()}
+        return rulebook.SourceRules({}, named, rows=(rows, {}), candidates=tuple(candidates.values()))
+
+    def promote_due(self) -> None:
+        ThrottleCandidate.promote_due(alias())
