@@ -129,7 +129,7 @@ async def test_an_export_and_a_last_frame_say_they_are_incomplete(
 
 async def test_websockets(rules: Any) -> None:
     """What one of three sockets gets for the eleventh message, and a fourth socket."""
-    code, consumer = shown("websockets")
+    code, consumer, _asgi = shown("websockets")
     rules(code)
     app, mine = run(consumer)["ChatConsumer"].as_asgi(), {"client": ("203.0.113.9", 1)}
     sockets = [await opened(app, **mine) for _ in range(3)]
