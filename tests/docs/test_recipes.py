@@ -110,7 +110,7 @@ async def test_an_export_and_a_last_frame_say_they_are_incomplete(
     for name, names in {"mysite": {}, "mysite.orders": orders, "mysite.model": {"tokens": tokens}}.items():
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
         vars(sys.modules[name]).update(names)
-    code, consumer, export, _events = shown("streams")
+    code, _events, export, consumer = shown("streams")
     (options,) = run(code)["DJANGO_THROTTLE"]["RULES"].values()
     rule = {**options, "key": "everyone", "rate": f"{limit}/h"}
     enforce(tokens=rule)
