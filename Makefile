@@ -100,7 +100,7 @@ coverage: $(VENV)/.with-test  ## Run `make test` and print the branches that no 
 languages: $(VENV)/.with-test  ## Check that every text is translated into every language (needs gettext)
 	@$(BIN)/python -m tests.lab.languages
 
-messages: $(VENV)/.with-test  ## Collect the texts to translate into django_throttle/locale, and compile them (needs gettext)
+messages: $(VENV)/.with-test  ## Collect the texts to translate into the catalogs of both apps, and compile them (needs gettext)
 	@cd django_throttle && ../$(BIN)/python -m django makemessages --all --no-location --no-wrap
 	@cd django_throttle && ../$(BIN)/python -m django compilemessages
 

@@ -18,7 +18,7 @@ from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import sources
 from django_throttle.translated import translated
 from tests.lab.languages import LANGUAGES as CATALOGS
-from tests.lab.languages import PACKAGE, PLACE, messages, po_file, read_catalog
+from tests.lab.languages import APPS, PACKAGE, PLACE, messages, po_file, read_catalog
 
 LANGUAGES = ("en", "de", "es", "fr", "ja")
 PLANNED = Rule("api", "100/min", key="user", plans={"group:premium": "1000/min"})
@@ -73,15 +73,16 @@ def test_the_form_says_what_is_wrong_in_the_language_of_its_reader(language: str
     assert wrong.value.messages == [said]
 
 
+@pytest.mark.parametrize("app", APPS)
 @pytest.mark.parametrize("language", CATALOGS)
-def test_a_catalog_compiles_and_has_nothing_obsolete_or_fuzzy(language: str) -> None:
+def test_a_catalog_compiles_and_has_nothing_obsolete_or_fuzzy(language: str, app: str) -> None:
     """Texts that are not translated yet are English; ``make languages`` lists them."""
-    found = read_catalog(language)
+    found = read_catalog(language, PACKAGE / app)
     assert [entry.id for entry in found if entry.fuzzy and entry.id] == []
     assert [*found.obsolete] == []
-    with po_file(language).with_suffix(".mo").open("rb") as file:
+    with po_file(language, PACKAGE / app).with_suffix(".mo").open("rb") as file:
         compiled = GNUTranslations(file)
-    for context, text, plural, translations in messages(language):
+    for context, text, plural, translations in messages(language, PACKAGE / app):
         if not all(translations):
             continue
         key = f"{context}\x04{text}" if context else text

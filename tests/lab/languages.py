@@ -17,6 +17,8 @@ from babel.messages.catalog import Catalog
 from babel.messages.pofile import read_po
 
 PACKAGE = Path(__file__).parents[2] / "django_throttle"
+#: The folders of the apps in the package, each of which has catalogs.
+APPS: Final = ("", "console")
 LANGUAGES = tuple(sorted(path.name for path in (PACKAGE / "locale").iterdir() if path.name != "en"))
 PLACE = re.compile(r"%\(\w+\)[sd]|\{\w*[^{}]*\}")
 #: Texts that a language has as English has them; a text without any word is left alone.
@@ -30,7 +32,7 @@ ALIKE: Final = {
     ),
     "fr": (
         "%(count)d minute", "Candidate", "GCRA", "Notes", "Pages", "Session", "WebSocket", "action", "candidate",
-        "candidates", "description", "minute", "publications", "session", "strict", "{count:,} message",
+        "candidates", "description", "minute", "options", "publications", "session", "strict", "{count:,} message",
         "{count:,} publication", "{count} h", "{count} min", "{count} s",
     ),
     "ja": ("GCRA", "WebSocket"),
@@ -63,10 +65,10 @@ def messages(language: str, package: Path = PACKAGE) -> Iterator[Message]:
             yield Message(entry.context or "", text, plural, said)
 
 
-def faults(language: str, collected: Path) -> Iterator[str]:
-    """Yield what the catalog lacks beside the one that was just collected from the source."""
-    entries = list(messages(language))
-    if {entry[:3] for entry in entries} != {entry[:3] for entry in messages(language, collected)}:
+def faults(language: str, collected: Path, app: str) -> Iterator[str]:
+    """Yield what the catalog of an app lacks beside the one that was just collected from the source."""
+    entries = list(messages(language, PACKAGE / app))
+    if {entry[:3] for entry in entries} != {entry[:3] for entry in messages(language, collected / app)}:
         yield "it has not the texts of the source: run make messages"
     yield from (f"not translated: {entry.text!r}" for entry in entries if not all(entry.translations))
     english = {entry.text for entry in entries if {entry.text, entry.plural} & {*entry.translations}}
@@ -87,7 +89,9 @@ def collect(folder: Path) -> Path:
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         copy = collect(Path(folder))
-        found = [f"{language}: {fault}" for language in LANGUAGES for fault in faults(language, copy)]
+        found = [
+            f"{language}: {fault}" for language in LANGUAGES for app in APPS for fault in faults(language, copy, app)
+        ]
     print("\n".join(found) or f"complete: {', '.join(LANGUAGES)}")
     return bool(found)
 
