@@ -17,8 +17,8 @@ from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import sources
 from django_throttle.translated import translated
-from tests.lab.languages import LANGUAGES as CATALOGS
 from tests.lab.languages import APPS, PACKAGE, PLACE, messages, po_file, read_catalog
+from tests.lab.languages import LANGUAGES as CATALOGS
 
 LANGUAGES = ("en", "de", "es", "fr", "ja")
 PLANNED = Rule("api", "100/min", key="user", plans={"group:premium": "1000/min"})
