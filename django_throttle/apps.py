@@ -21,12 +21,14 @@ class ThrottleConfig(AppConfig):
         from django_throttle.rulebook.history import edits, ended, from_settings
         from django_throttle.runtime import shutdown
         from django_throttle.stores.redis.addresses import load_cache_backend
+        from django_throttle.websockets.groups import member_reports
 
         current_rules.connect()
         edits.connect()
         from_settings.connect()
         ended.connect()
         load_cache_backend()
+        agent.add_store_job(member_reports)
         meter.install()
         shutdown.watch()
         if apps.is_installed("rest_framework"):

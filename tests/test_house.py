@@ -106,14 +106,52 @@ def test_imports_go_down_only() -> None:
     assert in_circles(graph) == set()
 
 
-def test_nothing_imports_contrib() -> None:
-    """Optional integrations depend on the package, never the other way."""
-    importers = {
-        name: sorted(module for module in run_time_imports(name) if module.startswith("django_throttle.contrib"))
-        for name in modules()
-        if not name.startswith("django_throttle.contrib")
-    }
-    assert {name: imports for name, imports in importers.items() if imports} == {}
+#: Packages and modules from the top down. One imports those of lower layers, and of its own package.
+LAYERS = [
+    ["console", "contrib"],
+    ["pytest_plugin"],
+    ["apps", "testing"],
+    ["admin", "management"],
+    ["checks"],
+    ["urls", "explain"],
+    ["middleware"],
+    ["channels", "decorators", "drf", "tasks"],
+    ["websockets"],
+    ["http"],
+    ["later"],
+    ["limiter"],
+    ["agent"],
+    ["models"],
+    ["observe"],
+    ["connections"],
+    ["rulebook"],
+    ["costs"],
+    ["stores"],
+    ["local"],
+    ["identity"],
+    ["conf", "translated"],
+    ["exceptions", "signals"],
+    ["core"],
+    ["detect_test_run", "runtime"],
+]
+
+
+def test_packages_import_lower_layers_only() -> None:
+    """So nothing imports ``contrib`` or ``console``: both are optional."""
+    depths = {name: depth for depth, layer in enumerate(LAYERS) for name in layer}
+
+    def package(module: str) -> str:
+        return module.split(".")[1] if "." in module else ""
+
+    upward = [
+        f"{module} imports {other}"
+        for module in modules()
+        for other in sorted(run_time_imports(module))
+        if package(module)
+        and package(other) not in ("", package(module))
+        and depths[package(other)] <= depths[package(module)]
+    ]
+    assert upward == []
 
 
 def test_only_the_memory_store_reads_the_wall_clock() -> None:
@@ -141,13 +179,3 @@ def test_nothing_that_is_read_is_run() -> None:
     assert faults_in(PACKAGE.rglob("*.py"), running) == []
     scripts = {path.name: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.lua")}
     assert [name for name, text in scripts.items() if re.search(r"\b(load|loadstring|dofile|setfenv)\b", text)] == []
-
-
-def test_only_settings_name_the_console() -> None:
-    """It is an app that plugs in: no other module of the package imports it."""
-    console = "django_throttle.console"
-    importing = {name: run_time_imports(name) for name in modules() if not f"{name}.".startswith(f"{console}.")}
-    assert any(imports for imports in importing.values())
-    assert [
-        name for name, imports in importing.items() if any(f"{each}.".startswith(f"{console}.") for each in imports)
-    ] == []

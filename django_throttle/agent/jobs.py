@@ -30,7 +30,6 @@ from django_throttle.local.prepaid import SWEEP_SECONDS
 from django_throttle.runtime import in_child, shutdown
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.base import BlockingIo, Store
-from django_throttle.websockets.groups import REPORT_SECONDS, MemberReporter
 
 logger = logging.getLogger("django_throttle")
 
@@ -49,11 +48,6 @@ class StoreJob(NamedTuple):
     seconds: float
     work: Callable[[], object]
     finish: Callable[[], object]
-
-
-def member_reports(store: RedisStore) -> StoreJob:
-    reporter = MemberReporter(store)
-    return StoreJob("reporting the members of groups", REPORT_SECONDS, reporter, reporter.report_none)
 
 
 _job_makers: Final[list[Callable[[RedisStore], StoreJob]]] = []
@@ -128,7 +122,7 @@ class _StoreService:
         periodic = observe.run_periodic_work
         thread.every(PERIODIC_SECONDS, periodic, "writing due log lines and metrics", wait=PERIODIC_SECONDS)
         if store.is_remote:
-            for make in (member_reports, *_job_makers):
+            for make in _job_makers:
                 job = make(store)
                 thread.every(job.seconds, job.work, job.name, wait=job.seconds)
                 self.cleanups.append(job.finish)

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_throttle import observe, rulebook
+from django_throttle.agent import StoreJob
 from django_throttle.conf import conf
 from django_throttle.core.commands import CountMembers
 from django_throttle.core.io import run
@@ -184,6 +185,12 @@ class MemberReporter:
         finally:
             self.own.tell_again(groups.keys() - reported)
         raise_first(failed)
+
+
+def member_reports(store: RedisStore) -> StoreJob:
+    """Return the background job that reports the members of groups to this Redis."""
+    reporter = MemberReporter(store)
+    return StoreJob("reporting the members of groups", REPORT_SECONDS, reporter, reporter.report_none)
 
 
 def group_ident(alias: str, group: str) -> str:

@@ -14,8 +14,8 @@ from django.core.management.base import SystemCheckError
 from django.db import IntegrityError, connection
 from django.utils import timezone, translation
 
+from django_throttle.management.rules_file import MAX_BYTES
 from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
-from django_throttle.rulebook.file import MAX_BYTES
 from tests.management.shell import run as typed
 
 pytestmark = pytest.mark.django_db

@@ -17,11 +17,19 @@ from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.core.texts import gettext_lazy, gettext_noop, listed, with_commas
-from django_throttle.management import ShellCommand, check_found, printable, shell_user, subcommands, unreadable
+from django_throttle.management import (
+    ShellCommand,
+    check_found,
+    printable,
+    rules_file,
+    shell_user,
+    subcommands,
+    unreadable,
+)
+from django_throttle.management.rules_file import Diff, compare
 from django_throttle.models import ThrottleChange, ThrottleRule
 from django_throttle.models.fields import is_text
-from django_throttle.rulebook import file, history, sources
-from django_throttle.rulebook.file import Diff, compare
+from django_throttle.rulebook import history, sources
 from django_throttle.rulebook.history.edits import lock_rows
 from django_throttle.rulebook.sources import Reading
 from django_throttle.translated import gettext, ngettext, translated
@@ -101,7 +109,7 @@ class Command(ShellCommand):
     def export(self, options: dict[str, Any]) -> None:
         """Write the database's rules; the file can be imported, or pasted into settings."""
         others = sources.from_settings().rules.values() if options["all"] else ()
-        text = file.dump(ThrottleRule.objects.all(), others)
+        text = rules_file.dump(ThrottleRule.objects.all(), others)
         if not options["output"]:
             self.stdout.write(text, ending="")
             return
@@ -114,8 +122,8 @@ class Command(ShellCommand):
     def import_rules(self, options: dict[str, Any]) -> None:
         """Show what changes, and change it in one transaction."""
         try:
-            wanted = file.load(_file_content(options["file"]))
-        except file.InvalidFile as error:
+            wanted = rules_file.load(_file_content(options["file"]))
+        except rules_file.InvalidFile as error:
             raise CommandError("\n".join((gettext("nothing was imported:"), *map(translated, error.faults)))) from error
         try:
             with transaction.atomic(using=sources.alias()):
@@ -178,9 +186,9 @@ def _file_content(name: str) -> bytes:
     """The content of the file, at most one byte more than the most that is read."""
     try:
         if name == "-":
-            return sys.stdin.buffer.read(file.MAX_BYTES + 1)
+            return sys.stdin.buffer.read(rules_file.MAX_BYTES + 1)
         with Path(name).open("rb") as opened:
-            return opened.read(file.MAX_BYTES + 1)
+            return opened.read(rules_file.MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise CommandError(gettext("cannot read {name!r}: {why}", name=name, why=_why(error))) from error
 

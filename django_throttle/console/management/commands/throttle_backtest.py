@@ -26,9 +26,8 @@ from django_throttle.console.backtest import (
 )
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_noop, with_commas
-from django_throttle.management import ShellCommand
+from django_throttle.management import ShellCommand, rules_file
 from django_throttle.observe.reports import plain
-from django_throttle.rulebook import file
 from django_throttle.translated import gettext, ngettext, translated
 
 USUAL: Final = 10
@@ -126,8 +125,8 @@ class Command(ShellCommand):
     def _usable(self, path: str, why_not: Callable[[Rule], str | None]) -> list[Rule]:
         """The rules of the file that can be replayed, switched on; the others are named."""
         try:
-            rows = file.load(Path(path).read_bytes())
-        except file.InvalidFile as error:
+            rows = rules_file.load(Path(path).read_bytes())
+        except rules_file.InvalidFile as error:
             raise CommandError("\n".join(map(translated, error.faults))) from error
         except (OSError, ValueError) as error:  # ValueError: a path with NUL
             raise CommandError(gettext("cannot read {name!r}: {why}", name=path, why=_why(error))) from error
