@@ -28,11 +28,11 @@ from django_throttle.costs.measured import measured
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.http.deferred import DEFERRAL, Deferral, Payload, deferral
 from django_throttle.http.input_bytes import note_decision
-from django_throttle.http.request_state import RequestFacts, RequestState, django_request, method_of, state_of
+from django_throttle.http.request_state import RequestCall, RequestState, django_request, method_of, state_of
 from django_throttle.http.serve import serve
-from django_throttle.identity import HttpWho, ScopeWho, is_async
-from django_throttle.identity.call import BY_KEY, Facts, cost_of
-from django_throttle.identity.caller import NO_TEXT, Caller, IdentWho, given_ident, is_user, normalize_ident
+from django_throttle.identity import AsgiCaller, RequestCaller, is_async
+from django_throttle.identity.call import BY_KEY, Call, cost_of
+from django_throttle.identity.caller import NO_TEXT, IdentCaller, KeyedCaller, given_ident, is_user, normalize_ident
 from django_throttle.identity.keys import User, shortened
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
@@ -160,7 +160,7 @@ class _Call:
         self.rule, self.ident, self._later = rule, ident, later
         self._function, self._args, self._kwargs = function, args, kwargs
         self._cost = cost
-        self._refused: tuple[Facts, Decision] | None = None  # which waits for a slot
+        self._refused: tuple[Call, Decision] | None = None  # which waits for a slot
         found = args[isinstance(args[0], View) :][:1] if args else ()  # after self, in a view's method
         self.subject: Any = found[0] if found and isinstance(django_request(found[0]), HttpRequest) else None
 
@@ -174,18 +174,20 @@ class _Call:
             if awaits:
                 return self._call_unless_refused(LoopIo(get_store()), caller, go)
             return run(self._call_unless_refused(BlockingIo(get_store()), caller, go))
-        who, instead = HttpWho(self.subject), None
+        caller, instead = RequestCaller(self.subject), None
         if self._later is not None:
             rest = self._args[isinstance(self._args[0], View) + 1 :]
-            instead = partial(self._answered_later, self._later, who, rest)
+            instead = partial(self._answered_later, self._later, caller, rest)
         decide = self._adecide if awaits else self._decide
         answer = partial(_aview if awaits else _view, self.rule, self._function, go)
-        answered = serve(django_request(self.subject), who, decide, answer, instead, awaits=awaits)
+        answered = serve(django_request(self.subject), caller, decide, answer, instead, awaits=awaits)
         return answered if awaits else run(answered)
 
-    async def _call_unless_refused(self, io: StoreIo, caller: Caller | None, go: Callable[[], Any]) -> object:
+    async def _call_unless_refused(
+        self, io: StoreIo, known_caller: KeyedCaller | None, go: Callable[[], Any]
+    ) -> object:
         """Make a call that is no request."""
-        call = await io.call(partial(self.facts, caller), partial(self.afacts, caller))
+        call = await io.call(partial(self.call, known_caller), partial(self.acall, known_caller))
         decision = limiter.admitted(await io.call(partial(limiter.decide, call), partial(limiter.adecide, call)))
         try:
             return await measured(io, decision.ledger, call.scope, lambda: io.call(go, go))
@@ -193,78 +195,78 @@ class _Call:
             await release_lease(io, decision.lease)
 
     async def _answered_later(
-        self, later: Deferral, who: HttpWho, rest: tuple[object, ...], io: Io
+        self, later: Deferral, caller: RequestCaller, rest: tuple[object, ...], io: Io
     ) -> HttpResponse | None:
         if self._refused is not None:
-            return await later.lined_up(io, who, rest, self._kwargs, *self._refused)
-        return await later.answered(io, who, rest, self._kwargs)
+            return await later.lined_up(io, caller, rest, self._kwargs, *self._refused)
+        return await later.answered(io, caller, rest, self._kwargs)
 
-    def _decide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> Decision:
-        facts = self._with_report(self.facts(who))
-        return note_decision(request, state, facts, self._noted(facts, limiter.decide(facts)))
+    def _decide(self, request: HttpRequest, caller: RequestCaller, state: RequestState) -> Decision:
+        call = self._with_report(self.call(caller))
+        return note_decision(request, state, call, self._noted(call, limiter.decide(call)))
 
-    async def _adecide(self, request: HttpRequest, who: HttpWho, state: RequestState) -> Decision:
+    async def _adecide(self, request: HttpRequest, caller: RequestCaller, state: RequestState) -> Decision:
         if self._later is not None:  # which asks for its rule
             await rulebook.acurrent()
-        facts = self._with_report(await self.afacts(who))
-        return note_decision(request, state, facts, self._noted(facts, await limiter.adecide(facts)))
+        call = self._with_report(await self.acall(caller))
+        return note_decision(request, state, call, self._noted(call, await limiter.adecide(call)))
 
-    def _with_report(self, facts: Facts) -> Facts:
+    def _with_report(self, call: Call) -> Call:
         """Have a refusal reported only where the call is not done later."""
-        facts.retries_when_refused = self._later is not None and self._later.defers_to_slots()
-        return facts
+        call.retries_when_refused = self._later is not None and self._later.defers_to_slots()
+        return call
 
-    def _noted(self, facts: Facts, decision: Decision) -> Decision:
+    def _noted(self, call: Call, decision: Decision) -> Decision:
         """Return the decision, as one that passes where a refused call may wait for a slot."""
-        outcome = refusing(decision) if facts.retries_when_refused and not decision.allowed else None
+        outcome = refusing(decision) if call.retries_when_refused and not decision.allowed else None
         if outcome is None or outcome.reason is not Reason.EXCEEDED:
             return decision
-        self._refused = facts, decision
+        self._refused = call, decision
         return decision._replace(allowed=True)
 
-    def facts(self, caller: Caller | None) -> Facts:
+    def call(self, known_caller: KeyedCaller | None) -> Call:
         """Raises InvalidIdent for a call without a request whose ident is not given."""
         lets = (SynchronousOnlyOperation,)  # see afacts
         price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", lets=lets)
-        ident, is_untrusted, user = self._ident_of_call(caller)
-        who = caller or IdentWho(ident or NO_TEXT, account=user)
+        ident, is_untrusted, user = self._ident_of_call(known_caller)
+        caller = known_caller or IdentCaller(ident or NO_TEXT, account=user)
         if self.subject is None:
-            method = method_of(django_request(caller.subject)) if isinstance(caller, HttpWho) else ""
-            return Facts(
-                self.rule, (), who, price, rule=self.rule, ident=ident, is_untrusted=is_untrusted, method=method
+            method = method_of(django_request(known_caller.subject)) if isinstance(known_caller, RequestCaller) else ""
+            return Call(
+                self.rule, (), caller, price, rule=self.rule, ident=ident, is_untrusted=is_untrusted, method=method
             )
         request = django_request(self.subject)
-        facts = RequestFacts(request, state_of(request), self.rule, who, price, ())
-        facts.rule, facts.ident = self.rule, ident
-        return facts
+        call = RequestCall(request, state_of(request), self.rule, caller, price, ())
+        call.rule, call.ident = self.rule, ident
+        return call
 
-    async def afacts(self, caller: Caller | None) -> Facts:
+    async def acall(self, known_caller: KeyedCaller | None) -> Call:
         """The same on an event loop: in a thread where a function of the site makes a query."""
-        if isinstance(caller, HttpWho) and self.subject is not None:
-            await caller.aload()
+        if isinstance(known_caller, RequestCaller) and self.subject is not None:
+            await known_caller.aload()
         try:
-            return self.facts(caller)
+            return self.call(known_caller)
         except SynchronousOnlyOperation:
-            return await sync_to_async(self.facts)(caller)
+            return await sync_to_async(self.call)(known_caller)
 
-    def _ident_of_call(self, caller: Caller | None) -> tuple[str | None, bool, User | None]:
+    def _ident_of_call(self, known_caller: KeyedCaller | None) -> tuple[str | None, bool, User | None]:
         """The ident, whether nothing else identifies the caller, and the user if the site's function returned one."""
         if callable(self.ident):
             value = self.ident(*self._args, **self._kwargs)
             user = value if is_user(value) else None
-            return given_ident("ident", value, caller), caller is None and user is None, user
+            return given_ident("ident", value, known_caller), known_caller is None and user is None, user
         if self.ident is None and self.subject is None:
             where = _place_of_request(self._function, self._args, self._kwargs)
             raise InvalidIdent(_without_ident(self.rule, self._function, where))
         return (BY_KEY if self.ident is None else shortened(normalize_ident(self.ident))), False, None
 
-    def _caller_in_arguments(self) -> Caller | None:
+    def _caller_in_arguments(self) -> KeyedCaller | None:
         """The caller of a function that is no view: of a request, or a consumer, among its arguments."""
         for found in (*self._args, *self._kwargs.values()):
             if isinstance(django_request(found), HttpRequest):
-                return HttpWho(django_request(found))
+                return RequestCaller(django_request(found))
             if isinstance(scope := getattr(found, "scope", None), dict):
-                return ScopeWho(scope)
+                return AsgiCaller(scope)
         return None
 
 

@@ -41,9 +41,9 @@ from django_throttle.core.io import Io, run
 from django_throttle.core.key import check_ident
 from django_throttle.core.options import did_you_mean
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused, RepeatCommand, StoreError
-from django_throttle.identity import HttpWho, who_of
-from django_throttle.identity.call import Facts, Who
-from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
+from django_throttle.identity import RequestCaller, caller_of
+from django_throttle.identity.call import Call, Caller
+from django_throttle.identity.caller import NO_TEXT, IdentCaller, given_ident, is_user
 from django_throttle.observe import recorders, reports
 from django_throttle.runtime import is_on_event_loop
 from django_throttle.stores import get_store
@@ -182,13 +182,13 @@ def allows(rule: str, caller: object, *, cost: int = 1, raises: bool = False) ->
 
 async def aallows(rule: str, caller: object, *, cost: int = 1, raises: bool = False) -> Verdict:
     """The same without blocking the event loop."""
-    facts = _question(rulebook.loaded() or await rulebook.acurrent(), rule, caller, cost)
-    if isinstance(facts.who, HttpWho):
-        await facts.who.aload()
-    return _verdict(await adecide(facts), raises)
+    call = _question(rulebook.loaded() or await rulebook.acurrent(), rule, caller, cost)
+    if isinstance(call.caller, RequestCaller):
+        await call.caller.aload()
+    return _verdict(await adecide(call), raises)
 
 
-def _question(snapshot: rulebook.Snapshot, name: str, caller: object, cost: int) -> Facts:
+def _question(snapshot: rulebook.Snapshot, name: str, caller: object, cost: int) -> Call:
     check_cost(cost)
     rule = snapshot.by_name(name)
     if rule is None:
@@ -207,17 +207,17 @@ def _question(snapshot: rulebook.Snapshot, name: str, caller: object, cost: int)
     is_named = isinstance(caller, str) or is_user(caller)
     if is_named and isinstance(rule.cost, str):
         raise InvalidRule(f"the cost of rule {name!r} is a function of the request, so the caller is the request")
-    if rule.methods and (is_named or not isinstance(who_of(caller, "caller"), HttpWho)):
+    if rule.methods and (is_named or not isinstance(caller_of(caller, "caller"), RequestCaller)):
         raise InvalidRule(f"rule {name!r} is for requests of some methods, so the caller is the request")
     if is_user(caller) and not caller.is_authenticated:
         raise InvalidIdent("a user who is not logged in has no ident: the caller is the request, which has an address")
     if is_named:
         ident = given_ident("caller", caller, None)
-        who: Who = IdentWho(ident or NO_TEXT, account=caller if is_user(caller) else None)
-        return Facts(name, (), who, cost, rule=name, ident=ident, is_untrusted=isinstance(caller, str))
-    who = who_of(caller, "caller")
-    method = str(who.subject.method or "").upper() if isinstance(who, HttpWho) else ""
-    return Facts(name, (), who, cost, rule=name, method=method)
+        counted: Caller = IdentCaller(ident or NO_TEXT, account=caller if is_user(caller) else None)
+        return Call(name, (), counted, cost, rule=name, ident=ident, is_untrusted=isinstance(caller, str))
+    counted = caller_of(caller, "caller")
+    method = str(counted.subject.method or "").upper() if isinstance(counted, RequestCaller) else ""
+    return Call(name, (), counted, cost, rule=name, method=method)
 
 
 def _verdict(decision: Decision, raises: bool) -> Verdict:
@@ -257,30 +257,30 @@ def fast_path_command(charges: Charges, store: Store) -> Decide | Decision | Non
 Deciding = Coroutine[Any, Any, Decision]
 
 
-def execute_decision(io: StoreIo, call: Decide | Decision | Deciding, facts: Facts | None = None) -> Decision:
-    """Execute what ``prepare_decision`` returned, and return the decision. Entry points pass ``facts``."""
-    if type(call) is not Decide:
-        return call if isinstance(call, Decision) else run(call)  # type: ignore[arg-type]
+def execute_decision(io: StoreIo, prepared: Decide | Decision | Deciding, call: Call | None = None) -> Decision:
+    """Execute what ``prepare_decision`` returned, and return the decision. Entry points pass ``call``."""
+    if type(prepared) is not Decide:
+        return prepared if isinstance(prepared, Decision) else run(prepared)  # type: ignore[arg-type]
     store = io.store
     since = perf_counter(), store.refusal_cache.epoch
     try:
-        answers = store.execute(call)
+        answers = store.execute(prepared)
     except StoreError as error:
         answers = error
-    finished = finish_decision(io, call, answers, since, facts)
+    finished = finish_decision(io, prepared, answers, since, call)
     return finished if isinstance(finished, Decision) else run(finished)
 
 
-async def aexecute_decision(io: StoreIo, call: Decide | Decision | Deciding, facts: Facts | None = None) -> Decision:
-    if type(call) is not Decide:
-        return call if isinstance(call, Decision) else await call  # type: ignore[misc]
+async def aexecute_decision(io: StoreIo, prepared: Decide | Decision | Deciding, call: Call | None = None) -> Decision:
+    if type(prepared) is not Decide:
+        return prepared if isinstance(prepared, Decision) else await prepared  # type: ignore[misc]
     store = io.store
     since = perf_counter(), store.refusal_cache.epoch
     try:
-        answers = await io.execute(call)
+        answers = await io.execute(prepared)
     except StoreError as error:
         answers = error
-    finished = finish_decision(io, call, answers, since, facts)
+    finished = finish_decision(io, prepared, answers, since, call)
     if isinstance(finished, Decision):
         return finished
     return await finished  # type: ignore[union-attr]
@@ -335,40 +335,40 @@ async def decide_fully(
         raise
 
 
-def prepare_decision(io: StoreIo, snapshot: rulebook.Snapshot, facts: Facts, commit: bool) -> Decide | Deciding:
+def prepare_decision(io: StoreIo, snapshot: rulebook.Snapshot, call: Call, commit: bool) -> Decide | Deciding:
     """Return the one command that decides an entry point's call, as of most of them; else what decides it.
 
     Matching its rules may ask a database. Raises InvalidCost.
     """
-    if type(facts.cost) is not int or facts.cost < 0:
-        check_cost(facts.cost)
-    charges = snapshot.match(facts)
-    is_plain = commit and not (facts.charged or snapshot.overrides.all) and conf().NO_ADDRESS != "refuse"
+    if type(call.cost) is not int or call.cost < 0:
+        check_cost(call.cost)
+    charges = snapshot.match(call)
+    is_plain = commit and not (call.charged or snapshot.overrides.all) and conf().NO_ADDRESS != "refuse"
     if is_plain and (found := fast_path_command(charges, io.store)) is not None:
-        return found if isinstance(found, Decide) else decide_reported(io, found, facts, commit, charges)
-    blocks, is_socket = snapshot.blocks(facts), "connection" in facts.events
+        return found if isinstance(found, Decide) else decide_reported(io, found, call, commit, charges)
+    blocks, is_socket = snapshot.blocks(call), "connection" in call.events
     decide: Callable[[], Deciding]
-    decide = partial(decide_fully, io, charges, commit=commit, keeps_ledger=facts.refundable, socket=is_socket)
+    decide = partial(decide_fully, io, charges, commit=commit, keeps_ledger=call.refundable, socket=is_socket)
     if blocks:
         decide = partial(overrides.decide_blocked, blocks, decide)
-    if facts.charged:
-        decide = partial(decide_and_correct, io, decide, facts.charged, facts.leases, snapshot.by_name)
-    return decide_reported(io, decide, facts, commit, charges)
+    if call.charged:
+        decide = partial(decide_and_correct, io, decide, call.charged, call.leases, snapshot.by_name)
+    return decide_reported(io, decide, call, commit, charges)
 
 
 def finish_decision(
-    io: StoreIo, command: Decide, answers: Sequence[Answer] | StoreError, since: tuple[float, int], facts: Facts | None
+    io: StoreIo, command: Decide, answers: Sequence[Answer] | StoreError, since: tuple[float, int], call: Call | None
 ) -> Decision | Deciding:
     """Return the decision from the store's answers to a fast-path command, or a coroutine that makes it of an error.
 
-    ``since`` is the time, and the epoch of the remembered refusals, before the store was asked. Calls with ``facts``
+    ``since`` is the time, and the epoch of the remembered refusals, before the store was asked. Calls with ``call``
     are reported.
     """
     charges = command.charges
     found: Any = plain_decision_or_none(command, answers)
-    if found is not None and facts is not None and not reports.installed_hooks():  # as of most calls of entry points
+    if found is not None and call is not None and not reports.installed_hooks():  # as of most calls of entry points
         if (recorder := recorders.current) is not None:
-            recorder.record_allowed(charges, facts.scope, facts.method, facts.events, since[0])
+            recorder.record_allowed(charges, call.scope, call.method, call.events, since[0])
         return found  # type: ignore[no-any-return]
     refusal_cache = io.store.refusal_cache
     if isinstance(answers, RepeatCommand):
@@ -377,21 +377,21 @@ def finish_decision(
         found = partial(decide_without_store, io, command, answers)
     elif found is None:
         found = decision_from_answers(command, answers, refusal_cache, since[1])
-    if facts is not None:
-        return decide_reported(io, found, facts, True, charges, since[0])
+    if call is not None:
+        return decide_reported(io, found, call, True, charges, since[0])
     return found if isinstance(found, Decision) else found()
 
 
-async def report(io: Io, facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
+async def report(io: Io, call: Call, decision: Decision, seconds: float = 0.0) -> None:
     """Tell hooks, log and signals of a decision that took so many seconds."""
-    told = facts, decision, seconds
+    told = call, decision, seconds
     await io.call(partial(reports.report, *told), partial(reports.areport, *told))
 
 
 async def decide_reported(
     io: Io,
     decided: Decision | Callable[[], Awaitable[Decision]],
-    facts: Facts,
+    call: Call,
     commit: bool = True,
     charges: Charges | None = None,
     began: float | None = None,
@@ -405,18 +405,18 @@ async def decide_reported(
     is_ordinary = decision.is_ordinary
     if is_ordinary and commit and (recorder := recorders.current) is not None:
         if charges is None:
-            recorder.record(facts, decision, perf_counter() - began)
+            recorder.record(call, decision, perf_counter() - began)
         else:
-            recorder.record_allowed(charges, facts.scope, facts.method, facts.events, began)
-    if (is_ordinary and not reports.installed_hooks()) or (facts.retries_when_refused and not decision.allowed):
+            recorder.record_allowed(charges, call.scope, call.method, call.events, began)
+    if (is_ordinary and not reports.installed_hooks()) or (call.retries_when_refused and not decision.allowed):
         return decision
     seconds = perf_counter() - began
     try:
-        if decision.delay and commit and facts.honours_delay:
+        if decision.delay and commit and call.honours_delay:
             await io.sleep(decision.delay)
         if decision.crossed:
             decision = await drop_reported(io, decision)
-        await report(io, facts, decision, seconds)
+        await report(io, call, decision, seconds)
     except BaseException:  # the client has gone, or a worker's own timeout: nobody will see this decision
         await release_lease(io, decision.lease)
         if decision.delay and commit:
@@ -425,10 +425,10 @@ async def decide_reported(
     return decision
 
 
-def decide(facts: Facts, *, commit: bool = True) -> Decision:
+def decide(call: Call, *, commit: bool = True) -> Decision:
     """Decide a call under the current rules, and wait if a rule delays it. Synchronous entry points call this."""
     io = BlockingIo(watched_store())
-    return execute_decision(io, prepare_decision(io, rulebook.loaded() or rulebook.current(), facts, commit), facts)
+    return execute_decision(io, prepare_decision(io, rulebook.loaded() or rulebook.current(), call, commit), call)
 
 
 Aside = Callable[..., Awaitable[Any]]  # calls a function with these arguments in a thread
@@ -439,14 +439,14 @@ async def as_view(work: Callable[..., Any], *args: Any) -> Any:
     return await sync_to_async(work)(*args)
 
 
-async def adecide(facts: Facts, *, commit: bool = True, aside: Aside = as_view) -> Decision:
+async def adecide(call: Call, *, commit: bool = True, aside: Aside = as_view) -> Decision:
     """Decide, and wait, without blocking the event loop; ``aside`` where a database has to be asked who is calling."""
     io, snapshot = LoopIo(watched_store()), rulebook.loaded() or await rulebook.acurrent()
     try:
-        call = prepare_decision(io, snapshot, facts, commit)
+        prepared = prepare_decision(io, snapshot, call, commit)
     except SynchronousOnlyOperation:
-        call = await aside(prepare_decision, io, snapshot, facts, commit)
-    return await aexecute_decision(io, call, facts)
+        prepared = await aside(prepare_decision, io, snapshot, call, commit)
+    return await aexecute_decision(io, prepared, call)
 
 
 def watched_store() -> Store:

@@ -20,7 +20,7 @@ from django_throttle.http import plain_request
 from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import RequestState, place_of, state_of, view_cost
 from django_throttle.http.serve import refusal_of_error, serve
-from django_throttle.identity import HttpWho
+from django_throttle.identity import RequestCaller
 from django_throttle.identity.call import cost_of
 
 __all__ = ["ThrottleMiddleware"]
@@ -47,13 +47,15 @@ class ThrottleMiddleware:
             logger.warning(UNINSTALLED)
         self.get_response = get_response
         self.is_async = iscoroutinefunction(get_response)
-        self._decide: Callable[[HttpRequest, HttpWho, RequestState], object] = _adecide if self.is_async else _decide
+        self._decide: Callable[[HttpRequest, RequestCaller, RequestState], object] = (
+            _adecide if self.is_async else _decide
+        )
         if self.is_async:
             markcoroutinefunction(self)
             self.process_view = self._aprocess_view  # type: ignore[method-assign]  # not in a thread
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        answered = serve(request, HttpWho(request), self._decide, self.get_response, awaits=self.is_async)
+        answered = serve(request, RequestCaller(request), self._decide, self.get_response, awaits=self.is_async)
         return answered if self.is_async else run(answered)
 
     def process_view(self, request: HttpRequest, *view: object) -> HttpResponse | Awaitable[HttpResponse | None] | None:
@@ -61,13 +63,13 @@ class ThrottleMiddleware:
         state, match = state_of(request), request.resolver_match
         if match is None or state.place.is_of(match):
             return None
-        return _refusal(request, _decide(request, HttpWho(request), state))
+        return _refusal(request, _decide(request, RequestCaller(request), state))
 
     async def _aprocess_view(self, request: HttpRequest, *view: object) -> HttpResponse | None:
         state, match = state_of(request), request.resolver_match
         if match is None or state.place.is_of(match):
             return None
-        return _refusal(request, await _adecide(request, HttpWho(request), state))
+        return _refusal(request, await _adecide(request, RequestCaller(request), state))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """A refusal of what a view has called is a refusal of the request: the innermost handler answers it."""
@@ -99,14 +101,14 @@ def _scope_and_cost(request: HttpRequest, state: RequestState) -> tuple[str, int
     return place.scope, cost
 
 
-def _decide(request: HttpRequest, who: HttpWho, state: RequestState) -> Decision:
+def _decide(request: HttpRequest, caller: RequestCaller, state: RequestState) -> Decision:
     scope, cost = _scope_and_cost(request, state)
-    return plain_request.decide(request, state, scope, who, cost)
+    return plain_request.decide(request, state, scope, caller, cost)
 
 
-async def _adecide(request: HttpRequest, who: HttpWho, state: RequestState) -> Decision:
+async def _adecide(request: HttpRequest, caller: RequestCaller, state: RequestState) -> Decision:
     try:
         scope, cost = _scope_and_cost(request, state)
     except SynchronousOnlyOperation:
         scope, cost = await sync_to_async(_scope_and_cost)(request, state)
-    return await plain_request.adecide(request, state, scope, who, cost)
+    return await plain_request.adecide(request, state, scope, caller, cost)

@@ -169,15 +169,15 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
         named = ", ".join(each.name for each in snapshot.rules if each.all_rates) or "none"
         raise InvalidRule(f"no rate named {rule!r} is in force, but: {named}")
     _check_kind(ident, found)
-    who = KnownCaller(ident)
+    caller = KnownCaller(ident)
     if ident.startswith("api_key:"):
         from django_throttle.explain.find_caller import known_caller, read_ident  # of models: not for pytest's plugin
 
         try:
-            who = known_caller(read_ident(ident), ident)
+            caller = known_caller(read_ident(ident), ident)
         except ValidationError as error:
             raise InvalidIdent(f"{ident!r}: {' '.join(error.messages)}") from error
-    ident, held = who.name, _as_it_holds(found, who, snapshot, leaving)
+    ident, held = caller.name, _as_it_holds(found, caller, snapshot, leaving)
     limit = min(charge.rule.params.limit for charge in charges_of(held, ident, 1))
     if leaving > limit:
         raise InvalidCost(f"rule {rule!r} allows {ident!r} {limit:,} at once, so leaving cannot be {leaving:,}")
@@ -216,19 +216,19 @@ def _check_key(ident: str, rule: Rule, kinds: Iterable[str]) -> None:
         raise InvalidIdent(f"{ident!r}: the rule {rule.name!r} counts by {rule.key}, so write one like {like!r}")
 
 
-def _as_it_holds(rule: Rule, who: KnownCaller, snapshot: Snapshot, leaving: int) -> Rule:
+def _as_it_holds(rule: Rule, caller: KnownCaller, snapshot: Snapshot, leaving: int) -> Rule:
     """The rule as a caller's plan and overrides have it; of plans that nobody can tell, the largest."""
     if not rule.plans and not snapshot.overrides.all:
         return rule
-    if who.subject is None and any(is_dotted(plan.partition(":")[0]) for plan in rule.plans):
+    if caller.subject is None and any(is_dotted(plan.partition(":")[0]) for plan in rule.plans):
         if leaving:
             raise InvalidRule(
-                f"the plan of {who.name!r} under rule {rule.name!r} depends on the request: use up all of it"
+                f"the plan of {caller.name!r} under rule {rule.name!r} depends on the request: use up all of it"
             )
         rule = max([rule, *(planned for _, planned in rule.by_plan)], key=lambda each: each.all_rates[0].limit)
     else:
-        rule = with_plan(rule, who)
-    return snapshot.overrides.rule(rule, snapshot.overrides.of(who)) or rule
+        rule = with_plan(rule, caller)
+    return snapshot.overrides.rule(rule, snapshot.overrides.of(caller)) or rule
 
 
 def _as_rules(rules: Rules) -> tuple[Rule, ...]:

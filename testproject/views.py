@@ -14,8 +14,8 @@ from django.views.decorators.http import require_safe
 from django_throttle import limiter, rulebook
 from django_throttle.core import Outcome, Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.identity import HttpWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import RequestCaller
+from django_throttle.identity.call import Call
 from django_throttle.models import ThrottleRule
 from testproject import chat
 
@@ -39,8 +39,8 @@ def page(request: HttpRequest) -> HttpResponse:
 @never_cache
 def budgets(request: HttpRequest) -> JsonResponse:
     """What is left of each budget of whoever asks. Asking costs nothing."""
-    who = HttpWho(request)
-    decisions = [limiter.decide(Facts(scope, events, who), commit=False) for scope, events in DOINGS.items()]
+    caller = RequestCaller(request)
+    decisions = [limiter.decide(Call(scope, events, caller), commit=False) for scope, events in DOINGS.items()]
     found = [outcome for decision in decisions for outcome in decision.outcomes]
     # Of a rule with several rates, the one nearest its end stays.
     outcomes = {outcome.rule: outcome for outcome in sorted(found, key=lambda outcome: -outcome.remaining)}
@@ -50,7 +50,7 @@ def budgets(request: HttpRequest) -> JsonResponse:
     return JsonResponse(
         {
             "user": request.user.get_username() or None,
-            "ident": who.ident("user_or_ip"),
+            "ident": caller.ident("user_or_ip"),
             "worker": os.getpid(),
             "degraded": degraded,
             "lost": chat.lost,

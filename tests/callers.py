@@ -3,7 +3,7 @@
 from typing import Any
 
 
-class Caller:
+class KeyedCaller:
     """A caller with an ident under some keys, and traits; notes what it was asked."""
 
     def __init__(self, *traits: str, subject: Any = None, **idents: str) -> None:
@@ -19,7 +19,7 @@ class Caller:
         return trait in self.traits
 
 
-class SameByEveryKey(Caller):
+class SameByEveryKey(KeyedCaller):
     """A caller with one ident, whatever a rule counts by, and a subject that functions can be called with."""
 
     def __init__(self, *traits: str, subject: Any = "a request", **idents: str) -> None:
@@ -29,5 +29,5 @@ class SameByEveryKey(Caller):
         return "user:1"
 
 
-ANNA = Caller(user="user:1", user_or_ip="user:1", ip="ip:192.0.2.1")
-GUEST = Caller(user_or_ip="ip:192.0.2.1", ip="ip:192.0.2.1")
+ANNA = KeyedCaller(user="user:1", user_or_ip="user:1", ip="ip:192.0.2.1")
+GUEST = KeyedCaller(user_or_ip="ip:192.0.2.1", ip="ip:192.0.2.1")

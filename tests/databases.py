@@ -147,7 +147,7 @@ def execute(address: str, statement: str) -> None:
     """Run one statement, outside of any transaction; raises OSError while no server answers there."""
     given = database_settings(address)
     place = {"host": given["HOST"], "port": int(given["PORT"] or 0) or None}
-    who = {"user": given["USER"], "password": given["PASSWORD"], "autocommit": True}
+    caller = {"user": given["USER"], "password": given["PASSWORD"], "autocommit": True}
     driver: Any  # imported here, so that a suite on SQLite does without
     if given["ENGINE"].endswith("postgresql"):
         import psycopg as driver
@@ -158,7 +158,7 @@ def execute(address: str, statement: str) -> None:
 
         place["database"] = given["NAME"]
     try:
-        with closing(driver.connect(**place, **who)) as connection, closing(connection.cursor()) as cursor:
+        with closing(driver.connect(**place, **caller)) as connection, closing(connection.cursor()) as cursor:
             cursor.execute(statement)
     except driver.OperationalError as error:
         raise OSError(str(error)) from error

@@ -20,7 +20,7 @@ LOAD = Rule("load", "1000000/366d", algorithm="fixed_window", on_store_failure="
 
 
 @dataclass
-class Caller:
+class KeyedCaller:
     """One driver's calls: when each ended, how long it took, and what was decided."""
 
     calls: list[tuple[float, float, Decision]] = field(default_factory=list)
@@ -52,9 +52,9 @@ def errors_since(moment: float, records: Sequence[logging.LogRecord]) -> list[st
 
 
 @contextmanager
-def calling(url: str, ident: str) -> Iterator[tuple[Caller, Caller]]:
+def calling(url: str, ident: str) -> Iterator[tuple[KeyedCaller, KeyedCaller]]:
     """Both drivers call until the block ends, each from a thread of its own; raises what either has raised."""
-    callers, done = (Caller(), Caller()), threading.Event()
+    callers, done = (KeyedCaller(), KeyedCaller()), threading.Event()
 
     def run() -> None:
         limiter = Limiter([LOAD], RedisStore(url, deadline=DEADLINE))

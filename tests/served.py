@@ -40,7 +40,7 @@ SLOW = 0.3  # seconds before a slow consumer accepts
 TALK = 50  # frames, one every 10 ms
 
 
-def who(scope: dict[str, Any]) -> str:
+def caller(scope: dict[str, Any]) -> str:
     """Each test is a caller of its own."""
     return scope["query_string"].decode().partition("&")[0]
 

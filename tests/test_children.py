@@ -16,7 +16,7 @@ from django.conf import settings
 from django_throttle import agent
 from django_throttle.conf import conf
 from django_throttle.core import Rule
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.limiter import Limiter, decide
 from django_throttle.stores import get_store
 from tests.callers import SameByEveryKey
@@ -41,8 +41,8 @@ def work(url: str) -> int:
     django.setup()
     settings.DJANGO_THROTTLE = settings_of(url)
     conf.cache_clear()
-    facts = Facts("job", ("task",), SameByEveryKey())  # type: ignore[arg-type]
-    return sum(decide(facts).allowed for _ in range(CALLS))
+    call = Call("job", ("task",), SameByEveryKey())  # type: ignore[arg-type]
+    return sum(decide(call).allowed for _ in range(CALLS))
 
 
 def work_and_end(url: str) -> int:

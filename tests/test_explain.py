@@ -17,28 +17,28 @@ from django_throttle import limiter, rulebook
 from django_throttle.core import Override, Rule
 from django_throttle.decorators import throttle
 from django_throttle.explain.predict import Explanation, explain
-from django_throttle.identity import HttpWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import RequestCaller
+from django_throttle.identity.call import Call
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.limiter import Limiter
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.coverage import Call
+from django_throttle.rulebook.coverage import HypotheticalCall
 from django_throttle.stores import MemoryStore
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce, Store
 
 pytestmark = pytest.mark.django_db
-POST = Call("search", "POST")
+POST = HypotheticalCall("search", "POST")
 HERE = f"{__name__}."
 
 
-def told(store: Store, ident: str = "ip:192.0.2.1", call: Call = POST) -> Explanation:
+def told(store: Store, ident: str = "ip:192.0.2.1", call: HypotheticalCall = POST) -> Explanation:
     return explain(store, rulebook.current(), call, KnownCaller(ident))
 
 
 def ask(ident: str = "ip:192.0.2.1", scope: str = "search") -> bool:
-    return limiter.decide(Facts(scope, ("request", "inflight"), KnownCaller(ident), method="POST")).allowed
+    return limiter.decide(Call(scope, ("request", "inflight"), KnownCaller(ident), method="POST")).allowed
 
 
 @BOTH
@@ -90,7 +90,7 @@ def test_other_kinds_of_rules(enforce: Enforce) -> None:
         damped={"rate": "100/s", "algorithm": "damper"},
         weights={"rate": "10/min", "unit": "bytes"},
     )
-    first = limiter.decide(Facts("search", ("request", "inflight"), KnownCaller("ip:192.0.2.1"), method="POST"))
+    first = limiter.decide(Call("search", ("request", "inflight"), KnownCaller("ip:192.0.2.1"), method="POST"))
     found = {one.outcome.rule: one for one in told(store).rules}
     assert next(iter(found)) == "damped" and found["damped"].chance == 0.0
     assert found["slots"].why == "1 of 1 open, free when one ends"
@@ -135,9 +135,9 @@ RULES = st.builds(
 @given(rules=st.lists(RULES, max_size=6, unique_by=lambda rule: rule.name))
 def test_the_rules_that_count_are_those_that_are_charged(rules: list[Rule]) -> None:
     """As the way of a decision has it, which this does not go."""
-    snapshot, who = Snapshot(rules), KnownCaller("ip:192.0.2.1")
-    charged = [charge.rule.name for charge in snapshot.match(Facts("search", POST.events, who, method="POST"))]
-    found = explain(MemoryStore(FrozenClock()), snapshot, POST, who)
+    snapshot, caller = Snapshot(rules), KnownCaller("ip:192.0.2.1")
+    charged = [charge.rule.name for charge in snapshot.match(Call("search", POST.events, caller, method="POST"))]
+    found = explain(MemoryStore(FrozenClock()), snapshot, POST, caller)
     assert [one.outcome.rule for one in found.rules] == charged
 
 
@@ -177,9 +177,9 @@ def test_the_plan_of_an_api_key(
     row = LogEntry.objects.create(user=user, object_repr="pro", action_flag=CHANGE)
     request: Any = RequestFactory().get("/", headers={"plan": "pro"})
     request.user, request.auth = user, row
-    who = HttpWho(request)
-    assert all(limiter.decide(Facts("search", ("request",), who, method="GET")).allowed for _ in range(5))
-    ident = str(who.ident("api_key"))
+    caller = RequestCaller(request)
+    assert all(limiter.decide(Call("search", ("request",), caller, method="GET")).allowed for _ in range(5))
+    ident = str(caller.ident("api_key"))
     for typed in (f"api_key:admin.logentry:{row.pk}", ident, ident_for_logs(ident)):
         told = explained(typed)
         assert (told["would"], told["rules"][0]["used"]) == (would, 5 if would else 2)
@@ -203,9 +203,9 @@ def test_a_plan_that_a_function_tells_by_the_user(
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "USER_IDENT": f"{HERE}{name}" if name else ""}
     request: Any = RequestFactory().get("/")
     request.user = django_user_model.objects.create_user("anna", is_staff=is_staff)
-    passed = [limiter.decide(Facts("search", ("request",), HttpWho(request))).allowed for _ in range(5)]
+    passed = [limiter.decide(Call("search", ("request",), RequestCaller(request))).allowed for _ in range(5)]
     assert passed.count(True) == (5 if is_staff else 2)
-    for typed in ("anna", str(HttpWho(request).ident("user"))):
+    for typed in ("anna", str(RequestCaller(request).ident("user"))):
         answer = explained(typed)
         assert (answer["would"], answer["rules"][0]["used"]) == (("allowed", 5) if is_staff else ("refused", 2))
 

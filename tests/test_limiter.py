@@ -13,7 +13,7 @@ from django_throttle.core.decide import decide_and_correct
 from django_throttle.core.io import run
 from django_throttle.core.ledger import Ledger
 from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, Refused
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.limiter import Limiter, decide, decide_fully
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import BlockingIo, LoopIo
@@ -52,7 +52,7 @@ def test_a_cost_that_is_none_is_refused_and_charges_nothing(limiter: Limiter, ve
     with pytest.raises(InvalidCost):
         call(hot, verb, "user:1", cost)
     with pytest.raises(InvalidCost):
-        decide(Facts("chat", ("request",), ANNA, cost))
+        decide(Call("chat", ("request",), ANNA, cost))
 
 
 def test_two_rules_of_one_name_are_refused() -> None:

@@ -22,7 +22,7 @@ from django_throttle.costs.measured import learned_means
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
 from django_throttle.exceptions import Refused
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.limiter import Limiter
 from django_throttle.signals import throttled
 from django_throttle.stores import get_store
@@ -342,4 +342,4 @@ async def test_a_batch_that_is_on_its_way_when_its_stream_is_cancelled_goes_back
 
 def test_a_call_that_costs_nothing_reserves_nothing() -> None:
     rule = Rule("api", **QUERIES)
-    assert [measured.reserve_of(rule, Facts("api", ("request",), ANNA, cost)) for cost in (0, 1)] == [0, 10]
+    assert [measured.reserve_of(rule, Call("api", ("request",), ANNA, cost)) for cost in (0, 1)] == [0, 10]

@@ -14,7 +14,7 @@ from django_throttle.core.decide import reset_charges
 from django_throttle.core.io import run
 from django_throttle.core.prepaid import SHARE
 from django_throttle.exceptions import InvalidCost
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.limiter import Limiter
 from django_throttle.local import prepaid as local_prepaid
 from django_throttle.local.prepaid import SWEEP_SECONDS
@@ -80,8 +80,8 @@ def test_receivers_are_told_once(redis_url: str, settings: Any) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": {"h": rule}, "DATABASE_RULES": False, "AGENT": False}
     told: list[float] = []
     signals.quota_warning.connect(lambda share, **_: told.append(share), weak=False, dispatch_uid="prepaid")
-    facts = Facts("chat", ("request",), SameByEveryKey(), 1)
-    decisions = [limiter.decide(facts) for _ in range(251)]
+    call = Call("chat", ("request",), SameByEveryKey(), 1)
+    decisions = [limiter.decide(call) for _ in range(251)]
     signals.quota_warning.disconnect(dispatch_uid="prepaid")
     assert told == [0.5]
     assert [decision.allowed for decision in decisions] == [True] * 250 + [False], "tolerated to 2.5 times as much"

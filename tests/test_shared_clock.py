@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_throttle import rulebook, runtime
 from django_throttle.console.models import ThrottleCandidate
 from django_throttle.core import Override, Rule
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.later.queue_slots import queue_slot_under
 from django_throttle.limiter import decide
 from django_throttle.local import shared_clock
@@ -26,7 +26,7 @@ from django_throttle.rulebook import current_rules, sources
 from django_throttle.rulebook.snapshot import Overrides
 from django_throttle.runtime import LogThrottle
 from django_throttle.stores import MemoryStore, RedisStore
-from tests.callers import Caller, SameByEveryKey
+from tests.callers import KeyedCaller, SameByEveryKey
 from tests.clock import FrozenClock
 from tests.inside import count_in
 from tests.websockets.guarded import Live, live_enforcer
@@ -60,7 +60,7 @@ def test_turns_are_in_the_order_of_the_calls(enforce: Live, host: Callable[[floa
     moments = []
     for number in range(8):
         host(off if number % 2 else 0.0)
-        turn = queue_slot_under(decide(Facts("work", ("task",), SameByEveryKey())), "queue")  # type: ignore[arg-type]
+        turn = queue_slot_under(decide(Call("work", ("task",), SameByEveryKey())), "queue")  # type: ignore[arg-type]
         if turn is not None:
             moments.append(turn.at)
             assert turn.wait == pytest.approx(len(moments), abs=2.0)
@@ -80,7 +80,7 @@ def test_an_override_ends_at_its_moment_and_a_process_logs_once_that_its_clock_i
     assert ("300.0 s behind Redis'" in line) is (off < 0)
     now = real_now().timestamp()
     overrides = Overrides([Override(subject="user:1", effect="block", until=now + more) for more in (60, -60)])
-    (lasting,) = overrides.of(Caller(user="user:1"))  # type: ignore[arg-type]
+    (lasting,) = overrides.of(KeyedCaller(user="user:1"))  # type: ignore[arg-type]
     assert lasting.until == now + 60
 
 

@@ -15,8 +15,8 @@ from django_throttle import limiter
 from django_throttle.core.commands import CallNext, Claim, Enlist
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
-from django_throttle.identity.call import Facts
-from django_throttle.identity.caller import IdentWho
+from django_throttle.identity.call import Call
+from django_throttle.identity.caller import IdentCaller
 from django_throttle.later.site_queues import tasks_module
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.stores import get_store
@@ -182,8 +182,8 @@ def test_the_list_of_those_that_wait(enforce: Enforce, clock: FrozenClock) -> No
 
 
 def take_slot() -> Any:
-    facts = Facts("x", ("task",), IdentWho("tenant:acme"), rule="exports", ident="tenant:acme")
-    return limiter.decide(facts).lease
+    call = Call("x", ("task",), IdentCaller("tenant:acme"), rule="exports", ident="tenant:acme")
+    return limiter.decide(call).lease
 
 
 def limiter_release(lease: Any) -> None:

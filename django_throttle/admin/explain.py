@@ -23,7 +23,7 @@ from django_throttle.explain.why_refused import Answer, answer
 from django_throttle.limiter import Limiter
 from django_throttle.models import ThrottleRule
 from django_throttle.models.subjects import HASHED
-from django_throttle.rulebook.coverage import Call
+from django_throttle.rulebook.coverage import HypotheticalCall
 from django_throttle.stores import get_store
 from django_throttle.translated import capitalised, joined, translated, written
 
@@ -57,7 +57,7 @@ def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
     asked = {name: request.POST.get(name, "").strip()[:LONGEST] for name in FIELDS}
     try:
         store, snapshot = get_store(), rulebook.current()
-        told = answer(store, snapshot, Call(), asked["ident"]).explanation
+        told = answer(store, snapshot, HypotheticalCall(), asked["ident"]).explanation
         if told is None:
             raise ValidationError(gettext("Nobody knows whose this is: ask by the identity itself."))
         idents: dict[str, list[Rule]] = {}
@@ -65,7 +65,7 @@ def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
             if not one.counting.rule.holds_slots:
                 idents.setdefault(one.outcome.ident, []).append(one.counting.held or one.counting.rule)
         for ident, some in idents.items():
-            if ident == told.who.name:  # what others share with the caller stays
+            if ident == told.caller.name:  # what others share with the caller stays
                 Limiter(dict.fromkeys(some), store).reset(ident)
     except (StoreError, InvalidSetting, DatabaseError) as error:
         said = gettext("Nothing was reset: {error}").format(error=translated(error))
@@ -73,7 +73,7 @@ def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
     except ValidationError as error:
         rules.message_user(request, joined(error.messages), messages.ERROR)
     else:
-        name = told.who.name
+        name = told.caller.name
         said = gettext("The budgets of {name} are full again.").format(name=name)
         rules.message_user(request, said, messages.SUCCESS)
         rules.log_change(request, ThrottleRule(name=name[:100]), f"Reset the budgets of {name[:200]}.")
@@ -82,7 +82,7 @@ def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
 
 def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, object]:
     try:
-        call = Call(asked["scope"], asked["method"].upper(), asked["event"])
+        call = HypotheticalCall(asked["scope"], asked["method"].upper(), asked["event"])
         found = answer(get_store(), rulebook.current(), call, asked["ident"])
     except ValidationError as error:
         return {"mistake": joined(error.messages)}
@@ -123,7 +123,7 @@ def _row(one: RuleState) -> dict[str, object]:
 
 def _relief(found: Answer, told: Explanation) -> str:
     """The query of the form of a new override for this caller; empty where overrides have no such subject."""
-    kind, _, value = told.who.name.partition(":")
+    kind, _, value = told.caller.name.partition(":")
     value = HASHED + value if kind == "api_key" else value  # an ident has only the hash
     if kind not in SUBJECTS or not value:
         return ""

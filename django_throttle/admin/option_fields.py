@@ -14,7 +14,7 @@ from django.core.exceptions import ValidationError
 
 from django_throttle.admin.page import event_labels
 from django_throttle.conf import conf
-from django_throttle.core.descriptions import who
+from django_throttle.core.descriptions import key_in_words
 from django_throttle.core.key import KEY_KINDS, without_setting
 from django_throttle.core.options import Option, Options, key_parts, table
 from django_throttle.exceptions import InvalidRule
@@ -74,7 +74,7 @@ def key_choices(present: str = "") -> list[tuple[str, str]]:
 
 
 def _key_label(key: str) -> str:
-    return gettext(KEY_KINDS[key].label) if key in KEY_KINDS else capitalised(translated(who(key)))
+    return gettext(KEY_KINDS[key].label) if key in KEY_KINDS else capitalised(translated(key_in_words(key)))
 
 
 class OptionInput(forms.CharField):

@@ -27,7 +27,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django_throttle import rulebook
 from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
 from django_throttle.core import Rule
-from django_throttle.identity import HttpWho
+from django_throttle.identity import RequestCaller
 from django_throttle.local.shared_clock import shared_now
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import LAST_YEAR, OverrideQuerySet, misspelt, override_warnings
@@ -261,7 +261,7 @@ class ThrottleOverrideAdmin(ListAdmin):
         super().save_model(request, obj, form, change)
         for warning in override_warnings(obj, sources.rules()):
             self.message_user(request, warning, messages.WARNING)
-        if obj.effect == "block" and Overrides([obj.as_override()]).of(HttpWho(request)):
+        if obj.effect == "block" and Overrides([obj.as_override()]).of(RequestCaller(request)):
             self.message_user(request, BLOCKS_YOU, messages.WARNING)
 
     @method_decorator(sensitive_post_parameters("value"))  # it may be an API key

@@ -31,7 +31,7 @@ from django_throttle.checks.scopes import unknown_scopes
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.descriptions import describe, events, scopes, who
+from django_throttle.core.descriptions import describe, events, key_in_words, scopes
 from django_throttle.core.options import EVENTS, GROUPS, HELD, Options, as_json, table
 from django_throttle.core.scopes import covers
 from django_throttle.models import ThrottleRule
@@ -303,7 +303,7 @@ class ThrottleRuleAdmin(ListAdmin):
 
     @admin.display(description=gettext_lazy("who"), ordering="key")
     def who(self, row: ThrottleRule) -> str:
-        return translated(who(row.key))
+        return translated(key_in_words(row.key))
 
     @admin.display(description=gettext_lazy("events"), ordering="events")
     def counts(self, row: ThrottleRule) -> str:

@@ -73,7 +73,7 @@ MESSAGE: Final = ("message", "msg", "logger", "event")
 CADDY_LOGGER: Final = "http.log.access"
 
 
-class Call(NamedTuple):
+class LoggedCall(NamedTuple):
     """One line: when, in seconds since 1970, and what it says of the call; "" and 0 for what it does not say."""
 
     at: float
@@ -88,7 +88,7 @@ class Call(NamedTuple):
 class AccessLog(NamedTuple):
     """The calls of a log in the order of their times, and the numbers and texts of the lines that are none."""
 
-    calls: list[Call]
+    calls: list[LoggedCall]
     unread: int
     first_unread: tuple[int, str] | None
 
@@ -98,7 +98,7 @@ def read(path: str, progress: Callable[[float], None] = lambda share: None) -> A
 
     ``progress`` is told the share that has been read, where the size is known.
     """
-    calls: list[Call] = []
+    calls: list[LoggedCall] = []
     fields: list[str] = []
     unread, first = 0, None
     with open(stdin.fileno() if path == "-" else path, "rb", closefd=path != "-") as file:
@@ -127,7 +127,7 @@ def _lines(file: io.BufferedReader) -> Iterator[bytes]:
             line = log.readline(MAX_LINE)
 
 
-def _call_of(text: str, fields: Sequence[str]) -> Call:
+def _call_of(text: str, fields: Sequence[str]) -> LoggedCall:
     """Return the call of a line; raise an error if the line is none, or no request.
 
     ``fields`` are the names of what lines separated by tabs hold.
@@ -145,7 +145,7 @@ def _call_of(text: str, fields: Sequence[str]) -> Call:
     return _of_combined(text)
 
 
-def _of_combined(text: str) -> Call:
+def _of_combined(text: str) -> LoggedCall:
     begin = COMBINED.match(text)
     status = begin and STATUS_IN_LINE.search(text, begin.end() - 1)
     request = begin and status and REQUEST.match(text, begin.end(), status.start())
@@ -170,7 +170,7 @@ def _address_and_user(text: str) -> tuple[str, str]:
     return address, "" if user == "-" else user
 
 
-def _of_balancer(text: str, begin: re.Match[str]) -> Call:
+def _of_balancer(text: str, begin: re.Match[str]) -> LoggedCall:
     ended, address, status, line = begin.groups()
     request = REQUEST.match(line)
     if request is None:
@@ -180,7 +180,7 @@ def _of_balancer(text: str, begin: re.Match[str]) -> Call:
     return _call(at, address, "", request[1], request[2], "", 0 if status == "-" else int(status))
 
 
-def _of_haproxy(text: str, begin: re.Match[str]) -> Call:
+def _of_haproxy(text: str, begin: re.Match[str]) -> LoggedCall:
     head, moment, fraction, status = begin.groups()
     address, _, port = head.rpartition(" ")[2].rpartition(":")
     request = REQUEST.match(text, begin.end())
@@ -191,13 +191,13 @@ def _of_haproxy(text: str, begin: re.Match[str]) -> Call:
     return _call(at, address, "", request[1], path, "", 0 if status == "-1" else _status(status))
 
 
-def _of_envoy(moment: str, method: str, path: str, status: str, address: str) -> Call:
+def _of_envoy(moment: str, method: str, path: str, status: str, address: str) -> LoggedCall:
     if address in ("", "-"):
         raise ValueError("the default format of Envoy has no address but that of X-Forwarded-For")
     return _call(_seconds(moment), address, "", method, path, "", _status(status))
 
 
-def _of_cloudfront(line: Mapping[str, str]) -> Call:
+def _of_cloudfront(line: Mapping[str, str]) -> LoggedCall:
     """Return a call as of the moment when it came: a line has the time when its answer, or its WebSocket, ended."""
     address, method, path = line["c-ip"], line["cs-method"], line["cs-uri-stem"]
     taken = line.get("time-taken", "-").replace("-", "0")
@@ -213,13 +213,13 @@ def _status(text: str) -> int:
     return int(text)
 
 
-def _of_json(text: str) -> Call:
+def _of_json(text: str) -> LoggedCall:
     line = json.loads(text)
     inner = [line[name] for name in ("request", "response") if isinstance(line.get(name), dict)]
     if inner and not str(line.get("logger", CADDY_LOGGER)).startswith(CADDY_LOGGER):
         raise ValueError("this line of Caddy is no request")
-    for facts in inner:
-        line = {**line, **facts}
+    for call in inner:
+        line = {**line, **call}
     said = line.get("request")
     request = REQUEST.match(said) if isinstance(said, str) else None
     method, path = request.groups() if request else ("", "")
@@ -239,7 +239,7 @@ def _of_json(text: str) -> Call:
 
 def _call(
     at: float, address: str, user: str, method: str, path: str, scope: str, status: int
-) -> Call:  # a million of them: equal texts are one
+) -> LoggedCall:  # a million of them: equal texts are one
     where = path.partition("?")[0]
     if "://" in where:
         where = "/" + where.partition("://")[2].partition("/")[2]
@@ -247,7 +247,7 @@ def _call(
     if parsed is None and ("," in address or not user):
         raise ValueError("a call has a user, or one address; of several only the proxy knows the client's")
     name = "" if parsed is None else str(parsed)
-    return Call(at, intern(name), intern(user), intern(method.upper()), intern(where), intern(scope), status)
+    return LoggedCall(at, intern(name), intern(user), intern(method.upper()), intern(where), intern(scope), status)
 
 
 def _first(line: Mapping[str, object], names: tuple[str, ...]) -> object:

@@ -19,7 +19,7 @@ from django.urls import Resolver404, get_resolver
 from django.utils import timezone
 
 from django_throttle.conf import conf
-from django_throttle.console.access_log import Call
+from django_throttle.console.access_log import LoggedCall
 from django_throttle.console.recording import read
 from django_throttle.core.commands import Answer, Charges, Correct, Decide, Entry, passes
 from django_throttle.core.key import EVERYONE
@@ -27,8 +27,8 @@ from django_throttle.core.rule import Rule
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, with_commas
 from django_throttle.http.request_state import NO_ROUTE, scope_of_match
 from django_throttle.identity.address import network
-from django_throttle.identity.call import Facts, Who
-from django_throttle.identity.caller import Caller
+from django_throttle.identity.call import Call, Caller
+from django_throttle.identity.caller import KeyedCaller
 from django_throttle.identity.keys import ident_of
 from django_throttle.rulebook import Snapshot, current
 from django_throttle.stores import MemoryStore, get_store
@@ -50,7 +50,7 @@ class Replayed:
     calls: int = 0
 
 
-class LoggedCaller(Caller):
+class LoggedCaller(KeyedCaller):
     """The caller of a call in a log, of whom no more is known than an address and a user's name."""
 
     def __init__(self, address: str, user: str) -> None:
@@ -94,7 +94,7 @@ def why_not(rule: Rule) -> str | None:
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def without_statuses(calls: Sequence[Call], rule: Rule) -> str | None:
+def without_statuses(calls: Sequence[LoggedCall], rule: Rule) -> str | None:
     """Return why a log is not enough for a rule that counts or refunds by the answer; None if it is."""
     if any(call.status for call in calls) or not (rule.count_on or rule.refund_on):
         return None
@@ -109,41 +109,41 @@ def without_calls(replayed: Mapping[str, Replayed], rule: Rule) -> str | None:
 
 def replay(
     rules: Sequence[Rule],
-    calls: Sequence[Call],
+    calls: Sequence[LoggedCall],
     *,
     together: bool = False,
     progress: Callable[[float], None] = lambda share: None,
-    caller: Callable[[str, str], Who] = LoggedCaller,
+    caller_type: Callable[[str, str], Caller] = LoggedCaller,
 ) -> dict[str, Replayed]:
     """Decide the calls again, each rule by itself, or all ``together``: what one refuses is not charged to others.
 
     ``calls`` are in the order of their times, by which the store's clock goes. A call has the scope that the log says,
     else that of its path on this site, as under the middleware. What an answer gives back (count_on, refund_on) goes
-    back at once. Overrides are left out. ``caller`` makes a caller of what a call says of its address and its user.
+    back at once. Overrides are left out. ``caller_type`` makes a caller of what a call says of its address and its user.
     """
     now = 0.0
     store = MemoryStore(lambda: now, max_entries=sys.maxsize)
     snapshots = [Snapshot(some) for some in ([rules] if together else [[rule] for rule in rules])]
     found = {rule.name: Replayed() for rule in rules}
-    who, scope = cache(caller), cache(_scope)
+    caller, scope = cache(caller_type), cache(_scope)
 
     @cache
     def charges_of(where: str, method: str, address: str, user: str) -> list[Charges]:
-        facts = Facts(where, EVENTS, who(address, user), method=method)
-        return [charges for snapshot in snapshots if (charges := snapshot.match(facts))]
+        call = Call(where, EVENTS, caller(address, user), method=method)
+        return [charges for snapshot in snapshots if (charges := snapshot.match(call))]
 
-    for number, call in enumerate(calls):
+    for number, logged in enumerate(calls):
         if number % STEP == 0:
             progress(number / len(calls))
-        now = call.at
-        for charges in charges_of(call.scope or scope(call.path), call.method, call.address, call.user):
+        now = logged.at
+        for charges in charges_of(logged.scope or scope(logged.path), logged.method, logged.address, logged.user):
             answers = store.execute(Decide(charges))
             for charge in charges:
                 found[charge.rule.name].calls += 1
             if any(answer.retry for answer in answers):
                 _note(found, charges, answers, now)
-            if charges.rules.is_settled and call.status:
-                _give_back(store, charges, answers, call.status)
+            if charges.rules.is_settled and logged.status:
+                _give_back(store, charges, answers, logged.status)
     return found
 
 
@@ -155,7 +155,7 @@ class RecordedCalls:
     are no requests, by event. ``decisions`` is how many decisions rules have made in the time.
     """
 
-    calls: list[Call]
+    calls: list[LoggedCall]
     share: float
     cut: int = 0
     others: Mapping[str, int] = field(default_factory=dict)
@@ -231,7 +231,7 @@ def recorded_calls(hours: int) -> RecordedCalls:
         tags = {keys[name]: tag for name, tag in one.tags.items() if name in keys}
         if one.event in EVENTS:
             text = json.dumps(tags, sort_keys=True)
-            calls.append(Call(one.at.timestamp(), "", text, one.method, "", one.scope, 0))
+            calls.append(LoggedCall(one.at.timestamp(), "", text, one.method, "", one.scope, 0))
         else:
             others[one.event] += 1
     decisions = 0

@@ -19,8 +19,8 @@ from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.exceptions import Refused, StoreError, ThrottleError, needs_extra
 from django_throttle.identity import is_async
-from django_throttle.identity.call import Facts
-from django_throttle.identity.caller import IdentWho, given_ident
+from django_throttle.identity.call import Call
+from django_throttle.identity.caller import IdentCaller, given_ident
 from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.runtime import LogThrottle
 from django_throttle.stores import MemoryStore, get_store
@@ -133,41 +133,41 @@ class _Turns(Generic[Transport]):
 
     async def _turn(self, io: StoreIo, request: httpx.Request, ident: str, until: float) -> Decision:
         """Wait until the call may be sent."""
-        who = IdentWho(ident)
+        caller = IdentCaller(ident)
         claimed = not isinstance(self.ident, str)
-        facts = Facts(self.rule, (), who, rule=self.rule, ident=ident, is_untrusted=claimed, retries_when_refused=True)
+        call = Call(self.rule, (), caller, rule=self.rule, ident=ident, is_untrusted=claimed, retries_when_refused=True)
         while True:
             while seconds := await self._paused(io, ident):
                 paused = Decision(False, retry_after=seconds, reset_after=seconds, rule=self.rule)
                 await self._wait(io, request, paused, until)
-            queued = await self._queued(io, facts)
+            queued = await self._queued(io, call)
             if queued.delay > (left := max(0.0, until - time.monotonic())):
                 wait = queued.delay - left
                 raise self._refused(request, queued._replace(allowed=False, retry_after=wait), queued.delay)
-            decision = await io.call(partial(limiter.decide, facts), partial(limiter.adecide, facts))
+            decision = await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
             if not decision.allowed:
-                await self._wait(io, request, decision, until, facts)
+                await self._wait(io, request, decision, until, call)
             elif not (decision.delay and await self._paused(io, ident)):
                 return decision
             else:  # an answer has asked to wait: its turn comes meanwhile, as those of others do
                 await release_lease(io, decision.lease)
 
-    async def _queued(self, io: StoreIo, facts: Facts) -> Decision:
+    async def _queued(self, io: StoreIo, call: Call) -> Decision:
         """How long a rule that delays would have the call wait, as ``decide`` waits for as long as the rule says."""
         snapshot = await io.call(rulebook.current, rulebook.acurrent)
         rule = snapshot.by_name(self.rule)
         if rule is None or rule.action != "delay":
             return Decision()
-        return await limiter.decide_fully(io, snapshot.match(facts), commit=False)
+        return await limiter.decide_fully(io, snapshot.match(call), commit=False)
 
     async def _wait(
-        self, io: StoreIo, request: httpx.Request, decision: Decision, until: float, facts: Facts | None = None
+        self, io: StoreIo, request: httpx.Request, decision: Decision, until: float, call: Call | None = None
     ) -> None:
         """Wait until the call may be decided again; where that is too long, its refusal by these facts is reported."""
         seconds = decision.retry_after
         if seconds is None or seconds > until - time.monotonic():
-            if facts is not None:
-                await limiter.report(io, facts, decision)
+            if call is not None:
+                await limiter.report(io, call, decision)
             raise self._refused(request, decision, seconds)
         await io.sleep(seconds)
 

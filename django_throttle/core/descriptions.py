@@ -31,7 +31,7 @@ WINDOWS: Final[dict[str, Callable[[int], Text]]] = {
 def describe(rule: Rule) -> str:
     """The whole rule in one sentence, such as "each user: 100 requests per minute, bursts up to 20"."""
     parts = (
-        gettext_lazy("{who}: {amount}", who=who(rule.key), amount=_amount(rule)),
+        gettext_lazy("{who}: {amount}", who=key_in_words(rule.key), amount=_amount(rule)),
         *_shape(rule),
         *(_plan(read_plan(line)) for line in rule.plans),
         _together(rule.events) if rule.unit == "calls" else "",
@@ -40,7 +40,7 @@ def describe(rule: Rule) -> str:
     return with_commas(parts)
 
 
-def who(key: str) -> str:
+def key_in_words(key: str) -> str:
     """Who has a budget of their own under this key."""
     if "+" in key:
         joined = listed([_one(part) for part in key.split("+")])

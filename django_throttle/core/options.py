@@ -355,10 +355,10 @@ def _audience(row: Option, given: object) -> tuple[str, ...]:
 
 
 def _plans(row: Option, given: object) -> tuple[str, ...]:
-    def check(who: str) -> None:
-        path, colon, name = who.partition(":")
-        if not is_dotted(path) or (colon and name.strip() != name) or who.endswith(":"):
-            check_audience(who, row.name)
+    def check(caller: str) -> None:
+        path, colon, name = caller.partition(":")
+        if not is_dotted(path) or (colon and name.strip() != name) or caller.endswith(":"):
+            check_audience(caller, row.name)
 
     return read_plans(given, check)
 

@@ -21,7 +21,7 @@ from django_throttle.core.ledger import Ledger
 from django_throttle.core.option_words import MEAN
 from django_throttle.core.rule import Rule
 from django_throttle.costs.meter import MEASURES, Meter, metered
-from django_throttle.identity.call import Facts, cost_of
+from django_throttle.identity.call import Call, cost_of
 from django_throttle.runtime import LogThrottle
 
 T = TypeVar("T")
@@ -34,13 +34,13 @@ MAX_MEANS: Final = 4096
 learned_means: Final[dict[tuple[str, str], int]] = {}
 
 
-def reserve_of(rule: Rule, facts: Facts) -> int:
+def reserve_of(rule: Rule, call: Call) -> int:
     """What a call reserves: no more than the rule allows at once. Raises what a function of the site lets through."""
-    reserve, subject = rule.reserve, facts.who.subject
-    if not facts.cost:
+    reserve, subject = rule.reserve, call.caller.subject
+    if not call.cost:
         return 0
     if reserve == MEAN:
-        reserve = learned_means.get((rule.parts[0].id, facts.scope), 1)
+        reserve = learned_means.get((rule.parts[0].id, call.scope), 1)
     elif isinstance(reserve, str) and (not reserve or subject is None):
         reserve = 1
     elif isinstance(reserve, str):

@@ -26,8 +26,8 @@ from django_throttle.core.overrides import UNLISTED
 from django_throttle.drf.rule_throttle import DecidedThrottle, finish_in_view
 from django_throttle.http.drf_exceptions import LimiterUnavailable
 from django_throttle.http.request_state import django_request, method_of, scope_and_cost, state_of
-from django_throttle.identity import HttpWho, network
-from django_throttle.identity.call import Facts
+from django_throttle.identity import RequestCaller, network
+from django_throttle.identity.call import Call
 from django_throttle.identity.caller import refuses_without_address
 from django_throttle.identity.keys import shortened
 from django_throttle.rulebook import sources
@@ -113,17 +113,17 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         self.key = key
         if self.num_requests <= 0:
             return conf().SHADOW or self.throttle_failure()
-        who = HttpWho(request)
+        caller = RequestCaller(request)
         # A limit and a window that the site has computed need be no whole numbers.
         limit, window = ceil(self.num_requests), ceil(self.duration * 1000) / 1000
         rule = _rule_of_rate(self.scope or type(self).__name__, limit, window, conf().SHADOW)
         inner = django_request(request)
         (scope, _), method = scope_and_cost(view, inner), method_of(inner)
         ident = key if isinstance(key, _TaggedIdent) else f"key:{shortened(str(key))}"
-        facts = Facts(scope, ("request",), who, rule=rule, method=method, refundable=True, ident=ident)
-        state, decision = state_of(inner), limiter.decide(facts)
-        state.note_apart(decision, who)
-        finish_in_view(view, inner, who, state)
+        call = Call(scope, ("request",), caller, rule=rule, method=method, refundable=True, ident=ident)
+        state, decision = state_of(inner), limiter.decide(call)
+        state.note_apart(decision, caller)
+        finish_in_view(view, inner, caller, state)
         return self.throttle_success() if self.answer(decision, view) else self.throttle_failure()
 
     def throttle_success(self) -> bool:
@@ -142,7 +142,7 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         # What the header says is taken only when it is an address, in one notation.
         said = None if api_settings.NUM_PROXIES is None else super().get_ident(request)
         address = network(said, conf().IPV6_PREFIX)
-        ident = f"ip:{address}" if address else HttpWho(request).ident("ip")
+        ident = f"ip:{address}" if address else RequestCaller(request).ident("ip")
         if ident is None and refuses_without_address():
             raise LimiterUnavailable(NO_ADDRESS_WAIT)
         return None if ident is None else _TaggedIdent(ident)
@@ -164,7 +164,7 @@ class AnonRateThrottle(SimpleRateThrottle):
     scope = "anon"
 
     def get_cache_key(self, request: Request, view: APIView) -> str | None:
-        return None if HttpWho(request).ident("user") else self.get_ident(request)
+        return None if RequestCaller(request).ident("user") else self.get_ident(request)
 
 
 class UserRateThrottle(SimpleRateThrottle):
@@ -173,7 +173,7 @@ class UserRateThrottle(SimpleRateThrottle):
     scope = "user"
 
     def get_cache_key(self, request: Request, view: APIView) -> str | None:
-        user = HttpWho(request).ident("user")
+        user = RequestCaller(request).ident("user")
         return _TaggedIdent(user) if user else self.get_ident(request)
 
 

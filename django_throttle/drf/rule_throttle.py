@@ -38,8 +38,8 @@ from django_throttle.http.request_state import (
 )
 from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.http.retry_after import retry_seconds
-from django_throttle.identity import HttpWho
-from django_throttle.identity.call import Who, cost_of, own_function
+from django_throttle.identity import RequestCaller
+from django_throttle.identity.call import Caller, cost_of, own_function
 from django_throttle.runtime import is_on_event_loop, spawn
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _raises_as_usual(view: type[object]) -> bool:
     return getattr(view, "throttled", None) is APIView.throttled
 
 
-def finish_in_view(view: Any, request: HttpRequest, who: Who, state: RequestState) -> None:
+def finish_in_view(view: Any, request: HttpRequest, caller: Caller, state: RequestState) -> None:
     """Have the view finish its request, also where it raises; not where another entry point does.
 
     The view itself answers a refusal of something that it has called, by the site's EXCEPTION_HANDLER.
@@ -71,7 +71,7 @@ def finish_in_view(view: Any, request: HttpRequest, who: Who, state: RequestStat
         request.__dict__["throttle"] = RequestThrottle(state)
     if not hasattr(view, "finalize_response"):
         return
-    finishes = state.become_finisher(who)
+    finishes = state.become_finisher(caller)
     handle: Any = view.handle_exception
     if type(getattr(handle, "__self__", None)) is not _Finisher:
         finisher = _Finisher(request, state, handle, view.finalize_response)
@@ -92,7 +92,7 @@ def finish_in_running_view() -> None:
         view = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
         if isinstance(view, views.APIView) and isinstance(request := getattr(view, "request", None), Request):
             inner = django_request(request)
-            finish_in_view(view, inner, HttpWho(request), state_of(inner))
+            finish_in_view(view, inner, RequestCaller(request), state_of(inner))
             return
         frame = frame.f_back  # type: ignore[assignment]
 
@@ -232,14 +232,14 @@ class RuleThrottle(DecidedThrottle):
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        inner, who = getattr(request, "_request", request), HttpWho(request)
+        inner, caller = getattr(request, "_request", request), RequestCaller(request)
         scope, cost = scope_and_cost(view, inner)
         cost = 1 if cost is None or cost == 1 else cost_of(own_function(cost), request, what="request")
         state = state_of(inner)
         if state.has_charged and state.place.scope and state.place.scope != scope:
             state.correct_scope({rule.name for rule in rulebook.current().covering(scope)})
-        decision = plain_request.decide(inner, state, scope, who, cost)
-        state.callers += (who,)
-        finish_in_view(view, inner, who, state)
+        decision = plain_request.decide(inner, state, scope, caller, cost)
+        state.callers += (caller,)
+        finish_in_view(view, inner, caller, state)
         self.decision = decision
         return decision.allowed or self.answer(decision, view)

@@ -70,14 +70,14 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
             unknown = gettext_lazy("Neither an open socket nor a user has the tag {tag}.", tag=text)
             raise UnknownTag(translated(_with_examples(unknown))) from error
         raise ValidationError([*error.messages, gettext(EXAMPLES)]) from error
-    who = known_caller(ident, text)
-    if who.is_given:  # an entry point names it, as ident= of @throttle does
-        who = KnownCaller(str(given_ident("ident", text, None)))
+    caller = known_caller(ident, text)
+    if caller.is_given:  # an entry point names it, as ident= of @throttle does
+        caller = KnownCaller(str(given_ident("ident", text, None)))
     if fault := _fault(ident, snapshot.rules):
-        if counts_any(store, snapshot, who.name):
-            return KnownCaller(who.name, is_given=True)
+        if counts_any(store, snapshot, caller.name):
+            return KnownCaller(caller.name, is_given=True)
         raise ValidationError(translated(_with_examples(fault)))
-    return who
+    return caller
 
 
 def known_caller(ident: str, typed: str = "") -> KnownCaller:

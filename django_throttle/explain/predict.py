@@ -18,7 +18,7 @@ from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed,
 from django_throttle.exceptions import StoreError
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.damper_aggregate import Allowance, Report, attempted, factor
-from django_throttle.rulebook.coverage import Call, Counting, NotCounting, coverage
+from django_throttle.rulebook.coverage import Counting, HypotheticalCall, NotCounting, coverage
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
 from django_throttle.stores.base import BlockingIo
@@ -132,14 +132,14 @@ class RuleState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A call of ``who``: the rules that count it, dampers first, and those of its scope that do not.
+    """A call of ``caller``: the rules that count it, dampers first, and those of its scope that do not.
 
     ``overrides`` are all that hold for the caller, the one that precedes first; ``block`` is the one that refuses the
     call, whatever the rules say.
     """
 
-    call: Call
-    who: KnownCaller
+    call: HypotheticalCall
+    caller: KnownCaller
     rules: Sequence[RuleState] = ()
     others: Sequence[NotCounting] = ()
     overrides: Sequence[Override] = ()
@@ -161,7 +161,7 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """What would happen, and why, in one sentence."""
-        told = {"call": self._call(), "scope": self.call.scope, "caller": self.who.name}
+        told = {"call": self._call(), "scope": self.call.scope, "caller": self.caller.name}
         if self.would is None:
             scoped, plain = (
                 gettext_noop("{call} to {scope} by {caller}: nobody can tell, because of rule {rule!r}: {why}."),
@@ -181,7 +181,7 @@ class Explanation:
     def as_json(self) -> dict[str, Any]:
         call = self.call
         return {
-            "ident": self.who.name,
+            "ident": self.caller.name,
             "would": self.would,
             "sentence": self.sentence,
             "scope": call.scope,
@@ -248,17 +248,17 @@ def _doubt_of(state: RuleState) -> tuple[Rule, str, Sequence[str]]:
     return state.counting.rule, state.assuming, () if state.is_sure else state.counting.functions
 
 
-def explain(store: AnyStore, snapshot: Snapshot, call: Call, who: KnownCaller) -> Explanation:
+def explain(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, caller: KnownCaller) -> Explanation:
     """Peek at every rule that counts a call of this caller. Raises StoreError: then nobody knows."""
-    covered = list(_with_named(store, list(coverage(snapshot, call, who))))
+    covered = list(_with_named(store, list(coverage(snapshot, call, caller))))
     counting = [one for one in covered if isinstance(one, Counting)]
-    ranked = snapshot.overrides.of(who)
+    ranked = snapshot.overrides.of(caller)
     rules = _doubted(store, [*_damped(store, counting), *_peeked(store, counting)])
     blocks = snapshot.overrides.blocks([one.rule for one in counting], ranked)
     outcomes = [one.outcome for one in rules if one.verdict in ("allowed", "refused", "shadowed")]
     return Explanation(
         call=call,
-        who=who,
+        caller=caller,
         rules=rules,
         others=[one for one in covered if isinstance(one, NotCounting)],
         overrides=ranked,

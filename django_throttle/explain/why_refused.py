@@ -15,7 +15,7 @@ from django_throttle.explain.predict import Explanation, explain
 from django_throttle.models import ThrottleOverride
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook import sources
-from django_throttle.rulebook.coverage import Call
+from django_throttle.rulebook.coverage import HypotheticalCall
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
 
@@ -95,13 +95,13 @@ class Answer:
         return {**found, "tag": self.tag, "recent": refusals, "connections": connections}
 
 
-def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: float = 0.0) -> Answer:
+def answer(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, typed: str, wait: float = 0.0) -> Answer:
     """Find who is meant, and tell all of it; waits ``wait`` seconds for processes to say what they have open.
 
     Raises ValidationError where nobody is meant, and StoreError.
     """
     try:
-        who = find_caller(typed, snapshot, store)
+        caller = find_caller(typed, snapshot, store)
     except UnknownTag:
         tag = typed.strip().lower()
         refused = recent(store, tag)
@@ -110,15 +110,15 @@ def answer(store: AnyStore, snapshot: Snapshot, call: Call, typed: str, wait: fl
             return Answer(tag, None, recent(store, tag, call.scope))
         if not named:
             raise
-        who = known_caller(named.pop())
-    told = explain(store, snapshot, call, who)
+        caller = known_caller(named.pop())
+    told = explain(store, snapshot, call, caller)
     numbers = [override.number for override in told.overrides]
     rows = ThrottleOverride.objects.using(sources.alias()).filter(pk__in=numbers) if numbers else ()
-    overview = list(looks(store, f'"{who.name}"', wait))[-1]
+    overview = list(looks(store, f'"{caller.name}"', wait))[-1]
     return Answer(
-        tag=ident_for_logs(who.name),
+        tag=ident_for_logs(caller.name),
         explanation=told,
-        recent=recent(store, who.name, call.scope),
+        recent=recent(store, caller.name, call.scope),
         rows=sorted(rows, key=lambda row: numbers.index(row.pk)),
         open=overview.open,
         is_whole=overview.is_whole,

@@ -41,8 +41,8 @@ from django_throttle.http.problem_details import wait_in_words
 from django_throttle.http.refusal import prefers_html, refusal
 from django_throttle.http.request_state import RequestState, django_request, state_of
 from django_throttle.http.view_layers import guard_in
-from django_throttle.identity import HttpWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import RequestCaller
+from django_throttle.identity.call import Call
 from django_throttle.later import task_slots
 from django_throttle.later.queue_slots import QueueSlot, position
 from django_throttle.later.site_queues import (
@@ -119,12 +119,18 @@ class Deferral:
         return self.guard is None and request.method not in NEVER_DEFERRED
 
     async def lined_up(
-        self, io: Io, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any], facts: Facts, refused: Decision
+        self,
+        io: Io,
+        caller: RequestCaller,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        call: Call,
+        refused: Decision,
     ) -> HttpResponse:
         """The 202 of a call that has found no slot, and its task enqueued to wait for one; 429 where too many wait."""
-        request = django_request(who.subject)
+        request = django_request(caller.subject)
         if self._may_defer(request):
-            line_up = partial(self._line_up, who, args, kwargs)
+            line_up = partial(self._line_up, caller, args, kwargs)
             queued = await io.call(line_up, lambda: sync_to_async(line_up)())  # noqa: PLW0108
             if queued is not None:
                 pages, enqueued, place = queued
@@ -132,11 +138,13 @@ class Deferral:
                 later = StatusUrl(
                     queue.name, queue.place(self.task, enqueued), enqueued.id, self.rule, now, now, self.show_result
                 )
-                return later.response(who.subject, TaskState(QUEUED), pages + later.token(who), now, 202, place)
-        await limiter.report(io, facts, refused)
-        return refusal(who.subject, refused)
+                return later.response(caller.subject, TaskState(QUEUED), pages + later.token(caller), now, 202, place)
+        await limiter.report(io, call, refused)
+        return refusal(caller.subject, refused)
 
-    def _line_up(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Any, int] | None:
+    def _line_up(
+        self, caller: RequestCaller, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[str, Any, int] | None:
         """Raise ImproperlyConfigured for a task that would take no slot."""
         budget: Any = budget_of(self.task)
         if not takes_slot(self.task, self.rule):
@@ -144,7 +152,7 @@ class Deferral:
                 f"rule {self.rule!r} counts what is done at once, so the task of defer_to takes a slot of it, too: put "
                 f"@throttled_task({self.rule!r}, ident=…) around it"
             )
-        pages, given = self._asked(who, args, kwargs)
+        pages, given = self._asked(caller, args, kwargs)
         rule, ident = budget.slot_of(*given)
         hold = rule.id, ident
         if (found := task_slots.line_up(self.task, hold, *given, rule.most_waiting)) is None:
@@ -154,14 +162,14 @@ class Deferral:
         return pages, *found
 
     async def answered(
-        self, io: Io, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, io: Io, caller: RequestCaller, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> HttpResponse | None:
         """The 202 where the call's queue slot has yet to come, and the task enqueued for it; None where it is due.
 
         A call that must not be deferred is refused instead. Whatever keeps the task from being enqueued is raised, and
         the start time given back.
         """
-        request = django_request(who.subject)
+        request = django_request(caller.subject)
         state = state_of(request)
         queue_slot = state.take_queue_slot(self.rule)
         if queue_slot is None:
@@ -170,8 +178,8 @@ class Deferral:
             await _give_back(io, state, queue_slot)
             decision = _refused(queue_slot)
             state.note(decision)
-            return refusal(who.subject, decision)
-        asked = partial(self._asked_of_queue_slot, queue_slot, who, args, kwargs)
+            return refusal(caller.subject, decision)
+        asked = partial(self._asked_of_queue_slot, queue_slot, caller, args, kwargs)
         try:
             # Wrapping takes longer than what is asked: only on an event loop.
             pages, (given, named), is_own = await io.call(asked, lambda: sync_to_async(asked)())  # noqa: PLW0108
@@ -182,20 +190,20 @@ class Deferral:
             raise
         place, now = queue.place(self.task, enqueued), wall_clock()
         later = StatusUrl(queue.name, place, enqueued.id, queue_slot.rule, queue_slot.at, now, self.show_result)
-        return later.response(who.subject, TaskState(QUEUED), pages + later.token(who), now, 202)
+        return later.response(caller.subject, TaskState(QUEUED), pages + later.token(caller), now, 202)
 
     def _asked_of_queue_slot(
-        self, queue_slot: QueueSlot, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, queue_slot: QueueSlot, caller: RequestCaller, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[str, Arguments, bool]:
         """The same, and whether a run of the task would reserve a queue slot of the same rule and ident."""
-        pages, given = self._asked(who, args, kwargs)
+        pages, given = self._asked(caller, args, kwargs)
         budget = budget_of(self.task)
         return pages, given, budget is not None and budget.has_queue_slot(queue_slot, given)
 
-    def _asked(self, who: HttpWho, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Arguments]:
+    def _asked(self, caller: RequestCaller, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Arguments]:
         """What needs to be known before the task is enqueued; raises ImproperlyConfigured without a status page."""
-        urlconf = getattr(django_request(who.subject), "urlconf", None)
-        return pages_address(urlconf), self._arguments(who.subject, args, kwargs)
+        urlconf = getattr(django_request(caller.subject), "urlconf", None)
+        return pages_address(urlconf), self._arguments(caller.subject, args, kwargs)
 
     def _arguments(self, request: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Raises TypeError for what is no payload."""
@@ -265,12 +273,12 @@ class StatusUrl(NamedTuple):
     show_result: bool
 
     @classmethod
-    def of(cls, token: str, who: HttpWho) -> StatusUrl | None:
+    def of(cls, token: str, caller: RequestCaller) -> StatusUrl | None:
         """None for a token that is not ours, or too old, or somebody else's."""
         try:
             decoded = signing.b64_decode(token.encode())
             signature, packed = decoded[:SIGNATURE], decoded[SIGNATURE:]
-            if not any(hmac.compare_digest(signature, _signature(key, who, packed)) for key in _keys()):
+            if not any(hmac.compare_digest(signature, _signature(key, caller, packed)) for key in _keys()):
                 return None
             starts_at, asked_at, shows, queue, id_, place, rule = packed.decode().split("\n", 6)
             later = cls(queue, place, id_, rule, float(starts_at), float(asked_at), bool(shows))
@@ -278,12 +286,12 @@ class StatusUrl(NamedTuple):
             return None
         return later if wall_clock() < later.starts_at + KEPT else None
 
-    def token(self, who: HttpWho) -> str:
+    def token(self, caller: RequestCaller) -> str:
         """The signature, and what is signed: a line for each, and for the last what is left."""
         shows = "shows" if self.show_result else ""
         numbers = f"{self.starts_at}\n{self.asked_at}\n{shows}"
         packed = f"{numbers}\n{self.queue}\n{self.id}\n{self.place}\n{self.rule}".encode()
-        return signing.b64_encode(_signature(_keys()[0], who, packed) + packed).decode()
+        return signing.b64_encode(_signature(_keys()[0], caller, packed) + packed).decode()
 
     def found(self) -> TaskState | None:
         """What the queue knows of the task; None where it does not know it."""
@@ -347,7 +355,7 @@ class StatusUrl(NamedTuple):
 @require_safe
 def status_page(request: HttpRequest, token: str) -> HttpResponse:
     """How far a deferred call is: for its caller, and 404 for everybody else."""
-    later = StatusUrl.of(token, HttpWho(_with_user(request)))
+    later = StatusUrl.of(token, RequestCaller(_with_user(request)))
     found = later.found() if later is not None else None
     if later is None or found is None:
         raise Http404("there is no such call, or it is somebody else's")
@@ -355,10 +363,10 @@ def status_page(request: HttpRequest, token: str) -> HttpResponse:
     return later.response(request, found, request.get_full_path(), wall_clock())
 
 
-def _signature(key: bytes, who: HttpWho, packed: bytes) -> bytes:
+def _signature(key: bytes, caller: RequestCaller, packed: bytes) -> bytes:
     """For this caller, who is not named in the token."""
-    caller = who.ident("user_or_ip") or "nobody"
-    return hmac.digest(key, f"{len(caller)}:{caller}".encode() + packed, "sha256")
+    ident = caller.ident("user_or_ip") or "nobody"
+    return hmac.digest(key, f"{len(ident)}:{ident}".encode() + packed, "sha256")
 
 
 @lru_cache(maxsize=1)
@@ -376,7 +384,7 @@ def _forget(*, setting: str, **_: object) -> None:
 
 def _with_user(request: HttpRequest) -> Any:
     """The request with the user that REST framework's default classes find, where Django's own finds none."""
-    if HttpWho(request).is_("authenticated") or not apps.is_installed("rest_framework"):
+    if RequestCaller(request).is_("authenticated") or not apps.is_installed("rest_framework"):
         return request
     from rest_framework.exceptions import APIException
     from rest_framework.views import APIView

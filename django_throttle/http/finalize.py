@@ -246,7 +246,7 @@ async def arelease(request: HttpRequest) -> None:
 
 async def _settle(request: HttpRequest | None, state: RequestState, response: object, io: Io) -> None:
     if state.unsettled:
-        scope = state.facts.scope if state.facts else ""
+        scope = state.call.scope if state.call else ""
         await settle(io, state.ledger, scope, state.meter, state.spending.end(state.ledger), (request, response))
 
 

@@ -11,18 +11,18 @@ from django.http import HttpRequest
 from django_throttle import limiter
 from django_throttle.core import Decision
 from django_throttle.http.request_state import RequestState, state_of
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 
 WSGI_INPUT: Final = "wsgi.input"
 # Where a view asks for everything at once, this much is read, and charged, at a time.
 READ_BYTES: Final = 65_536
 
 
-def note_decision(request: HttpRequest, state: RequestState, facts: Facts, decision: Decision) -> Decision:
+def note_decision(request: HttpRequest, state: RequestState, call: Call, decision: Decision) -> Decision:
     """Note and return what was decided under the rules that match a request, also for the bytes that it will read."""
-    state.note(decision, facts)
-    if state.byte_facts:
-        meter_input(request, facts.size)
+    state.note(decision, call)
+    if state.byte_calls:
+        meter_input(request, call.size)
     return decision
 
 
@@ -40,11 +40,11 @@ def meter_input(request: HttpRequest, charged: int) -> None:
 def _charge(request: HttpRequest, size: int) -> None:
     """Charge each rule once, as the last entry point knows the caller. Bytes that were read stay charged."""
     state = state_of(request)
-    for facts in {id(one): one for one in state.byte_facts.values()}.values():
-        only = frozenset(name for name, one in state.byte_facts.items() if one is facts)
-        call = facts.but(size=size, charged=None, only=only, refundable=False)
-        decision = limiter.admitted(limiter.decide(call))
-        state.note_read(decision, facts)
+    for call in {id(one): one for one in state.byte_calls.values()}.values():
+        only = frozenset(name for name, one in state.byte_calls.items() if one is call)
+        read = call.but(size=size, charged=None, only=only, refundable=False)
+        decision = limiter.admitted(limiter.decide(read))
+        state.note_read(decision, call)
 
 
 class _Metered:

@@ -24,23 +24,23 @@ from django_throttle.core.io import run
 from django_throttle.exceptions import StoreError
 from django_throttle.http import finalize
 from django_throttle.http.input_bytes import note_decision
-from django_throttle.http.request_state import REQUEST_EVENTS, RequestFacts, RequestState
-from django_throttle.identity import HttpWho
+from django_throttle.http.request_state import REQUEST_EVENTS, RequestCall, RequestState
+from django_throttle.identity import RequestCaller
 from django_throttle.observe import recorders, reports
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 
 
-def decide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, cost: int = 1) -> Decision:
+def decide(request: HttpRequest, state: RequestState, scope: str, caller: RequestCaller, cost: int = 1) -> Decision:
     """Decide a request under the rules of its scope, and note the decision. Raises InvalidCost and InvalidIdent."""
     store, snapshot, charges = get_store(), rulebook.loaded() or rulebook.current(), None
     if id(store) not in agent.watched:
         agent.ensure(store, rules=True)
     if cost == 1 and not (state.decisions or reports.installed_hooks() or conf().NO_ADDRESS == "refuse"):
-        charges = snapshot.plain_charges(scope, REQUEST_EVENTS, who)
+        charges = snapshot.plain_charges(scope, REQUEST_EVENTS, caller)
     if charges is None:
-        facts = RequestFacts(request, state, scope, who, cost)
-        return note_decision(request, state, facts, limiter.decide(facts))
+        call = RequestCall(request, state, scope, caller, cost)
+        return note_decision(request, state, call, limiter.decide(call))
     command, answers = limiter.fast_path_command(charges, store), None
     began, epoch = perf_counter(), store.refusal_cache.epoch
     if type(command) is Decide:
@@ -50,26 +50,28 @@ def decide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, 
             answers = error
         if type(answers) is Answers and answers.fits:
             return _admit(request, state, scope, command, answers, began)
-    facts = RequestFacts(request, state, scope, who)
-    rest = _rest(BlockingIo(store), charges, command, answers, (began, epoch), facts)
-    return note_decision(request, state, facts, rest if isinstance(rest, Decision) else run(rest))
+    call = RequestCall(request, state, scope, caller)
+    rest = _rest(BlockingIo(store), charges, command, answers, (began, epoch), call)
+    return note_decision(request, state, call, rest if isinstance(rest, Decision) else run(rest))
 
 
-async def adecide(request: HttpRequest, state: RequestState, scope: str, who: HttpWho, cost: int = 1) -> Decision:
+async def adecide(
+    request: HttpRequest, state: RequestState, scope: str, caller: RequestCaller, cost: int = 1
+) -> Decision:
     """The same without blocking the event loop."""
     store, snapshot, charges = get_store(), rulebook.loaded() or await rulebook.acurrent(), None
     if id(store) not in agent.watched:
         agent.ensure(store, rules=True)
     if snapshot.asks_user(scope, REQUEST_EVENTS):
-        await who.aload()
+        await caller.aload()
     if cost == 1 and not (state.decisions or reports.installed_hooks() or conf().NO_ADDRESS == "refuse"):
         try:
-            charges = snapshot.plain_charges(scope, REQUEST_EVENTS, who)
+            charges = snapshot.plain_charges(scope, REQUEST_EVENTS, caller)
         except SynchronousOnlyOperation:
             pass  # the general way tries again in a thread
     if charges is None:
-        facts = RequestFacts(request, state, scope, who, cost)
-        return note_decision(request, state, facts, await limiter.adecide(facts))
+        call = RequestCall(request, state, scope, caller, cost)
+        return note_decision(request, state, call, await limiter.adecide(call))
     command, answers = limiter.fast_path_command(charges, store), None
     began, epoch = perf_counter(), store.refusal_cache.epoch
     if type(command) is Decide:
@@ -79,9 +81,9 @@ async def adecide(request: HttpRequest, state: RequestState, scope: str, who: Ht
             answers = error
         if type(answers) is Answers and answers.fits:
             return _admit(request, state, scope, command, answers, began)
-    facts = RequestFacts(request, state, scope, who)
-    rest: Any = _rest(LoopIo(store), charges, command, answers, (began, epoch), facts)
-    return note_decision(request, state, facts, rest if isinstance(rest, Decision) else await rest)
+    call = RequestCall(request, state, scope, caller)
+    rest: Any = _rest(LoopIo(store), charges, command, answers, (began, epoch), call)
+    return note_decision(request, state, call, rest if isinstance(rest, Decision) else await rest)
 
 
 def _rest(
@@ -90,18 +92,18 @@ def _rest(
     command: Decide | Decision | None,
     answers: Any,
     since: tuple[float, int],
-    facts: RequestFacts,
+    call: RequestCall,
 ) -> Decision | limiter.Deciding:
     """Return the decision where a request does not simply pass, or a coroutine that decides it.
 
     The store has refused it or failed, its refusal is remembered, rules were edited, or no rule has an ident for it.
     """
     if isinstance(command, Decide):
-        return limiter.finish_decision(io, command, answers, since, facts)
+        return limiter.finish_decision(io, command, answers, since, call)
     if command is None:
         decide_fully = partial(limiter.decide_fully, io, charges, keeps_ledger=True)
-        return limiter.decide_reported(io, decide_fully, facts, charges=charges)
-    return limiter.decide_reported(io, command, facts, charges=charges)
+        return limiter.decide_reported(io, decide_fully, call, charges=charges)
+    return limiter.decide_reported(io, command, call, charges=charges)
 
 
 def _admit(

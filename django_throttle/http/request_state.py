@@ -26,7 +26,7 @@ from django_throttle.core.options import CANCELLED
 from django_throttle.costs.meter import Meter, in_use
 from django_throttle.http.slots import Slot
 from django_throttle.http.spending import Spending
-from django_throttle.identity.call import Facts, Who, own_function
+from django_throttle.identity.call import Call, Caller, own_function
 from django_throttle.later.queue_slots import QueueSlot, queue_slot_under
 from django_throttle.stores import get_store
 
@@ -150,13 +150,13 @@ _SUCCESSES: Final = range(HTTPStatus.BAD_REQUEST)
 class RequestState:
     """What entry points know and owe of a request: ``has_finisher`` once an entry point will finish it.
 
-    ``callers`` are the caller as each entry point knows it, and ``decisions`` what they have decided. ``byte_facts``
+    ``callers`` are the caller as each entry point knows it, and ``decisions`` what they have decided. ``byte_calls``
     are the rules that count bytes, and the call that each was last asked about. ``place`` is where the middleware took
     the request to go. ``meter`` is in use from the first entry point on. ``ledger`` has what was charged; some of it
     may go back by the answer's status where a rule ``counts_some`` answers, or where an entry point ``has_refused``.
     ``drop_in_ledger`` is that of drop-ins: as in REST framework, what they charged stays where only drop-ins refuse.
     ``refunds`` are those that the answer has called for; it is a refusal where ``is_refused``. Where an entry point
-    ``has_reserved`` costs, they are settled once there is an answer; ``facts`` are those of the door. ``match`` and
+    ``has_reserved`` costs, they are settled once there is an answer; ``call`` are those of the door. ``match`` and
     ``method`` are those of the request when it ended. ``ended_at`` and ``ended_cpu`` are when the answer was made, on
     the clocks of the meter. ``queue_slots`` are the decisions by which rules may have reserved a queue slot.
     """
@@ -169,12 +169,12 @@ class RequestState:
     #: True once the request has been finished: what was charged stays.
     has_ended: bool = False
     has_finisher: bool = False
-    callers: tuple[Who, ...] = ()
+    callers: tuple[Caller, ...] = ()
     decisions: tuple[Decision, ...] = ()
     slots: Sequence[Slot] = ()
-    byte_facts: Mapping[str, Facts] = EMPTY
+    byte_calls: Mapping[str, Call] = EMPTY
     place: RoutedRequest = RoutedRequest("")
-    facts: Facts | None = None
+    call: Call | None = None
     match: ResolverMatch | None = None
     method: str | None = None
     ended_at: float | None = None
@@ -204,37 +204,37 @@ class RequestState:
         self.is_plain = False
         return made
 
-    def become_finisher(self, who: Who) -> bool:
+    def become_finisher(self, caller: Caller) -> bool:
         """True for the first entry point that a request comes to: it finishes the request, and no other does."""
         if self.has_finisher:
             return False
-        self.has_finisher, self.callers = True, (who,)
+        self.has_finisher, self.callers = True, (caller,)
         return True
 
-    def note_apart(self, decision: Decision, who: Who) -> None:
+    def note_apart(self, decision: Decision, caller: Caller) -> None:
         """Note the decision of a drop-in, whose rule no other entry point applies."""
         self.decisions += (decision,)
-        self.callers += (who,)
+        self.callers += (caller,)
         if not decision.allowed:
             self.has_refused = True
         if self.drop_in_ledger is None:
             self.drop_in_ledger = Ledger()
         self.drop_in_ledger.note(decision)
 
-    def note(self, decision: Decision, facts: Facts | None = None) -> None:
+    def note(self, decision: Decision, call: Call | None = None) -> None:
         """Note a decision, also for the entry points that come after, and what is owed for it.
 
-        ``facts`` are those that were decided.
+        ``call`` are those that were decided.
         """
         self.decisions += (decision,)
         if not decision.allowed:
             self.has_refused = self.rule_has_refused = True
             return
-        self.ledger.note(decision, 1 if facts is None else facts.cost)
+        self.ledger.note(decision, 1 if call is None else call.cost)
         self.has_charged = True
         answered = decision.answered
         if answered is None or not answered[0].charges.rules.needs_no_settlement:
-            self._note_owed(decision, facts, answered)
+            self._note_owed(decision, call, answered)
         if decision.lease is not None:
             self.slots = (*self.slots, Slot(decision.lease, get_store().leases))
 
@@ -243,36 +243,36 @@ class RequestState:
         """What entry points hold for the request."""
         return tuple([slot.lease for slot in self.slots if slot.lease is not None])
 
-    def _note_owed(self, decision: Decision, facts: Facts | None, answered: tuple[Decide, Answers] | None) -> None:
+    def _note_owed(self, decision: Decision, call: Call | None, answered: tuple[Decide, Answers] | None) -> None:
         """Note what may be owed for a call that has passed."""
         if answered is not None and (rules := answered[0].charges.rules).is_plain:
             if rules.is_settled:
-                self._note_settled(facts, counts_some=rules.counts_some)
+                self._note_settled(call, counts_some=rules.counts_some)
             if rules.deferring:
                 self.queue_slots = {**self.queue_slots, **dict.fromkeys(rules.deferring, decision)}
             return
         for outcome in decision.outcomes:
             if outcome.deferred_for:
                 self.queue_slots = {**self.queue_slots, outcome.rule: decision}
-            if facts and outcome.unit == "bytes":
-                self.byte_facts = {**self.byte_facts, outcome.rule: facts}
-        self._note_settled_of(decision.ledger.entries, facts)
+            if call and outcome.unit == "bytes":
+                self.byte_calls = {**self.byte_calls, outcome.rule: call}
+        self._note_settled_of(decision.ledger.entries, call)
 
-    def note_read(self, decision: Decision, facts: Facts) -> None:
+    def note_read(self, decision: Decision, call: Call) -> None:
         """Note what reading the body was charged; it stays so, unless its rules themselves say otherwise."""
         settled = tuple([entry for entry in decision.ledger.entries if entry.charge.rule.is_settled])
         self.ledger.add(settled)
-        self._note_settled_of(settled, facts)
+        self._note_settled_of(settled, call)
 
-    def _note_settled_of(self, entries: Sequence[Entry], facts: Facts | None) -> None:
+    def _note_settled_of(self, entries: Sequence[Entry], call: Call | None) -> None:
         rules = [entry.charge.rule for entry in entries]
         if any(rule.is_settled for rule in rules):
-            self._note_settled(facts, counts_some=any(rule.count_on or rule.refund_on for rule in rules))
+            self._note_settled(call, counts_some=any(rule.count_on or rule.refund_on for rule in rules))
 
-    def _note_settled(self, facts: Facts | None, *, counts_some: bool) -> None:
+    def _note_settled(self, call: Call | None, *, counts_some: bool) -> None:
         self.has_reserved = True
         self.counts_some = self.counts_some or counts_some
-        self.facts = facts or self.facts
+        self.call = call or self.call
 
     def end_charging(self) -> None:
         """What was charged so far stays, whatever the answer: the request has been finished."""
@@ -300,8 +300,8 @@ class RequestState:
 
     def is_known(self) -> bool:
         """Whether the caller is logged in, as far as any entry point knows."""
-        for who in reversed(self.callers):  # noqa: SIM110 - on the hot path, where there is one
-            if getattr(who, "is_known", False) or who.is_("authenticated"):
+        for caller in reversed(self.callers):
+            if getattr(caller, "is_known", False) or caller.is_("authenticated"):
                 return True
         return False
 
@@ -402,7 +402,7 @@ def decisions_of(request: HttpRequest) -> tuple[Decision, ...]:
     return () if state is None else state.decisions
 
 
-class RequestFacts(Facts):
+class RequestCall(Call):
     """The facts of a request, with what other entry points have charged for it; later ones may give that back.
 
     Its size is read when a rule first asks for it, which is before a view reads the body.
@@ -415,11 +415,11 @@ class RequestFacts(Facts):
         request: HttpRequest,
         state: RequestState,
         scope: str,
-        who: Who,
+        caller: Caller,
         cost: int = 1,
         events: tuple[str, ...] = REQUEST_EVENTS,
     ) -> None:
-        self.scope, self.events, self.who, self.cost = scope, events, who, cost
+        self.scope, self.events, self.caller, self.cost = scope, events, caller, cost
         self.method, self._request = method_of(request), request
         if state.has_charged:
             self.charged, self.leases = state.ledger, state.leases

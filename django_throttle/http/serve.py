@@ -14,14 +14,14 @@ from django_throttle.http.finalize import afinish_failed, finish_failed, status_
 from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import RequestState, django_request, state_of
 from django_throttle.http.request_throttle import RequestThrottle
-from django_throttle.identity.call import Who
+from django_throttle.identity.call import Caller
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo
 
 
 async def serve(
     request: HttpRequest,
-    who: Who,
+    caller: Caller,
     decide: Callable[[HttpRequest, Any, RequestState], Any],
     view: Callable[[HttpRequest], Any],
     instead: Callable[[Io], Awaitable[HttpResponse | None]] | None = None,
@@ -35,12 +35,12 @@ async def serve(
     pass, of something it called, is one of the request. ``instead`` may answer an allowed request in the view's place.
     """
     state = state_of(request)
-    finishes = state.become_finisher(who)
+    finishes = state.become_finisher(caller)
     if "throttle" not in request.__dict__:
         request.__dict__["throttle"] = RequestThrottle(state)
     try:
-        decision = await decide(request, who, state) if awaits else decide(request, who, state)
-        response = None if decision.allowed else refusal(who.subject, decision)
+        decision = await decide(request, caller, state) if awaits else decide(request, caller, state)
+        response = None if decision.allowed else refusal(caller.subject, decision)
         if response is None and instead is not None:
             response = await instead((LoopIo if awaits else BlockingIo)(get_store()))
         if response is None:
@@ -48,7 +48,7 @@ async def serve(
     except Refused as error:
         if not finishes:
             raise
-        response = refusal_of_error(who.subject, error)
+        response = refusal_of_error(caller.subject, error)
     except BaseException as error:
         if finishes and awaits:
             await afinish_failed(request, status_of_error(error))

@@ -15,7 +15,7 @@ from django_throttle.core.decide import correct
 from django_throttle.core.io import run
 from django_throttle.core.ledger import Ledger
 from django_throttle.costs.meter import Meter
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.limiter import decide_fully, decide_reported
 from django_throttle.runtime import is_on_event_loop, spawn
 from django_throttle.stores import get_store
@@ -26,9 +26,9 @@ PART: Final = 100
 
 
 class Charged(Protocol):
-    """A call as it was decided: ``facts``, and the ``ledger``, which is settled when it is over."""
+    """A call as it was decided: ``call``, and the ``ledger``, which is settled when it is over."""
 
-    facts: Facts | None
+    call: Call | None
 
     @property
     def meter(self) -> Meter: ...
@@ -91,7 +91,7 @@ class Spending:
     async def pay(self, io: StoreIo, units: int, call: Charged) -> Decision:
         """Pay for what is spent, these units the last of it, and report the decision."""
         pay = partial(self._pay_batch, io, units, call)
-        decision = await (decide_reported(io, pay, call.facts.but(cost=units)) if call.facts else pay())
+        decision = await (decide_reported(io, pay, call.call.but(cost=units)) if call.call else pay())
         self._decision = decision if decision.allowed else self._decision
         return decision
 

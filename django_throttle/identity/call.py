@@ -27,7 +27,7 @@ from django_throttle.runtime import LogThrottle
 T = TypeVar("T")
 
 
-class Who(Protocol):
+class Caller(Protocol):
     """The caller, whatever the door.
 
     ``subject`` is the argument of a site's functions: the request or the ASGI scope, or None.
@@ -50,7 +50,7 @@ BY_KEY: Final = ""  # no ident is empty
 
 
 @dataclass  # not frozen, which takes three times as long to make, on each call
-class Facts:
+class Call:
     """A call: where it goes (scope), what it is (events), its caller and its cost.
 
     ``charged`` is what other entry points have charged for this call, and ``leases`` what they hold for it. ``rule`` is
@@ -66,7 +66,7 @@ class Facts:
 
     scope: str
     events: tuple[str, ...]
-    who: Who
+    caller: Caller
     cost: int = 1
     charged: Ledger | None = None
     leases: tuple[Lease, ...] = ()
@@ -80,7 +80,7 @@ class Facts:
     honours_delay: bool = True
     retries_when_refused: bool = False
 
-    def due(self, rule: Rule, ident: str) -> Facts | None:
+    def due(self, rule: Rule, ident: str) -> Call | None:
         """The call with what this rule has not charged under this ident yet; None without, whole if it never fits."""
         done = None if self.charged is None else self.charged.costs.get((rule.name, ident))
         if done is None:
@@ -90,7 +90,7 @@ class Facts:
         never_fits = any(self.cost * part.factor > part.params.limit for part in rule.parts)  # which its refusal says
         return self if never_fits else self.but(cost=self.cost - done)
 
-    def but(self, **changes: object) -> Facts:
+    def but(self, **changes: object) -> Call:
         """The same call with these changes."""
         found = copy(self)
         vars(found).update(changes)
@@ -171,7 +171,7 @@ def _name(said: object, name: str) -> str:
     return f"{getattr(said, '__module__', '')}.{getattr(said, '__qualname__', type(said).__qualname__)}"
 
 
-def with_plan(rule: Rule, who: Who) -> Rule:
+def with_plan(rule: Rule, caller: Caller) -> Rule:
     """The rule as the first plan has it that the caller has, or as it is without one; itself if it has no plans.
 
     A function of the site is called once, however many plans name it, and only where there is a request or a scope.
@@ -180,11 +180,11 @@ def with_plan(rule: Rule, who: Who) -> Rule:
     for plan, planned in rule.by_plan:
         path, _, name = plan.partition(":")
         if not is_dotted(path):
-            if not plan or who.is_(plan):
+            if not plan or caller.is_(plan):
                 return planned
             continue
         if path not in said:
-            said[path] = () if who.subject is None else plans_said(rule, path, who.subject) or ()
+            said[path] = () if caller.subject is None else plans_said(rule, path, caller.subject) or ()
         if name in said[path]:
             return planned
     return rule

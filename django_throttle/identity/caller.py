@@ -45,7 +45,7 @@ def refuses_without_address() -> bool:
     return conf().NO_ADDRESS == "refuse"
 
 
-class Caller(ABC):
+class KeyedCaller(ABC):
     """A caller; subclasses read requests and scopes."""
 
     subject: object
@@ -146,7 +146,7 @@ def _called(path: str, subject: object) -> object:
 AUTH_MIDDLEWARE: Final = "django.contrib.auth.middleware"
 
 
-class HttpWho(Caller):
+class RequestCaller(KeyedCaller):
     """The caller of a Django or DRF request; ``user`` if it is known already."""
 
     subject: HttpRequest
@@ -196,7 +196,7 @@ SOCKET: Final = "django_throttle"
 GROUPS_LAST: Final = 1.0
 
 
-class ScopeWho(Caller):
+class AsgiCaller(KeyedCaller):
     """The caller of an ASGI connection; made anew, it has the groups that the user has now."""
 
     subject: dict[str, Any]
@@ -234,7 +234,7 @@ NO_TEXT: Final = "no text"
 
 
 @dataclass(frozen=True, slots=True)
-class IdentWho:
+class IdentCaller:
     """A caller of whom only the ident is known, such as "user:42", and the user where a function has returned one."""
 
     name: str
@@ -261,7 +261,7 @@ class IdentWho:
         return False
 
 
-def given_ident(what: str, value: object, caller: Caller | None) -> str | None:
+def given_ident(what: str, value: object, caller: KeyedCaller | None) -> str | None:
     """The ident for a value that a site's function returned; None for None, which is not limited.
 
     A text or a number is used as it is, or hashed if it is long; a user gives that user's ident. In a view, a text that
@@ -300,7 +300,7 @@ def normalize_ident(text: str) -> str:
     return text if address is None else f"ip:{address}"
 
 
-def _is_free(ident: str, caller: Caller) -> bool:
+def _is_free(ident: str, caller: KeyedCaller) -> bool:
     """Whether no key gives this ident to another caller."""
     kind, colon, _ = ident.partition(":")
     if kind in KEY_KINDS:

@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.http import HttpRequest
 
 from django_throttle.conf import conf
-from django_throttle.core.descriptions import who as whose
+from django_throttle.core.descriptions import key_in_words
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import is_dotted, key_parts
 from django_throttle.core.texts import gettext_lazy, gettext_noop
@@ -108,7 +108,7 @@ class KnownCaller:
         surely = gettext_noop("it counts {who}, so {caller} is not who it counts: ask for {like}")
         perhaps = gettext_noop("it counts {who}, and what it counts {caller} by is not known here: ask for {like}")
         pattern = perhaps if self.may_have(key) else surely
-        return gettext_lazy(pattern, who=whose(key), caller=self.name, like=self.like(key))
+        return gettext_lazy(pattern, who=key_in_words(key), caller=self.name, like=self.like(key))
 
     def _tenant(self) -> object:
         if self._user is None or not _is_of_user():

@@ -18,8 +18,8 @@ from django_throttle.core.io import run
 from django_throttle.costs.measured import measured
 from django_throttle.exceptions import PutOffTooOften, Refused
 from django_throttle.identity import is_async
-from django_throttle.identity.call import Facts, cost_of
-from django_throttle.identity.caller import NO_TEXT, IdentWho, given_ident, is_user
+from django_throttle.identity.call import Call, cost_of
+from django_throttle.identity.caller import NO_TEXT, IdentCaller, given_ident, is_user
 from django_throttle.identity.keys import shortened
 from django_throttle.later.queue_slots import QueueSlot
 from django_throttle.local.freed_slots import freed_slots
@@ -91,8 +91,8 @@ class TaskBudget:
 
     async def decided(self, io: StoreIo, given: Arguments, *, honours_delay: bool = False) -> Decision:
         asked = partial(self._facts, *given, honours_delay=honours_delay)
-        facts = await io.call(asked, sync_to_async(asked))
-        return await io.call(partial(limiter.decide, facts), partial(limiter.adecide, facts))
+        call = await io.call(asked, sync_to_async(asked))
+        return await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
 
     async def start(self, io: StoreIo, arguments: Arguments) -> Decision:
         """Decide whether a run may start now, beside what was reserved for it; wait for up to MAX_START_WAIT for that.
@@ -158,16 +158,16 @@ class TaskBudget:
             return Refused(decision)
         return PutOffTooOften(decision, self.name, times) if times >= self.most else None
 
-    def _facts(self, args: Sequence[object], kwargs: Mapping[str, object], *, honours_delay: bool) -> Facts:
+    def _facts(self, args: Sequence[object], kwargs: Mapping[str, object], *, honours_delay: bool) -> Call:
         price = cost_of(self._cost, *args, options=kwargs, what="task")
         value = self._ident(*args, **kwargs) if callable(self._ident) else self._ident
         ident = given_ident("ident", value, None) if callable(self._ident) else shortened(value)
         claimed = callable(self._ident) and not is_user(value)
-        who = IdentWho(ident or NO_TEXT, account=value if is_user(value) else None)
-        return Facts(
+        caller = IdentCaller(ident or NO_TEXT, account=value if is_user(value) else None)
+        return Call(
             self.name,
             ("task",),
-            who,
+            caller,
             price,
             rule=self.rule,
             refundable=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from django_throttle.core import Decision
 from django_throttle.core.commands import Charges
 from django_throttle.costs.meter import Meter
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 
 
 class Recorder:
@@ -35,7 +35,7 @@ class Recorder:
         ``charges`` are its rules, idents and costs; ``began`` is on the clock of ``time.perf_counter``.
         """
 
-    def record(self, facts: Facts, decision: Decision, seconds: float) -> None:
+    def record(self, call: Call, decision: Decision, seconds: float) -> None:
         """Record any other call: one that is refused, shadowed or delayed, or was decided without the store.
 
         ``seconds`` is the time that the decision took.
@@ -55,9 +55,9 @@ class Recorders(Recorder):
         for recorder in self.recorders:
             recorder.record_allowed(charges, scope, method, events, began)
 
-    def record(self, facts: Facts, decision: Decision, seconds: float) -> None:
+    def record(self, call: Call, decision: Decision, seconds: float) -> None:
         for recorder in self.recorders:
-            recorder.record(facts, decision, seconds)
+            recorder.record(call, decision, seconds)
 
     def record_request(self, scope: str, meter: Meter) -> None:
         for recorder in self.recorders:

@@ -19,7 +19,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, refusing
 from django_throttle.core.key import ident_tag, secret_bytes
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.observe import recorders
 from django_throttle.runtime import LogThrottle
 from django_throttle.signals import layer_dropped, quota_warning, shadowed, store_failed, throttled
@@ -32,13 +32,13 @@ HARD_SPACES: Final = "\u00a0\u202f"  # in numbers and before colons of some lang
 refusal_throttle = LogThrottle(seconds=10.0)
 
 
-def log_refusals(facts: Facts, decision: Decision) -> None:
+def log_refusals(call: Call, decision: Decision) -> None:
     """Write a line for each rule that refuses the call, shadow rules included."""
     if not decisions_log.isEnabledFor(logging.WARNING):
         return
     for outcome in decision.outcomes:
         if not outcome.allowed and (left_out := refusal_throttle.left_out(outcome.rule, outcome.reason)) is not None:
-            _log_refusal(facts, outcome, left_out)
+            _log_refusal(call, outcome, left_out)
 
 
 def log_left_out() -> None:
@@ -48,13 +48,13 @@ def log_left_out() -> None:
         decisions_log.warning("rule %r (%s): left out %d lines like the last", rule, reason, left_out, extra=fields)
 
 
-def _log_refusal(facts: Facts, outcome: Outcome, left_out: int) -> None:
+def _log_refusal(call: Call, outcome: Outcome, left_out: int) -> None:
     fields: dict[str, object] = {
         "rule": plain(outcome.rule),
         "outcome": outcome.verdict,
         "reason": outcome.reason.value,
-        "scope": plain(facts.scope),
-        "event": _event(facts, outcome),
+        "scope": plain(call.scope),
+        "event": _event(call, outcome),
         "ident": ident_for_logs(outcome.ident),
         "left_out": left_out,
     }
@@ -66,10 +66,10 @@ def _log_refusal(facts: Facts, outcome: Outcome, left_out: int) -> None:
     )  # fmt: skip
 
 
-def _event(facts: Facts, outcome: Outcome) -> str:
+def _event(call: Call, outcome: Outcome) -> str:
     """Return the event that the rule limits. Entry points name a rate's event first, and that of leases last."""
     is_lease = outcome.window is None and outcome.reason is not Reason.BLOCKED
-    return facts.events[-1 if is_lease else 0] if facts.events else ""
+    return call.events[-1 if is_lease else 0] if call.events else ""
 
 
 def ident_for_logs(ident: str) -> str:
@@ -121,10 +121,10 @@ logger = logging.getLogger("django_throttle")
 class Report(NamedTuple):
     """What happened: a call, what was decided of it, and how many seconds that took, a queue's delay aside.
 
-    ``facts.who`` and each outcome's ``ident`` say who called: keep them out of whatever is kept.
+    ``call.caller`` and each outcome's ``ident`` say who called: keep them out of whatever is kept.
     """
 
-    facts: Facts
+    call: Call
     decision: Decision
     seconds: float
 
@@ -173,16 +173,16 @@ def _forget(*, setting: str, **_: object) -> None:
 SignalArguments = tuple[Signal, dict[str, object]]
 
 
-def report(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
+def report(call: Call, decision: Decision, seconds: float = 0.0) -> None:
     """Tell hooks of a decision that took so many seconds, and the log and receivers of what is not ordinary."""
-    for signal, told in _happened(facts, decision, seconds):
-        _send(signal, facts=facts, **told)
+    for signal, told in _happened(call, decision, seconds):
+        _send(signal, call=call, **told)
 
 
-async def areport(facts: Facts, decision: Decision, seconds: float = 0.0) -> None:
+async def areport(call: Call, decision: Decision, seconds: float = 0.0) -> None:
     """The same, awaiting asynchronous receivers."""
-    for signal, told in _happened(facts, decision, seconds):
-        await signal.asend_robust(sender=None, facts=facts, **told)
+    for signal, told in _happened(call, decision, seconds):
+        await signal.asend_robust(sender=None, call=call, **told)
 
 
 def report_dropped(method: str, queues: int) -> None:
@@ -197,15 +197,15 @@ def _send(signal: Signal, **told: object) -> None:
         logger.exception("a signal's asynchronous receiver was not called: make it synchronous, or await the call")
 
 
-def _happened(facts: Facts, decision: Decision, seconds: float) -> Sequence[SignalArguments]:
+def _happened(call: Call, decision: Decision, seconds: float) -> Sequence[SignalArguments]:
     """Call the hooks and write the log; returns the signals that have receivers, with what those are told."""
     if installed_hooks():
-        call_hooks(Report(facts, decision, seconds))
+        call_hooks(Report(call, decision, seconds))
     if decision.is_ordinary:
         return ()
     if (recorder := recorders.current) is not None:
-        recorder.record(facts, decision, seconds)
-    log_refusals(facts, decision)
+        recorder.record(call, decision, seconds)
+    log_refusals(call, decision)
     return _signals(decision)
 
 

@@ -14,7 +14,7 @@ from django_throttle.core.descriptions import events as events_in_words
 from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotted
 from django_throttle.core.scopes import covers, matches, split_scopes
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed, with_commas
-from django_throttle.identity.call import Facts, plans_said
+from django_throttle.identity.call import Call, plans_said
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook.snapshot import SPECIAL, Snapshot, rule_cost, takes_method
 
@@ -23,7 +23,7 @@ TOGETHER: Final = {"request": ("request", "inflight"), "connect": ("connect", "c
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HypotheticalCall:
     """The call that is asked about; an empty text stands for any scope, method or event.
 
     Raises ValueError for a method or an event that there is not.
@@ -85,25 +85,25 @@ class NotCounting(NamedTuple):
     if_named: Counting | None = None
 
 
-def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Counting | NotCounting]:
+def coverage(snapshot: Snapshot, call: HypotheticalCall, caller: KnownCaller) -> Iterator[Counting | NotCounting]:
     """Each enabled rule that covers the scope, in the order of their names."""
-    ranked = snapshot.overrides.of(who)
+    ranked = snapshot.overrides.of(caller)
     rules = snapshot.covering(call.scope) if call.scope else [rule for rule in snapshot.rules if rule.enabled]
     for rule in rules:
         if why := _why_not_this_call(rule, call):
             yield NotCounting(rule, why)
             continue
-        if why := _why_not_this_caller(rule, who):
-            yield NotCounting(rule, why, if_named=_if_named(snapshot, rule, call, who))
+        if why := _why_not_this_caller(rule, caller):
+            yield NotCounting(rule, why, if_named=_if_named(snapshot, rule, call, caller))
             continue
-        planned, unasked = _planned(rule, who)
+        planned, unasked = _planned(rule, caller)
         override, held = snapshot.overrides.deciding(planned, ranked)
         may_refuse = held is not None and not held.is_shadow
         # Most sites have rules by address, which are asked about by themselves.
-        is_doubtful = may_refuse and rule.key not in ("ip", "session") and who.may_have(rule.key)
-        if (ident := who.ident(rule.key)) is None:
-            named = None if is_doubtful else _if_named(snapshot, rule, call, who)
-            yield NotCounting(rule, who.why_not(rule.key), is_doubtful, named)
+        is_doubtful = may_refuse and rule.key not in ("ip", "session") and caller.may_have(rule.key)
+        if (ident := caller.ident(rule.key)) is None:
+            named = None if is_doubtful else _if_named(snapshot, rule, call, caller)
+            yield NotCounting(rule, caller.why_not(rule.key), is_doubtful, named)
             continue
         charged = planned if held is None else held
         held_by_plan = [snapshot.overrides.deciding(other, ranked)[1] for other in unasked.values()]
@@ -113,35 +113,35 @@ def coverage(snapshot: Snapshot, call: Call, who: KnownCaller) -> Iterator[Count
             held=held,
             override=override,
             ident=ident,
-            cost=_cost(charged, call, who),
-            assumed=_assumed(rule, list(unasked), who),
+            cost=_cost(charged, call, caller),
+            assumed=_assumed(rule, list(unasked), caller),
             is_doubtful=is_doubtful,
-            may_not_count=_is_unknown(rule, who),
+            may_not_count=_is_unknown(rule, caller),
             alternatives=tuple([other for other in held_by_plan if other is not None]),
             functions=tuple(filter(is_dotted, [*paths, str(rule.cost)])),
-            if_named=_if_named(snapshot, rule, call, who),
+            if_named=_if_named(snapshot, rule, call, caller),
         )
 
 
-def _if_named(snapshot: Snapshot, rule: Rule, call: Call, who: KnownCaller) -> Counting | None:
+def _if_named(snapshot: Snapshot, rule: Rule, call: HypotheticalCall, caller: KnownCaller) -> Counting | None:
     """Return how the rule counts the caller's ident where the code names it; None if its key makes the same."""
-    if who.ident(rule.key) == who.name or rule.key == "connection":
+    if caller.ident(rule.key) == caller.name or rule.key == "connection":
         return None
-    ranked = snapshot.overrides.of(who)
+    ranked = snapshot.overrides.of(caller)
     override, held = snapshot.overrides.deciding(rule, ranked)
-    cost = _cost(rule if held is None else held, call, who)
-    if who.is_given:
-        return Counting(rule, held, override, who.name, cost)
+    cost = _cost(rule if held is None else held, call, caller)
+    if caller.is_given:
+        return Counting(rule, held, override, caller.name, cost)
     # The code may name a user, who has a plan, or a text, which has none.
-    planned, unasked = _planned(rule, who)
+    planned, unasked = _planned(rule, caller)
     plans = {other.plan_of: other for other in (planned, *unasked.values()) if other.plan_of}
     held_by_plan = [snapshot.overrides.deciding(other, ranked)[1] for other in plans.values()]
-    assumed = gettext_lazy("where the code names {caller} itself", caller=who.name)
+    assumed = gettext_lazy("where the code names {caller} itself", caller=caller.name)
     return Counting(
         rule=rule,
         held=held,
         override=override,
-        ident=who.name,
+        ident=caller.name,
         cost=cost,
         assumed=with_commas([assumed, _without_plan(list(plans))]),
         may_not_count=True,
@@ -149,11 +149,11 @@ def _if_named(snapshot: Snapshot, rule: Rule, call: Call, who: KnownCaller) -> C
     )
 
 
-def _cost(rule: Rule, call: Call, who: KnownCaller) -> int:
-    return 1 if rule.is_plain else rule_cost(rule, Facts(call.scope, call.events, who, size=1))
+def _cost(rule: Rule, call: HypotheticalCall, caller: KnownCaller) -> int:
+    return 1 if rule.is_plain else rule_cost(rule, Call(call.scope, call.events, caller, size=1))
 
 
-def _planned(rule: Rule, who: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
+def _planned(rule: Rule, caller: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
     """Return the rule by the caller's plan, and by those that precede it of which nobody can tell.
 
     A function is asked with what is known of a request. Where it reads anything else, nobody can tell.
@@ -164,12 +164,12 @@ def _planned(rule: Rule, who: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
         path, _, name = plan.partition(":")
         if is_dotted(path):
             if path not in said:
-                request = who.request()
+                request = caller.request()
                 names = None if request is None else plans_said(rule, path, request, logs=False)
                 said[path] = None if request is None or request.lacks_any else names
             names = said[path]
         else:
-            names = (name,) if not plan or who.is_(plan) else () if who.is_certain else None
+            names = (name,) if not plan or caller.is_(plan) else () if caller.is_certain else None
         if names is None:
             unasked[plan] = planned
         elif name in names:
@@ -177,11 +177,11 @@ def _planned(rule: Rule, who: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
     return rule, unasked
 
 
-def _assumed(rule: Rule, unasked: Sequence[str], who: KnownCaller) -> str:
+def _assumed(rule: Rule, unasked: Sequence[str], caller: KnownCaller) -> str:
     """What of the caller nobody can tell, in words; empty where all is known."""
-    audience = alternatives(rule.audience) if _is_unknown(rule, who) else ""
+    audience = alternatives(rule.audience) if _is_unknown(rule, caller) else ""
     in_audience = gettext_lazy("if the caller is {audience}", audience=audience) if audience else ""
-    without_key = gettext_lazy("if the caller sends no API key") if who.may_have(rule.key) else ""
+    without_key = gettext_lazy("if the caller sends no API key") if caller.may_have(rule.key) else ""
     return with_commas([in_audience, _without_plan(unasked), without_key])
 
 
@@ -189,7 +189,7 @@ def _without_plan(plans: Sequence[str]) -> str:
     return gettext_lazy("if the caller has no plan by {plans}", plans=alternatives(plans)) if plans else ""
 
 
-def _why_not_this_call(rule: Rule, call: Call) -> str:
+def _why_not_this_call(rule: Rule, call: HypotheticalCall) -> str:
     if set(rule.events).isdisjoint(call.events):
         return gettext_lazy("it counts {events}", events=events_in_words(rule.events))
     if rule.methods and call.method and not takes_method(rule, call.method):
@@ -197,18 +197,18 @@ def _why_not_this_call(rule: Rule, call: Call) -> str:
     return ""
 
 
-def _why_not_this_caller(rule: Rule, who: KnownCaller) -> str:
-    if rule.key == "connection" or (who.ident(rule.key) is None and not who.may_have(rule.key)):
-        return who.why_not(rule.key)
-    if rule.audience and not _is_unknown(rule, who) and not any(map(who.is_, rule.audience)):
+def _why_not_this_caller(rule: Rule, caller: KnownCaller) -> str:
+    if rule.key == "connection" or (caller.ident(rule.key) is None and not caller.may_have(rule.key)):
+        return caller.why_not(rule.key)
+    if rule.audience and not _is_unknown(rule, caller) and not any(map(caller.is_, rule.audience)):
         pattern = gettext_noop("it is for {audience} only, and {caller} is not")
-        return gettext_lazy(pattern, audience=alternatives(rule.audience), caller=who.name)
+        return gettext_lazy(pattern, audience=alternatives(rule.audience), caller=caller.name)
     return ""
 
 
-def _is_unknown(rule: Rule, who: KnownCaller) -> bool:
+def _is_unknown(rule: Rule, caller: KnownCaller) -> bool:
     """Whether the rule names an audience, and nobody can tell whether the caller belongs to it."""
-    return bool(rule.audience) and not who.is_certain and not any(map(who.is_, rule.audience))
+    return bool(rule.audience) and not caller.is_certain and not any(map(caller.is_, rule.audience))
 
 
 # Two rules that differ in one of these count different things, or are not compared.

@@ -42,8 +42,8 @@ from django_throttle.core.overrides import (
 )  # fmt: skip
 from django_throttle.core.scopes import matches, split_scopes
 from django_throttle.costs.measured import reserve_of
-from django_throttle.identity.call import BY_KEY, Facts, Who, cost_of, with_plan
-from django_throttle.identity.caller import NO_TEXT, IdentWho
+from django_throttle.identity.call import BY_KEY, Call, Caller, cost_of, with_plan
+from django_throttle.identity.caller import NO_TEXT, IdentCaller
 from django_throttle.local.shared_clock import shared_clock
 from django_throttle.runtime import LogThrottle
 
@@ -109,20 +109,20 @@ class Scopes:
 
 
 # Whoever has proved nothing.
-NOBODY: Final = IdentWho(NO_TEXT)
+NOBODY: Final = IdentCaller(NO_TEXT)
 
 
-def applies_to(rule: Rule, facts: Facts) -> bool:
+def applies_to(rule: Rule, call: Call) -> bool:
     """Whether the rule applies to this method and this caller, where it names any.
 
     An ident that a client may have made up proves nothing about the caller, and so is no way out of an audience.
     """
-    if rule.methods and not takes_method(rule, facts.method):
-        if facts.rule and not facts.method and _log_throttle.due("methods", rule.name):
+    if rule.methods and not takes_method(rule, call.method):
+        if call.rule and not call.method and _log_throttle.due("methods", rule.name):
             line = "rule %r is for requests of some methods: calls that name it and have no request are not limited"
             logger.warning(line, rule.name)
         return False
-    return not rule.audience or facts.is_untrusted or any(map(facts.who.is_, rule.audience))
+    return not rule.audience or call.is_untrusted or any(map(call.caller.is_, rule.audience))
 
 
 def takes_method(rule: Rule, method: str) -> bool:
@@ -131,21 +131,21 @@ def takes_method(rule: Rule, method: str) -> bool:
     return method in rule.methods or (method == "HEAD" and "GET" in rule.methods)
 
 
-def rule_cost(rule: Rule, facts: Facts) -> int:
+def rule_cost(rule: Rule, call: Call) -> int:
     """What the call costs before the rule's own factor: calls or bytes, times what the rule's cost function returns.
 
     Under a rule of a measured unit that is its reserve. A call of cost 0 costs nothing. A cost function is called only
     where there is a request or a scope to pass to it.
     """
     if rule.is_measured:
-        return reserve_of(rule, facts)
-    base = facts.cost if rule.unit == "calls" else facts.size * (facts.cost > 0)
-    if not isinstance(rule.cost, str) or not base or facts.who.subject is None:
+        return reserve_of(rule, call)
+    base = call.cost if rule.unit == "calls" else call.size * (call.cost > 0)
+    if not isinstance(rule.cost, str) or not base or call.caller.subject is None:
         return base
     # On an event loop a function that queries the database is called again in a thread, with all other matching.
     return base * cost_of(
         import_string(rule.cost),
-        facts.who.subject,
+        call.caller.subject,
         what=f"call under rule {rule.name!r}",
         lets=(SynchronousOnlyOperation,),
     )
@@ -154,13 +154,13 @@ def rule_cost(rule: Rule, facts: Facts) -> int:
 NO_ADDRESS_WAIT: Final = 60.0  # seconds; nothing changes until the site's configuration does
 
 
-def address_refusals(rules: Iterable[Rule], facts: Facts) -> tuple[Outcome, ...]:
+def address_refusals(rules: Iterable[Rule], call: Call) -> tuple[Outcome, ...]:
     """A refusal by each of these rules that would count by the address, where the address is unknown."""
     found, wait = [], NO_ADDRESS_WAIT
     for rule in rules:
-        if facts.ident != BY_KEY or (facts.charged and facts.charged.has_rule(rule.name)):
+        if call.ident != BY_KEY or (call.charged and call.charged.has_rule(rule.name)):
             continue
-        if facts.who.lacks_address(rule.key):
+        if call.caller.lacks_address(rule.key):
             limit, why = rule.params.limit - rule.tolerance, Reason.NO_ADDRESS
             found.append(Outcome(rule.name, "", False, limit, 0, wait, wait, why, rule.is_shadow, rule.window))
     return tuple(found)
@@ -203,9 +203,9 @@ class Overrides:
     def __bool__(self) -> bool:
         return bool(self.all)
 
-    def of(self, who: Who) -> list[Override]:
+    def of(self, caller: Caller) -> list[Override]:
         """The overrides of this caller that have not ended, the highest rank first."""
-        found = self._subject_to(who)
+        found = self._subject_to(caller)
         if not found:  # nearly every caller
             return found
         now = self.now()
@@ -242,16 +242,16 @@ class Overrides:
         else:
             self._networks[network.version, network.prefixlen][_prefix(network, network.prefixlen)].append(override)
 
-    def _subject_to(self, who: Who) -> list[Override]:
+    def _subject_to(self, caller: Caller) -> list[Override]:
         found: list[Override] = []
         for kind, subjects in self._subjects.items():
-            if (ident := who.ident(kind)) in subjects:
+            if (ident := caller.ident(kind)) in subjects:
                 found += subjects[ident]
-        if self._networks and (ident := who.ident("ip")) is not None:
+        if self._networks and (ident := caller.ident("ip")) is not None:
             around = self._around.get(ident)
             found += self._find_around(ident) if around is None else around
         for group, overrides in self._groups.items():
-            if who.is_(group):
+            if caller.is_(group):
                 found += overrides
         return found
 
@@ -301,8 +301,8 @@ class ScopeRules:
     """The rules that cover the calls of a scope, or that calls name, prepared for each kind of caller.
 
     ``is_plain``: nothing else of a call matters. ``needs_no_settlement``: the store's counters decide, and nothing is
-    left to do after a call. ``whole`` is the set of all their rates. ``find_ident`` finds the ident of a ``Caller`` if
-    all rules have the same key, unless that names a function of the site or is joined; else None.
+    left to do after a call. ``whole`` is the set of all their rates. ``find_ident`` finds the ident of a
+    ``KeyedCaller`` if all rules have the same key, unless that names a function of the site or is joined; else None.
     """
 
     __slots__ = ("_keys", "_sets", "asks_user", "find_ident", "is_plain", "needs_no_settlement", "rules", "whole")
@@ -319,16 +319,16 @@ class ScopeRules:
         kind = KEY_KINDS.get(self._keys[0]) if len(self._keys) == 1 else None
         self.find_ident = None if kind is None else kind.find
 
-    def charges(self, who: Who, cost: int) -> Charges:
+    def charges(self, caller: Caller, cost: int) -> Charges:
         """What a call is charged under these rules, if they are plain."""
         idents: Sequence[str | None]
         if len(self._keys) == 1:  # as of most
-            ident = who.ident(self._keys[0])
+            ident = caller.ident(self._keys[0])
             if ident is not None:
                 return charges_under(self.whole, ident, cost)
             idents = (None,)
         else:
-            idents = [who.ident(key) for key in self._keys]
+            idents = [caller.ident(key) for key in self._keys]
         kind = tuple(map(_is_some, idents))
         rules, places = self._sets.get(kind) or self._prepare(kind)
         whose: Any = tuple(map(idents.__getitem__, places))  # all idents that are there
@@ -409,24 +409,24 @@ class Snapshot:
         left._put(Overrides([one for one in overrides.all if one.lasts(now)], overrides.now))
         return left, tuple([one for one in overrides.all if not one.lasts(now)])
 
-    def match(self, facts: Facts) -> Charges:
+    def match(self, call: Call) -> Charges:
         """What a call is to be charged: for each enabled rule that covers it and has an ident for the caller."""
-        who = facts.who
-        overrides = self.overrides.of(who) if self.overrides.all and not facts.is_untrusted else []
-        if not (overrides or facts.charged or facts.only) and facts.ident == BY_KEY:  # as of most calls
-            covering = self._covering(facts)
+        caller = call.caller
+        overrides = self.overrides.of(caller) if self.overrides.all and not call.is_untrusted else []
+        if not (overrides or call.charged or call.only) and call.ident == BY_KEY:  # as of most calls
+            covering = self._covering(call)
             if covering.is_plain:
-                return covering.charges(who, facts.cost)
+                return covering.charges(caller, call.cost)
         charges: list[Charges] = []
-        for one in self._matched(facts):
-            ident = facts.who.ident(one.key) if facts.ident == BY_KEY else facts.ident
+        for one in self._matched(call):
+            ident = call.caller.ident(one.key) if call.ident == BY_KEY else call.ident
             rule = self._of_share(one, ident) if self._shares and ident is not None else one
-            if ident is None or (facts.charged and facts.due(rule, ident) is None):
+            if ident is None or (call.charged and call.due(rule, ident) is None):
                 continue
-            rule = with_plan(rule, NOBODY if facts.is_untrusted else facts.who) if rule.plans else rule
+            rule = with_plan(rule, NOBODY if call.is_untrusted else call.caller) if rule.plans else rule
             changed = self.overrides.rule(rule, overrides) if overrides else rule
-            if changed is not None and (call := facts.due(changed, ident)) is not None:
-                cost = call.cost if changed.is_plain else rule_cost(changed, call)
+            if changed is not None and (due := call.due(changed, ident)) is not None:
+                cost = due.cost if changed.is_plain else rule_cost(changed, due)
                 charges.append(charges_of(changed, ident, cost))
         return charges[0] if len(charges) == 1 else Charges.of(chain.from_iterable(charges))
 
@@ -437,25 +437,25 @@ class Snapshot:
         candidate, within, outside = self._shares[rule.name]
         return within if is_in_share(ident, candidate.share, secret_bytes(conf().KEY_SECRET)) else outside
 
-    def blocks(self, facts: Facts) -> tuple[Outcome, ...]:
+    def blocks(self, call: Call) -> tuple[Outcome, ...]:
         """The refusals of a call that an override blocks or whose address is unknown; empty for any other."""
-        overrides = self.overrides.of(facts.who) if self.overrides.has_blocks else ()
-        if overrides and (found := self.overrides.blocks(self._matched(facts), overrides)):
+        overrides = self.overrides.of(call.caller) if self.overrides.has_blocks else ()
+        if overrides and (found := self.overrides.blocks(self._matched(call), overrides)):
             return found
-        return address_refusals(self._matched(facts), facts) if conf().NO_ADDRESS == "refuse" else ()
+        return address_refusals(self._matched(call), call) if conf().NO_ADDRESS == "refuse" else ()
 
-    def plain_charges(self, scope: str, events: tuple[str, ...], who: Who) -> Charges | None:
+    def plain_charges(self, scope: str, events: tuple[str, ...], caller: Caller) -> Charges | None:
         """Return what a call of cost 1 is charged that no other entry point has charged.
 
         None where its rules ask for more than its scope and its caller's idents, where they are more than rates of
         which nothing is corrected later, or where an override is for the caller.
         """
         rules = self._prepared.get((scope, events)) or self._covering_at((scope, events))
-        if not (rules.is_plain and rules.needs_no_settlement) or (self.overrides.all and self.overrides.of(who)):
+        if not (rules.is_plain and rules.needs_no_settlement) or (self.overrides.all and self.overrides.of(caller)):
             return None
         if rules.find_ident is None:
-            return rules.charges(who, 1)
-        ident = rules.find_ident(who)
+            return rules.charges(caller, 1)
+        ident = rules.find_ident(caller)
         return NO_CHARGES if ident is None else unit_charges(rules.whole, ident)
 
     def asks_user(self, scope: str, events: tuple[str, ...]) -> bool:
@@ -471,11 +471,11 @@ class Snapshot:
         """The enabled rules that cover a scope, whatever their events, in the order of their names."""
         return [self.rules[number] for number in self._scopes.find(scope)]
 
-    def _matched(self, facts: Facts) -> tuple[Rule, ...]:
-        rules = self._covering(facts).rules
-        if facts.only:
-            rules = tuple([rule for rule in rules if rule.name.removesuffix(CANDIDATE_SUFFIX) in facts.only])
-        return tuple([rule for rule in rules if rule.is_plain or applies_to(rule, facts)])
+    def _matched(self, call: Call) -> tuple[Rule, ...]:
+        rules = self._covering(call).rules
+        if call.only:
+            rules = tuple([rule for rule in rules if rule.name.removesuffix(CANDIDATE_SUFFIX) in call.only])
+        return tuple([rule for rule in rules if rule.is_plain or applies_to(rule, call)])
 
     def _named(self, given: str | Rule) -> tuple[Rule, ...]:
         rule = given if isinstance(given, Rule) else self.by_name(given)
@@ -485,9 +485,9 @@ class Snapshot:
         beside = None if rule is None else self.by_name(candidate_name(rule.name))
         return tuple([one for one in (rule, beside) if one is not None and one.enabled])
 
-    def _covering(self, facts: Facts) -> ScopeRules:
+    def _covering(self, call: Call) -> ScopeRules:
         """The rule that the call names, else those of its scope and events."""
-        return self._covering_at(facts.rule or (facts.scope, facts.events))
+        return self._covering_at(call.rule or (call.scope, call.events))
 
     def _covering_at(self, where: str | Rule | tuple[str, tuple[str, ...]]) -> ScopeRules:
         """The rules of a scope and its events, or the one of a name."""

@@ -24,7 +24,7 @@ from django_throttle.stores.memory import SWEEPS, MemoryStore
 from django_throttle.stores.redis.commands import LongCommand, Pipeline, RedisCommand, SendTrip, late_call
 from django_throttle.stores.redis.context import RedisContext
 from django_throttle.stores.redis.timeouts import LEAST_SECONDS
-from django_throttle.stores.redis.transport import Call, LoadingCall
+from django_throttle.stores.redis.transport import LoadingCall, RedisCall
 
 # Counters, and idents that are owed: past that the ones decided longest ago are forgotten. In a flood of new idents
 # they take less than half of the 64 MiB by which a process may grow.
@@ -294,7 +294,7 @@ class Fallback:
         """What Redis is to be charged for these idents; after that, perhaps more of it."""
         return [found for ident in idents if (found := self._late_charges(ident))]
 
-    def call(self, late: LateCharges) -> Call:
+    def call(self, late: LateCharges) -> RedisCall:
         """The script call that charges this, once however often it is sent."""
         now, lasts = self._now(), max(round((one.rule.window or 0) * 2000) for one in late.charges)
         due = [Charge(one.rule, late.ident, one.cost) for one in late.charges]

@@ -18,7 +18,7 @@ from django_throttle.core.commands import Correct, Release
 from django_throttle.core.decide import correct
 from django_throttle.core.decision import error_code
 from django_throttle.core.texts import gettext_noop
-from django_throttle.identity import ScopeWho
+from django_throttle.identity import AsgiCaller
 from django_throttle.local.open_sockets import notice_payload, open_sockets
 from django_throttle.runtime import spawn
 from django_throttle.stores import get_store
@@ -203,16 +203,16 @@ class Connection:
 
     __slots__ = (
         "__weakref__", "_caller", "_closed_at", "_counters", "_deadlines", "_listened", "_listening_since", "_receive",
-        "_send", "_sending_since", "closed", "escalation", "handshake", "has_ended", "id", "incoming",
+        "_send", "caller", "_sending_since", "closed", "escalation", "handshake", "has_ended", "id", "incoming",
         "inner", "is_left", "is_open", "last_received", "leases", "loop", "lost", "opened", "outer", "outgoing", "path",
-        "received", "refused", "scope", "send_own", "sent", "settings", "subprotocol", "take_dropped", "waits", "who",
+        "received", "refused", "scope", "send_own", "sent", "settings", "subprotocol", "take_dropped", "waits",
     )  # fmt: skip
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, settings: SocketSettings, outer: Connection | None = None
     ) -> None:
         self.id: str = open_sockets.new_id() if outer is None else outer.id
-        self.scope, self.path, self.who = settings.scope, scope.get("path", ""), ScopeWho(scope)
+        self.scope, self.path, self.caller = settings.scope, scope.get("path", ""), AsgiCaller(scope)
         self.settings, self.outer = settings, outer
         # We accept by the first one that the client offers, its application by what it likes.
         self.subprotocol: Subprotocol = subprotocol_of(next(iter(scope.get("subprotocols") or ()), None))
@@ -227,8 +227,8 @@ class Connection:
         self.received = self.refused = self.sent = self.lost = 0
         around = (None, None) if outer is None else (outer.incoming, outer.outgoing)
         self._counters = SocketCounters()
-        self.incoming: FrameLimits = FrameLimits(self.scope, "message", self.who, self._counters, around[0])
-        self.outgoing: FrameLimits = FrameLimits(self.scope, "send", self.who, self._counters, around[1])
+        self.incoming: FrameLimits = FrameLimits(self.scope, "message", self.caller, self._counters, around[0])
+        self.outgoing: FrameLimits = FrameLimits(self.scope, "send", self.caller, self._counters, around[1])
         self.escalation = Escalation()
         self.take_dropped: Callable[[], DroppedFrames | None] = _none_dropped
         self._caller: list[object] = []
@@ -244,12 +244,12 @@ class Connection:
     def idents(self) -> frozenset[str]:
         """Whom it counts for: the idents that it holds leases under, its user's and its address's."""
         leased = {ident for lease in self.leases for _, ident in lease.holds}
-        return frozenset(leased.union(filter(None, map(self.who.ident, ("user", "ip")))))
+        return frozenset(leased.union(filter(None, map(self.caller.ident, ("user", "ip")))))
 
     @property
     def address(self) -> str:
         """The client's address as text; empty when nobody knows it."""
-        return str(self.who.address() or "")
+        return str(self.caller.address() or "")
 
     def close_code(self, reason: str) -> int:
         return close_code(reason, self.settings.close_codes, self.subprotocol.close_codes)
@@ -294,13 +294,13 @@ class Connection:
 
         Its ASGI scope too: a router has made a copy, into which a consumer puts who has logged in.
         """
-        self.settings, self.who.subject = settings, scope
+        self.settings, self.caller.subject = settings, scope
         self._caller = self._caller_entries()
         if self._deadlines is not None and self.is_open:
             self._deadlines.accept(*settings.lifetimes())
 
     def _caller_entries(self) -> list[object]:
-        scope = self.who.subject
+        scope = self.caller.subject
         return [*map(scope.get, CALLER_ENTRIES), len(scope)]
 
     def caller_has_changed(self) -> bool:
@@ -318,7 +318,7 @@ class Connection:
         """Return the names of rules, and idents, that the connection around this one charges for these events."""
         if self.outer is None:
             return frozenset()
-        return (await match(self.outer.scope, events, self.outer.who, await rulebook.acurrent())).pairs
+        return (await match(self.outer.scope, events, self.outer.caller, await rulebook.acurrent())).pairs
 
     async def next_event(self) -> Event:
         """The next event from the server; INTERRUPTED where the wait was cut short."""
@@ -439,7 +439,9 @@ class Connection:
         last, was_open = self.last_frames(), self.is_open
         self.end()
         accepts = self.settings.refusal == "frame"
-        events = close_events(close) if was_open else handshake_close_events(close, self.who.subject, accepts=accepts)
+        events = (
+            close_events(close) if was_open else handshake_close_events(close, self.caller.subject, accepts=accepts)
+        )
         try:
             for event in chain(last, events):
                 await self.send_own(event)

@@ -10,7 +10,7 @@ from django_throttle.core.ledger import Ledger
 from django_throttle.costs.measured import settle
 from django_throttle.costs.meter import Meter, metered
 from django_throttle.http.spending import CallThrottle, Spending
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.runtime import spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import LoopIo
@@ -23,18 +23,18 @@ RESERVED: Final = "django_throttle.reserved"  # in the event of a frame: its Fra
 class FrameState:
     """What one frame was charged under rules of measured units, and what handles it uses."""
 
-    facts: Facts | None = None
+    call: Call | None = None
     ledger: Ledger = field(default_factory=Ledger)
     spending: Spending = field(default_factory=Spending)
     meter: Meter = field(default_factory=Meter)
 
 
-def reserve(frame: Event, facts: Facts, ledger: Ledger) -> None:
+def reserve(frame: Event, call: Call, ledger: Ledger) -> None:
     """Note what this frame was charged under rules of measured units."""
     reserved = tuple([entry for entry in ledger.entries if entry.charge.rule.is_measured])
     if reserved:
         state: FrameState = frame.setdefault(RESERVED, FrameState())
-        state.facts = facts
+        state.call = call
         state.ledger.add(reserved)
 
 
@@ -45,7 +45,7 @@ async def measure(handle: Callable[[Event], Awaitable[Any]], frame: Event, state
             await handle(frame)
     finally:
         state.ledger.end()
-        scope, spent = state.facts.scope if state.facts else "", state.spending.end(state.ledger)
+        scope, spent = state.call.scope if state.call else "", state.spending.end(state.ledger)
         spawn(settle(LoopIo(get_store()), state.ledger, scope, state.meter, spent, ()))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from django_throttle import limiter, rulebook
 from django_throttle.core import Decision
 from django_throttle.core.ledger import Ledger
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.identity.caller import SOCKET
 from django_throttle.runtime import in_thread, spawn
 from django_throttle.websockets import rule_change
@@ -80,8 +80,8 @@ async def _decide(connection: Connection) -> Decision | None:
     """One decision on the rate of handshakes and on the connections held open: the refusal, if it is one."""
     outer, events = connection.outer, rule_change.HANDSHAKE_EVENTS
     charged = Ledger.of_costs(dict.fromkeys(await connection.outer_pairs(events), 1))
-    facts = Facts(connection.scope, events, connection.who, charged=charged, refundable=True)
-    decision = await limiter.adecide(facts, aside=in_thread)
+    call = Call(connection.scope, events, connection.caller, charged=charged, refundable=True)
+    decision = await limiter.adecide(call, aside=in_thread)
     if decision.lease is not None:
         connection.leases = (decision.lease,)
     if decision.allowed:

@@ -13,8 +13,8 @@ from django_throttle.core.commands import Charge, Charges
 from django_throttle.core.decide import correct, drop_reported
 from django_throttle.core.decision import PASSED, Decision, Outcome, combine_outcomes
 from django_throttle.core.ledger import Ledger
-from django_throttle.identity import ScopeWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import AsgiCaller
+from django_throttle.identity.call import Call
 from django_throttle.limiter import aexecute_decision, decide_fully, fast_path_command
 from django_throttle.observe import recorders, reports
 from django_throttle.runtime import at_once_or_in_thread, spawn
@@ -94,10 +94,10 @@ class MatchedRules:
         return tuple([one._replace(cost=one.cost * counts.get(one.rule.unit, min(cost, 1))) for one in charges])
 
 
-async def match(scope: str, events: tuple[str, ...], who: ScopeWho, snapshot: rulebook.Snapshot) -> MatchedRules:
+async def match(scope: str, events: tuple[str, ...], caller: AsgiCaller, snapshot: rulebook.Snapshot) -> MatchedRules:
     """The rules that match these events of a socket; in a thread, where a database or session is asked who it is."""
-    facts = Facts(scope, events, ScopeWho(who.subject), size=1)
-    charges, blocks = await at_once_or_in_thread(lambda: (snapshot.match(facts), snapshot.blocks(facts)))
+    call = Call(scope, events, AsgiCaller(caller.subject), size=1)
+    charges, blocks = await at_once_or_in_thread(lambda: (snapshot.match(call), snapshot.blocks(call)))
     own: list[Charge] = []
     metered: list[Charge] = []
     shared: list[Charge] = []
@@ -124,9 +124,9 @@ class FrameLimits:
     )  # fmt: skip
 
     def __init__(
-        self, scope: str, event: str, who: ScopeWho, own: counters.SocketCounters, outer: FrameLimits | None
+        self, scope: str, event: str, caller: AsgiCaller, own: counters.SocketCounters, outer: FrameLimits | None
     ) -> None:
-        self._scope, self._events, self._who, self._outer = scope, (event,), who, outer
+        self._scope, self._events, self._who, self._outer = scope, (event,), caller, outer
         self._counters = own
         # A frame whose decision nobody waited for in the end, and the decision.
         self._decided_before: tuple[Event, Decision] | None = None
@@ -174,8 +174,8 @@ class FrameLimits:
             decide = self._by_shared if matched.is_shared_only else self._by_all
             decision = await decide(frame, matched, cost, size)
             if matched.measures and decision.allowed:
-                facts = Facts(self._scope, self._events, self._who, cost, size=size)
-                reserve(frame, facts, decision.ledger)
+                call = Call(self._scope, self._events, self._who, cost, size=size)
+                reserve(frame, call, decision.ledger)
         if decision.is_ordinary:
             self._record(matched, cost, size, began)
         if reports.installed_hooks() or not decision.is_ordinary:
@@ -184,8 +184,8 @@ class FrameLimits:
 
     async def _told(self, frame: Event, decision: Decision, cost: int, began: float) -> Decision | None:
         """Report a decision to hooks, log and signals; None where the frame passes at once."""
-        facts = Facts(self._scope, self._events, self._who, cost, size=size_of(frame))
-        await reports.areport(facts, decision, perf_counter() - began)
+        call = Call(self._scope, self._events, self._who, cost, size=size_of(frame))
+        await reports.areport(call, decision, perf_counter() - began)
         return None if decision.allowed and not decision.delay else decision
 
     def _record(self, matched: MatchedRules, cost: int, size: int, began: float) -> None:

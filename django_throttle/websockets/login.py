@@ -8,8 +8,8 @@ from django_throttle import limiter, rulebook
 from django_throttle.core.commands import Release
 from django_throttle.core.decision import PASSED, Lease
 from django_throttle.core.ledger import Ledger
-from django_throttle.identity import ScopeWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import AsgiCaller
+from django_throttle.identity.call import Call
 from django_throttle.runtime import in_thread
 from django_throttle.stores import get_store
 from django_throttle.websockets import limits
@@ -34,12 +34,12 @@ async def _follow(connection: Connection) -> None:
     snapshot = rulebook.loaded() or await rulebook.acurrent()
     names = {rule.id: rule.name for rule in snapshot.rules}
     held = {hold: (names[hold[0]], hold[1]) for lease in connection.leases for hold in lease.holds if hold[0] in names}
-    who = ScopeWho(connection.who.subject)
-    matched = await limits.match(connection.scope, EVENTS, who, snapshot)
+    caller = AsgiCaller(connection.caller.subject)
+    matched = await limits.match(connection.scope, EVENTS, caller, snapshot)
     charged = Ledger.of_costs(dict.fromkeys([*held.values(), *await connection.outer_pairs(EVENTS)], 1))
     decision = PASSED
     if matched.is_blocked or not matched.pairs.issubset(charged.costs):
-        decision = await limiter.adecide(Facts(connection.scope, EVENTS, who, charged=charged), aside=in_thread)
+        decision = await limiter.adecide(Call(connection.scope, EVENTS, caller, charged=charged), aside=in_thread)
     if not decision.allowed:
         await connection.close_by(connection.close_for(decision))
         return

@@ -15,8 +15,8 @@ from django_throttle.core.decision import Decision, combine_outcomes
 from django_throttle.core.io import run
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import PublishRefused, needs_extra
-from django_throttle.identity import HttpWho, combined, who_of
-from django_throttle.identity.call import Facts, Who
+from django_throttle.identity import RequestCaller, caller_of, combined
+from django_throttle.identity.call import Call, Caller
 from django_throttle.identity.known_caller import GROUP
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import get_store
@@ -28,26 +28,26 @@ from django_throttle.websockets.groups import CountingLayer, counts_publications
 class Publisher:
     """Who publishes; under the key of groups, the group."""
 
-    who: Who
+    caller: Caller
     group: str
 
     @property
     def subject(self) -> object:
-        return self.who.subject
+        return self.caller.subject
 
     def ident(self, key: str) -> str | None:
         if key == GROUP:
             return self.group
-        return combined(key, map(self.ident, key.split("+"))) if "+" in key else self.who.ident(key)
+        return combined(key, map(self.ident, key.split("+"))) if "+" in key else self.caller.ident(key)
 
     def is_(self, trait: str) -> bool:
-        return self.who.is_(trait)
+        return self.caller.is_(trait)
 
     def lacks_address(self, key: str) -> bool:
-        return key != GROUP and self.who.lacks_address(key)
+        return key != GROUP and self.caller.lacks_address(key)
 
 
-def _known_refusal(snapshot: Snapshot, least: Facts, store: Store) -> Decision | None:
+def _known_refusal(snapshot: Snapshot, least: Call, store: Store) -> Decision | None:
     """The refusal of a publication that costs no less than ``least``; None where the store is to be asked."""
     try:
         blocks = snapshot.blocks(least)
@@ -94,31 +94,31 @@ async def _charged(
     channel_layer, alias = _layer(layer)
     if (check := getattr(channel_layer, "require_valid_group_name", None)) is not None:
         check(group)  # raises TypeError, before anything is charged
-    found = await io.call(partial(who_of, publisher), partial(_awho_of, publisher))
-    who, store, members = Publisher(found, group_ident(alias, group)), io.store, 0
+    found = await io.call(partial(caller_of, publisher), partial(_awho_of, publisher))
+    caller, store, members = Publisher(found, group_ident(alias, group)), io.store, 0
     snapshot = await io.call(rulebook.current, rulebook.acurrent)
     if counts_publications(snapshot):
-        least = _facts(who, scope or group, member_counts.at_least(who.group, store))
+        least = _facts(caller, scope or group, member_counts.at_least(caller.group, store))
         if decision := _known_refusal(snapshot, least, store):
             await limiter.report(io, least, decision)
             raise limiter.prepared(PublishRefused(decision, group, least.cost - 1))
-        members = await member_counts.of(io, who.group)
-    facts = _facts(who, scope or group, members)
-    decision = await io.call(partial(limiter.decide, facts), partial(limiter.adecide, facts))
+        members = await member_counts.of(io, caller.group)
+    call = _facts(caller, scope or group, members)
+    decision = await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
     if not decision.allowed:
         raise limiter.prepared(PublishRefused(decision, group, members))
     return partial(channel_layer.group_send, group, message)
 
 
-async def _awho_of(publisher: object) -> Who:
-    who = who_of(publisher)
-    if isinstance(who, HttpWho) and who is not publisher:
-        await who.aload()
-    return who
+async def _awho_of(publisher: object) -> Caller:
+    caller = caller_of(publisher)
+    if isinstance(caller, RequestCaller) and caller is not publisher:
+        await caller.aload()
+    return caller
 
 
-def _facts(who: Who, scope: str, members: int) -> Facts:
-    return Facts(scope, ("publish",), who, min(1 + members, MAX_LIMIT))
+def _facts(caller: Caller, scope: str, members: int) -> Call:
+    return Call(scope, ("publish",), caller, min(1 + members, MAX_LIMIT))
 
 
 def _layer(given: object) -> tuple[Any, str]:

@@ -17,7 +17,7 @@ from django.dispatch import receiver
 from django_throttle.core import Decision, Outcome, Reason
 from django_throttle.core.algorithms.concurrency import RETRY_AFTER_US
 from django_throttle.core.decision import combine_outcomes
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.rulebook import Snapshot
 from django_throttle.runtime import at_once_or_in_thread, spawn
@@ -81,28 +81,28 @@ async def apply(connections: Iterable[Connection], old: Snapshot | None, new: Sn
 async def _apply(connection: Connection, old: Snapshot | None, new: Snapshot) -> list[LoweredLimit]:
     """Close it when it is blocked; else the limits under which it holds leases and that are lower now."""
     connection.rules_changed()
-    facts = Facts(connection.scope, HANDSHAKE_EVENTS, connection.who)
-    blocked, lowered = await at_once_or_in_thread(_judge, connection, facts, old, new)
+    call = Call(connection.scope, HANDSHAKE_EVENTS, connection.caller)
+    blocked, lowered = await at_once_or_in_thread(_judge, connection, call, old, new)
     if blocked is not None:
         connection.start_close(connection.close_for(blocked))
     return lowered
 
 
 def _judge(
-    connection: Connection, facts: Facts, old: Snapshot | None, new: Snapshot
+    connection: Connection, call: Call, old: Snapshot | None, new: Snapshot
 ) -> tuple[Decision | None, list[LoweredLimit]]:
-    blocks = tuple([one for one in new.blocks(facts) if one.reason is Reason.BLOCKED and not one.shadow])
+    blocks = tuple([one for one in new.blocks(call) if one.reason is Reason.BLOCKED and not one.shadow])
     if blocks:
         return combine_outcomes(blocks), []
-    return None, list(_lowered(connection, facts, old, new))
+    return None, list(_lowered(connection, call, old, new))
 
 
-def _lowered(connection: Connection, facts: Facts, old: Snapshot | None, new: Snapshot) -> Iterator[LoweredLimit]:
+def _lowered(connection: Connection, call: Call, old: Snapshot | None, new: Snapshot) -> Iterator[LoweredLimit]:
     if connection.settings.on_rule_change == "ignore" or not connection.leases or old is None:
         return
-    before = {(one.rule.id, one.ident): one.rule.params.limit for one in old.match(facts) if one.rule.holds_slots}
+    before = {(one.rule.id, one.ident): one.rule.params.limit for one in old.match(call) if one.rule.holds_slots}
     leased = {pair for lease in connection.leases for pair in lease.holds}
-    for rule, ident, _ in new.match(facts):
+    for rule, ident, _ in new.match(call):
         pair = (rule.id, ident)
         if pair in leased and not rule.is_shadow and rule.params.limit < before.get(pair, 0):
             yield LoweredLimit(*pair, rule.name, rule.params.limit, rule.at_limit != "reject")

@@ -22,7 +22,7 @@ from django_throttle.console.models import ThrottleCandidate
 from django_throttle.console.recording import RecordFlusher, own_records, places
 from django_throttle.console.route_costs import CostFlusher, route_costs
 from django_throttle.costs.meter import MEASURES
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.models import ThrottleChange, ThrottleRule
@@ -62,7 +62,7 @@ def words(client: Client, **asked: str) -> str:
 
 
 def refuse(ident: str) -> None:
-    while limiter.decide(Facts("search", ("request",), KnownCaller(ident), method="POST")).allowed:
+    while limiter.decide(Call("search", ("request",), KnownCaller(ident), method="POST")).allowed:
         pass
 
 
@@ -312,7 +312,7 @@ def refused(enforce: Enforce) -> Any:
     store = enforce(api=LOG)
     for ident, times in {"ip:192.0.2.1": 9, "ip:192.0.2.2": 3, "ip:192.0.2.3": 1}.items():
         for _ in range(times):
-            limiter.decide(Facts("search", ("request",), KnownCaller(ident), method="GET"))
+            limiter.decide(Call("search", ("request",), KnownCaller(ident), method="GET"))
     if isinstance(store, RedisStore):
         RecordFlusher(store)()
     return store

@@ -22,7 +22,7 @@ from django_throttle.console.recording import own_records, recorder
 from django_throttle.console.route_costs import route_costs
 from django_throttle.core import Rule
 from django_throttle.core.overrides import candidate_name
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
@@ -54,7 +54,7 @@ class Site:
         ip = {"kind": "ip", "value": "192.0.2.7", "effect": "block", "reason": "because"}
         self.override = ThrottleOverride.objects.create(**ip, until=until)
         (self.socket,) = sockets(("a", "user:1"))
-        while limiter.decide(Facts("search", ("request",), KnownCaller("ip:192.0.2.1"))).allowed:
+        while limiter.decide(Call("search", ("request",), KnownCaller("ip:192.0.2.1"))).allowed:
             pass
 
     def state(self) -> list[Any]:
@@ -193,7 +193,7 @@ def hostile(enforce: Enforce) -> Iterator[None]:
     route_costs.add(NASTY, used(12, 1500, 0.25))
     for rule in (NASTY, candidate_name(NASTY)):
         for ident in (NASTY, "ip:192.0.2.1"):
-            recorder.record(Facts(NASTY, (NASTY,), KnownCaller(ident), method=NASTY), refusal(rule, ident), 0.001)
+            recorder.record(Call(NASTY, (NASTY,), KnownCaller(ident), method=NASTY), refusal(rule, ident), 0.001)
     rulebook.refresh()
     yield
     forget()

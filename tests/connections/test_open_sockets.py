@@ -16,8 +16,8 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import Activity, SocketControl
 from django_throttle.core import Lease
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
-from django_throttle.identity import ScopeWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import AsgiCaller
+from django_throttle.identity.call import Call
 from django_throttle.local.open_sockets import OpenSockets, notice_payload, open_sockets
 from django_throttle.stores import RedisStore
 from django_throttle.websockets.groups import members
@@ -225,7 +225,7 @@ async def test_one_whose_handshake_is_not_through(
     store: Any = enforce(sockets=EVICTING)
     leases = []
     for _ in range(3):
-        leases.append((await limiter.adecide(Facts("chat", ("connect", "connection"), ScopeWho({})))).lease)
+        leases.append((await limiter.adecide(Call("chat", ("connect", "connection"), AsgiCaller({})))).lease)
         clock.tick(0.001)
     work = SocketControl(store)
     for _ in range(2):

@@ -11,7 +11,7 @@ from django_throttle.console.recording import own_records
 from django_throttle.console.recording.cells import Minute, total
 from django_throttle.console.recording.read import hours, minutes
 from django_throttle.core import Rule
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.limiter import execute_decision, prepare_decision
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import AnyStore
@@ -27,10 +27,10 @@ class By(SameByEveryKey):
         self.ident = lambda key: ident  # type: ignore[method-assign]
 
 
-def call(store: AnyStore, rules: Iterable[Rule], ident: str, times: int = 1, **facts: Any) -> int:
-    io, snapshot, given = BlockingIo(store), Snapshot(rules), {"scope": "search", "method": "GET", **facts}
-    calls = [Facts(events=("request",), who=By(ident), ident=ident, **given) for _ in range(times)]  # type: ignore[misc]
-    return sum(execute_decision(io, prepare_decision(io, snapshot, facts, True), facts).allowed for facts in calls)
+def call(store: AnyStore, rules: Iterable[Rule], ident: str, times: int = 1, **call: Any) -> int:
+    io, snapshot, given = BlockingIo(store), Snapshot(rules), {"scope": "search", "method": "GET", **call}
+    calls = [Call(events=("request",), caller=By(ident), ident=ident, **given) for _ in range(times)]  # type: ignore[misc]
+    return sum(execute_decision(io, prepare_decision(io, snapshot, call, True), call).allowed for call in calls)
 
 
 def recorded(store: AnyStore, rule: str, *, by_hour: bool = False) -> Minute:

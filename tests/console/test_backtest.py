@@ -11,15 +11,15 @@ from django.core.management import CommandError, call_command
 from django.http import HttpResponse
 from django.urls import path
 
-from django_throttle.console.access_log import Call, read
+from django_throttle.console.access_log import LoggedCall, read
 from django_throttle.console.backtest import RecordedCalls, replay, why_not
 from django_throttle.core import Rule
 
 urlpatterns = [path("b/<int:number>", lambda request, number: HttpResponse(), name="things")]
-CALL = Call(1e9, "192.0.2.7", "", "GET", "/a", "", 200)
+CALL = LoggedCall(1e9, "192.0.2.7", "", "GET", "/a", "", 200)
 
 
-def refused(*calls: Call, together: bool = False, **rules: dict[str, Any]) -> dict[str, dict[str, int]]:
+def refused(*calls: LoggedCall, together: bool = False, **rules: dict[str, Any]) -> dict[str, dict[str, int]]:
     made = [Rule.from_options(name, options) for name, options in rules.items()]
     return {name: dict(one.idents) for name, one in replay(made, calls, together=together).items()}
 
@@ -53,7 +53,7 @@ IP = "ip:192.0.2.7"
         ([ANNA._replace(address="")] * 2, {"key": "ip"}, []),
     ],
 )
-def test_who_is_counted_and_where(calls: list[Call], options: dict[str, Any], found: list[str]) -> None:
+def test_who_is_counted_and_where(calls: list[LoggedCall], options: dict[str, Any], found: list[str]) -> None:
     assert refused(*calls, rule={"rate": "1/min", **options}) == {"rule": dict.fromkeys(found, 1)}
 
 
@@ -94,7 +94,7 @@ def test_what_is_recorded_cannot_tell_everything() -> None:
 LOG = Path(__file__).parents[2] / "shared" / "data" / "access.log.gz"
 AT = 1_431_857_103.0  # 2015-05-17 10:05:03 UTC
 COMBINED = '192.0.2.7 - {} [17/May/2015:12:05:03 +0200] "GET /a?b=1 HTTP/1.1" 200 203023 "-" "Mozilla/5.0"'
-LINE = Call(AT, "192.0.2.7", "", "GET", "/a", "", 200)
+LINE = LoggedCall(AT, "192.0.2.7", "", "GET", "/a", "", 200)
 BALANCED = (
     " app/my-lb/50dc6c495c0c9188 192.0.2.7:2817 10.0.0.1:80 0.000 0.001 0.000 {} 200 34 366 "
     '"GET https://shop.example:443/a?b=1 HTTP/1.1" "Mozilla/5.0"'
@@ -136,8 +136,8 @@ TRAEFIK_TEXT = COMBINED.format("-") + ' 17 "api@docker" "http://10.0.0.1:80" 5ms
         ('{"msec": "1431857103.000", "ip": "192.0.2.7", "method": "get", "uri": "/a", "status": 200}', LINE),
         ('{"ts": 1431857103000, "ip": "192.0.2.7", "method": "GET", "path": "/a", "status": 200}', LINE),
         ('{"@timestamp": "2015-05-17T12:05:03+02:00", "client_ip": "192.0.2.7", "user": 42, "scope": "search"}',
-         Call(AT, "192.0.2.7", "42", "", "", "search", 0)),
-        ('{"time": "2015-05-17 10:05:03", "address": "192.0.2.7"}', Call(AT, "192.0.2.7", "", "", "", "", 0)),
+         LoggedCall(AT, "192.0.2.7", "42", "", "", "search", 0)),
+        ('{"time": "2015-05-17 10:05:03", "address": "192.0.2.7"}', LoggedCall(AT, "192.0.2.7", "", "", "", "", 0)),
         ("example.org " + COMBINED.format("anna"), LINE._replace(user="anna")),
         ("_ " + COMBINED.format("-").replace("192.0.2.7", "::1"), LINE._replace(address="::1")),
         (COMBINED.format("-").replace("192.0.2.7 ", "192.0.2.7 example.org "), LINE),
@@ -171,7 +171,7 @@ TRAEFIK_TEXT = COMBINED.format("-") + ' 17 "api@docker" "http://10.0.0.1:80" 5ms
         ),
     ],
 )  # fmt: skip
-def test_a_line(tmp_path: Path, line: str, expected: Call) -> None:
+def test_a_line(tmp_path: Path, line: str, expected: LoggedCall) -> None:
     (tmp_path / "log").write_text(line)
     log = read(str(tmp_path / "log"))
     assert (log.calls, log.unread) == ([expected], 0)

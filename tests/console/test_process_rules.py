@@ -24,7 +24,7 @@ from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Outcome, Reason, combine_outcomes
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.local.limits import flush
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.current_rules import PutInForce
@@ -102,7 +102,7 @@ def test_how_redis_was_lately(redis_url: str, held: Callable[..., None], monkeyp
         for reason in (Reason.WITHIN, Reason.STORE_FAILED):
             decision = combine_outcomes((Outcome("api", "ip:1", reason is Reason.WITHIN, 1, 0, 0.0, 0.0, reason),))
             for _ in range(failed):
-                recorder.record(Facts("search", ("request",), By("ip:1")), decision._replace(degraded=True), 0.2)
+                recorder.record(Call("search", ("request",), By("ip:1")), decision._replace(degraded=True), 0.2)
         flusher()
         flusher()  # it tells what it knew when it last sent
     while not store.breaker.failed():

@@ -15,7 +15,7 @@ from django_throttle.console.recording.read import most_refused, recent, recorde
 from django_throttle.console.recording.recorder import recorder
 from django_throttle.core import Rule
 from django_throttle.exceptions import StoreError
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from tests.console.conftest import By, call, recorded
@@ -155,7 +155,7 @@ def test_what_was_sent_in_vain_counts_once(redis_url: str, monkeypatch: pytest.M
 def test_hostile_texts_come_back_as_they_were(redis_url: str, text: str, settings: Any) -> None:
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RECORD_IDENTS": True}
     store = RedisStore(redis_url, deadline=5.0)
-    recorder.record(Facts(text, ("request",), By(text), method=text), refusal(text, text), 0.001)
+    recorder.record(Call(text, ("request",), By(text), method=text), refusal(text, text), 0.001)
     RecordFlusher(store)()
     assert recorded_rules(store, timezone.now() - timedelta(hours=1)) == [text]
     assert most_refused(store, text) == [(text, 1, 0)]

@@ -21,7 +21,7 @@ from django_throttle.core.commands import charges_of
 from django_throttle.core.decision import Outcome, Reason
 from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.limiter import execute_decision, prepare_decision
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import MemoryStore
@@ -36,8 +36,8 @@ def refusal(rule: str, ident: str, reason: Reason = Reason.EXCEEDED) -> Decision
     return Decision(False, 1, 0, 1.0, 1.0, rule, (outcome,))
 
 
-def facts(ident: str, **given: Any) -> Facts:
-    return Facts(**{"scope": "search", "events": ("request",), "who": By(ident), **given})  # type: ignore[arg-type]
+def facts(ident: str, **given: Any) -> Call:
+    return Call(**{"scope": "search", "events": ("request",), "who": By(ident), **given})  # type: ignore[arg-type]
 
 
 def total(records: Records, code: int) -> int:
@@ -97,7 +97,7 @@ def test_a_rule_and_its_candidate_are_compared_on_the_same_calls() -> None:
     within = 0
     for number in range(20):
         ident = f"user:{number}"
-        made = Facts("search", ("request",), By(ident), ident=ident)
+        made = Call("search", ("request",), By(ident), ident=ident)
         within += is_in_share(ident, share, secret_bytes(conf().KEY_SECRET))
         for _ in range(7):
             execute_decision(io, prepare_decision(io, snapshot, made, True), made)

@@ -9,7 +9,7 @@ from django.core.management import CommandError
 from django_throttle import limiter, rulebook
 from django_throttle.console.models import ThrottleCandidate
 from django_throttle.console.recording import RecordFlusher, recorder
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.models import ThrottleRule
 from django_throttle.stores import get_store
 from tests.console.conftest import By
@@ -28,7 +28,7 @@ def test_each_is_compared_with_its_rule(settings: Any, redis_url: str) -> None:
     row.save()
     rulebook.refresh()
     for _ in range(4):
-        limiter.decide(Facts("page", ("request",), By("user:1"), ident="user:1"))
+        limiter.decide(Call("page", ("request",), By("user:1"), ident="user:1"))
     RecordFlusher(get_store())()
     said = run("throttle_candidates", "api")
     assert said.startswith("api: each user or address: 3 requests per second, enforced for 0.1 of all\n")

@@ -23,8 +23,8 @@ from django_throttle import limiter, rulebook
 from django_throttle.contrib.logins import UNCLEAR, login_name
 from django_throttle.core import Rule
 from django_throttle.drf import RuleThrottle
-from django_throttle.identity import HttpWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import RequestCaller
+from django_throttle.identity.call import Call
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
 from tests.inside import commands_to, count_in
@@ -150,8 +150,8 @@ def test_a_name_that_nobody_has_is_counted_like_any_other(
     commands = commands_to(store, monkeypatch)
     with django_assert_num_queries(0):
         for name in ("anna", "emma"):
-            facts = Facts("json", ("request",), HttpWho(post({"username": name})), method="POST")
-            assert not limiter.decide(facts).degraded
+            call = Call("json", ("request",), RequestCaller(post({"username": name})), method="POST")
+            assert not limiter.decide(call).degraded
     assert len(commands) == 2 and type(commands[0]) is type(commands[1])
 
 

@@ -131,30 +131,30 @@ class Machine(RuleBasedStateMachine):
         if claim.taken and not claim.is_refused:
             self.passed.append((at, claim.charges[0].cost))
 
-    @rule(who=st.integers(0, 2), cost=st.integers(1, 3), times=st.integers(1, 300))
-    def calls(self, who: int, cost: int, times: int) -> None:
-        process = self.processes[who]
+    @rule(caller=st.integers(0, 2), cost=st.integers(1, 3), times=st.integers(1, 300))
+    def calls(self, caller: int, cost: int, times: int) -> None:
+        process = self.processes[caller]
         for _ in range(times):
             if process.asked is None:
                 self._count(process.acquire(self.hot, cost), self.clock.now_us)
 
-    @rule(who=st.integers(0, 2), cost=st.integers(1, 3), times=st.integers(1, 30))
-    def spends(self, who: int, cost: int, times: int) -> None:
+    @rule(caller=st.integers(0, 2), cost=st.integers(1, 3), times=st.integers(1, 30))
+    def spends(self, caller: int, cost: int, times: int) -> None:
         """Also while an answer is on its way."""
         for _ in range(times):
-            if self.processes[who].spend(self.hot, cost) is not None:
+            if self.processes[caller].spend(self.hot, cost) is not None:
                 self.passed.append((self.clock.now_us, cost))
 
-    @rule(who=st.integers(0, 2), cost=st.integers(1, 3))
-    def asks(self, who: int, cost: int) -> None:
+    @rule(caller=st.integers(0, 2), cost=st.integers(1, 3))
+    def asks(self, caller: int, cost: int) -> None:
         """The answer is on its way."""
-        process = self.processes[who]
+        process = self.processes[caller]
         if process.asked is None:
             self._count(process.claim(self.hot, cost), self.clock.now_us)
 
-    @rule(who=st.integers(0, 2))
-    def hears(self, who: int) -> None:
-        process = self.processes[who]
+    @rule(caller=st.integers(0, 2))
+    def hears(self, caller: int) -> None:
+        process = self.processes[caller]
         if process.asked is not None:
             sent_at = round((process.asked[3] - process.offset) * 1_000_000) + self.clock.start_us
             self._count(process.hear(), sent_at)
@@ -163,21 +163,21 @@ class Machine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.clock.step(seconds)
 
-    @rule(who=st.integers(0, 2))
-    def sweeps(self, who: int) -> None:
-        self.processes[who].sweep()
+    @rule(caller=st.integers(0, 2))
+    def sweeps(self, caller: int) -> None:
+        self.processes[caller].sweep()
 
-    @rule(who=st.integers(0, 2))
-    def dies(self, who: int) -> None:
-        self.processes[who] = Process(self.store, 5.1)
+    @rule(caller=st.integers(0, 2))
+    def dies(self, caller: int) -> None:
+        self.processes[caller] = Process(self.store, 5.1)
         self.lost = True
 
     @rule(heard=st.lists(st.integers(0, 2), unique=True))
     def is_reset(self, heard: list[int]) -> None:
         """Some processes hear of it at once; the others spend, or give back, what they have bought before."""
         self.store.execute(Reset((Charge(self.hot, IDENT, 0),)))
-        for who in heard:
-            self.processes[who].forget(refund=False)
+        for caller in heard:
+            self.processes[caller].forget(refund=False)
         self.breaks.append(self.clock.now_us)
 
     @precondition(lambda machine: machine.hot.limit is not None and machine.hot.limit > 3)

@@ -12,8 +12,8 @@ from django.test import RequestFactory
 
 from django_throttle import limiter
 from django_throttle.core import Decision, Reason
-from django_throttle.identity import HttpWho, ScopeWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import AsgiCaller, RequestCaller
+from django_throttle.identity.call import Call
 from django_throttle.signals import quota_warning
 from tests.clock import FrozenClock
 from tests.consumers import opened, socket
@@ -54,7 +54,7 @@ def post(body: object = None, user: int = 1, tenant: str = "", **headers: str) -
 
 
 def decide(request: HttpRequest, cost: int = 1, scope: str = "graphql") -> Decision:
-    return limiter.decide(Facts(scope, ("request",), HttpWho(request), cost, method="POST"))
+    return limiter.decide(Call(scope, ("request",), RequestCaller(request), cost, method="POST"))
 
 
 def test_quotas_are_told_at_80_and_100_and_restricted_at_two_and_a_half(rules: Any, clock: FrozenClock) -> None:
@@ -93,8 +93,8 @@ def test_a_function_names_the_plan(rules: Any, shop: Any) -> None:
     for plan, limit, slots in (("free", 100, 3), ("pro", 1000, 3), ("team", 5000, 50)):
         user = SimpleNamespace(plan=plan, pk=1, is_authenticated=True)
         for scope, event, found in (("search", "request", limit), ("chat", "connection", slots)):
-            facts = Facts(scope, (event,), ScopeWho({"user": user, "client": ("192.0.2.1", 1)}))
-            assert limiter.decide(facts).limit == found
+            call = Call(scope, (event,), AsgiCaller({"user": user, "client": ("192.0.2.1", 1)}))
+            assert limiter.decide(call).limit == found
 
 
 @pytest.mark.django_db(transaction=True)

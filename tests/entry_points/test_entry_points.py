@@ -13,7 +13,7 @@ import pytest
 from django_throttle import rulebook
 from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Correct, Decide
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.limiter import Limiter, adecide, decide
 from django_throttle.stores import RedisStore, base, get_store
 from tests.callers import SameByEveryKey
@@ -296,8 +296,8 @@ def test_who_goes_away_while_waiting_holds_nothing(enforce: Enforce, entry_point
 TURNS = {**QUEUE, "key": "everyone"}
 
 
-def call() -> Facts:
-    return Facts("any", ("request", "inflight"), SameByEveryKey())
+def call() -> Call:
+    return Call("any", ("request", "inflight"), SameByEveryKey())
 
 
 async def test_asynchronous_calls_wait_side_by_side(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ from rest_framework.test import APIClient
 
 from django_throttle import limiter
 from django_throttle.core import Override
-from django_throttle.identity import ScopeWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import AsgiCaller
+from django_throttle.identity.call import Call
 from django_throttle.identity.keys import api_key
 from django_throttle.observe.reports import ident_for_logs
 from tests.consumers import held, opened, socket
@@ -99,7 +99,7 @@ async def test_sockets_of_an_exempt_client_count_and_never_refuse(enforce: Enfor
 
 async def test_where_no_rule_covers_the_call_a_block_of_every_rule_does(enforce: Enforce, override: Any) -> None:
     enforce(api=TWO)
-    call = Facts("elsewhere", ("send",), ScopeWho({"client": (HERE, 1)}))
+    call = Call("elsewhere", ("send",), AsgiCaller({"client": (HERE, 1)}))
     override(block())
     decision = await limiter.adecide(call)
     assert (decision.allowed, decision.rule) == (False, "*")
@@ -153,12 +153,12 @@ def test_methods(enforce: Enforce, where: str) -> None:
     ],
 )  # fmt: skip
 def test_only_who_is_meant_is_counted(
-    enforce: Enforce, where: str, audience: list[str], who: Any, counted: bool
+    enforce: Enforce, where: str, audience: list[str], caller: Any, counted: bool
 ) -> None:
     enforce(api={"rate": "2/min", "audience": audience})
     client = Client()
-    if who is not None:
-        client.force_login(somebody(**who))
+    if caller is not None:
+        client.force_login(somebody(**caller))
     assert admitted([client.get(where) for _ in range(4)]) == (2 if counted else 4)
 
 
@@ -174,7 +174,9 @@ def test_nobody_is_exempt_for_what_he_says_of_himself(enforce: Enforce, override
     Group.objects.create(name="partners")
     meant = {"audience": ["staff", "group:partners"]}
     enforce(api={"rate": "2/min", "audience": ["anonymous"]}, few={"rate": "9/min", **meant})
-    override(*(Override(subject=who, effect="exempt") for who in ("ip:192.0.2.7", "user:1", str(api_key("secret")))))
+    override(
+        *(Override(subject=caller, effect="exempt") for caller in ("ip:192.0.2.7", "user:1", str(api_key("secret"))))
+    )
     assert admitted([Client().get(f"{where}?user=boss&is_staff=1", headers=FORGED) for _ in range(5)]) == 2
 
 

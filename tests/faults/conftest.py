@@ -36,7 +36,7 @@ def proxy(server: RedisServer) -> Iterator[Proxy]:
 
 
 @dataclass
-class Caller:
+class KeyedCaller:
     """One limiter, called on one driver; ``slowest`` is the longest that a call took, in seconds."""
 
     limiter: Limiter
@@ -66,13 +66,13 @@ class Caller:
 
 
 @pytest.fixture(params=["sync", "async"])
-def caller(request: pytest.FixtureRequest) -> Iterator[Callable[..., Caller]]:
+def caller(request: pytest.FixtureRequest) -> Iterator[Callable[..., KeyedCaller]]:
     """``caller(url, rule, …)``: with the default deadline, on either driver."""
 
-    def make(url: str, *rules: Rule, **options: Any) -> Caller:
+    def make(url: str, *rules: Rule, **options: Any) -> KeyedCaller:
         limiter = Limiter(rules, RedisStore(url, **{"deadline": DEADLINE, **options}))
         made.append(limiter)
-        return Caller(limiter, None if request.param == "sync" else runner.run)
+        return KeyedCaller(limiter, None if request.param == "sync" else runner.run)
 
     made: list[Limiter] = []  # a store's async connections are closed with the loop, so it must live as long
     with asyncio.Runner() as runner:

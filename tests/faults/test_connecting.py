@@ -26,14 +26,14 @@ from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from django_throttle.stores.redis.failures import FAILURES_IN_A_ROW
-from tests.faults.conftest import BOUND, DEADLINE, Caller
+from tests.faults.conftest import BOUND, DEADLINE, KeyedCaller
 from tests.servers import RedisServer, slack, wait_until
 
 pytestmark = pytest.mark.usefixtures("servers")
 
 ALLOW = Rule("allow", "100/h", algorithm="fixed_window", on_store_failure="allow")
 SLOW = 0.4  # seconds that a name takes, beyond every bound
-Make, Greet = Callable[..., Caller], Callable[[socket.socket], object]
+Make, Greet = Callable[..., KeyedCaller], Callable[[socket.socket], object]
 
 
 class Listener(ThreadingTCPServer):
@@ -129,7 +129,7 @@ def test_certificates_are_read_once_elsewhere(caller: Make, listen: Any, monkeyp
     assert readers != [threading.get_ident()]
 
 
-def driver(call: Caller) -> str:
+def driver(call: KeyedCaller) -> str:
     return "synchronous" if call.run is None else "asynchronous"
 
 

@@ -10,7 +10,7 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.faults.conftest import Caller, used
+from tests.faults.conftest import KeyedCaller, used
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, wait_until
 
@@ -27,7 +27,7 @@ CAP = Rule("cap", limit=1000, algorithm="concurrency", on_store_failure="allow")
     ],
 )
 def test_a_lost_reply_is_not_asked_again(
-    mode: Mode, server: RedisServer, proxy: Proxy, caller: Callable[..., Caller]
+    mode: Mode, server: RedisServer, proxy: Proxy, caller: Callable[..., KeyedCaller]
 ) -> None:
     call = caller(proxy.url, COUNT, CAP)
     for _ in range(3):  # a lost reply costs the connection, so each time a new one is warmed up
@@ -40,7 +40,7 @@ def test_a_lost_reply_is_not_asked_again(
 
 @pytest.mark.row("F04")
 def test_under_local_a_lost_reply_counts_twice(
-    server: RedisServer, proxy: Proxy, caller: Callable[..., Caller]
+    server: RedisServer, proxy: Proxy, caller: Callable[..., KeyedCaller]
 ) -> None:
     local = replace(COUNT, on_store_failure="local")
     call = caller(proxy.url, local)
@@ -54,7 +54,7 @@ def test_under_local_a_lost_reply_counts_twice(
         assert used(server, local) == 3
 
 
-def test_a_reply_that_comes_too_late_is_nobody_else_s(proxy: Proxy, caller: Callable[..., Caller]) -> None:
+def test_a_reply_that_comes_too_late_is_nobody_else_s(proxy: Proxy, caller: Callable[..., KeyedCaller]) -> None:
     """Each ident has its own count; a reply read by the wrong call would show another one's."""
     call = caller(proxy.url, COUNT, deadline=0.05)
     for number in range(10):
@@ -118,7 +118,7 @@ def settle(store: RedisStore, server: RedisServer, held: int) -> None:
 
 @pytest.mark.parametrize("mode", ["swallow_reply", "refuse"])
 def test_a_lost_release_is_sent_again_and_a_lost_lease_held_once(
-    mode: Mode, server: RedisServer, proxy: Proxy, caller: Callable[..., Caller]
+    mode: Mode, server: RedisServer, proxy: Proxy, caller: Callable[..., KeyedCaller]
 ) -> None:
     call = caller(proxy.url, CAP)
     leases = [call.surely().lease for _ in range(3)]

@@ -16,8 +16,8 @@ from django_throttle import agent, observe, rulebook, stores
 from django_throttle.contrib import prometheus
 from django_throttle.core.decision import Outcome, Reason, combine_outcomes
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.identity import ScopeWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import AsgiCaller
+from django_throttle.identity.call import Call
 from django_throttle.limiter import Limiter, decide
 from django_throttle.observe import reports
 from django_throttle.observe.metrics import DECISIONS
@@ -132,7 +132,7 @@ def visit_every_door() -> list[str]:
 def socket() -> Iterator[bool]:
     """A socket that is open meanwhile, and another that is not let in; says whether the first one was."""
     scope = {"type": "websocket", "path": "/", "headers": [], "client": (ADDRESS, 5), "user": None}
-    first, second = (decide(Facts("chat", ("connect", "connection"), ScopeWho(scope))) for _ in range(2))
+    first, second = (decide(Call("chat", ("connect", "connection"), AsgiCaller(scope))) for _ in range(2))
     assert not second.allowed
     yield first.allowed
     Limiter([], stores.get_store()).release(first.lease)
@@ -208,14 +208,14 @@ class TestA63:
     @pytest.mark.row("A63")
     def test_a63_metrics_and_lines_do_not_grow_with_callers(self, log: Everything, figure: Any) -> None:
         names = [f"rule {number}" for number in range(5)]
-        who = ScopeWho({"type": "http", "headers": [], "client": (ADDRESS, 5)})
+        caller = AsgiCaller({"type": "http", "headers": [], "client": (ADDRESS, 5)})
         for number in range(100_000 // len(names)):
-            facts = Facts(f"/path/{number}\nERROR forged", ("request",), who)
+            call = Call(f"/path/{number}\nERROR forged", ("request",), caller)
             outcomes = tuple(
                 Outcome(name, f"user:{number}\n", False, 9, 0, 1.0, 1.0, Reason.EXCEEDED, number % 2 == 0)
                 for name in names
             )
-            observe.report(facts, combine_outcomes(outcomes))
+            observe.report(call, combine_outcomes(outcomes))
         metrics = generate_latest(REGISTRY).decode().splitlines()
         series = [line for line in metrics if line.startswith("django_throttle_decisions_total")]
         figure("series of 5 rules", len(series))

@@ -8,13 +8,13 @@ import pytest
 
 from django_throttle.core import Rule
 from django_throttle.stores.redis.failures import FAILURES_IN_A_ROW
-from tests.faults.conftest import BOUND, Caller, used
+from tests.faults.conftest import BOUND, KeyedCaller, used
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, free_port, slack, wait_until
 
 pytestmark = pytest.mark.usefixtures("servers")
 
-Make = Callable[..., Caller]
+Make = Callable[..., KeyedCaller]
 
 ALLOW, DENY, LOCAL = (
     Rule(policy, "100/h", algorithm="fixed_window", on_store_failure=policy) for policy in ("allow", "deny", "local")
@@ -22,7 +22,7 @@ ALLOW, DENY, LOCAL = (
 LEASE = Rule("cap", limit=50, algorithm="concurrency", on_store_failure="allow")
 
 
-def fail_until_open(call: Caller) -> int:
+def fail_until_open(call: KeyedCaller) -> int:
     for number in range(1, 4 * FAILURES_IN_A_ROW):
         assert call().degraded
         if call.store.breaker.is_open:

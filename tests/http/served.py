@@ -22,7 +22,7 @@ from redis import Redis
 LONG = 30.0
 
 
-def who(request: Any) -> str:
+def caller(request: Any) -> str:
     """Each test is a caller of its own."""
     return str(request.path.rpartition("/")[2])
 

@@ -28,7 +28,7 @@ from rest_framework.viewsets import ViewSet
 
 from django_throttle.decorators import throttle
 from django_throttle.http.deferred import StatusUrl, deferrals
-from django_throttle.identity import HttpWho
+from django_throttle.identity import RequestCaller
 from django_throttle.later.site_queues import tasks_module
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, Enforce
@@ -245,15 +245,15 @@ def test_tokens_that_are_not_ours_or_too_old_lead_nowhere(enforce: Enforce, sett
     enforce(reports=QUEUE)
     _, answer = Client().get("/view"), Client().get("/view")
     where = answer["Location"]
-    token, who = where.removeprefix("/later/"), HttpWho(RequestFactory().get("/"))
-    later = StatusUrl.of(token, who)
+    token, caller = where.removeprefix("/later/"), RequestCaller(RequestFactory().get("/"))
+    later = StatusUrl.of(token, caller)
     assert later is not None
     for wrong in (
         "x",
         f"{token}x",
         signing.dumps(later),
-        later._replace(asked_at="soon").token(who),  # type: ignore[arg-type]
-        later._replace(starts_at=later.starts_at - 8 * 86_400).token(who),
+        later._replace(asked_at="soon").token(caller),  # type: ignore[arg-type]
+        later._replace(starts_at=later.starts_at - 8 * 86_400).token(caller),
     ):
         assert Client().get(f"/later/{wrong}").status_code == 404
     assert Client().get(where).status_code == 200

@@ -21,8 +21,8 @@ from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidRule
-from django_throttle.identity.call import Facts
-from django_throttle.identity.caller import IdentWho
+from django_throttle.identity.call import Call
+from django_throttle.identity.caller import IdentCaller
 from django_throttle.later.site_queues import tasks_module
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.models import ThrottleRule
@@ -111,8 +111,8 @@ def refusals() -> Iterator[list[Any]]:
 
 
 def take_slots(number: int = 2) -> list[Any]:
-    facts = Facts("x", ("task",), IdentWho(HERE), rule="exports", ident=HERE)
-    return [limiter.decide(facts).lease for _ in range(number)]
+    call = Call("x", ("task",), IdentCaller(HERE), rule="exports", ident=HERE)
+    return [limiter.decide(call).lease for _ in range(number)]
 
 
 def give_back(*leases: Any) -> None:

@@ -10,7 +10,7 @@ from django.test import RequestFactory
 from django.urls import path
 from rest_framework.views import APIView
 
-from django_throttle.identity import HttpWho, ScopeWho, client_address
+from django_throttle.identity import AsgiCaller, RequestCaller, client_address
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
 from tests.http.conftest import Ask
@@ -56,7 +56,7 @@ def visit(cookie: str | None, **content: Any) -> tuple[str | None, str]:
     """Return who it is, and the cookie that a view makes when it changes the session of signed cookies."""
     request = RequestFactory().get("/")
     session = request.session = SessionStore(cookie)
-    ident = HttpWho(request).ident("session")
+    ident = RequestCaller(request).ident("session")
     session.update({"seen": session.get("seen", 0) + 1, **content})
     session.save()
     return ident, str(session.session_key)
@@ -81,7 +81,7 @@ class TestAddress:
         scope = {"type": "websocket", "client": ("192.0.2.1", 5), "headers": headers}
         assert client_address(request) == client_address(scope) == found
         assert client_address(APIView().initialize_request(request)) == found
-        assert HttpWho(request).ident("ip") == ScopeWho(scope).ident("ip") == f"ip:{found}"
+        assert RequestCaller(request).ident("ip") == AsgiCaller(scope).ident("ip") == f"ip:{found}"
 
     def test_none_where_nobody_knows_it_and_whole_of_ipv6(self) -> None:
         assert client_address({"type": "http", "client": None, "headers": []}) is None

@@ -14,8 +14,8 @@ from django_throttle.core.io import run
 from django_throttle.http import finalize
 from django_throttle.http.finalize import finish_failed, status_of, status_of_error
 from django_throttle.http.request_state import REQUEST_EVENTS, state_of
-from django_throttle.identity import HttpWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import RequestCaller
+from django_throttle.identity.call import Call
 from django_throttle.limiter import Limiter
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo
@@ -26,14 +26,14 @@ SLOTS: dict[str, Any] = {"limit": 2, "algorithm": "concurrency", "events": ["inf
 RATE: dict[str, Any] = {"rate": "5/min", "algorithm": "fixed_window", "key": "everyone"}
 
 
-def visit(**facts: Any) -> HttpRequest:
+def visit(**call: Any) -> HttpRequest:
     """A request under way, as a door leaves it to its view."""
     request = RequestFactory().get("/")
-    who = HttpWho(request)
-    assert state_of(request).become_finisher(who)
+    caller = RequestCaller(request)
+    assert state_of(request).become_finisher(caller)
     state = state_of(request)
     state.note(
-        limiter.decide(Facts("any", REQUEST_EVENTS, who, charged=state.ledger if state.has_charged else None, **facts))
+        limiter.decide(Call("any", REQUEST_EVENTS, caller, charged=state.ledger if state.has_charged else None, **call))
     )
     return request
 

@@ -69,7 +69,7 @@ urlpatterns = [path("search", plain, name="search"), path("other", plain, name="
 asked: list[HttpRequest] = []
 
 
-def who(request: HttpRequest) -> str | None:
+def caller(request: HttpRequest) -> str | None:
     asked.append(request)
     return request.headers.get("Who")
 

@@ -26,7 +26,7 @@ SERVERS = [(name, None) for name in ("uvicorn-h11", "hypercorn", "daphne", "gran
 BARE: list[Any] = [("uvicorn-h11", []), ("gunicorn", [])]
 
 
-class Caller:
+class KeyedCaller:
     """Somebody with a name of its own, and how many of its requests Redis counts as open."""
 
     def __init__(self, redis: RedisServer) -> None:
@@ -66,11 +66,11 @@ def server(shared: Server) -> Server:
 
 
 @pytest.fixture
-def caller(redis_server: RedisServer) -> Caller:
-    return Caller(redis_server)
+def caller(redis_server: RedisServer) -> KeyedCaller:
+    return KeyedCaller(redis_server)
 
 
-def all_free(callers: dict[Any, Caller]) -> None:
+def all_free(callers: dict[Any, KeyedCaller]) -> None:
     try:
         wait_until(lambda: not any(caller.held() for caller in callers.values()), timeout=20)
     finally:
@@ -86,7 +86,7 @@ KINDS = ["gunicorn-sync", "gunicorn", "gunicorn-gevent", "uvicorn-h11", "daphne"
 def test_a_request_is_counted_refused_and_gives_its_slot_back(
     redis_server: RedisServer, servers: None, name: str
 ) -> None:
-    caller = Caller(redis_server)
+    caller = KeyedCaller(redis_server)
     with Server(name, redis_server, ONE_AN_HOUR) as server:
         statuses = []
         for _ in range(2):
@@ -100,7 +100,7 @@ def test_responses_that_fail(server: Server, redis_server: RedisServer) -> None:
     ways = list(product(INNER, FAILURES))
     if server.name == "gunicorn":  # REST framework's view and its request hold each other, as only the collector finds
         ways.remove(("drf", "header"))
-    callers = {way: Caller(redis_server) for way in ways}
+    callers = {way: KeyedCaller(redis_server) for way in ways}
     with ExitStack() as visits:
         for (inner, how), caller in callers.items():  # they stay: daphne would wait for one of them for ever
             visits.enter_context(Visit(server, f"/{inner}/broken/{caller.name}?kind={how}"))
@@ -110,17 +110,17 @@ def test_responses_that_fail(server: Server, redis_server: RedisServer) -> None:
 
 
 def test_clients_that_leave(server: Server, redis_server: RedisServer) -> None:
-    callers: dict[Any, Caller] = {}
+    callers: dict[Any, KeyedCaller] = {}
     visits: list[Visit] = []
     for inner in INNER:
-        caller = callers[inner, "file"] = Caller(redis_server)
+        caller = callers[inner, "file"] = KeyedCaller(redis_server)
         with Visit(server, f"/{inner}/broken/{caller.name}?kind=file&at=1000"):
             caller.has_begun()
     wheres = list(product(INNER, ["stream/{}"]))
     if server.name in ASGI:  # a silent stream keeps a thread of a WSGI server busy
         wheres += [*product(INNER, ["broken/{}?kind=silent"]), ("decorator", "wait/{}")]
     for inner, where in wheres:
-        caller = callers[inner, where] = Caller(redis_server)
+        caller = callers[inner, where] = KeyedCaller(redis_server)
         visits += [Visit(server, f"/{inner}/{where.format(caller.name)}") for _ in range(CAP)]
         caller.holds(CAP)
         with Visit(server, f"/{inner}/quick/{caller.name}") as refused:
@@ -130,7 +130,7 @@ def test_clients_that_leave(server: Server, redis_server: RedisServer) -> None:
     all_free(callers)
 
 
-def test_a_server_that_is_stopped(server: Server, caller: Caller) -> None:
+def test_a_server_that_is_stopped(server: Server, caller: KeyedCaller) -> None:
     """The last test of all servers, as whatever comes after it starts the server again."""
     visits = [Visit(server, f"/decorator/stream/{caller.name}") for _ in range(CAP)]
     caller.holds(CAP)
@@ -142,7 +142,7 @@ def test_a_server_that_is_stopped(server: Server, caller: Caller) -> None:
 
 
 def test_those_of_a_killed_server_are_swept_by_another(
-    redis_server: RedisServer, servers: None, caller: Caller
+    redis_server: RedisServer, servers: None, caller: KeyedCaller
 ) -> None:
     with Server("uvicorn-h11", redis_server, RULES) as asgi, Server("uvicorn-h11", redis_server, RULES) as dying:
         with Visit(asgi, f"/decorator/quick/{caller.name}") as served:  # from its first decision on it watches others
@@ -157,7 +157,7 @@ def test_those_of_a_killed_server_are_swept_by_another(
 
 @pytest.mark.parametrize("name", ["uvicorn-h11", "wsgiref"])
 def test_a_client_that_has_its_answer_has_its_slot_back(
-    redis_server: RedisServer, servers: None, caller: Caller, name: str
+    redis_server: RedisServer, servers: None, caller: KeyedCaller, name: str
 ) -> None:
     with Server(name, redis_server, RULES) as server:
         for _ in range(20):

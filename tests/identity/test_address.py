@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.identity import HttpWho, ScopeWho
+from django_throttle.identity import AsgiCaller, RequestCaller
 from django_throttle.identity.address import MAX_HOPS, declared, parse
 
-Who = HttpWho | ScopeWho
-Make = Callable[..., Who]
+Caller = RequestCaller | AsgiCaller
+Make = Callable[..., Caller]
 PEER, PROXY, CLIENT, LIE = "10.0.0.1", "10.0.0.2", "203.0.113.9", "198.51.100.7"
 NETWORKS = ("10.0.0.0/8", "fd00::/8")
 NET = "2001:db8::/64"
@@ -93,24 +93,24 @@ CLOUDFRONT: dict[tuple[str, str, str], list[str]] = {
 SHAPES = {"X-Forwarded-For": X_FORWARDED_FOR, "Forwarded": FORWARDED, "CloudFront-Viewer-Address": CLOUDFRONT}
 
 
-def request(peer: object, header: str, lines: tuple[str, ...]) -> HttpWho:
+def request(peer: object, header: str, lines: tuple[str, ...]) -> RequestCaller:
     """As a WSGI server reports it: what has several lines is joined by commas, and bytes are Latin-1."""
     found = RequestFactory().get("/")
     found.META["REMOTE_ADDR"] = peer
     if lines:
         name = f"HTTP_{header.upper().replace('-', '_')}"
         found.META[name] = ",".join(line.encode().decode("latin-1") for line in lines)
-    return HttpWho(found)
+    return RequestCaller(found)
 
 
-def scope(peer: object, header: str, lines: tuple[str, ...]) -> ScopeWho:
+def scope(peer: object, header: str, lines: tuple[str, ...]) -> AsgiCaller:
     """As an ASGI server reports it: each line for itself, among others."""
     headers = [
         (b"host", b"example"),
         *((header.lower().encode(), line.encode()) for line in lines),
         (b"accept", b"*/*"),
     ]
-    return ScopeWho({"client": None if peer is None else (peer, 1), "headers": headers})
+    return AsgiCaller({"client": None if peer is None else (peer, 1), "headers": headers})
 
 
 BOTH = pytest.mark.parametrize("make", [request, scope], ids=["request", "scope"])
@@ -141,8 +141,8 @@ def test_a02_every_shape(header: str, lines: str | None, clients: Any, trust: Ca
     for proxies, client in [(None, PEER), ((), PEER), (0, PEER), (1, one), (2, two), (NETWORKS, networks)]:
         trust(proxies, header)
         for make in (request, scope):
-            who = make(PEER, header, () if lines is None else tuple(lines.split("|")))
-            assert who.ident("ip") == f"ip:{client}", (proxies, make.__name__)
+            caller = make(PEER, header, () if lines is None else tuple(lines.split("|")))
+            assert caller.ident("ip") == f"ip:{client}", (proxies, make.__name__)
 
 
 @BOTH
@@ -242,9 +242,9 @@ def test_a09_an_endless_header_takes_no_time(
     make: Make, named: str, sign: str, trust: Callable[..., None], stopwatch: Any, figure: Callable[..., None]
 ) -> None:
     trust(NETWORKS, named)
-    who = make(PEER, named, (MEGABYTES[sign],))
+    caller = make(PEER, named, (MEGABYTES[sign],))
     with stopwatch(most=0.05) as watch:
-        who.ident("ip")
+        caller.ident("ip")
     figure("a header", watch.seconds * 1000, "ms")
 
 

@@ -17,8 +17,8 @@ from rest_framework.views import APIView
 
 from django_throttle import drf, limiter
 from django_throttle.core.rule import Rule
-from django_throttle.identity import HttpWho, ScopeWho
-from django_throttle.identity.call import Facts
+from django_throttle.identity import AsgiCaller, RequestCaller
+from django_throttle.identity.call import Call
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.doors import BOTH, REDIS, Enforce
@@ -235,7 +235,7 @@ class TestText:
     def test_a17_a_megabyte(self, enforce: Enforce, redis_server: Any, monkeypatch: Any, figure: Any) -> None:
         enforce(api={**RULE, "key": f"{__name__}.named"})
         monkeypatch.setattr(f"{__name__}.nasty", "x" * 2**20)
-        assert len(str(ScopeWho({}).ident(f"{__name__}.named"))) < 128
+        assert len(str(AsgiCaller({}).ident(f"{__name__}.named"))) < 128
         assert Client().get("/page").status_code == 200
         with redis_server.client() as client:
             assert [len(key) <= 128 for key in client.scan_iter()] == [True]
@@ -249,19 +249,19 @@ class TestText:
         assert admitted(Client(), "/search", LIMIT * 2) == LIMIT
 
 
-def over(peer: str, forwarded: str = "") -> HttpWho:
-    return HttpWho(RequestFactory(REMOTE_ADDR=peer).get("/", headers={"X-Forwarded-For": forwarded}))
+def over(peer: str, forwarded: str = "") -> RequestCaller:
+    return RequestCaller(RequestFactory(REMOTE_ADDR=peer).get("/", headers={"X-Forwarded-For": forwarded}))
 
 
 def ask_over(peer: str) -> bool:
-    return limiter.decide(Facts("page", ("request",), over(peer), method="GET")).allowed
+    return limiter.decide(Call("page", ("request",), over(peer), method="GET")).allowed
 
 
 def ask(bits: str) -> bool:
     """One call from an IPv6 address of 32 digits."""
     peer = ":".join(bits.zfill(32)[at : at + 4] for at in range(0, 32, 4))
-    who = ScopeWho({"client": (peer, 1)})
-    return limiter.decide(Facts("page", ("request",), who, method="GET")).allowed
+    caller = AsgiCaller({"client": (peer, 1)})
+    return limiter.decide(Call("page", ("request",), caller, method="GET")).allowed
 
 
 def keys(redis_server: Any) -> int:

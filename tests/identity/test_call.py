@@ -9,7 +9,7 @@ from django_throttle.core import Rule
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.identity import call as call_facts
-from django_throttle.identity.call import Facts, cost_of, own_function
+from django_throttle.identity.call import Call, cost_of, own_function
 from tests.callers import ANNA
 from tests.inside import unsaid
 
@@ -33,7 +33,7 @@ UPLOADS = Rule("api", "9/min", unit="bytes")
     ids=str,
 )
 def test_only_what_no_door_has_charged_is_due(rule: Rule, charged: dict[Any, int], cost: int, due: int | None) -> None:
-    call = Facts("search", ("request",), ANNA, cost, charged=Ledger.of_costs(charged)).due(rule, "user:1")
+    call = Call("search", ("request",), ANNA, cost, charged=Ledger.of_costs(charged)).due(rule, "user:1")
     assert (call and call.cost) == due
 
 

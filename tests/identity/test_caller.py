@@ -10,7 +10,7 @@ import pytest
 from django.test import RequestFactory
 
 from django_throttle import identity
-from django_throttle.identity import HttpWho, ScopeWho
+from django_throttle.identity import AsgiCaller, RequestCaller
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.runtime import LogThrottle
 
@@ -35,18 +35,18 @@ def nobody_warned() -> Iterator[None]:
     identity.caller.warned.clear()
 
 
-def over(address: object) -> HttpWho:
+def over(address: object) -> RequestCaller:
     request = RequestFactory().get("/")
     request.META["REMOTE_ADDR"] = address
-    return HttpWho(request)
+    return RequestCaller(request)
 
 
 class TestWithoutAddress:
-    @pytest.mark.parametrize("who", [over(""), over("unix:"), ScopeWho({}), ScopeWho({"client": None})])
+    @pytest.mark.parametrize("who", [over(""), over("unix:"), AsgiCaller({}), AsgiCaller({"client": None})])
     @pytest.mark.parametrize("key", ["ip", "user_or_ip"])
-    def test_the_rule_does_not_apply_and_the_log_says_so_once(self, who: Any, key: str, caplog: Any) -> None:
+    def test_the_rule_does_not_apply_and_the_log_says_so_once(self, caller: Any, key: str, caplog: Any) -> None:
         for _ in range(3):
-            assert who.ident(key) is None
+            assert caller.ident(key) is None
         (line,) = caplog.records
         assert line.levelno == logging.WARNING
         assert f"rules of key {key!r} do not apply" in line.getMessage()
@@ -67,7 +67,7 @@ class TestKeyFunctions:
     )  # fmt: skip
     def test_a_text_or_a_number_names_the_caller(self, monkeypatch: Any, value: object, ident: str | None) -> None:
         monkeypatch.setattr("tests.identity.test_caller.returned", value)
-        assert ScopeWho({}).ident(PATH) == ident
+        assert AsgiCaller({}).ident(PATH) == ident
 
     @pytest.mark.parametrize(
         ("value", "said"),

@@ -255,10 +255,10 @@ def test_a_text_is_no_way_into_a_plan_nor_out_of_an_audience(enforce: Enforce, o
     [("authenticated", lambda user: user, [User(pk=7)]), ("tenant:acme", "tenant:acme", [])],
     ids=["a user", "a text of the site's own"],
 )
-def test_what_proves_who_it_is_has_the_plan(enforce: Enforce, plan: str, ident: Any, who: list[User]) -> None:
+def test_what_proves_who_it_is_has_the_plan(enforce: Enforce, plan: str, ident: Any, caller: list[User]) -> None:
     enforce()
     rulebook.pin(rulebook.Snapshot([Rule("api", "2/min", plans={plan: "4/min"})]))
-    call = throttle("api", ident=ident)(lambda *who: True)
-    assert [call(*who) for _ in range(4)] == [True] * 4
+    call = throttle("api", ident=ident)(lambda *caller: True)
+    assert [call(*caller) for _ in range(4)] == [True] * 4
     with pytest.raises(Refused):
-        call(*who)
+        call(*caller)

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rule
-from django_throttle.core.descriptions import who as in_words
+from django_throttle.core.descriptions import key_in_words as in_words
 from django_throttle.exceptions import InvalidRule
-from django_throttle.identity import HttpWho, ScopeWho
+from django_throttle.identity import AsgiCaller, RequestCaller
 from django_throttle.identity.keys import combined, ident_of
 from tests.strategies import KEYS
 
@@ -30,17 +30,17 @@ def function(subject: object) -> Any:
 
 
 @pytest.fixture(params=["request", "scope"])
-def who(request: pytest.FixtureRequest) -> Any:
+def caller(request: pytest.FixtureRequest) -> Any:
     """Makes the caller of a request, and that of a scope, of the same attributes."""
 
-    def of_request(**attributes: Any) -> HttpWho:
+    def of_request(**attributes: Any) -> RequestCaller:
         made = RequestFactory(REMOTE_ADDR=ADDRESS).get("/")
         for name, value in attributes.items():
             setattr(made, name, value)
-        return HttpWho(made)
+        return RequestCaller(made)
 
-    def of_scope(**attributes: Any) -> ScopeWho:
-        return ScopeWho({"client": (ADDRESS, 1), **attributes})
+    def of_scope(**attributes: Any) -> AsgiCaller:
+        return AsgiCaller({"client": (ADDRESS, 1), **attributes})
 
     return of_request if request.param == "request" else of_scope
 
@@ -84,94 +84,96 @@ BY_ID = {"user": SimpleNamespace(tenant_id="acme", is_authenticated=True)}
     ],
 )
 def test_the_ident_of_a_caller(
-    who: Any, site: Any, path: str, attributes: dict[str, Any], key: str, ident: str | None
+    caller: Any, site: Any, path: str, attributes: dict[str, Any], key: str, ident: str | None
 ) -> None:
     site(TENANT=path)
-    assert who(**attributes).ident(key) == ident
+    assert caller(**attributes).ident(key) == ident
     if key == "tenant":
-        assert who(**attributes).is_("tenant:acme") == (ident == "tenant:acme")
-        assert not who(**attributes).is_("tenant:None")
+        assert caller(**attributes).is_("tenant:acme") == (ident == "tenant:acme")
+        assert not caller(**attributes).is_("tenant:None")
 
 
 @pytest.mark.parametrize(("says", "ident"), [("acme", "user:acme"), (7, "user:7"), (None, None), ("", None)])
-def test_a_user_is_what_a_function_says(who: Any, site: Any, monkeypatch: Any, says: object, ident: str | None) -> None:
+def test_a_user_is_what_a_function_says(
+    caller: Any, site: Any, monkeypatch: Any, says: object, ident: str | None
+) -> None:
     site(USER_IDENT=f"{__name__}.function", TENANT=f"{__name__}.function")
     monkeypatch.setattr(f"{__name__}.returned", says)
-    assert who(user=User(pk=5)).ident("user") == ident
-    assert who(user=AnonymousUser()).ident("user") is None
-    assert who().ident("tenant") == (ident and ident.replace("user", "tenant"))
+    assert caller(user=User(pk=5)).ident("user") == ident
+    assert caller(user=AnonymousUser()).ident("user") is None
+    assert caller().ident("tenant") == (ident and ident.replace("user", "tenant"))
 
 
 @pytest.mark.parametrize("tenant", [object(), ["acme"], True, {"name": "acme"}])
-def test_a_tenant_that_has_no_one_text_counts_by_the_address(who: Any, site: Any, tenant: Any) -> None:
+def test_a_tenant_that_has_no_one_text_counts_by_the_address(caller: Any, site: Any, tenant: Any) -> None:
     site(TENANT="tenant")
-    assert who(tenant=tenant).ident("tenant") == f"ip:{ADDRESS}" and not who(tenant=tenant).is_("tenant:acme")
+    assert caller(tenant=tenant).ident("tenant") == f"ip:{ADDRESS}" and not caller(tenant=tenant).is_("tenant:acme")
 
 
 class TestApiKey:
-    def test_is_told_by_a_hash(self, who: Any, site: Any) -> None:
+    def test_is_told_by_a_hash(self, caller: Any, site: Any) -> None:
         site(KEY_SECRET="one")
-        found = who(auth="s3cret").ident("api_key")
+        found = caller(auth="s3cret").ident("api_key")
         assert found.startswith("api_key:") and "s3cret" not in found and len(found) == 30
-        assert who(auth="s3cret", user=User(pk=5)).ident("api_key") == found
-        assert who(auth="other").ident("api_key") != found
+        assert caller(auth="s3cret", user=User(pk=5)).ident("api_key") == found
+        assert caller(auth="other").ident("api_key") != found
         site(KEY_SECRET="two")
-        assert who(auth="s3cret").ident("api_key") != found
+        assert caller(auth="s3cret").ident("api_key") != found
 
-    def test_every_kind_is_another(self, who: Any) -> None:
+    def test_every_kind_is_another(self, caller: Any) -> None:
         kinds = ["5", User(pk=5), Group(pk=5), "auth.user:6", UUID(int=5), "~" + "0" * 64]
-        assert len({who(auth=kind).ident("api_key") for kind in kinds}) == len(kinds)
-        assert who(auth=5).ident("api_key") == who(auth="5").ident("api_key")
+        assert len({caller(auth=kind).ident("api_key") for kind in kinds}) == len(kinds)
+        assert caller(auth=5).ident("api_key") == caller(auth="5").ident("api_key")
 
-    def test_the_text_of_a_row_is_the_key_itself(self, who: Any) -> None:
+    def test_the_text_of_a_row_is_the_key_itself(self, caller: Any) -> None:
         from django.contrib.sessions.models import Session
 
-        assert who(auth=Session(pk="s3cret")).ident("api_key") == who(auth="s3cret").ident("api_key")
+        assert caller(auth=Session(pk="s3cret")).ident("api_key") == caller(auth="s3cret").ident("api_key")
 
     @pytest.mark.parametrize("auth", [None, "", True, {"jti": "x"}, ["x"], b"x", object(), User(pk=None), Decimal(1)])
-    def test_else_the_user_else_the_address(self, who: Any, auth: Any) -> None:
-        assert who(auth=auth, user=User(pk=5)).ident("api_key") == "user:5"
-        assert who(auth=auth).ident("api_key") == f"ip:{ADDRESS}"
+    def test_else_the_user_else_the_address(self, caller: Any, auth: Any) -> None:
+        assert caller(auth=auth, user=User(pk=5)).ident("api_key") == "user:5"
+        assert caller(auth=auth).ident("api_key") == f"ip:{ADDRESS}"
 
     def test_no_header_is_one(self) -> None:
         headers = {"Authorization": "Token s3cret", "X-Api-Key": "s3cret"}
         request = RequestFactory(REMOTE_ADDR=ADDRESS).get("/", headers=headers)
-        assert HttpWho(request).ident("api_key") == f"ip:{ADDRESS}"
+        assert RequestCaller(request).ident("api_key") == f"ip:{ADDRESS}"
         lines = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        assert ScopeWho({"client": (ADDRESS, 1), "headers": lines}).ident("api_key") == f"ip:{ADDRESS}"
+        assert AsgiCaller({"client": (ADDRESS, 1), "headers": lines}).ident("api_key") == f"ip:{ADDRESS}"
 
 
 @pytest.mark.django_db
-def test_a_session_is_its_key_and_a_forged_one_is_none(who: Any) -> None:
+def test_a_session_is_its_key_and_a_forged_one_is_none(caller: Any) -> None:
     session = SessionStore()
     session["cart"] = 1
     session.create()
     again = SessionStore(session.session_key)
-    assert who(session=again).ident("session") == f"session:{session.session_key}"
+    assert caller(session=again).ident("session") == f"session:{session.session_key}"
     for forged in (None, SessionStore(), SessionStore("forged" * 5), CookieSession("forged" * 5)):
-        assert who(session=forged).ident("session") is None
-    assert who().ident("session") is None
+        assert caller(session=forged).ident("session") is None
+    assert caller().ident("session") is None
 
 
 class TestSeveral:
-    def test_a_function_may_be_one_of_them(self, who: Any, site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_function_may_be_one_of_them(self, caller: Any, site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         site()
         key = f"ip+{__name__}.function"
         monkeypatch.setattr(f"{__name__}.returned", "gold+1")
-        assert who().ident(key) == f"{key}:ip:{ADDRESS}+{__name__}.function:gold%2B1"
+        assert caller().ident(key) == f"{key}:ip:{ADDRESS}+{__name__}.function:gold%2B1"
         monkeypatch.setattr(f"{__name__}.returned", None)
-        assert who().ident(key) is None
-        assert not who().lacks_address(key)
+        assert caller().ident(key) is None
+        assert not caller().lacks_address(key)
         assert in_words("ip+shop.limits.plan") == "each combination of address and value of shop.limits.plan"
 
-    def test_no_part_pretends_to_be_two(self, who: Any, site: Any) -> None:
+    def test_no_part_pretends_to_be_two(self, caller: Any, site: Any) -> None:
         site(TENANT="tenant")
-        known = who(user=User(pk=5), tenant="acme").ident("tenant+user")
+        known = caller(user=User(pk=5), tenant="acme").ident("tenant+user")
         for tenant in ("acme+user:5", "acme%2Buser:5", "acme+user:5+"):
             pretender = SimpleNamespace(pk="", is_authenticated=True)
-            assert who(user=pretender, tenant=tenant).ident("tenant+user") is None
+            assert caller(user=pretender, tenant=tenant).ident("tenant+user") is None
             liar = SimpleNamespace(pk="5", is_authenticated=True)
-            assert who(user=liar, tenant=tenant).ident("tenant+user") != known
+            assert caller(user=liar, tenant=tenant).ident("tenant+user") != known
 
     @pytest.mark.parametrize("key", ["user+", "+", "+ip", "user+user", "user+everyone", "user + ip", "ip+a..b", "ip+x"])
     def test_but_not_anything(self, key: str) -> None:

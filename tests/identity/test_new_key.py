@@ -12,8 +12,8 @@ from django_throttle.core.headers import may_see
 from django_throttle.core.key import KEY_KINDS, KeyKind
 from django_throttle.core.overrides import subject_kinds
 from django_throttle.exceptions import InvalidRule
-from django_throttle.identity import HttpWho
-from django_throttle.identity.caller import IdentWho
+from django_throttle.identity import RequestCaller
+from django_throttle.identity.caller import IdentCaller
 from django_throttle.rulebook.sources import check_allowed
 
 
@@ -32,8 +32,8 @@ ORGANISATION = KeyKind(
     in_headers="always",
     is_audience=True,
 )
-ACME = HttpWho(RequestFactory().get("/", headers={"organisation": "acme"}))
-NONE = HttpWho(RequestFactory().get("/"))
+ACME = RequestCaller(RequestFactory().get("/", headers={"organisation": "acme"}))
+NONE = RequestCaller(RequestFactory().get("/"))
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def test_callers_rules_descriptions_the_admin_and_overrides_have_it() -> None:
     assert (ACME.ident("organisation"), NONE.ident("organisation")) == ("organisation:acme", None)
     assert NONE.ident("ip+organisation") is None and ACME.is_("organisation:acme")
     assert not ACME.is_("organisation:other") and not NONE.is_("organisation:")
-    named = IdentWho("organisation:acme")
+    named = IdentCaller("organisation:acme")
     assert [key for key in KEY_KINDS if named.ident(key) == named.name] == ["organisation"]
     for key, words in (("organisation", "each organisation: 5"), ("ip+organisation", "each combination of address")):
         rule = Rule("api", "5/min", key=key)

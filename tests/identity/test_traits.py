@@ -15,8 +15,8 @@ from django.test import RequestFactory
 from django.utils.functional import SimpleLazyObject
 
 from django_throttle import limiter
-from django_throttle.identity import HttpWho, ScopeWho, keys
-from django_throttle.identity.call import Facts
+from django_throttle.identity import AsgiCaller, RequestCaller, keys
+from django_throttle.identity.call import Call
 from tests.doors import Enforce
 from tests.inside import unsaid
 
@@ -32,14 +32,14 @@ def editor(name: str = "editor") -> User:
     return User.objects.get(pk=user.pk)
 
 
-def by_request(user: Any) -> HttpWho:
+def by_request(user: Any) -> RequestCaller:
     request = RequestFactory().get("/")
     request.user = user
-    return HttpWho(request)
+    return RequestCaller(request)
 
 
-def by_scope(user: Any) -> ScopeWho:
-    return ScopeWho({"user": user})
+def by_scope(user: Any) -> AsgiCaller:
+    return AsgiCaller({"user": user})
 
 
 BOTH = pytest.mark.parametrize("caller", [by_request, by_scope])
@@ -102,9 +102,9 @@ class TestOnTheEventLoop:
         asked: list[object] = []
         read = keys.read_groups
         monkeypatch.setattr(keys, "read_groups", lambda user: (asked.append(user), read(user))[1])
-        who = ScopeWho({"user": await sync_to_async(editor)()})
-        facts = Facts("chat", ("message",), who)
-        assert [(await limiter.adecide(facts)).allowed for _ in range(4)] == [True, False, False, False]
+        caller = AsgiCaller({"user": await sync_to_async(editor)()})
+        call = Call("chat", ("message",), caller)
+        assert [(await limiter.adecide(call)).allowed for _ in range(4)] == [True, False, False, False]
         assert len(asked) == 2, "once in vain on the loop, once in a thread"
 
     async def test_a_tenant_may_be_a_row_that_has_to_be_read(self, enforce: Enforce) -> None:
@@ -117,8 +117,8 @@ class TestOnTheEventLoop:
 
         await Group.objects.acreate(name="acme")
         enforce(api={"rate": "1/min", "key": "tenant"}, TENANT="user.tenant.name")
-        who = ScopeWho({"user": Member()})
-        found = [(await limiter.adecide(Facts("chat", ("request",), who))).allowed for _ in range(2)]
+        caller = AsgiCaller({"user": Member()})
+        found = [(await limiter.adecide(Call("chat", ("request",), caller))).allowed for _ in range(2)]
         assert found == [True, False]
 
 
@@ -143,8 +143,8 @@ async def test_sessions_that_no_database_has_are_read_in_a_thread_all_the_same(
     enforce(api={"rate": "1/min", "key": key, "events": ["connect"]}, other={"rate": "9/min", "key": "ip"})
     decisions = []
     for events in (("connect",), ("connect",), ("request",)):
-        who = ScopeWho({"session": store(known.session_key), "client": ("203.0.113.9", 1)})
-        decisions.append((await limiter.adecide(Facts("chat", events, who))).allowed)
+        caller = AsgiCaller({"session": store(known.session_key), "client": ("203.0.113.9", 1)})
+        decisions.append((await limiter.adecide(Call("chat", events, caller))).allowed)
     assert decisions == [True, False, True]
     assert held_up == [False, False], "not at all where no rule asks"
 

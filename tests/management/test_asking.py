@@ -17,7 +17,7 @@ from django_throttle.connections.socket_control import SocketControl
 from django_throttle.console.recording import RecordFlusher, own_records
 from django_throttle.console.route_costs import CostFlusher, route_costs
 from django_throttle.costs.meter import MEASURES
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.management.commands import throttle_inspect
@@ -45,7 +45,7 @@ def explain(line: str) -> str:
 
 
 def refuse(ident: str, scope: str = "search", store: Any = None) -> None:
-    while limiter.decide(Facts(scope, ("request",), KnownCaller(ident), method="POST")).allowed:
+    while limiter.decide(Call(scope, ("request",), KnownCaller(ident), method="POST")).allowed:
         pass
     if isinstance(store, RedisStore):
         RecordFlusher(store)()
@@ -89,7 +89,7 @@ def test_in_words_and_in_the_json_that_is_promised(enforce: Enforce, django_user
 def test_what_was_refused_is_told_in_the_reader_s_language_and_in_json_by_names(enforce: Enforce) -> None:
     store = enforce(api={"rate": "2/min"})
     for _ in range(3):  # calls of a decorated function
-        limiter.decide(Facts("api", (), KnownCaller("ip:192.0.2.1"), rule="api"))
+        limiter.decide(Call("api", (), KnownCaller("ip:192.0.2.1"), rule="api"))
     refuse("ip:192.0.2.1", "x\n  refused\x1b[2J", store)
     with translation.override("de"):
         told, found = explain("ip:192.0.2.1"), json.loads(explain("ip:192.0.2.1 --json"))
@@ -236,11 +236,11 @@ def test_what_the_site_recorded(replay: Any, settings: Any, monkeypatch: pytest.
     rules = {"strict": {"rate": "2/hour", "algorithm": "sliding_log"}}
     for event, said in (("", "that time$"), ("message", r"that time\. .* \(message\), which are")):
         if event:
-            limiter.decide(Facts("chat", (event,), KnownCaller("ip:192.0.2.1")))
+            limiter.decide(Call("chat", (event,), KnownCaller("ip:192.0.2.1")))
         with pytest.raises(CommandError, match=f"no requests were recorded in {said}"):
             replay(rules, "--recorded", "hour")
     for _ in range(4):
-        limiter.decide(Facts("search", ("request",), KnownCaller("ip:192.0.2.1"), method="GET"))
+        limiter.decide(Call("search", ("request",), KnownCaller("ip:192.0.2.1"), method="GET"))
     assert replay(rules, "--recorded", "hour")[0].splitlines()[:2] == [
         "4 calls, all those of 100.00% of the callers",
         "strict: 2 refused (50.0%), of 1 identity",

@@ -7,14 +7,14 @@ import pytest
 
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, combine_outcomes
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.observe import reports
 from django_throttle.runtime import LogThrottle
-from tests.callers import Caller
+from tests.callers import KeyedCaller
 from tests.clock import FrozenClock
 
 KEYS = ("user", "ip", "user_or_ip", "session", "everyone")
-FACTS = Facts("any", ("request",), Caller(**dict.fromkeys(KEYS, "user:somebody")))
+FACTS = Call("any", ("request",), KeyedCaller(**dict.fromkeys(KEYS, "user:somebody")))
 
 
 def decided(*allowed: bool, reason: Reason = Reason.EXCEEDED, **options: Any) -> Decision:

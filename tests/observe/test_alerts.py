@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from django_throttle import observe
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.limiter import decide
 from tests.observe.conftest import FACTS
 from tests.pages import DOCS
@@ -62,7 +62,7 @@ def scrape(
     for _ in range(3):
         decide(FACTS)
     enforce(HOOKS=HOOKS, algorithm="concurrency", limit=5, rate=None, events=["connection"])
-    decide(Facts("any", ("connection",), FACTS.who))
+    decide(Call("any", ("connection",), FACTS.caller))
     enforce(HOOKS=HOOKS, REDIS="redis://127.0.0.1:1/0", on_store_failure="deny")
     decide(FACTS)
     observe.report_dropped("group_send", 1)

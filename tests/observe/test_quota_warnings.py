@@ -11,7 +11,7 @@ from django_throttle import limiter, stores
 from django_throttle.core import Decision
 from django_throttle.core.commands import Command, Decide, DedupKey, Release, SetDedupKeys
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.callers import SameByEveryKey
@@ -21,15 +21,15 @@ from tests.servers import RedisServer
 QUOTA = {"rate": "10/hour", "algorithm": "fixed_window", "warn_at": [0.8, 1.0], "enforce_at": 2}
 QUIET = {"AGENT": False, "DATABASE_RULES": False, "DEADLINE": 5.0}
 
-FACTS = Facts("search", ("request",), SameByEveryKey())
+FACTS = Call("search", ("request",), SameByEveryKey())
 
 
 @pytest.fixture
 def told() -> Iterator[list[tuple[str, str, float]]]:
     found: list[tuple[str, str, float]] = []
 
-    def hear(facts: Facts, outcome: Any, share: float, **_: Any) -> None:
-        assert facts is FACTS or facts.cost
+    def hear(call: Call, outcome: Any, share: float, **_: Any) -> None:
+        assert call is FACTS or call.cost
         found.append((outcome.rule, outcome.ident, share))
 
     quota_warning.connect(hear)
@@ -78,7 +78,7 @@ def test_a_store_that_fails_fails_nobody(store: Any, decide: Any, told: list[Any
 
     monkeypatch.setattr(store, "execute", fails)
     monkeypatch.setattr(store, "aexecute", afails)
-    decision = decide(Facts("search", ("request",), SameByEveryKey(), 8))
+    decision = decide(Call("search", ("request",), SameByEveryKey(), 8))
     assert decision.allowed and not decision.degraded
     assert [share for *_, share in told] == [0.8], "rather twice than never"
 
@@ -101,7 +101,7 @@ async def test_a_caller_who_goes_away_meanwhile_leaves_no_lease_behind(settings:
 
     before = stores.pin(Slow(clock=clock))
     try:
-        task = asyncio.create_task(limiter.adecide(Facts("chat", ("connect", "connection"), SameByEveryKey(), 8)))
+        task = asyncio.create_task(limiter.adecide(Call("chat", ("connect", "connection"), SameByEveryKey(), 8)))
         await asking.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

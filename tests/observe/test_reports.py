@@ -13,7 +13,7 @@ from django_throttle import observe
 from django_throttle.core.commands import DedupKey
 from django_throttle.core.decision import Decision, Outcome, Reason, ThresholdReached, combine_outcomes
 from django_throttle.exceptions import Cause
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.limiter import decide
 from django_throttle.observe import Report, reports
 from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
@@ -45,7 +45,7 @@ def test_hooks_hear_of_every_decision_though_others_fail(enforce: Enforce, caplo
     made = [decide(FACTS) for _ in range(3)]
     assert [report.decision for report in heard] == made
     assert [decision.allowed for decision in made] == [True, True, False]
-    assert all(report.facts is FACTS and 0 < report.seconds < 5 for report in heard)
+    assert all(report.call is FACTS and 0 < report.seconds < 5 for report in heard)
     said = [record.getMessage() for record in caplog.records if "hook" in record.getMessage()]
     assert said == [
         "the hook 'nowhere.to.be.found' cannot be imported and is ignored: correct HOOKS",
@@ -133,14 +133,14 @@ class Receiver:
         self.names: list[str] = []
         self.told: dict[str, Any] = {}
 
-    def hear(self, sender: object, signal: Any, facts: Facts, **told: Any) -> None:
-        assert facts is FACTS
+    def hear(self, sender: object, signal: Any, call: Call, **told: Any) -> None:
+        assert call is FACTS
         self.names.append(next(name for name, each in SIGNALS.items() if each is signal))
         self.told = told
 
-    async def ahear(self, sender: object, signal: Any, facts: Facts, **told: Any) -> None:
+    async def ahear(self, sender: object, signal: Any, call: Call, **told: Any) -> None:
         await asyncio.sleep(0)
-        self.hear(sender, signal, facts, **told)
+        self.hear(sender, signal, call, **told)
 
     def fail(self, **_: object) -> None:
         raise ZeroDivisionError

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.rulebook import Snapshot
-from tests.callers import ANNA, Caller
+from tests.callers import ANNA, KeyedCaller
 from tests.inside import forget_rules
 
 
@@ -33,7 +33,7 @@ def names(snapshot: Snapshot) -> list[str]:
 
 
 def charged(
-    snapshot: Snapshot, scope: str, *events: str, who: Caller = ANNA, cost: int = 1
+    snapshot: Snapshot, scope: str, *events: str, caller: KeyedCaller = ANNA, cost: int = 1
 ) -> list[tuple[str, str, int]]:
-    found = snapshot.match(Facts(scope, events, who, cost))
+    found = snapshot.match(Call(scope, events, caller, cost))
     return [(charge.rule.name, charge.ident, charge.cost) for charge in found]

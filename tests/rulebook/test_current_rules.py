@@ -13,12 +13,12 @@ from django.db import DatabaseError, transaction
 from django_throttle import rulebook
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.exceptions import Cause, StoreError
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot, current_rules, sources
 from django_throttle.signals import overrides_ended, rules_changed
 from django_throttle.stores import MemoryStore, RedisStore
-from tests.callers import Caller
+from tests.callers import KeyedCaller
 from tests.clock import FrozenClock
 from tests.forks import holds_in_child
 from tests.inside import book
@@ -71,7 +71,7 @@ class TestEdits:
 
 
 def limit(snapshot: Snapshot) -> int | None:
-    (charge,) = snapshot.match(Facts("page", ("request",), Caller(user="user:anna")))
+    (charge,) = snapshot.match(Call("page", ("request",), KeyedCaller(user="user:anna")))
     return charge.rule.limit
 
 

@@ -20,10 +20,10 @@ from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.scopes import covers
 from django_throttle.identity import call as call_facts
 from django_throttle.identity import network
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.snapshot import MAX_REMEMBERED, Overrides, Scopes
-from tests.callers import GUEST, Caller, SameByEveryKey
+from tests.callers import GUEST, KeyedCaller, SameByEveryKey
 from tests.inside import unsaid
 from tests.rulebook.conftest import charged
 from tests.servers import Stopwatch, slack
@@ -63,9 +63,9 @@ class Asked(SameByEveryKey):
         super().__init__(*traits, subject=subject)
 
 
-def matched(snapshot: Snapshot, who: Asked | None = None, method: str = "", **options: Any) -> list[str]:
-    facts = Facts("search", ("request",), who or Asked(), method=method, **options)
-    return [charge.rule.name for charge in snapshot.match(facts)]
+def matched(snapshot: Snapshot, caller: Asked | None = None, method: str = "", **options: Any) -> list[str]:
+    call = Call("search", ("request",), caller or Asked(), method=method, **options)
+    return [charge.rule.name for charge in snapshot.match(call)]
 
 
 CONDITIONS = Snapshot(
@@ -99,8 +99,8 @@ class TestCost:
     @staticmethod
     def costs(function: str, cost: int = 1, **options: Any) -> list[int]:
         rule = Rule("priced", rates=("100/min", "900/day"), cost=f"{HERE}{function}", **options)
-        facts = Facts("search", rule.events, Asked(subject={"path": "/chat/"}), cost, method="GET")
-        return [charge.cost for charge in Snapshot([rule]).match(facts)]
+        call = Call("search", rule.events, Asked(subject={"path": "/chat/"}), cost, method="GET")
+        return [charge.cost for charge in Snapshot([rule]).match(call)]
 
     @pytest.mark.parametrize(
         ("said", "cost", "charged"),
@@ -114,8 +114,8 @@ class TestCost:
 
     @pytest.mark.parametrize(("cost", "charged"), [(0, 0), (1, 5), (2, 5)])
     def test_a_call_has_its_bytes_unless_it_costs_nothing(self, cost: int, charged: int) -> None:
-        facts = Facts("search", ("request",), Asked(), cost, size=5)
-        assert Snapshot([Rule("volume", "9/min", unit="bytes")]).match(facts).costs == (charged,)
+        call = Call("search", ("request",), Asked(), cost, size=5)
+        assert Snapshot([Rule("volume", "9/min", unit="bytes")]).match(call).costs == (charged,)
 
     @pytest.mark.parametrize("said", [-1, True, 1.0, float("nan"), float("inf"), "5", None, [1]], ids=repr)
     def test_an_answer_that_is_no_cost_counts_one_and_is_logged(self, said: Any, caplog: Any) -> None:
@@ -144,15 +144,15 @@ def test_no_pattern_takes_long_whatever_it_looks_like(stopwatch: type[Stopwatch]
     snapshot = Snapshot([Rule(f"rule {number}", "9/min", scopes=[scope]) for number, scope in enumerate(EVIL)])
     with stopwatch(most=slack(0.5)) as watch:
         for scope in ("a" * 2048, "a" * 2047 + "!", "ab" * 1024):
-            snapshot.match(Facts(scope, ("request",), Asked()))
+            snapshot.match(Call(scope, ("request",), Asked()))
     figure("thirty patterns, three long names", watch.seconds * 1000, "ms")
 
 
 @pytest.mark.row("A50")
 def test_a_bracket_alone_is_a_name_and_never_everything() -> None:
     snapshot = Snapshot([Rule("bracket", "9/min", scopes=["("]), Rule("open", "9/min", scopes=["[a"])])
-    assert snapshot.match(Facts("a", ("request",), Asked())) == ()
-    assert [charge.rule.name for charge in snapshot.match(Facts("(", ("request",), Asked()))] == ["bracket"]
+    assert snapshot.match(Call("a", ("request",), Asked())) == ()
+    assert [charge.rule.name for charge in snapshot.match(Call("(", ("request",), Asked()))] == ["bracket"]
 
 
 def test_rules_of_the_scope_and_the_event_that_have_an_ident_of_the_caller_apply_once() -> None:
@@ -168,7 +168,7 @@ def test_rules_of_the_scope_and_the_event_that_have_an_ident_of_the_caller_apply
     users, shop = ("users", "user:1", 1), ("shop", "ip:192.0.2.1", 1)
     assert charged(snapshot, "search", "request") == [("search", "user:1", 2), users]
     assert charged(snapshot, "search", "message") == charged(snapshot, "chat", "request", "message") == [users]
-    assert charged(snapshot, "search", "task") == charged(snapshot, "chat", "request", who=GUEST) == []
+    assert charged(snapshot, "search", "task") == charged(snapshot, "chat", "request", caller=GUEST) == []
     assert charged(snapshot, "shop:list", "request") == charged(snapshot, "basket", "request") == [shop, users]
     assert charged(snapshot, "Shop:list", "request") == [users]
     assert snapshot.by_name("off") is not None and snapshot.by_name("nobody") is None
@@ -190,20 +190,20 @@ def override(subject: str, effect: str = "block", **options: Any) -> Override:
     return Override(subject=subject, effect=effect, **options)
 
 
-def of(overrides: Overrides, who: Caller) -> list[str]:
-    return [found.subject for found in overrides.of(who)]
+def of(overrides: Overrides, caller: KeyedCaller) -> list[str]:
+    return [found.subject for found in overrides.of(caller)]
 
 
 def test_each_kind_of_subject_is_found_the_most_specific_first() -> None:
     tag = "x" * 22
     subjects = [f"api_key:{tag}", "user:1", "ip:192.0.2.7", "ip:192.0.2.0/24", "tenant:acme", "group:a", "group:b"]
     overrides = Overrides(map(override, reversed([*subjects, "user:2", "ip:192.0.3.0/24", "tenant:b", "group:c"])))
-    everybody = Caller(
+    everybody = KeyedCaller(
         "group:a", "group:b", user="user:1", ip="ip:192.0.2.7", tenant="tenant:acme", api_key=f"api_key:{tag}"
     )
     assert of(overrides, everybody) == subjects
-    assert of(overrides, Caller(ip="ip:192.0.2.8")) == ["ip:192.0.2.0/24"]
-    assert of(overrides, Caller()) == []
+    assert of(overrides, KeyedCaller(ip="ip:192.0.2.8")) == ["ip:192.0.2.0/24"]
+    assert of(overrides, KeyedCaller()) == []
 
 
 @given(st.lists(st.ip_addresses(v=4), min_size=1, max_size=9), st.lists(st.integers(1, 32), min_size=9, max_size=9))
@@ -215,7 +215,7 @@ def test_networks_are_found_as_a_look_at_all_of_them_finds_them(addresses: list[
     overrides = Overrides(map(override, subjects))
     for address in [*addresses, ip_address("192.0.2.1")]:
         around = sorted((one for one in networks if address in one), key=lambda one: -one.prefixlen)
-        assert of(overrides, Caller(ip=f"ip:{address}")) == [f"ip:{one.with_prefixlen}" for one in around]
+        assert of(overrides, KeyedCaller(ip=f"ip:{address}")) == [f"ip:{one.with_prefixlen}" for one in around]
 
 
 def test_what_is_remembered_of_overrides_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +223,7 @@ def test_what_is_remembered_of_overrides_is_bounded(monkeypatch: pytest.MonkeyPa
     twice = [override(f"ip:10.0.{number}.0/24", "multiply", factor=2) for number in range(5)]
     snapshot = Snapshot([Rule("api", "5/min", key="ip")], overrides=twice)
     for number in [*range(5)] * 2:
-        (charge,) = snapshot.match(Facts("search", ("request",), Caller(ip=f"ip:10.0.{number}.7")))
+        (charge,) = snapshot.match(Call("search", ("request",), KeyedCaller(ip=f"ip:10.0.{number}.7")))
         assert charge.rule.rate == Rule("api", "10/min").rate
         assert len(snapshot.overrides._around) <= 2 >= len(snapshot.overrides._changed)
 
@@ -232,10 +232,13 @@ def test_ipv6_callers_are_networks_themselves() -> None:
     overrides = Overrides(
         map(override, ["ip:2001:db8::/64", "ip:2001:db8::/32", "ip:2001:db8:0:1::/64", "ip:192.0.2.0/24"])
     )
-    assert of(overrides, Caller(ip=f"ip:{network('2001:db8::17', 64)}")) == ["ip:2001:db8::/64", "ip:2001:db8::/32"]
-    assert of(overrides, Caller(ip=f"ip:{network('::ffff:192.0.2.5', 64)}")) == ["ip:192.0.2.0/24"]
+    assert of(overrides, KeyedCaller(ip=f"ip:{network('2001:db8::17', 64)}")) == [
+        "ip:2001:db8::/64",
+        "ip:2001:db8::/32",
+    ]
+    assert of(overrides, KeyedCaller(ip=f"ip:{network('::ffff:192.0.2.5', 64)}")) == ["ip:192.0.2.0/24"]
     # A wider one is not inside a narrower one.
-    assert of(overrides, Caller(ip="ip:2001:db8::/48")) == ["ip:2001:db8::/32"]
+    assert of(overrides, KeyedCaller(ip="ip:2001:db8::/48")) == ["ip:2001:db8::/32"]
 
 
 LIVE = Rule("api", "5/min", key="user")
@@ -245,7 +248,7 @@ STRICT = Rule("api", "1/min", key="user")
 def actions(user: str, *overrides: Override, share: float = 0.0) -> dict[str, bool]:
     """By the name of each rule that a call is asked: whether it only records."""
     snapshot = Snapshot([LIVE], overrides, candidates=[Candidate.of("api", STRICT, share)])
-    found = snapshot.match(Facts("search", ("request",), Caller(user=user)))
+    found = snapshot.match(Call("search", ("request",), KeyedCaller(user=user)))
     return {charge.rule.name: charge.rule.is_shadow for charge in found}
 
 
@@ -275,8 +278,8 @@ async def later_plan(subject: Any) -> str:
 
 
 def limit(rule: Rule, *traits: str, subject: Any = None, overrides: tuple[Override, ...] = ()) -> int | None:
-    facts = Facts("search", rule.events, SameByEveryKey(*traits, subject=subject))
-    (charge,) = Snapshot([rule], overrides).match(facts)
+    call = Call("search", rule.events, SameByEveryKey(*traits, subject=subject))
+    (charge,) = Snapshot([rule], overrides).match(call)
     return charge.rule.limit
 
 

@@ -166,7 +166,7 @@ reported: Counter[tuple[str, str]] = Counter()
 
 
 def count(report: reports.Report) -> None:
-    for outcome in report.decision.outcomes if report.facts.events == ("message",) else ():
+    for outcome in report.decision.outcomes if report.call.events == ("message",) else ():
         reported[outcome.rule, outcome.verdict] += 1
 
 

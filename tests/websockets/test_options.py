@@ -18,7 +18,7 @@ from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.core import Outcome, Reason, Rule
 from django_throttle.core.decision import combine_outcomes
 from django_throttle.exceptions import InvalidRule, InvalidSetting
-from django_throttle.identity import HttpWho, ScopeWho
+from django_throttle.identity import AsgiCaller, RequestCaller
 from django_throttle.websockets import settings as socket_settings
 from django_throttle.websockets.error_frames import Escalation
 from django_throttle.websockets.limits import size_of
@@ -211,8 +211,8 @@ def test_senseless_rules(options: dict[str, Any], reason: str) -> None:
 
 
 def test_only_an_open_socket_is_a_connection(rf: Any) -> None:
-    assert HttpWho(rf.get("/")).ident("connection") is None
-    assert ScopeWho({"type": "websocket"}).ident("connection") is None
+    assert RequestCaller(rf.get("/")).ident("connection") is None
+    assert AsgiCaller({"type": "websocket"}).ident("connection") is None
 
 
 def test_sizes() -> None:

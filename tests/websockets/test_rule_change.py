@@ -41,8 +41,8 @@ async def test_a_block_that_comes_while_a_handshake_waits_reaches_it_too(
     """It was decided by the rules before, and nobody saw it then."""
     decide = limiter.adecide
 
-    async def slow(facts: Any, **options: Any) -> Any:
-        decision = await decide(facts, **options)
+    async def slow(call: Any, **options: Any) -> Any:
+        decision = await decide(call, **options)
         change(overrides=(blocked(),))
         return decision
 

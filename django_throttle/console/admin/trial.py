@@ -66,7 +66,9 @@ def _trial_context(span: str, form: Mapping[str, Any]) -> dict[str, object]:
     rules = {
         side: replace(rule, enabled=True) for side, rule in given.items() if rule and recorded.why_not(rule) is None
     }
-    found = {side: replay([rule], recorded.calls, caller=RecordedCaller)[rule.name] for side, rule in rules.items()}
+    found = {
+        side: replay([rule], recorded.calls, caller_type=RecordedCaller)[rule.name] for side, rule in rules.items()
+    }
     return {
         "span": span,
         "calls": len(recorded.calls),

@@ -26,7 +26,7 @@ from django_throttle.core.decision import Outcome
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import CANDIDATE_SUFFIX
 from django_throttle.costs.meter import Meter
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.observe import Recorder
 from django_throttle.runtime import in_child
 
@@ -117,12 +117,12 @@ class DecisionRecorder(Recorder):
         if len(waiting) >= MOST_WAITING:
             self._count()
 
-    def record(self, facts: Facts, decision: Decision, seconds: float) -> None:
+    def record(self, call: Call, decision: Decision, seconds: float) -> None:
         """Count any other call."""
         if self._is_off:
             return
         others = self._others  # without the facts, which hold the request
-        others.append((decision, facts.scope, facts.method, facts.events, facts.cost, seconds, timezone.now()))
+        others.append((decision, call.scope, call.method, call.events, call.cost, seconds, timezone.now()))
         if len(others) >= MOST_WAITING:
             self._count()
 

@@ -19,7 +19,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, in_short, with_assumption
 from django_throttle.explain.why_refused import Answer, answer
 from django_throttle.management import ShellCommand, printable, rules_in_force
-from django_throttle.rulebook.coverage import Call
+from django_throttle.rulebook.coverage import HypotheticalCall
 from django_throttle.stores import get_store
 from django_throttle.translated import gettext, local, ngettext, translated
 
@@ -41,7 +41,7 @@ class Command(ShellCommand):
 
     def handle(self, *, ident: str, scope: str, method: str, event: str, **options: object) -> None:
         try:
-            call = Call(scope, method.strip().upper(), event)
+            call = HypotheticalCall(scope, method.strip().upper(), event)
             found = answer(get_store(), rules_in_force(), call, ident, wait=ANSWER_SECONDS)
         except ValidationError as error:
             raise CommandError("\n".join(map(printable, error.messages))) from error

@@ -16,7 +16,7 @@ from django_throttle.runtime import spawn
 from django_throttle.stores.redis.context import RedisContext
 from django_throttle.stores.redis.loop_connections import Request, answer
 from django_throttle.stores.redis.scripts import script
-from django_throttle.stores.redis.transport import Call, ScriptCall, grouped, is_lost
+from django_throttle.stores.redis.transport import RedisCall, ScriptCall, grouped, is_lost
 
 MAX_BATCH_CHARGES: Final = 100  # Redis serves nothing else for the half millisecond that they take
 MAX_BATCH_RELEASES: Final = 100  # about a millisecond
@@ -31,12 +31,12 @@ class Announcement(NamedTuple):
     indexes: tuple[str, ...]
 
 
-def announce_call(context: RedisContext, announcement: Announcement) -> Call:
+def announce_call(context: RedisContext, announcement: Announcement) -> RedisCall:
     """The call that tells Redis of this process, and of the indexes under which it may hold leases."""
     uid, introduction, indexes = announcement
     keys = [context.process_key(name) for name in ("live", "meta", f"held:{uid}")]
     args = [context.now_arg(), uid, introduction, context.lease_ttl_ms, *indexes]
-    return Call(script("announce"), keys, args, leads=True)
+    return RedisCall(script("announce"), keys, args, leads=True)
 
 
 class PendingDecision(Protocol):

@@ -54,7 +54,7 @@ from django_throttle.stores.redis.pool import bulk, text
 from django_throttle.stores.redis.pool import pack as pack_command
 from django_throttle.stores.redis.scripts import OWN_KEY, Script, script
 from django_throttle.stores.redis.timeouts import LEAST_SECONDS
-from django_throttle.stores.redis.transport import Call, ScriptCall, grouped
+from django_throttle.stores.redis.transport import RedisCall, ScriptCall, grouped
 
 T = TypeVar("T")
 
@@ -374,18 +374,18 @@ def reset_command(context: RedisContext, command: Reset) -> RedisCommand[int]:
     damped = [charge for charge in command.charges if charge.rule.decided_locally]
     exact = [charge for charge in command.charges if not (charge.rule.decided_locally or charge.rule.holds_slots)]
 
-    def calls(charges: Sequence[Charge], made: Callable[[Sequence[Charge]], Call]) -> list[Call]:
+    def calls(charges: Sequence[Charge], made: Callable[[Sequence[Charge]], RedisCall]) -> list[RedisCall]:
         return [made([charges[at] for at in part]) for part in context.by_slot(charges)] if charges else []
 
-    def undamp(charges: Sequence[Charge]) -> Call:
+    def undamp(charges: Sequence[Charge]) -> RedisCall:
         keys = [context.key(charge.rule.id, charge.ident) for charge in charges]
-        return Call(script("undamp"), keys, (context.now_arg(),), derives=True)
+        return RedisCall(script("undamp"), keys, (context.now_arg(),), derives=True)
 
-    def unpause(charges: Sequence[Charge]) -> Call:
+    def unpause(charges: Sequence[Charge]) -> RedisCall:
         keys = dict.fromkeys(context.key(pause_id(charge.rule.name), charge.ident) for charge in charges)
         return _forget_call(context, dict.fromkeys(keys, b""))
 
-    def forget(charges: Sequence[Charge]) -> Call:
+    def forget(charges: Sequence[Charge]) -> RedisCall:
         heads: dict[str, bytes] = {}
         for rule, ident, _ in charges:
             key = context.counter_key(rule, ident)
@@ -406,9 +406,9 @@ def reset_command(context: RedisContext, command: Reset) -> RedisCommand[int]:
 FORGET: Final = Struct("<d").pack
 
 
-def _forget_call(context: RedisContext, heads: Mapping[str, bytes]) -> Call:
+def _forget_call(context: RedisContext, heads: Mapping[str, bytes]) -> RedisCall:
     """The call that removes these records of values; a key without any is removed as a whole."""
-    return Call(script("forget"), list(heads), (context.now_arg(), *heads.values()))
+    return RedisCall(script("forget"), list(heads), (context.now_arg(), *heads.values()))
 
 
 def set_dedup_keys_command(context: RedisContext, command: SetDedupKeys) -> RedisCommand[tuple[bool, ...]]:
@@ -416,7 +416,7 @@ def set_dedup_keys_command(context: RedisContext, command: SetDedupKeys) -> Redi
     calls = []
     for once in command.keys:
         key = context.key(f"{once.rule_id}:{once.name}", once.ident)
-        calls.append(Call(script("once"), (key,), (context.now_arg(), once.lasts)))
+        calls.append(RedisCall(script("once"), (key,), (context.now_arg(), once.lasts)))
     # The decision that it follows may have taken a whole deadline.
     return RedisCommand(
         context, calls, lambda replies: tuple([reply == 1 for reply in replies]), context.transport.seconds / 2
@@ -425,7 +425,7 @@ def set_dedup_keys_command(context: RedisContext, command: SetDedupKeys) -> Redi
 
 def pause_command(context: RedisContext, command: Pause) -> RedisCommand[int]:
     """One call, in the slot of the ident's counters."""
-    call = Call(
+    call = RedisCall(
         script("pause"), (context.key(pause_id(command.rule), command.ident),), (context.now_arg(), command.lasts)
     )
     return RedisCommand(context, [call], lambda replies: int(replies[0]))
@@ -433,18 +433,18 @@ def pause_command(context: RedisContext, command: Pause) -> RedisCommand[int]:
 
 def enlist_command(context: RedisContext, command: Enlist) -> RedisCommand[int]:
     args = (command.name, command.entry, command.lasts_ms, int(command.is_first), command.most)
-    call = Call(script("enlist"), (context.key(command.rule_id, command.ident),), (context.now_arg(), *args), True)
+    call = RedisCall(script("enlist"), (context.key(command.rule_id, command.ident),), (context.now_arg(), *args), True)
     return RedisCommand(context, [call], lambda replies: int(replies[0]))
 
 
 def call_next_command(context: RedisContext, command: CallNext) -> RedisCommand[bytes | None]:
-    call = Call(script("call_next"), (context.key(command.rule_id, command.ident),), (), True)
+    call = RedisCall(script("call_next"), (context.key(command.rule_id, command.ident),), (), True)
     return RedisCommand(context, [call], lambda replies: replies[0])
 
 
 def claim_command(context: RedisContext, command: Claim) -> RedisCommand[str]:
     args = (command.message, command.lasts_ms or "")
-    call = Call(script("claim"), (context.key("claim", command.name),), args)
+    call = RedisCall(script("claim"), (context.key("claim", command.name),), args)
     return RedisCommand(context, [call], lambda replies: text(replies[0]))
 
 
@@ -454,22 +454,22 @@ MEMBERS: Final = "members"  # in the place of a rule's id, which is shorter or l
 def count_command(context: RedisContext, command: CountMembers) -> RedisCommand[int]:
     """One call, within half of the deadline: the decision that it is for has all of its own."""
     args = (context.now_arg(), command.process, round(command.silence * 1_000_000))
-    call = Call(script("group_size"), (context.key(MEMBERS, command.group),), args)
+    call = RedisCall(script("group_size"), (context.key(MEMBERS, command.group),), args)
     return RedisCommand(context, [call], lambda replies: int(replies[0]), context.transport.seconds / 2)
 
 
-def tell_calls(context: RedisContext, process: str, counts: Mapping[str, int], seconds: float) -> list[Call]:
+def tell_calls(context: RedisContext, process: str, counts: Mapping[str, int], seconds: float) -> list[RedisCall]:
     """The calls that say how many members this process has in these groups: one, or one for each slot of a Cluster."""
     members = {context.key(MEMBERS, group): count for group, count in counts.items()}
     first = (context.now_arg(), process, round(seconds * 1000))
     parts = grouped(members, context.transport.slot_of or (lambda _: None))
-    return [Call(script("group_tell"), keys, (*first, *(members[key] for key in keys))) for keys in parts]
+    return [RedisCall(script("group_tell"), keys, (*first, *(members[key] for key in keys))) for keys in parts]
 
 
 REFUND: Final = Struct("<dBddddddd").pack
 
 
-def refund_call(context: RedisContext, back: Sequence[Entry], name: str = "") -> Call:
+def refund_call(context: RedisContext, back: Sequence[Entry], name: str = "") -> RedisCall:
     """The call that gives these back, all of them of one slot; with a name once, however often it is sent."""
     keys, packed = [], []
     for (rule, ident, cost), at, reset, _ in back:
@@ -479,7 +479,7 @@ def refund_call(context: RedisContext, back: Sequence[Entry], name: str = "") ->
         )
     once = [context.key(f"back.{name}", back[0].charge.ident)] if name else []
     lasts = [SETTLED_MS] if name else []
-    return Call(script("refund"), [*keys, *once], (context.now_arg(), b"".join(packed), *lasts))
+    return RedisCall(script("refund"), [*keys, *once], (context.now_arg(), b"".join(packed), *lasts))
 
 
 LATE: Final = Struct("<dBdddddd").pack
@@ -492,7 +492,7 @@ def late_call(
     every_params: Sequence[CounterParams],
     once: str,
     lasts_ms: int,
-) -> Call:
+) -> RedisCall:
     """The call that charges these, all of one slot, whatever is left: once, however often it is sent.
 
     They were made so many microseconds ago. ``once`` is the key by which a second time is known, for ``lasts_ms``.
@@ -501,7 +501,7 @@ def late_call(
     for (rule, ident, cost), age, params in zip(due, ages, every_params, strict=True):
         keys.append(context.counter_key(rule, ident))
         packed.append(LATE(record_head(rule.id, params), params.wire_id, cost, *params.numbers, age))
-    return Call(script("late"), (*keys, once), (context.now_arg(), lasts_ms, b"".join(packed)))
+    return RedisCall(script("late"), (*keys, once), (context.now_arg(), lasts_ms, b"".join(packed)))
 
 
 SETTLED_MS: Final = 3_600_000  # for which a settlement is known to have been made
@@ -528,7 +528,7 @@ def correct_command(context: RedisContext, command: Correct) -> RedisCommand[tup
         calls.append(late_call(context, due, [command.age] * len(due), every_params, once, SETTLED_MS))
     settled = len(calls)
     for rule_id, scope, cost in command.measured:
-        calls.append(Call(script("mean"), (context.key(f"{rule_id}:mean", scope),), (cost, MEAN_MS)))
+        calls.append(RedisCall(script("mean"), (context.key(f"{rule_id}:mean", scope),), (cost, MEAN_MS)))
     return RedisCommand(context, calls, lambda replies: tuple(map(int, replies[settled:])))
 
 

@@ -19,7 +19,7 @@ from django_throttle.stores.redis.cluster import ClusterTransport
 from django_throttle.stores.redis.failures import COUNTED, LoopEnded, advice, cause_of, text_of, waited
 from django_throttle.stores.redis.pool import text
 from django_throttle.stores.redis.scripts import OWN_KEY, script
-from django_throttle.stores.redis.transport import Call, Transport, grouped
+from django_throttle.stores.redis.transport import RedisCall, Transport, grouped
 from django_throttle.stores.refusal_cache import NoRefusalCache, RefusalCache
 
 logger = logging.getLogger("django_throttle")
@@ -83,9 +83,9 @@ class RedisContext:
 
     def pipeline(self, calls: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> list[Any]:
         """Run many scripts in one round trip; an error stands in place of its reply."""
-        return self.send([Call(script(name), keys, args, derives=True) for name, keys, args in calls])
+        return self.send([RedisCall(script(name), keys, args, derives=True) for name, keys, args in calls])
 
-    def send(self, calls: Sequence[Call]) -> list[Any]:
+    def send(self, calls: Sequence[RedisCall]) -> list[Any]:
         """The same for calls that are made already."""
         try:
             return self.transport.send_all(calls, MAINTENANCE_SECONDS)

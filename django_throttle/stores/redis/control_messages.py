@@ -19,7 +19,7 @@ from django_throttle.stores.redis.context import RedisContext
 from django_throttle.stores.redis.failures import errors_of, raise_first
 from django_throttle.stores.redis.pool import text
 from django_throttle.stores.redis.scripts import script
-from django_throttle.stores.redis.transport import BATCH, Call
+from django_throttle.stores.redis.transport import BATCH, RedisCall
 
 logger = logging.getLogger("django_throttle")
 
@@ -70,7 +70,7 @@ class RedisControl:
                     )
         return errors_of(replies)
 
-    def calls(self, messages: Iterable[ControlMessage]) -> list[Call]:
+    def calls(self, messages: Iterable[ControlMessage]) -> list[RedisCall]:
         return list(map(self._call, messages))
 
     def send(self, kept: Sequence[ControlMessage]) -> list[Exception]:
@@ -128,13 +128,13 @@ class RedisControl:
             found[message] = heard - age / 1_000_000
         return len(texts) == BATCH
 
-    def _call(self, message: ControlMessage) -> Call:
+    def _call(self, message: ControlMessage) -> RedisCall:
         text = _written(message)
         if message.uid:
             key = self.context.process_key(f"orders:{message.uid}")
-            return Call(script("send_message"), (key,), (TTL_MS, MAX_WAITING, text))
+            return RedisCall(script("send_message"), (key,), (TTL_MS, MAX_WAITING, text))
         keys = (self.context.process_key("live"), self.context.process_key("asked"))
-        return Call(script("send_to_all"), keys, (TTL_MS, MAX_WAITING, 0, 0, text), derives=True)
+        return RedisCall(script("send_to_all"), keys, (TTL_MS, MAX_WAITING, 0, 0, text), derives=True)
 
 
 def send_control_command(context: RedisContext, command: SendControl, control: RedisControl) -> RedisCommand[None]:

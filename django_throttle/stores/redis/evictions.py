@@ -16,7 +16,7 @@ from django_throttle.stores.redis.context import RedisContext
 from django_throttle.stores.redis.control_messages import RedisControl
 from django_throttle.stores.redis.pool import text
 from django_throttle.stores.redis.scripts import script
-from django_throttle.stores.redis.transport import BATCH, Call
+from django_throttle.stores.redis.transport import BATCH, RedisCall
 
 LATE_MS: Final = 60_000  # by then a command that timed out has arrived, or never will
 
@@ -80,7 +80,7 @@ class EvictCommand(LongCommand[bool]):
         self.evicted: tuple[ControlMessage, ...] = ()
         rule, ident, _ = command.charge
         args = (context.now_arg(), self.uid, command.lease, context.lease_ttl_ms, rule.params.limit)
-        self.calls.append(Call(script("evict"), (context.key(rule.id, ident),), args, derives=True))
+        self.calls.append(RedisCall(script("evict"), (context.key(rule.id, ident),), args, derives=True))
 
     async def reply(self, send: SendTrip) -> bool:
         taken = bool(self.finish(await send(Pipeline(self.calls))))
@@ -108,5 +108,5 @@ class EvictCommand(LongCommand[bool]):
         self.context.leases.release_uncertain(rule.id, ident, self.command.lease, self.uid)
         self.evictions.add(self.command, withdraws=True)
 
-    def _tell(self) -> list[Call]:
+    def _tell(self) -> list[RedisCall]:
         return self.evictions.control.calls(self.evicted)

@@ -94,7 +94,7 @@ class ScriptCall(ABC):
 
 
 @dataclass(slots=True)
-class Call(ScriptCall):
+class RedisCall(ScriptCall):
     """One script call."""
 
     script: Script
@@ -104,7 +104,7 @@ class Call(ScriptCall):
     leads: bool = False
 
 
-class LoadingCall(Call):
+class LoadingCall(RedisCall):
     """One script call with the script's text: if the server had lost it, what follows would be executed before."""
 
     __slots__ = ()

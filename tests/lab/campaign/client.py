@@ -22,7 +22,7 @@ from typing import Any
 from testproject.check.standstill import elapsed, watch
 from tests.lab.campaign.history import BEGUN, ENDED, FREED, ODD, QUEUED, RELEASED, Recorder
 from tests.lab.campaign.limits import LIMITS, configure, rate_of
-from tests.lab.campaign.plan import TASKS, THREADS, Call, Round
+from tests.lab.campaign.plan import TASKS, THREADS, PlannedCall, Round
 
 GIVEN: dict[str, Any] = json.loads(sys.argv[1])
 configure(GIVEN)
@@ -33,8 +33,8 @@ from django.db import InterfaceError, OperationalError, connection  # noqa: E402
 from django_throttle import agent, rulebook  # noqa: E402
 from django_throttle.core import Decision, Lease, Rule  # noqa: E402
 from django_throttle.exceptions import Cause  # noqa: E402
-from django_throttle.identity import ScopeWho  # noqa: E402
-from django_throttle.identity.call import Facts  # noqa: E402
+from django_throttle.identity import AsgiCaller  # noqa: E402
+from django_throttle.identity.call import Call  # noqa: E402
 from django_throttle.limiter import Limiter, adecide, decide  # noqa: E402
 from django_throttle.models import ThrottleRule  # noqa: E402
 from django_throttle.stores import get_store  # noqa: E402
@@ -149,7 +149,7 @@ class Lane:
                 self._release(number, name, lease).send(None)
         self.held = []
 
-    async def _call(self, call: Call) -> None:
+    async def _call(self, call: PlannedCall) -> None:
         number, began = next(NUMBERS), time.monotonic()
         self.write(BEGUN, number, call.limit, call.cost, began)
         try:
@@ -162,11 +162,11 @@ class Lane:
         if decision.lease is not None:
             self.held.append((number, call.limit, decision.lease, self.done + call.holds))
 
-    async def _decide(self, call: Call) -> Decision:
+    async def _decide(self, call: PlannedCall) -> Decision:
         limit, limiter = LIMITS[call.limit], self.client.limiters[call.limit]
         if limit.kind == "door":  # which goes by the rules in force, of settings and database
-            facts = Facts(call.limit, ("request",), ScopeWho({}), call.cost)
-            return await adecide(facts) if self.is_task else decide(facts)
+            planned = Call(call.limit, ("request",), AsgiCaller({}), call.cost)
+            return await adecide(planned) if self.is_task else decide(planned)
         ident = limit.of(call.who)
         return await limiter.aacquire(ident, call.cost) if self.is_task else limiter.acquire(ident, call.cost)
 

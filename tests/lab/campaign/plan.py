@@ -133,7 +133,7 @@ class Round:
         shuffled = Random(f"{self.seed}/{lane}").sample(kinds, len(kinds))
         return [shuffled[(turn * DEALT + place) % len(kinds)] for place in range(DEALT)]
 
-    def calls(self, process: int, lane: int) -> Iterator[Call]:
+    def calls(self, process: int, lane: int) -> Iterator[PlannedCall]:
         chance = self._chance(f"{process}/{lane}")
         names, weights = list(LIMITS), [limit.weight for limit in LIMITS.values()]
         done, favourite = 0, names[0]
@@ -143,7 +143,7 @@ class Round:
             done += 1
             name = favourite if chance.random() < FAVOURED else chance.choices(names, weights)[0]
             cost = 1 if LIMITS[name].kind in ("lease", "calm") else chance.choice((1, 1, 1, 1, 2, 5))
-            yield Call(
+            yield PlannedCall(
                 name, cost, chance.expovariate(1 / PAUSE_SECONDS), chance.randrange(1, 40), chance.randrange(CALLERS)
             )
 
@@ -151,7 +151,7 @@ class Round:
         return Random(f"{self.seed}/{self.number}/{what}")
 
 
-class Call(NamedTuple):
+class PlannedCall(NamedTuple):
     """A call, the pause before it in seconds, for how many more calls of its lane it holds a slot, and whose it is."""
 
     limit: str

@@ -100,7 +100,7 @@ class Command(ShellCommand):
             nothing = gettext("no requests were recorded in that time")
             raise CommandError(". ".join(filter(None, [nothing, translated(told.what_is_there)])))
         usable = self._usable(rules, told.why_not)
-        found = replay(usable, told.calls, together=together, caller=RecordedCaller)
+        found = replay(usable, told.calls, together=together, caller_type=RecordedCaller)
         found = self._counting(found, usable, rules)
         if as_json:
             answer = _as_json(len(told.calls), found)
