@@ -226,7 +226,7 @@ class _Call:
 
     def call(self, known_caller: KeyedCaller | None) -> Call:
         """Raises InvalidIdent for a call without a request whose ident is not given."""
-        lets = (SynchronousOnlyOperation,)  # see afacts
+        lets = (SynchronousOnlyOperation,)  # see acall
         price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", lets=lets)
         ident, is_untrusted, user = self._ident_of_call(known_caller)
         caller = known_caller or IdentCaller(ident or NO_TEXT, account=user)

@@ -16,10 +16,10 @@ from tests.websockets.servers import RULES, Server, Visitor, echo, ends
 USUAL: dict[str, Any] = {"BEAT_INTERVAL": 5.0, "PROCESS_TTL": 20.0}
 MANY: dict[str, Any] = {
     **RULES,
-    "news": {"rate": "100/min", "events": ["publish"], "key": "tests.served.who"},
+    "news": {"rate": "100/min", "events": ["publish"], "key": "tests.served.caller"},
     "sockets": {**RULES["sockets"], "limit": 100},
 }
-DAMPED: dict[str, Any] = {"rate": "1000/s", "algorithm": "damper", "events": ["message"], "key": "tests.served.who"}
+DAMPED: dict[str, Any] = {"rate": "1000/s", "algorithm": "damper", "events": ["message"], "key": "tests.served.caller"}
 NEVER = 600.0  # seconds between two reports
 
 
@@ -74,7 +74,7 @@ async def test_with_sockets_the_last_reports_arrive_and_nothing_is_left(
         groups = hashes(redis)
         for number in range(30):
             await echo(connection, str(number))
-        rule, ident = Rule.from_options("frames", DAMPED), f"tests.served.who:{visitor.name}"
+        rule, ident = Rule.from_options("frames", DAMPED), f"tests.served.caller:{visitor.name}"
         assert counted(redis_server.url, rule, ident, django_settings.SECRET_KEY) == 0
         ending = asyncio.create_task(server.terminate())
         if name == "hypercorn":  # from Python 3.12.1 on it waits for its clients

@@ -250,7 +250,7 @@ def test_the_end_of_a_budget_is_said_and_what_went_beyond_it_is_owed(enforce: En
     options = {"algorithm": "token_bucket"}
     enforce(api={**TOKENS, **options})
     told_of: list[Any] = []
-    throttled.connect(lambda **said: told_of.append(said["facts"].cost), weak=False, dispatch_uid="spending")
+    throttled.connect(lambda **said: told_of.append(said["call"].cost), weak=False, dispatch_uid="spending")
     response, told = spending(940, 55, 5, 7, 7)
     throttled.disconnect(dispatch_uid="spending")
     assert [one.allowed for one in told] == [True, True, True, False, False]

@@ -163,7 +163,7 @@ class _Turns(Generic[Transport]):
     async def _wait(
         self, io: StoreIo, request: httpx.Request, decision: Decision, until: float, call: Call | None = None
     ) -> None:
-        """Wait until the call may be decided again; where that is too long, its refusal by these facts is reported."""
+        """Wait until the call may be decided again; where that is too long, its refusal of this call is reported."""
         seconds = decision.retry_after
         if seconds is None or seconds > until - time.monotonic():
             if call is not None:

@@ -403,7 +403,7 @@ def decisions_of(request: HttpRequest) -> tuple[Decision, ...]:
 
 
 class RequestCall(Call):
-    """The facts of a request, with what other entry points have charged for it; later ones may give that back.
+    """The call of a request, with what other entry points have charged for it; later ones may give that back.
 
     Its size is read when a rule first asks for it, which is before a view reads the body.
     """

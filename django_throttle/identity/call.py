@@ -1,4 +1,4 @@
-"""The facts of a call that an entry point passes on to rules, and its cost, by a number or a function of the site."""
+"""A call as entry points describe it to rules, and its cost, a number or a function of the site."""
 
 from __future__ import annotations
 

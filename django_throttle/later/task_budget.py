@@ -90,7 +90,7 @@ class TaskBudget:
         return await run_once(io, go, decision, self.name)
 
     async def decided(self, io: StoreIo, given: Arguments, *, honours_delay: bool = False) -> Decision:
-        asked = partial(self._facts, *given, honours_delay=honours_delay)
+        asked = partial(self._call, *given, honours_delay=honours_delay)
         call = await io.call(asked, sync_to_async(asked))
         return await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
 
@@ -112,7 +112,7 @@ class TaskBudget:
 
     def _starts(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Charge, ...]:
         """Return what the start of a run is charged; nothing under a rule without a queue."""
-        charges = rulebook.current().match(self._facts(args, kwargs, honours_delay=False))
+        charges = rulebook.current().match(self._call(args, kwargs, honours_delay=False))
         return tuple(
             [
                 charge._replace(rule=_start_rule(charge.rule), ident=f"{STARTS}:{charge.ident}")
@@ -133,17 +133,17 @@ class TaskBudget:
         """Return True where a run with these arguments would reserve a queue slot of this rule and ident."""
         return self.rule == queue_slot.rule and any(
             charge.ident == queue_slot.ident
-            for charge in rulebook.current().match(self._facts(*arguments, honours_delay=False))
+            for charge in rulebook.current().match(self._call(*arguments, honours_delay=False))
         )
 
     def slot_of(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Rule, str]:
         """Return the rule and the ident of the slot that a run with these arguments will take."""
-        charge = rulebook.current().match(self._facts(args, kwargs, honours_delay=False))[0]
+        charge = rulebook.current().match(self._call(args, kwargs, honours_delay=False))[0]
         return charge.rule, charge.ident
 
     def has_slot(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return True where a slot is free by now."""
-        charges = rulebook.current().match(self._facts(args, kwargs, honours_delay=False))
+        charges = rulebook.current().match(self._call(args, kwargs, honours_delay=False))
         return run(limiter.decide_fully(BlockingIo(get_store()), charges, commit=False)).allowed
 
     async def is_queue(self, io: StoreIo) -> bool:
@@ -158,7 +158,7 @@ class TaskBudget:
             return Refused(decision)
         return PutOffTooOften(decision, self.name, times) if times >= self.most else None
 
-    def _facts(self, args: Sequence[object], kwargs: Mapping[str, object], *, honours_delay: bool) -> Call:
+    def _call(self, args: Sequence[object], kwargs: Mapping[str, object], *, honours_delay: bool) -> Call:
         price = cost_of(self._cost, *args, options=kwargs, what="task")
         value = self._ident(*args, **kwargs) if callable(self._ident) else self._ident
         ident = given_ident("ident", value, None) if callable(self._ident) else shortened(value)

@@ -98,12 +98,12 @@ async def _charged(
     caller, store, members = Publisher(found, group_ident(alias, group)), io.store, 0
     snapshot = await io.call(rulebook.current, rulebook.acurrent)
     if counts_publications(snapshot):
-        least = _facts(caller, scope or group, member_counts.at_least(caller.group, store))
+        least = _call(caller, scope or group, member_counts.at_least(caller.group, store))
         if decision := _known_refusal(snapshot, least, store):
             await limiter.report(io, least, decision)
             raise limiter.prepared(PublishRefused(decision, group, least.cost - 1))
         members = await member_counts.of(io, caller.group)
-    call = _facts(caller, scope or group, members)
+    call = _call(caller, scope or group, members)
     decision = await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
     if not decision.allowed:
         raise limiter.prepared(PublishRefused(decision, group, members))
@@ -117,7 +117,7 @@ async def _awho_of(publisher: object) -> Caller:
     return caller
 
 
-def _facts(caller: Caller, scope: str, members: int) -> Call:
+def _call(caller: Caller, scope: str, members: int) -> Call:
     return Call(scope, ("publish",), caller, min(1 + members, MAX_LIMIT))
 
 

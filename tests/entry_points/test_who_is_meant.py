@@ -143,7 +143,7 @@ def test_methods(enforce: Enforce, where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("audience", "who", "counted"),
+    ("audience", "caller", "counted"),
     [
         (["anonymous"], None, True), (["anonymous"], {}, False), (["authenticated"], None, False),
         (["authenticated"], {}, True), (["staff"], {}, False),

@@ -15,7 +15,7 @@ from tests.servers import RedisServer
 LIMIT = 1000
 RULES: dict[str, Any] = {
     "slots": {
-        "rate": f"{LIMIT}/h", "unit": "bytes", "algorithm": "fixed_window", "key": "tests.http.served.who",
+        "rate": f"{LIMIT}/h", "unit": "bytes", "algorithm": "fixed_window", "key": "tests.http.served.caller",
         "scopes": ["middleware", "drf"],
     }
 }  # fmt: skip

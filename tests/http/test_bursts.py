@@ -11,7 +11,7 @@ from tests.http.servers import Server, Visit
 from tests.servers import RedisServer, wait_until
 
 LIMIT, BURST = 50, 200
-NAMED: dict[str, Any] = {"rate": f"{LIMIT}/h", "algorithm": "sliding_log", "key": "tests.http.served.who"}
+NAMED: dict[str, Any] = {"rate": f"{LIMIT}/h", "algorithm": "sliding_log", "key": "tests.http.served.caller"}
 RULES = {
     "requests": {**NAMED, "scopes": ["middleware"]},
     "logins": {**NAMED, "scopes": ["drf"], "count_on": [401, 403]},

@@ -17,7 +17,7 @@ from tests.servers import RedisServer, wait_until
 
 CAP = 3
 NAMED: dict[str, Any] = {"limit": CAP, "algorithm": "concurrency", "events": ["inflight"]}
-NAMED["key"] = "tests.http.served.who"
+NAMED["key"] = "tests.http.served.caller"
 RULES = {"slots": {**NAMED, "scopes": ["middleware", "drf"]}}
 INNER = ["decorator", "drf"]
 FAILURES = ["sync&at=0", "sync&at=2", "async&at=0", "async&at=2", "file&at=0", "file&at=2", "header"]
@@ -35,7 +35,7 @@ class KeyedCaller:
         self._limiter = Limiter([Rule("slots", **NAMED)], store)
 
     def held(self) -> int:
-        remaining = self._limiter.peek(f"tests.http.served.who:{self.name}").remaining
+        remaining = self._limiter.peek(f"tests.http.served.caller:{self.name}").remaining
         return CAP - (remaining or 0)
 
     def holds(self, slots: int) -> None:
@@ -77,7 +77,7 @@ def all_free(callers: dict[Any, KeyedCaller]) -> None:
         print("held:", {way: caller.held() for way, caller in callers.items() if caller.held()})
 
 
-ONE_AN_HOUR = {"slots": NAMED, "api": {"rate": "1/h", "key": "tests.http.served.who"}}
+ONE_AN_HOUR = {"slots": NAMED, "api": {"rate": "1/h", "key": "tests.http.served.caller"}}
 KINDS = ["gunicorn-sync", "gunicorn", "gunicorn-gevent", "uvicorn-h11", "daphne", "hypercorn", "granian"]
 
 

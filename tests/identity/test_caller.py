@@ -42,7 +42,7 @@ def over(address: object) -> RequestCaller:
 
 
 class TestWithoutAddress:
-    @pytest.mark.parametrize("who", [over(""), over("unix:"), AsgiCaller({}), AsgiCaller({"client": None})])
+    @pytest.mark.parametrize("caller", [over(""), over("unix:"), AsgiCaller({}), AsgiCaller({"client": None})])
     @pytest.mark.parametrize("key", ["ip", "user_or_ip"])
     def test_the_rule_does_not_apply_and_the_log_says_so_once(self, caller: Any, key: str, caplog: Any) -> None:
         for _ in range(3):

@@ -251,7 +251,7 @@ def test_a_text_is_no_way_into_a_plan_nor_out_of_an_audience(enforce: Enforce, o
 
 
 @pytest.mark.parametrize(
-    ("plan", "ident", "who"),
+    ("plan", "ident", "caller"),
     [("authenticated", lambda user: user, [User(pk=7)]), ("tenant:acme", "tenant:acme", [])],
     ids=["a user", "a text of the site's own"],
 )

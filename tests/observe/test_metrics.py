@@ -23,7 +23,7 @@ from django_throttle.observe.metrics import COSTLY, DECISIONS, Add, Counts, Metr
 from django_throttle.observe.reports import Report
 from django_throttle.signals import costly
 from django_throttle.stores import RedisStore, get_store
-from tests.observe.conftest import FACTS
+from tests.observe.conftest import CALL
 from tests.pages import DOCS, run, shown
 from tests.servers import need_package
 
@@ -41,7 +41,7 @@ settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={
 import django
 django.setup()
 from django_throttle import observe
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.limiter import decide
 from tests.observe.conftest import FACTS
 from tests.pages import DOCS, run, shown
@@ -53,7 +53,7 @@ else:
         decide(FACTS)
 for _ in range(3):
     decide(FACTS)
-    decide(Facts("any", ("connection",), FACTS.who))
+    decide(Call("any", ("connection",), FACTS.who))
 observe.run_periodic_work()
 os.write(1, b"done %d\\n" % os.getpid())
 sys.stdin.read()
@@ -140,7 +140,7 @@ def test_rules_and_scopes_without_end_share_a_name(monkeypatch: pytest.MonkeyPat
 
     counts = Counts("test", series, seconds.append)
     for number in (*range(50), 0):
-        counts.count(Report(FACTS, combine_outcomes((Outcome(f"{number}", "user:1", True, 1, 0, 0.0, 0.0),)), 0.002))
+        counts.count(Report(CALL, combine_outcomes((Outcome(f"{number}", "user:1", True, 1, 0, 0.0, 0.0),)), 0.002))
         costly.send(sender=None, scope=f"{number}", meter=Meter(), above=("queries",))
     assert counted[DECISIONS.name, "(others)", "allowed", "within"] == counted[COSTLY.name, "(others)"] == 40
     assert counted[DECISIONS.name, "0", "allowed", "within"] == counted[COSTLY.name, "0"] == 2
@@ -153,7 +153,7 @@ def test_the_metrics_are_served_as_the_page_shows(settings: Any) -> None:
     _, setup, view, *_ = shown("observing")
     rules = {"served": {"rate": "1/min", "key": "everyone"}}  # counted by no other test of this process
     settings.DJANGO_THROTTLE = {**run(setup)["DJANGO_THROTTLE"], "RULES": rules, "AGENT": False}
-    decide(FACTS)
+    decide(CALL)
     served = run(view)["metrics"](RequestFactory().get("/metrics")).text
     assert 'django_throttle_decisions_total{outcome="allowed",reason="within",rule="served"} 1.0' in served
     page = (DOCS / "reference" / "observing.rst").read_text(encoding="utf-8")
@@ -176,7 +176,7 @@ settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={
 import django
 django.setup()
 from django_throttle import observe
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import decide
 from django_throttle.costs.meter import Meter
@@ -188,7 +188,7 @@ def use():
     for _ in range(5):
         decide(FACTS)
     for _ in range(2):
-        decide(Facts("any", ("connection",), FACTS.who))
+        decide(Call("any", ("connection",), FACTS.who))
     observe.tell(FACTS, decided(True)._replace(degraded=True, cause=Cause.POOL), 0.002)
     observe.tell_dropped("receive", 3)
     costly.send(sender=None, scope="search", meter=Meter(), above=("queries",))

@@ -140,7 +140,7 @@ CALLING = """
 import sys, time, django
 django.setup()
 from django_throttle import limiter
-from django_throttle.identity.call import Facts
+from django_throttle.identity.call import Call
 from django_throttle.models import ThrottleRule
 from tests.callers import Caller
 for line in sys.stdin:
@@ -149,7 +149,7 @@ for line in sys.stdin:
         ThrottleRule.objects.update_or_create(name="api", defaults={"rate": value, "key": "user"})
         print("saved", flush=True)
         continue
-    facts = Facts("page", ("request",), Caller(user=value))
+    facts = Call("page", ("request",), Caller(user=value))
     print(sum(limiter.decide(facts).allowed for _ in range(3)), flush=True)
 """
 

@@ -30,9 +30,9 @@ from tests.web_server import WebServer
 CAP: Final = 5
 FRAMES: Final = 20
 RULES: Final[dict[str, dict[str, Any]]] = {
-    "sockets": {"limit": CAP, "algorithm": "concurrency", "events": ["connection"], "key": "tests.served.who"},
+    "sockets": {"limit": CAP, "algorithm": "concurrency", "events": ["connection"], "key": "tests.served.caller"},
     # So slow that a busy machine sends all frames before another is due.
-    "frames": {"rate": f"{FRAMES}/h", "events": ["message"], "key": "tests.served.who", "algorithm": "gcra"},
+    "frames": {"rate": f"{FRAMES}/h", "events": ["message"], "key": "tests.served.caller", "algorithm": "gcra"},
 }
 HASTE: Final = 10  # so many times as fast as by default
 USUAL: Final = {"BEAT_INTERVAL": Conf().BEAT_INTERVAL, "PROCESS_TTL": Conf().PROCESS_TTL}
@@ -181,7 +181,7 @@ class Visitor:
 
     def held(self) -> int:
         """How many sockets Redis counts."""
-        decision = counter(self.server.redis.url).peek(f"tests.served.who:{self.name}")
+        decision = counter(self.server.redis.url).peek(f"tests.served.caller:{self.name}")
         assert decision.remaining is not None
         assert not decision.degraded
         return MANY - decision.remaining

@@ -121,7 +121,7 @@ class DecisionRecorder(Recorder):
         """Count any other call."""
         if self._is_off:
             return
-        others = self._others  # without the facts, which hold the request
+        others = self._others  # without the call, which holds the request
         others.append((decision, call.scope, call.method, call.events, call.cost, seconds, timezone.now()))
         if len(others) >= MOST_WAITING:
             self._count()
