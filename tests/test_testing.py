@@ -29,7 +29,7 @@ from django_throttle.rulebook import Snapshot
 from django_throttle.stores import MemoryStore, get_store, pin
 from django_throttle.testing import FrozenClock, assert_throttled, override_rules, use_up
 from tests.inside import book
-from tests.observe.conftest import FACTS
+from tests.observe.conftest import CALL
 
 ONE: dict[str, Any] = {"one": {"rate": "2/hour", "key": "everyone", "algorithm": "fixed_window"}}
 OTHER: dict[str, Any] = {"other": {"rate": "5/hour", "key": "everyone"}}
@@ -41,7 +41,7 @@ def names() -> list[str]:
 
 
 def passed(calls: int) -> int:
-    return sum(decide(FACTS).allowed for _ in range(calls))
+    return sum(decide(CALL).allowed for _ in range(calls))
 
 
 @pytest.fixture(autouse=True)
@@ -126,10 +126,10 @@ def test_a_test_case() -> None:
     @override_rules(ONE)
     class Case(SimpleTestCase):
         def setUp(self) -> None:
-            self.first = decide(FACTS)
+            self.first = decide(CALL)
 
         async def test_set_up_is_inside(self) -> None:
-            assert (self.first.rule, (await adecide(FACTS)).allowed, passed(5)) == ("one", True, 0)
+            assert (self.first.rule, (await adecide(CALL)).allowed, passed(5)) == ("one", True, 0)
 
         @override_rules(OTHER)
         def test_with_others(self) -> None:
@@ -244,8 +244,8 @@ def test_any_callable() -> None:
 @override_rules(RULES)
 async def test_asynchronous_calls_are_awaited_before() -> None:
     with pytest.raises(TypeError, match="await each call"):
-        assert_throttled(lambda: adecide(FACTS))
-    assert_throttled([await adecide(FACTS) for _ in range(5)], after=3, rule="api")
+        assert_throttled(lambda: adecide(CALL))
+    assert_throttled([await adecide(CALL) for _ in range(5)], after=3, rule="api")
 
 
 ERROR = {"type": "error", "code": "rate_limited", "rule": "chat", "retry_after": 1.5}

@@ -119,7 +119,7 @@ def replay(
 
     ``calls`` are in the order of their times, by which the store's clock goes. A call has the scope that the log says,
     else that of its path on this site, as under the middleware. What an answer gives back (count_on, refund_on) goes
-    back at once. Overrides are left out. ``caller_type`` makes a caller of what a call says of its address and its user.
+    back at once. Overrides are left out. ``caller_type`` makes a caller of the address and the user of a logged call.
     """
     now = 0.0
     store = MemoryStore(lambda: now, max_entries=sys.maxsize)

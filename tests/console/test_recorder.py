@@ -36,7 +36,7 @@ def refusal(rule: str, ident: str, reason: Reason = Reason.EXCEEDED) -> Decision
     return Decision(False, 1, 0, 1.0, 1.0, rule, (outcome,))
 
 
-def call(ident: str, **given: Any) -> Call:
+def call_by(ident: str, **given: Any) -> Call:
     return Call(**{"scope": "search", "events": ("request",), "caller": By(ident), **given})  # type: ignore[arg-type]
 
 
@@ -72,7 +72,7 @@ def test_memory_is_bounded_under_a_flood_of_identities() -> None:
             texts = f"scope {number}", f"M{number}", (f"event {number}",)
             made.record_allowed(charges_of(ROOMY, f"ip:{number}", 1), *texts, perf_counter())
         else:
-            made.record(call(""), refusal(f"rule {number}", f"user:{number}"), 0.001)
+            made.record(call_by(""), refusal(f"rule {number}", f"user:{number}"), 0.001)
     found = made.take()
     assert (allowed(found), total(found, CODES[Reason.EXCEEDED])) == (18_000, 6000)
     minutes = len({at for _, at in found.cells})

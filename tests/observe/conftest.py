@@ -14,7 +14,7 @@ from tests.callers import KeyedCaller
 from tests.clock import FrozenClock
 
 KEYS = ("user", "ip", "user_or_ip", "session", "everyone")
-FACTS = Call("any", ("request",), KeyedCaller(**dict.fromkeys(KEYS, "user:somebody")))
+CALL = Call("any", ("request",), KeyedCaller(**dict.fromkeys(KEYS, "user:somebody")))
 
 
 def decided(*allowed: bool, reason: Reason = Reason.EXCEEDED, **options: Any) -> Decision:

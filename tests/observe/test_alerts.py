@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from django_throttle import observe
 from django_throttle.identity.call import Call
 from django_throttle.limiter import decide
-from tests.observe.conftest import FACTS
+from tests.observe.conftest import CALL
 from tests.pages import DOCS
 
 ALERTS, DASHBOARD, PAGE = DOCS / "alerts.yml", DOCS / "grafana.json", DOCS / "howto" / "alerts.rst"
@@ -60,11 +60,11 @@ def scrape(
     assert statuses == [200, 200, 429]
     enforce(HOOKS=HOOKS, action="shadow")
     for _ in range(3):
-        decide(FACTS)
+        decide(CALL)
     enforce(HOOKS=HOOKS, algorithm="concurrency", limit=5, rate=None, events=["connection"])
-    decide(Call("any", ("connection",), FACTS.caller))
+    decide(Call("any", ("connection",), CALL.caller))
     enforce(HOOKS=HOOKS, REDIS="redis://127.0.0.1:1/0", on_store_failure="deny")
-    decide(FACTS)
+    decide(CALL)
     observe.report_dropped("group_send", 1)
     families = text_string_to_metric_families(generate_latest(REGISTRY).decode())
     samples = (sample for family in families for sample in family.samples)

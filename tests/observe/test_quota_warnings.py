@@ -21,7 +21,7 @@ from tests.servers import RedisServer
 QUOTA = {"rate": "10/hour", "algorithm": "fixed_window", "warn_at": [0.8, 1.0], "enforce_at": 2}
 QUIET = {"AGENT": False, "DATABASE_RULES": False, "DEADLINE": 5.0}
 
-FACTS = Call("search", ("request",), SameByEveryKey())
+CALL = Call("search", ("request",), SameByEveryKey())
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def told() -> Iterator[list[tuple[str, str, float]]]:
     found: list[tuple[str, str, float]] = []
 
     def hear(call: Call, outcome: Any, share: float, **_: Any) -> None:
-        assert call is FACTS or call.cost
+        assert call is CALL or call.cost
         found.append((outcome.rule, outcome.ident, share))
 
     quota_warning.connect(hear)
@@ -56,12 +56,12 @@ def decide(request: pytest.FixtureRequest) -> Callable[..., Decision]:
 
 
 def test_each_share_is_told_once_by_its_call(store: Any, decide: Any, told: list[Any], clock: FrozenClock) -> None:
-    heard = [(decide(FACTS), len(told))[1] for _ in range(25)]
+    heard = [(decide(CALL), len(told))[1] for _ in range(25)]
     assert heard == [0] * 7 + [1, 1] + [2] * 16
     assert told == [("quota", "user:1", 0.8), ("quota", "user:1", 1.0)]
     clock.to(3600)
     for _ in range(10):
-        decide(FACTS)
+        decide(CALL)
     assert len(told) == 4, "and afresh in the next window"
 
 

@@ -19,7 +19,7 @@ from django_throttle.observe import Report, reports
 from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
 from tests.clock import FrozenClock
 from tests.inside import unsaid
-from tests.observe.conftest import FACTS, decided
+from tests.observe.conftest import CALL, decided
 
 Enforce = Callable[..., None]
 HERE = "tests.observe.test_reports"
@@ -42,10 +42,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hooks_hear_of_every_decision_though_others_fail(enforce: Enforce, caplog: pytest.LogCaptureFixture) -> None:
     enforce(HOOKS=["nowhere.to.be.found", f"{HERE}.fail", f"{HERE}.note"])
-    made = [decide(FACTS) for _ in range(3)]
+    made = [decide(CALL) for _ in range(3)]
     assert [report.decision for report in heard] == made
     assert [decision.allowed for decision in made] == [True, True, False]
-    assert all(report.call is FACTS and 0 < report.seconds < 5 for report in heard)
+    assert all(report.call is CALL and 0 < report.seconds < 5 for report in heard)
     said = [record.getMessage() for record in caplog.records if "hook" in record.getMessage()]
     assert said == [
         "the hook 'nowhere.to.be.found' cannot be imported and is ignored: correct HOOKS",
@@ -61,7 +61,7 @@ def fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def test_a_refusal_is_a_line_with_fields(caplog: pytest.LogCaptureFixture, settings: object) -> None:
-    observe.report(FACTS, decided(True, False))
+    observe.report(CALL, decided(True, False))
     (record,) = caplog.records
     ident = reports.ident_for_logs("user:somebody")
     assert (record.name, record.levelno) == ("django_throttle.decisions", logging.WARNING)
@@ -77,14 +77,14 @@ def test_a_line_names_the_event_of_its_rule(caplog: Any, enforce: Callable[..., 
     rate, held = decided(False).outcomes[0]._replace(rule="rate", window=60.0), decided(False).outcomes[0]
     blocked = held._replace(rule="block", reason=Reason.BLOCKED)
     observe.report(
-        replace(FACTS, events=events), combine_outcomes((rate, held._replace(rule="held", window=None), blocked))
+        replace(CALL, events=events), combine_outcomes((rate, held._replace(rule="held", window=None), blocked))
     )
     assert [fields(record)["event"] for record in caplog.records] == [events[0], events[1], events[0]]
 
 
 def test_what_a_storm_left_out_is_told(caplog: pytest.LogCaptureFixture, clock: FrozenClock) -> None:
     for _ in range(100):
-        observe.report(FACTS, decided(False))
+        observe.report(CALL, decided(False))
         clock.tick(0.09)  # 9 s in all
     observe.run_periodic_work()
     assert len(caplog.records) == 1, "not before the 10 s are over"
@@ -96,7 +96,7 @@ def test_what_a_storm_left_out_is_told(caplog: pytest.LogCaptureFixture, clock: 
     ]
     assert fields(caplog.records[1]) == {"rule": "one", "reason": "exceeded", "left_out": 99}
     clock.tick(9)
-    observe.report(FACTS, decided(False))
+    observe.report(CALL, decided(False))
     assert len(caplog.records) == 2, "that was a line of this rule and reason, too"
 
 
@@ -104,7 +104,7 @@ def test_no_text_begins_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> N
     evil = "any\nERROR all is lost\r\x1b[31m\u2028" + "x" * 1000
     refused = decided(False)
     outcome = refused.outcomes[0]._replace(rule=evil)
-    observe.report(replace(FACTS, scope=evil), refused._replace(outcomes=(outcome,)))
+    observe.report(replace(CALL, scope=evil), refused._replace(outcomes=(outcome,)))
     formatter = logging.Formatter("%(levelname)s %(message)s %(scope)s %(rule)s %(event)s %(ident)s")
     text = formatter.format(caplog.records[0])
     assert len(text.splitlines()) == 1
@@ -134,7 +134,7 @@ class Receiver:
         self.told: dict[str, Any] = {}
 
     def hear(self, sender: object, signal: Any, call: Call, **told: Any) -> None:
-        assert call is FACTS
+        assert call is CALL
         self.names.append(next(name for name, each in SIGNALS.items() if each is signal))
         self.told = told
 
@@ -165,9 +165,9 @@ def told(request: pytest.FixtureRequest) -> Iterator[Receiver]:
 
 async def tell(decision: Decision, on_loop: bool) -> None:
     if on_loop:
-        await observe.areport(FACTS, decision)
+        await observe.areport(CALL, decision)
     else:
-        await asyncio.to_thread(observe.report, FACTS, decision)
+        await asyncio.to_thread(observe.report, CALL, decision)
 
 
 WARNED = decided(True)
@@ -203,6 +203,6 @@ async def test_each_signal_is_sent_for_what_it_means(case: str, on_loop: bool, t
 async def test_a_synchronous_call_on_a_loop_has_no_async_receivers(told: Receiver, caplog: Any) -> None:
     """Django calls those by async_to_sync, which cannot be used where a loop runs."""
     assert iscoroutinefunction(told.ahear)
-    observe.report(FACTS, decided(False))
+    observe.report(CALL, decided(False))
     assert told.names == []
     assert "receiver was not called" in caplog.text
