@@ -3,10 +3,12 @@
 import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from time import perf_counter, process_time
 
 from redis import Redis
 
+from django_throttle import console
 from django_throttle.console.recording import places
 from django_throttle.console.recording.cells import CODES, HOUR, MINUTE, TIMES, Cell
 from django_throttle.console.recording.flush import RecordFlusher
@@ -18,6 +20,7 @@ from django_throttle.core import Rule
 from django_throttle.core.commands import Charges, charges_of
 from django_throttle.core.decision import Reason
 from django_throttle.stores import RedisStore
+from django_throttle.stores.redis import scripts
 from tests.lab.benchmarks.table import Row
 
 SECTION = "what is recorded of decisions"
@@ -59,6 +62,7 @@ def _cell(calls: int, refused: int) -> Cell:
 
 def fill(store: RedisStore, client: Redis, refusing: int) -> None:
     """A month under full load: there are at most 31 days, and 25 hours of minutes. So many rules refuse."""
+    scripts.folders.append(Path(console.__file__).with_name("lua"))  # as the app does, which is not set up here
     flusher, now = RecordFlusher(store), int(time.time()) // DAY * DAY
     each, draw = CALLS_PER_SECOND // RULES, random.Random(2)
     for hour in range(now - 31 * DAY, now, HOUR):
