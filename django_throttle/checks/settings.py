@@ -31,6 +31,7 @@ from django_throttle.exceptions import Cause, InvalidSetting, StoreError
 from django_throttle.identity.address import declared
 from django_throttle.identity.keys import is_async, is_path
 from django_throttle.models.subjects import missing_groups
+from django_throttle.observe import recorders
 from django_throttle.observe.reports import load_hook
 from django_throttle.rulebook import sources
 from django_throttle.stores import get_store
@@ -271,6 +272,13 @@ def _costs(raw: RawSettings) -> Iterator[CheckMessage]:
         yield warning("W083", message, "Switch METER on, or leave LOG_COST_ABOVE out.")
 
 
+def _records(raw: RawSettings) -> Iterator[CheckMessage]:
+    for name in ("RECORD", "RECORD_IDENTS"):
+        if raw.get(name) is True and recorders.current is None:
+            message = f"{name} has no effect: no installed app records decisions"
+            yield warning("W103", message, f'Add "django_throttle.console" to INSTALLED_APPS, or leave {name} out.')
+
+
 def _hooks(raw: RawSettings) -> Iterator[CheckMessage]:
     paths = value_of(raw, "HOOKS")
     if isinstance(paths, str) or not isinstance(paths, Sequence):
@@ -403,7 +411,8 @@ def _user(raw: RawSettings) -> Iterator[CheckMessage]:
 
 
 SETTING_CHECKS: Final = (
-    _nearly_named, _unknown_names, _values, _rules, _redis, _intervals, _costs, _hooks, _proxies, _tenant, _user,
+    _nearly_named, _unknown_names, _values, _rules, _redis, _intervals, _costs, _records, _hooks, _proxies, _tenant,
+    _user,
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from django.core.management import call_command
 SITE = """
 INSTALLED_APPS += [{apps}]
 MIDDLEWARE += ["django_throttle.middleware.ThrottleMiddleware"]
-DJANGO_THROTTLE = {{"RULES": {{"login": {{"rate": "2/min", "scopes": ["admin:login"]}}}}}}
+DJANGO_THROTTLE = {{"RECORD_IDENTS": {idents}, "RULES": {{"login": {{"rate": "2/min", "scopes": ["admin:login"]}}}}}}
 """
 VISIT = """
 import json, sys, warnings
@@ -35,7 +35,7 @@ rules = "/admin/django_throttle/throttlerule/"
 pages = {page: client.get(rules + page) for page in ("", "add/", "explain/?ident=ip:192.0.2.1", "overview/", "costs/")}
 index = client.get("/admin/")
 print(json.dumps({
-    "checks": [str(message) for message in run_checks()],
+    "checks": [message.id for message in run_checks()],
     "commands": sorted(name for name in get_commands() if name.startswith("throttle_")),
     "logins": logins,
     "pages": {page: answer.status_code for page, answer in pages.items()},
@@ -50,10 +50,10 @@ OURS = {"throttle_backtest", "throttle_candidates", "throttle_costs", "throttle_
 WORDS = ("Rules at work", "What requests cost", "Try before saving", "Refused lately", "candidate")
 
 
-def visit(folder: Path, *apps: str) -> Any:
+def visit(folder: Path, *apps: str, idents: bool = False) -> Any:
     call_command("startproject", "mysite", folder)
     with (folder / "mysite" / "settings.py").open("a") as file:
-        file.write(SITE.format(apps=", ".join(map(repr, apps))))
+        file.write(SITE.format(apps=", ".join(map(repr, apps)), idents=idents))
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "mysite.settings", "PYTHONWARNINGS": "ignore"}
     line = [sys.executable, "-c", VISIT]
     done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -62,9 +62,10 @@ def visit(folder: Path, *apps: str) -> Any:
 
 
 @pytest.mark.usefixtures("servers")
-def test_a_site_without_it_has_nothing_of_it(tmp_path: Path) -> None:
-    site = visit(tmp_path, MAIN)
-    assert (site["checks"], site["logins"]) == ([], [200, 200, 429])
+@pytest.mark.parametrize("idents", [False, True])
+def test_a_site_without_it_has_nothing_of_it(tmp_path: Path, idents: bool) -> None:
+    site = visit(tmp_path, MAIN, idents=idents)
+    assert (site["checks"], site["logins"]) == (["django_throttle.W103"] if idents else [], [200, 200, 429])
     assert {page: 302 if page in ("overview/", "costs/") else 200 for page in site["pages"]} == site["pages"]
     assert [word for word in WORDS if word in site["texts"]] == []
     assert OURS.isdisjoint(site["commands"])
@@ -74,7 +75,7 @@ def test_a_site_without_it_has_nothing_of_it(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("apps", [(MAIN, CONSOLE), (CONSOLE, MAIN)], ids=["after", "before"])
 def test_a_site_with_it_has_all_of_it_in_either_order(tmp_path: Path, apps: tuple[str, str]) -> None:
-    site = visit(tmp_path, *apps)
+    site = visit(tmp_path, *apps, idents=True)
     assert (site["checks"], site["logins"]) == ([], [200, 200, 429])
     assert set(site["pages"].values()) == {200}
     assert [word for word in WORDS if word not in site["texts"]] == []

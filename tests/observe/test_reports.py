@@ -10,12 +10,13 @@ import pytest
 from asgiref.sync import iscoroutinefunction
 
 from django_throttle import observe
-from django_throttle.core.commands import DedupKey
+from django_throttle.core.commands import Charges, DedupKey
 from django_throttle.core.decision import Decision, Outcome, Reason, ThresholdReached, combine_outcomes
+from django_throttle.costs.meter import Meter
 from django_throttle.exceptions import Cause
 from django_throttle.identity.call import Call
 from django_throttle.limiter import decide
-from django_throttle.observe import Report, reports
+from django_throttle.observe import Report, recorders, reports
 from django_throttle.signals import quota_warning, shadowed, store_failed, throttled
 from tests.clock import FrozenClock
 from tests.inside import unsaid
@@ -51,6 +52,37 @@ def test_hooks_hear_of_every_decision_though_others_fail(enforce: Enforce, caplo
         "the hook 'nowhere.to.be.found' cannot be imported and is ignored: correct HOOKS",
         f"the hook {fail!r} failed: the call went on, its report is lost to this hook",
     ]
+
+
+class Noted(observe.Recorder):
+    """Keeps what it is called with, in short."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def record_allowed(self, charges: Charges, scope: str, method: str, events: tuple[str, ...], began: float) -> None:
+        self.calls.append((charges.idents, scope, events))
+
+    def record(self, facts: Facts, decision: Decision, seconds: float) -> None:
+        self.calls.append((decision.allowed, facts.scope))
+
+    def record_request(self, scope: str, meter: Meter) -> None:
+        self.calls.append((scope, meter))
+
+
+def test_each_recorder_gets_every_decision(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorders, "current", None)
+    enforce()
+    decide(FACTS)
+    noted = [Noted() for _ in range(3)]
+    for recorder in noted:
+        observe.add_recorder(recorder)
+    decide(FACTS)
+    assert not decide(FACTS).allowed
+    assert recorders.current is not None
+    recorders.current.record_request("search", meter := Meter())
+    passed = (("user:somebody",), FACTS.scope, FACTS.events)
+    assert [each.calls for each in noted] == [[passed, (False, FACTS.scope), ("search", meter)]] * 3
 
 
 FIELDS = ("rule", "outcome", "reason", "scope", "event", "ident", "left_out")
