@@ -1,7 +1,8 @@
 """Print how each page reads, and fail where one is over a limit: ``make prose``, after ``make docs``.
 
 Of the text of paragraphs; tables, code and quotations are not read. A sentence ends with a mark and a space, or with
-its paragraph. Passive is a form of "to be" before a participle, so the share is a little too high.
+its paragraph. Passive is a form of "to be" before a participle, so the share is a little too high. Also found are words
+that readers stumbled over, rows of tables that a text has broken in two, and code too wide for a screen.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ PASSIVE: Final = re.compile(
     r"(?:\w+ed|kept|made|known|sent|told|taken|given|held|read|written|shown|said|found|left|lost|cut|put|paid|set|seen"
     r"|done|drawn|bought|meant|hidden|begun|chosen)\b"
 )
+STUMBLES: Final = re.compile(
+    r"\b(?:afresh|anew|whoever|whom|heeds?|for good|stands? there|(?:for )?so long|so many times|those who|doors?"
+    r"|what (?:is|was) (?:used|left)|(?<!there )(?:is|are) no(?! longer| more))\b",
+    re.IGNORECASE,
+)
+WIDEST: Final = 88  # columns of Python that a page shows without a bar to scroll
 
 
 class Figures(NamedTuple):
@@ -38,10 +45,12 @@ class Figures(NamedTuple):
     too_long: list[str]
     many_commas: list[str]
     passive: float
+    stumbles: list[str]
 
     @property
     def faults(self) -> list[str]:
-        found = [f"over {MOST_WORDS} words: {one}" for one in self.too_long]
+        found = [f"reads like a riddle: {one}" for one in self.stumbles]
+        found += [f"over {MOST_WORDS} words: {one}" for one in self.too_long]
         if self.mean > MEAN_WORDS:
             found.append(f"{self.mean:.1f} words a sentence, over {MEAN_WORDS:g}")
         if len(self.many_commas) > max(FEW, MANY_COMMAS_SHARE * self.sentences):
@@ -89,7 +98,19 @@ def figures(found: list[str]) -> Figures:
         [one for one, length in zip(found, lengths, strict=True) if length > MOST_WORDS],
         [one for one in found if len(COMMA.findall(one)) > MANY_COMMAS],
         sum(bool(PASSIVE.search(one)) for one in found) / max(1, len(found)),
+        [one for one in found if STUMBLES.search(one)],
     )
+
+
+def broken(tree: nodes.Node) -> Iterator[str]:
+    """Yield rows of tables that begin with an empty cell or end theirs in a comma, and lines of Python that are cut."""
+    for row in tree.findall(nodes.row):
+        text = row.children[0].astext().strip()
+        if not isinstance(row.parent, nodes.thead) and (not text or text.endswith(",")):
+            yield f"a row is broken: {row.astext()[:60]!r}"
+    for block in tree.findall(nodes.literal_block):
+        if block.get("language") == "python":
+            yield from (f"over {WIDEST} columns: {line}" for line in block.astext().splitlines() if len(line) > WIDEST)
 
 
 def main() -> int:
@@ -98,11 +119,12 @@ def main() -> int:
     wrong = []
     for path in sorted(DOCTREES.rglob("*.doctree")):
         with path.open("rb") as file:
-            page = figures(list(sentences(pickle.load(file))))  # noqa: S301 - Sphinx has just written it
+            tree = pickle.load(file)  # noqa: S301 - Sphinx has just written it
+        page = figures(list(sentences(tree)))
         commas = len(page.many_commas) / max(1, page.sentences)
         row = f"{page.sentences:>10}{page.mean:>7.1f}{len(page.too_long):>6}{commas:>12.1%}{page.passive:>9.0%}"
         print(f"{path.stem:16}{row}")
-        wrong += [f"{path.stem}: {fault}" for fault in page.faults]
+        wrong += [f"{path.stem}: {fault}" for fault in (*page.faults, *broken(tree))]
     print(*wrong, sep="\n")
     return bool(wrong)
 
