@@ -59,7 +59,8 @@ def add_store_job(make: Callable[[RedisStore], StoreJob]) -> None:
     Call it in the method ``ready`` of an app config. A job that raises is logged and tried again soon. It holds up the
     others of its thread, so it has to be quick.
     """
-    _job_makers.append(make)
+    if make not in _job_makers:  # tests of a site may run ``ready`` again
+        _job_makers.append(make)
 
 
 @dataclass(slots=True)

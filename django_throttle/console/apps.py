@@ -32,4 +32,4 @@ class ConsoleConfig(AppConfig):
         agent.add_store_job(flush.records_job)
         agent.add_store_job(costs_job)
         why_refused.find_refusals = read.recent
-        scripts.folders.append(Path(__file__).with_name("lua"))
+        scripts.add_folder(Path(__file__).with_name("lua"))

@@ -69,6 +69,8 @@ current: Recorder | None = None
 
 
 def add_recorder(recorder: Recorder) -> None:
-    """Call this recorder too, from now on."""
+    """Call this recorder too, from now on. Adding it again, as ``ready`` may run twice in tests, changes nothing."""
     global current
-    current = recorder if current is None else Recorders(current, recorder)
+    added = current.recorders if isinstance(current, Recorders) else () if current is None else (current,)
+    if recorder not in added:
+        current = Recorders(*added, recorder) if added else recorder

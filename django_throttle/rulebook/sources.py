@@ -97,8 +97,8 @@ _sources: Final[list[RuleSource]] = []
 
 
 def add_source(source: RuleSource) -> None:
-    """Read the rules of this source too."""
-    _sources.append(source)
+    """Read the rules of this source too, in place of an earlier source of the same name."""
+    _sources[:] = [*(other for other in _sources if other.name != source.name), source]
 
 
 @dataclass(frozen=True, slots=True)

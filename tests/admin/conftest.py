@@ -11,6 +11,8 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
+from django_throttle.checks import scopes
+
 NASTY = '<img src=x onerror="alert(1)">'
 
 
@@ -19,6 +21,12 @@ def user(*permissions: str, staff: bool = True, superuser: bool = False) -> User
     somebody = User.objects.create_user("somebody", is_staff=staff, is_superuser=superuser)
     somebody.user_permissions.set(Permission.objects.filter(codename__in=permissions))
     return somebody
+
+
+@pytest.fixture(autouse=True)
+def no_decorators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules that decorators of other tests name are not the rules of these pages."""
+    monkeypatch.setattr(scopes, "decorated", {})
 
 
 @pytest.fixture

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.management import call_command
+
+from django_throttle.observe import recorders
+from django_throttle.rulebook import sources
 
 SITE = """
 INSTALLED_APPS += [{apps}]
@@ -81,3 +85,9 @@ def test_a_site_with_it_has_all_of_it_in_either_order(tmp_path: Path, apps: tupl
     assert [word for word in WORDS if word not in site["texts"]] == []
     assert {*site["commands"]} >= OURS
     assert (site["tables"], site["is_recorded"]) == (["throttle_console_throttlecandidate"], True)
+
+
+def test_it_plugs_in_once_however_often_tests_load_apps_again() -> None:
+    before = recorders.current, len(sources._sources)
+    apps.get_app_config("throttle_console").ready()
+    assert (recorders.current, len(sources._sources)) == before

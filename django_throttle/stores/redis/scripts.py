@@ -28,8 +28,8 @@ from django_throttle.core import algorithms
 from django_throttle.core.algorithms.base import CounterParams
 
 LUA: Final = Path(__file__).parents[1] / "lua"
-#: Folders of scripts, searched in this order. An app adds the folder of its own scripts.
-folders: Final = [LUA]
+#: Folders of scripts, searched in this order.
+_folders: Final = [LUA]
 ALGORITHMS: Final = Path(algorithms.__file__).parent
 OWN_KEY: Final = 10  # from this number on an algorithm has a key of its own, below it a record
 _USE: Final = re.compile(r"^ *--- use (\w+)\n", re.MULTILINE)
@@ -50,6 +50,12 @@ class Script:
     sha: str
 
 
+def add_folder(folder: Path) -> None:
+    """Look for scripts in this folder too."""
+    if folder not in _folders:
+        _folders.append(folder)
+
+
 def script(name: str) -> Script:
     """Return the script of ``name.lua`` in one of the folders, for all algorithms that there are."""
     return _script(name, len(CounterParams.by_wire_id))
@@ -62,7 +68,7 @@ def _script(name: str, number_of_algorithms: int) -> Script:
 
 
 def _path(name: str) -> Path:
-    return next((path for folder in folders if (path := folder / name).exists()), LUA / name)
+    return next((path for folder in _folders if (path := folder / name).exists()), LUA / name)
 
 
 def _repeated(block: str, is_of_kind: Callable[[int], bool]) -> str:
