@@ -63,8 +63,8 @@ class Noted(observe.Recorder):
     def record_allowed(self, charges: Charges, scope: str, method: str, events: tuple[str, ...], began: float) -> None:
         self.calls.append((charges.idents, scope, events))
 
-    def record(self, facts: Facts, decision: Decision, seconds: float) -> None:
-        self.calls.append((decision.allowed, facts.scope))
+    def record(self, call: Call, decision: Decision, seconds: float) -> None:
+        self.calls.append((decision.allowed, call.scope))
 
     def record_request(self, scope: str, meter: Meter) -> None:
         self.calls.append((scope, meter))
@@ -73,16 +73,16 @@ class Noted(observe.Recorder):
 def test_each_recorder_gets_every_decision(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorders, "current", None)
     enforce()
-    decide(FACTS)
+    decide(CALL)
     noted = [Noted() for _ in range(3)]
     for recorder in noted:
         observe.add_recorder(recorder)
-    decide(FACTS)
-    assert not decide(FACTS).allowed
+    decide(CALL)
+    assert not decide(CALL).allowed
     assert recorders.current is not None
     recorders.current.record_request("search", meter := Meter())
-    passed = (("user:somebody",), FACTS.scope, FACTS.events)
-    assert [each.calls for each in noted] == [[passed, (False, FACTS.scope), ("search", meter)]] * 3
+    passed = (("user:somebody",), CALL.scope, CALL.events)
+    assert [each.calls for each in noted] == [[passed, (False, CALL.scope), ("search", meter)]] * 3
 
 
 FIELDS = ("rule", "outcome", "reason", "scope", "event", "ident", "left_out")
