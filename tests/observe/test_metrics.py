@@ -43,17 +43,17 @@ django.setup()
 from django_throttle import observe
 from django_throttle.identity.call import Call
 from django_throttle.limiter import decide
-from tests.observe.conftest import FACTS
+from tests.observe.conftest import CALL
 from tests.pages import DOCS, run, shown
 
 if sys.argv[1] == "fork" and not os.fork():
     sys.argv[1] = "child"
 else:
     for _ in range(2):
-        decide(FACTS)
+        decide(CALL)
 for _ in range(3):
-    decide(FACTS)
-    decide(Call("any", ("connection",), FACTS.who))
+    decide(CALL)
+    decide(Call("any", ("connection",), CALL.caller))
 observe.run_periodic_work()
 os.write(1, b"done %d\\n" % os.getpid())
 sys.stdin.read()
@@ -181,15 +181,15 @@ from django_throttle.exceptions import Cause
 from django_throttle.limiter import decide
 from django_throttle.costs.meter import Meter
 from django_throttle.signals import costly
-from tests.observe.conftest import FACTS, decided
+from tests.observe.conftest import CALL, decided
 
 
 def use():
     for _ in range(5):
-        decide(FACTS)
+        decide(CALL)
     for _ in range(2):
-        decide(Call("any", ("connection",), FACTS.who))
-    observe.tell(FACTS, decided(True)._replace(degraded=True, cause=Cause.POOL), 0.002)
+        decide(Call("any", ("connection",), CALL.caller))
+    observe.tell(CALL, decided(True)._replace(degraded=True, cause=Cause.POOL), 0.002)
     observe.tell_dropped("receive", 3)
     costly.send(sender=None, scope="search", meter=Meter(), above=("queries",))
 
