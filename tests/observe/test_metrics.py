@@ -189,7 +189,7 @@ def use():
         decide(CALL)
     for _ in range(2):
         decide(Call("any", ("connection",), CALL.caller))
-    observe.tell(CALL, decided(True)._replace(degraded=True, cause=Cause.POOL), 0.002)
+    observe.report(CALL, decided(True)._replace(degraded=True, cause=Cause.POOL), 0.002)
     observe.tell_dropped("receive", 3)
     costly.send(sender=None, scope="search", meter=Meter(), above=("queries",))
 
