@@ -190,7 +190,7 @@ def use():
     for _ in range(2):
         decide(Call("any", ("connection",), CALL.caller))
     observe.report(CALL, decided(True)._replace(degraded=True, cause=Cause.POOL), 0.002)
-    observe.tell_dropped("receive", 3)
+    observe.report_dropped("receive", 3)
     costly.send(sender=None, scope="search", meter=Meter(), above=("queries",))
 
 """
