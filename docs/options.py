@@ -1,14 +1,22 @@
-"""Write ``options.inc``, the table of rule options that ``rules.rst`` shows: ``python -m docs.options``."""
+"""Write what follows the table of rule options: ``python -m docs.options``.
+
+``options.inc`` is the table that ``rules.rst`` shows. ``options.txt`` lists the texts of options, algorithms and keys,
+where ``make messages`` finds them, as the core knows no gettext.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
+import django_throttle
 from django_throttle.core import Rule
-from django_throttle.core.options import EVENTS, Option, Options, table
+from django_throttle.core.algorithms import ALGORITHMS
+from django_throttle.core.key import AUDIENCE_KINDS, KEY_KINDS
+from django_throttle.core.options import EVENTS, GROUPS, Option, Options, table
 
 FILE: Final = Path(__file__).with_name("options.inc")
+TEXTS: Final = Path(django_throttle.__file__).parent / "templates" / "django_throttle" / "options.txt"
 HEAD: Final = """\
 .. written by python -m docs.options
 
@@ -77,5 +85,18 @@ def _algorithms(row: Option) -> str:
     return f"all but {' and '.join(f'``{algorithm}``' for algorithm in row.never)}" if row.never else "all"
 
 
+def option_texts() -> str:
+    """The texts as a template of Django's, each once."""
+    options = table(Rule).values()
+    choices = [choice for option in options for choice in option.choices.values()]
+    rows = [*options, *choices, *ALGORITHMS.values(), *KEY_KINDS.values()]
+    texts = [getattr(row, name, "") for row in rows for name in ("label", "help", "override", "words")]
+    texts += [*GROUPS, *AUDIENCE_KINDS, *(option.title for option in options)]
+    texts += [kind.words.removeprefix("each ") for kind in KEY_KINDS.values()]
+    lines = [f'{{{{ _("{text}") }}}}\n' for text in dict.fromkeys(texts) if text and isinstance(text, str)]
+    return "{# written by python -m docs.options #}\n" + "".join(lines)
+
+
 if __name__ == "__main__":
     FILE.write_text(option_table(Rule), encoding="utf-8")
+    TEXTS.write_text(option_texts(), encoding="utf-8")

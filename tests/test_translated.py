@@ -9,10 +9,7 @@ from django.core.exceptions import ValidationError
 from django.utils import translation
 
 from django_throttle.core import Rule
-from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe
-from django_throttle.core.key import AUDIENCE_KINDS, KEY_KINDS
-from django_throttle.core.options import GROUPS, table
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import sources
@@ -92,16 +89,3 @@ def test_a_catalog_compiles_and_has_nothing_obsolete_or_fuzzy(language: str, app
         for said in translations:  # a minute needs no number
             assert {*PLACE.findall(said)} in ({*PLACE.findall(plural or text)}, {*PLACE.findall(text)}), text
             assert re.findall(r"<[^>]*>", said) == re.findall(r"<[^>]*>", plural or text), text
-
-
-def test_every_text_of_the_options_is_in_the_catalogs() -> None:
-    """The core knows no gettext, so that its texts are listed for ``make messages``."""
-    rows = [*table(Rule).values(), *ALGORITHMS.values(), *KEY_KINDS.values()]
-    choices = [choice for row in table(Rule).values() for choice in row.choices.values()]
-    named = ("label", "help", "override", "words")
-    texts = {getattr(one, name, "") for one in [*rows, *choices] for name in named} | {*GROUPS, *AUDIENCE_KINDS}
-    texts = {text for text in texts if isinstance(text, str)}
-    texts |= {row.label or row.name.replace("_", " ") for row in table(Rule).values()}
-    texts |= {kind.words.removeprefix("each ") for kind in KEY_KINDS.values()}
-    listed = (PACKAGE / "templates" / "django_throttle" / "options.txt").read_text(encoding="utf-8")
-    assert {*re.findall(r'{{ _\("(.*)"\) }}', listed)} == texts - {""}

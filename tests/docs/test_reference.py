@@ -67,6 +67,7 @@ def test_the_rule_reference_has_every_name_and_its_example_is_a_rule() -> None:
 
 def test_tables_and_pictures_are_current() -> None:
     assert docs_options.FILE.read_text("utf-8") == docs_options.option_table(Rule), "run python -m docs.options"
+    assert docs_options.TEXTS.read_text("utf-8") == docs_options.option_texts(), "run python -m docs.options"
     assert scripts.FILE.read_text("utf-8") == scripts.script_table(), "run python -m docs.scripts"
     kept = scale.figures()
     assert set(kept) == set(scale.GROUPS) == set(GROWTH)
