@@ -66,7 +66,7 @@ def _values(row: Option) -> str:
     if row.choices:
         return ", ".join(f"``{choice}``" for choice in row.choices)
     if row.kind in ("whole", "number"):
-        return f"{'a whole number' if row.kind == 'whole' else 'a number'} from {row.least:,} to {row.most:,}"
+        return f"{'a whole number' if row.kind == 'whole' else 'a number'} from {row.min_value:,} to {row.max_value:,}"
     return VALUES[row.kind]
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import State, StepResult
 from django_throttle.core.algorithms.sliding_window import SlidingWindow
-from django_throttle.core.descriptions import window
+from django_throttle.core.descriptions import window_in_words
 from django_throttle.core.rate import bounds, period_of
 from django_throttle.local.store_time import Calendar
 from tests.bounds import HOUR, most, share
@@ -255,7 +255,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def in_words(row: Row) -> str:
     if row.span == row.rule.rate.window_us and not row.rule.rate.monthly:
-        return window(row.rule.rate)
+        return window_in_words(row.rule.rate)
     for unit, size in (("days", 24 * HOUR), ("hours", HOUR), ("s", SECOND)):
         if row.span % size == 0:
             return f"{row.span // size} {unit}"

@@ -31,8 +31,9 @@ from django_throttle.checks.scopes import unknown_scopes
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.descriptions import describe, events, key_in_words, scopes
-from django_throttle.core.options import EVENTS, GROUPS, HELD, Options, as_json, table
+from django_throttle.core.descriptions import describe, events_in_words, key_in_words
+from django_throttle.core.option_words import scopes_in_words
+from django_throttle.core.options import EVENTS, GROUPS, LASTING_EVENTS, Options, as_json, table
 from django_throttle.core.scopes import covers
 from django_throttle.models import ThrottleRule
 from django_throttle.models.fields import is_text
@@ -70,7 +71,7 @@ def preview_options(of: type[Options]) -> dict[str, object]:
     return {
         "algorithms": {name: [each for each in ALGORITHMS if row.takes(each)] for name, row in some.items()},
         "defaults": {name: "" if row.default in (None, ()) else str(row.default) for name, row in some.items()},
-        "held": HELD,
+        "held": LASTING_EVENTS,
     }
 
 
@@ -299,7 +300,7 @@ class ThrottleRuleAdmin(ListAdmin):
 
     @admin.display(description=gettext_lazy("scopes"), ordering="scopes")
     def covers(self, row: ThrottleRule) -> str:
-        return translated(scopes(row.scopes)) if row.scopes else "–"
+        return translated(scopes_in_words(row.scopes)) if row.scopes else "–"
 
     @admin.display(description=gettext_lazy("who"), ordering="key")
     def who(self, row: ThrottleRule) -> str:
@@ -307,7 +308,7 @@ class ThrottleRuleAdmin(ListAdmin):
 
     @admin.display(description=gettext_lazy("events"), ordering="events")
     def counts(self, row: ThrottleRule) -> str:
-        return translated(events(row.events)) or "–"
+        return translated(events_in_words(row.events)) or "–"
 
     @admin.display(description=gettext_lazy("action"), ordering="options__action")
     def action(self, row: ThrottleRule) -> str:

@@ -34,7 +34,7 @@ from django_throttle.checks.settings import (
     warning,
 )
 from django_throttle.core import Rule
-from django_throttle.core.options import key_parts, misspelt, table
+from django_throttle.core.options import key_parts, misspellings, table
 from django_throttle.core.scopes import matches, split_scopes
 from django_throttle.decorators import OPERATION, around_operations, is_of_view, request_methods, unidentified
 from django_throttle.exceptions import InvalidRate
@@ -172,7 +172,7 @@ def _misspelt_at_view(view: object) -> Iterator[Misspelling]:
     owners += [(name, method, AT_VIEW) for name, method in _functions_of(view)]
     for owner, at, hint in owners:
         names = getattr(at, "__dict__", ())
-        near = {name: (repr(meant), hint) for name, meant in misspelt(names, valid, NEAR)}
+        near = {name: (repr(meant), hint) for name, meant in misspellings(names, valid, NEAR)}
         near = dict(_of_rules(names, valid)) | near
         yield from ((owner, name, *how) for name, how in near.items() if not _reads(readers, name))
 
@@ -185,7 +185,7 @@ def _misspelt_at_throttle(throttle: type) -> Iterator[Misspelling]:
     own = [base for base in throttle.__mro__ if base.__module__.partition(".")[0] not in OF_THROTTLES]
     for base in own:
         if inherits([throttle], DROP_IN):
-            near = {name: (repr(meant), RENAME) for name, meant in misspelt(vars(base), DROP_IN_ATTRIBUTES, 0.8)}
+            near = {name: (repr(meant), RENAME) for name, meant in misspellings(vars(base), DROP_IN_ATTRIBUTES, 0.8)}
         elif inherits([throttle], RULE_THROTTLE):
             near = dict.fromkeys(DROP_IN_ATTRIBUTES & vars(base).keys(), ("the base SimpleRateThrottle", FOR_DROP_IN))
         else:

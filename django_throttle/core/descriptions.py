@@ -1,4 +1,4 @@
-"""What a rule means, in words: one sentence that an operator can check against what was meant."""
+"""Descriptions of rules: a sentence in words that an operator can compare with the intention."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Final
 
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.key import AUDIENCE_WORDS, KEY_KINDS
-from django_throttle.core.option_words import COUNTED, NOUNS, UNITS, say_scopes
+from django_throttle.core.option_words import CALLS_IN_WORDS, NOUNS, UNITS
 from django_throttle.core.options import table
 from django_throttle.core.plans import PlanLimits, read_plan
 from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed, ngettext_lazy, with_commas
 
-scopes = say_scopes
-# The everyday pair, in everyday words.
-BOTH_DOORS: Final = frozenset(("request", "message"))
-# A rate's window, by the word of its unit.
+REQUEST_AND_MESSAGE: Final = frozenset(("request", "message"))
+# Windows in words, by the word of their unit.
 WINDOWS: Final[dict[str, Callable[[int], Text]]] = {
     "week": lambda count: ngettext_lazy("week", "{count:,} weeks", count),
     "day": lambda count: ngettext_lazy("day", "{count:,} days", count),
@@ -29,41 +27,41 @@ WINDOWS: Final[dict[str, Callable[[int], Text]]] = {
 
 
 def describe(rule: Rule) -> str:
-    """The whole rule in one sentence, such as "each user: 100 requests per minute, bursts up to 20"."""
+    """Describe a rule in a sentence, such as "each user: 100 requests per minute, bursts up to 20"."""
     parts = (
         gettext_lazy("{who}: {amount}", who=key_in_words(rule.key), amount=_amount(rule)),
-        *_shape(rule),
-        *(_plan(read_plan(line)) for line in rule.plans),
-        _together(rule.events) if rule.unit == "calls" else "",
+        *_shape_in_words(rule),
+        *(_plan_in_words(read_plan(line)) for line in rule.plans),
+        _shared_budget_in_words(rule.events) if rule.unit == "calls" else "",
         *(row.describe(getattr(rule, name)) for name, row in table(type(rule)).items()),
     )
     return with_commas(parts)
 
 
 def key_in_words(key: str) -> str:
-    """Who has a budget of their own under this key."""
+    """Describe the callers that have a budget of their own under this key, such as "each user"."""
     if "+" in key:
-        joined = listed([_one(part) for part in key.split("+")])
+        joined = listed([_joined_key_in_words(part) for part in key.split("+")])
         return gettext_lazy("each combination of {keys}", keys=joined)
     if key in KEY_KINDS:
         return gettext_lazy(KEY_KINDS[key].words)
     return gettext_lazy("each value of {function}", function=key)
 
 
-def _one(key: str) -> Text:
-    """Who that is, as one of several that are joined."""
+def _joined_key_in_words(key: str) -> Text:
+    """Describe a key that is part of a combination, such as "user"."""
     if key in KEY_KINDS:
         return gettext_lazy(KEY_KINDS[key].words.removeprefix("each "))
     return gettext_lazy("value of {function}", function=key)
 
 
-def events(names: tuple[str, ...]) -> str:
-    """What is counted: "HTTP requests and WebSocket messages"."""
+def events_in_words(names: tuple[str, ...]) -> str:
+    """Describe the counted events, such as "HTTP requests and WebSocket messages"."""
     return listed([gettext_lazy(NOUNS[name]) for name in NOUNS if name in names])
 
 
-def window(rate: Rate) -> str:
-    """The rate's window: "minute", "10 minutes", "month"."""
+def window_in_words(rate: Rate) -> str:
+    """Describe the window of a rate: "minute", "10 minutes", "month"."""
     if rate.monthly:
         return gettext_lazy("month")
     count, unit = rate.in_units
@@ -72,64 +70,66 @@ def window(rate: Rate) -> str:
 
 def _amount(rule: Rule) -> str:
     rates = rule.all_rates
-    most = rates[0].limit if rates else rule.limit or 0
+    limit = rates[0].limit if rates else rule.limit or 0
     _, pattern = UNITS[rule.unit]
-    counted = gettext_lazy(pattern, count=most, events=events(rule.events)) if pattern else _calls(rule.events, most)
+    if pattern:
+        units: str = gettext_lazy(pattern, count=limit, events=events_in_words(rule.events))
+    else:
+        units = _calls_in_words(rule.events, limit)
     if not rates:
-        return gettext_lazy("{calls} at once", calls=counted)
-    first = gettext_lazy("{calls} per {window}", calls=counted, window=window(rates[0]))
+        return gettext_lazy("{calls} at once", calls=units)
+    first = gettext_lazy("{calls} per {window}", calls=units, window=window_in_words(rates[0]))
     return listed([first, *map(_rate, rates[1:])])
 
 
 def _rate(rate: Rate) -> str:
-    return gettext_lazy("{limit:,} per {window}", limit=rate.limit, window=window(rate))
+    return gettext_lazy("{limit:,} per {window}", limit=rate.limit, window=window_in_words(rate))
 
 
-def _calls(names: tuple[str, ...], count: int) -> str:
+def _calls_in_words(names: tuple[str, ...], count: int) -> str:
     kinds = set(names)
-    if kinds == BOTH_DOORS:
+    if kinds == REQUEST_AND_MESSAGE:
         kinds = {"request"}
-    return COUNTED[kinds.pop() if len(kinds) == 1 else ""](count)
+    return CALLS_IN_WORDS[kinds.pop() if len(kinds) == 1 else ""](count)
 
 
-def _shape(rule: Rule) -> tuple[str, ...]:
-    """How strictly the amount is meant, in the algorithm's terms."""
-    every = listed([window(rate) for rate in rule.all_rates])
+def _shape_in_words(rule: Rule) -> tuple[str, ...]:
+    """Describe how the algorithm spreads the amount over its window."""
+    windows = listed([window_in_words(rate) for rate in rule.all_rates])
     if rule.defers_to_slots:
-        return (gettext_lazy("up to {most:,} more wait for a slot and are done later", most=rule.most_waiting),)
-    return (_queue(rule),) if rule.is_queue else ALGORITHMS[rule.algorithm].shape(rule, every)
+        return (gettext_lazy("up to {most:,} more wait for a slot and are done later", most=rule.max_waiting_calls),)
+    return (_queue_in_words(rule),) if rule.is_queue else ALGORITHMS[rule.algorithm].shape(rule, windows)
 
 
-def _queue(rule: Rule) -> str:
-    most = max(rule.burst or part.limit or 0 for part in rule.parts)
-    most = most if rule.max_queue is None else rule.max_queue
-    waiting = gettext_lazy("evenly spaced, up to {most:,} waiting their turn", most=most)
+def _queue_in_words(rule: Rule) -> str:
+    length = max(rule.burst or part.limit or 0 for part in rule.parts) if rule.max_queue is None else rule.max_queue
+    waiting = gettext_lazy("evenly spaced, up to {most:,} waiting their turn", most=length)
     if rule.max_delay is not None:
         waiting = ngettext_lazy(
             "evenly spaced, up to {most:,} waiting their turn for at most {seconds:,g} second",
             "evenly spaced, up to {most:,} waiting their turn for at most {seconds:,g} seconds",
             1 if rule.max_delay == 1 else 2,
-            most=most,
+            most=length,
             seconds=rule.max_delay,
         )
     later = gettext_lazy("{waiting} and done later where a view can", waiting=waiting)
     return later if rule.action == "defer" else waiting
 
 
-def _plan(plan: PlanLimits) -> str:
-    """Who has a plan, and its limits; the windows are the rule's."""
+def _plan_in_words(plan: PlanLimits) -> str:
+    """Describe the holder and the limits of a plan, whose windows are those of the rule."""
     if len(plan.rates) == 1:
         amount: str = gettext_lazy("{:,}", plan.rates[0].limit)
     else:
         amount = listed([_rate(rate) for rate in plan.rates]) or gettext_lazy("{:,}", plan.limit)
-    whose = _who_has(plan.who)
+    holder = _holder_in_words(plan.holder)
     if plan.burst is None:
-        return gettext_lazy("{who} {amount}", who=whose, amount=amount)
+        return gettext_lazy("{who} {amount}", who=holder, amount=amount)
     pattern = gettext_noop("{who} {amount} with bursts up to {burst:,}")
-    return gettext_lazy(pattern, who=whose, amount=amount, burst=plan.burst)
+    return gettext_lazy(pattern, who=holder, amount=amount, burst=plan.burst)
 
 
-def _who_has(plan: str) -> str:
+def _holder_in_words(plan: str) -> str:
     if plan in AUDIENCE_WORDS:
         return gettext_lazy(AUDIENCE_WORDS[plan])
     kind, colon, name = plan.partition(":")
@@ -137,7 +137,7 @@ def _who_has(plan: str) -> str:
     return gettext_lazy("{kind} {name}", kind=gettext_lazy(kind), name=name) if colon else plan
 
 
-def _together(names: tuple[str, ...]) -> str:
-    if set(names) == BOTH_DOORS:
+def _shared_budget_in_words(names: tuple[str, ...]) -> str:
+    if set(names) == REQUEST_AND_MESSAGE:
         return gettext_lazy("HTTP and WebSocket together")
-    return gettext_lazy("{events} together", events=events(names)) if len(set(names)) > 1 else ""
+    return gettext_lazy("{events} together", events=events_in_words(names)) if len(set(names)) > 1 else ""

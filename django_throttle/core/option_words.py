@@ -1,4 +1,4 @@
-"""What a description says of the events, units and options of a rule."""
+"""Words for the events, units and options of a rule, used in descriptions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django_throttle.core.key import AUDIENCE_WORDS
 from django_throttle.core.scopes import split_scopes
 from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed, ngettext_lazy
 
-# What happens, as it is called in a list of different kinds.
+# Nouns for events, used in lists of several.
 NOUNS: Final = {
     "request": gettext_noop("HTTP requests"),
     "inflight": gettext_noop("HTTP requests in flight"),
@@ -20,8 +20,8 @@ NOUNS: Final = {
     "publish": gettext_noop("publications"),
     "task": gettext_noop("tasks"),
 }
-# So many of what happens; "" is of several kinds, or a call of a function.
-COUNTED: Final[dict[str, Callable[[int], Text]]] = {
+# Numbers of events; "" is for several kinds of events, and for calls of a function.
+CALLS_IN_WORDS: Final[dict[str, Callable[[int], Text]]] = {
     "": lambda count: ngettext_lazy("{count:,} call", "{count:,} calls", count),
     "request": lambda count: ngettext_lazy("{count:,} request", "{count:,} requests", count),
     "inflight": lambda count: ngettext_lazy("{count:,} request in flight", "{count:,} requests in flight", count),
@@ -32,8 +32,8 @@ COUNTED: Final[dict[str, Callable[[int], Text]]] = {
     "publish": lambda count: ngettext_lazy("{count:,} publication", "{count:,} publications", count),
     "task": lambda count: ngettext_lazy("{count:,} task", "{count:,} tasks", count),
 }
-# What a rate may count, and so much of it in words. All but the first two are measured, and so known only
-# when the call is over; "units" are what the code spends, or what the option ``measure`` says.
+# Units of a rate: the label, and the pattern for an amount. All but the first two are measured, so they are known only
+# when the call ends. "units" are spent by the code, or returned by the function in the option ``measure``.
 UNITS: Final = {
     "calls": ("Calls", ""),
     "bytes": ("Bytes that calls carry", gettext_noop("{count:,} bytes of {events}")),
@@ -45,11 +45,11 @@ UNITS: Final = {
     "response_bytes": ("Bytes of answers", gettext_noop("{count:,} bytes of answers to {events}")),
     "units": ("Units that the code spends", gettext_noop("{count:,} units of {events}")),
 }
-MEAN: Final = "mean"  # of what earlier calls came to
+MEAN: Final = "mean"  # reserve of a call: the mean cost of earlier calls
 
 
-def say_scopes(names: tuple[str, ...]) -> str:
-    """Where a rule applies: "everywhere", or the scopes' names, and where it does not."""
+def scopes_in_words(names: tuple[str, ...]) -> str:
+    """Describe the scopes of a rule: "everywhere" or their names, and the exclusions."""
     covered, excluded = split_scopes(names)
     where = gettext_lazy("everywhere") if "*" in covered else listed(list(dict.fromkeys(covered)))
     if not excluded:
@@ -57,45 +57,45 @@ def say_scopes(names: tuple[str, ...]) -> str:
     return gettext_lazy("{where} except {excluded}", where=where, excluded=listed(list(dict.fromkeys(excluded))))
 
 
-def on_scopes(names: tuple[str, ...]) -> str:
-    """Where it applies, unless that is everywhere."""
+def describe_scopes(names: tuple[str, ...]) -> str:
+    """Describe the scopes of a rule within its description; empty for "everywhere"."""
     covered, excluded = split_scopes(names)
     if "*" in covered:
         return gettext_lazy("except on {scopes}", scopes=listed(list(dict.fromkeys(excluded)))) if excluded else ""
-    several = len(set(covered)) > 1 or any(sign in covered[0] for sign in "*?[")
-    scopes = say_scopes(names)
+    is_shared = len(set(covered)) > 1 or any(sign in covered[0] for sign in "*?[")
+    scopes = scopes_in_words(names)
     return (
-        gettext_lazy("on {scopes} together", scopes=scopes) if several else gettext_lazy("on {scopes}", scopes=scopes)
+        gettext_lazy("on {scopes} together", scopes=scopes) if is_shared else gettext_lazy("on {scopes}", scopes=scopes)
     )
 
 
-def only_methods(names: tuple[str, ...]) -> str:
-    """Which HTTP methods it counts."""
-    also = ["HEAD"] if "GET" in names and "HEAD" not in names else []  # GET is answered for HEAD too
-    return gettext_lazy("only {methods}", methods=listed([*names, *also]))
+def describe_methods(names: tuple[str, ...]) -> str:
+    """Describe the counted HTTP methods."""
+    implied = ["HEAD"] if "GET" in names and "HEAD" not in names else []
+    return gettext_lazy("only {methods}", methods=listed([*names, *implied]))
 
 
-def only_for(entries: tuple[str, ...]) -> str:
-    """To which audience it applies."""
+def describe_audience(entries: tuple[str, ...]) -> str:
+    """Describe the audience."""
 
-    def said(entry: str) -> Text:
+    def in_words(entry: str) -> Text:
         if entry in AUDIENCE_WORDS:
             return gettext_lazy(AUDIENCE_WORDS[entry])
         kind, _, name = entry.partition(":")
         return gettext_lazy("the {kind} {name}", kind=gettext_lazy(kind), name=name)
 
-    return gettext_lazy("only for {audience}", audience=listed(list(map(said, entries))))
+    return gettext_lazy("only for {audience}", audience=listed(list(map(in_words, entries))))
 
 
-def each_counting(cost: int | str) -> str:
-    """What a call costs."""
+def describe_cost(cost: int | str) -> str:
+    """Describe the cost of a call."""
     if isinstance(cost, int):
         return gettext_lazy("each counting {cost:,}", cost=cost)
     return gettext_lazy("each counting as much as {function} says", function=cost)
 
 
-def reserving(reserve: int | str) -> str:
-    """How much is reserved beforehand."""
+def describe_reserve(reserve: int | str) -> str:
+    """Describe the reserve of a call under a measured rule."""
     if isinstance(reserve, int):
         return gettext_lazy("{reserve:,} reserved beforehand", reserve=reserve)
     if reserve == MEAN:
@@ -103,23 +103,23 @@ def reserving(reserve: int | str) -> str:
     return gettext_lazy("as much reserved beforehand as {function} says", function=reserve)
 
 
-def counting_only(statuses: tuple[int | str, ...]) -> str:
-    """Which answers count."""
+def describe_statuses(statuses: tuple[int | str, ...]) -> str:
+    """Describe the HTTP statuses that count."""
     return gettext_lazy("counting only answers of status {statuses}", statuses=listed(list(map(str, statuses))))
 
 
-def not_counting(results: tuple[str, ...]) -> str:
-    """Which requests count for nothing."""
+def describe_results(results: tuple[str, ...]) -> str:
+    """Describe the results of requests that are refunded."""
     return gettext_lazy("not counting what ends as {results}", results=listed(list(results)))
 
 
-def warned_of(shares: tuple[float, ...]) -> str:
-    """At which shares of the limit the site is told."""
+def describe_warnings(shares: tuple[float, ...]) -> str:
+    """Describe the shares of the limit that cause warnings."""
     percents = [gettext_lazy("{percent:,g} %", percent=share * 100) for share in shares]
     return gettext_lazy("warned of at {shares}", shares=listed(percents))
 
 
-def in_percent(number: float) -> Text:
-    """What a share is that was written as a percentage, as the end of a message."""
+def percent_hint(number: float) -> Text:
+    """Return the share for a number that was probably meant as a percentage, as the end of a message."""
     # No directive begins at the %, xgettext:no-python-format
     return gettext_lazy("; {percent:g} % is {share:g}", percent=number, share=number / 100)

@@ -1,4 +1,4 @@
-"""The table of rule options. Rules, database rows, the admin's form, descriptions and docs are made from it."""
+"""Table of rule options, the source of rules, database rows, the admin's form, descriptions and docs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_throttle.core import option_words
 from django_throttle.core.algorithms import ALGORITHMS, Algorithm
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.key import KEY_KINDS, check_audience, joined_keys
-from django_throttle.core.option_words import MEAN, NOUNS, UNITS, in_percent
+from django_throttle.core.option_words import MEAN, NOUNS, UNITS, percent_hint
 from django_throttle.core.plans import read_plans
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, zone
 from django_throttle.core.scopes import checked_scopes
@@ -20,18 +20,18 @@ from django_throttle.core.texts import gettext_lazy, gettext_noop, in_sentence, 
 
 
 class Choice(NamedTuple):
-    """A value that an option may have: its label in the admin, what a description says of it, what the help says."""
+    """A value that an option may have."""
 
-    label: str
-    words: str = ""
+    label: str  #: in the admin
+    words: str = ""  #: in descriptions of rules
     help: str = ""
 
 
 BUCKETS: Final = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.is_bucket)
 EVENTS: Final = tuple(NOUNS)
 # Events that last, which only a concurrency rule counts; the others happen at a moment.
-HELD: Final = ("inflight", "connection")
-MEASURED: Final = tuple(UNITS)[2:]
+LASTING_EVENTS: Final = ("inflight", "connection")
+MEASURED_UNITS: Final = tuple(UNITS)[2:]
 CANCELLED: Final = "cancelled"
 # HTTP's own methods, and those of WebDAV and others that are registered:
 # https://www.iana.org/assignments/http-methods/http-methods.xhtml
@@ -43,70 +43,69 @@ METHODS: Final = (
 )  # fmt: skip
 MAX_RATES: Final = 10
 MAX_RESOLUTION: Final = 30  # a Lua pattern has 32 captures
-MAX_NAME: Final = 100
-MAX_TIMES: Final = 100  # of the limit
+MAX_NAME_LENGTH: Final = 100  # characters
+MAX_MULTIPLE: Final = 100  # of the limit
 MAX_WARNINGS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One row of the table.
-
-    ``kind`` is one of KINDS and says how a value is read, and which field of a form it has. Algorithms that
-    name it in their ``takes``, or are in ``only``, have it alone; where none is, all have it but ``never`` those.
-    ``words`` is what a description says of a value that is not the default: a text, in which ``{}`` is the value, or a
-    function of it.
-    """
+    """A row of the table."""
 
     name: str = ""
-    kind: str
+    kind: str  #: key of KINDS: selects the function that reads a value, and the field of a form
     default: object = None
-    initial: object = None  # what the form of a new rule has, where that is not the default
+    initial: object = None  #: initial value in the form of a new rule, if it is not the default
     help: str
     label: str = ""
-    group: str = ""  # the heading under which the admin has it
+    group: str = ""  #: heading in the admin
     choices: Mapping[str, Choice | Algorithm] = field(default_factory=dict)
-    least: float = 1
-    most: float = MAX_LIMIT
-    only: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
-    words: str | Callable[[Any], str] = ""
+    min_value: float = 1
+    max_value: float = MAX_LIMIT
+    only: tuple[str, ...] = ()  #: algorithms that have the option, besides those that name it in their ``takes``
+    never: tuple[str, ...] = ()  #: algorithms that lack an option without owners
+    words: str | Callable[[Any], str] = ""  #: description of a value other than the default; ``{}`` is the value
 
     @property
     def title(self) -> str:
-        """The label, or the name in words where it has none."""
+        """The label, else the name in words."""
         return self.label or self.name.replace("_", " ")
 
     def takes(self, algorithm: str) -> bool:
-        """True when rules of this algorithm have the option."""
+        """Return True if rules of this algorithm have the option."""
         owners = self.owners
         return algorithm in owners if owners else algorithm not in self.never
 
     @property
     def owners(self) -> tuple[str, ...]:
-        """The algorithms that alone have the option; empty where it belongs to none of them in particular."""
-        return tuple(name for name, each in ALGORITHMS.items() if name in self.only or self.name in each.takes)
+        """The only algorithms that have the option; empty if the option is not special to any."""
+        return tuple(
+            name for name, algorithm in ALGORITHMS.items() if name in self.only or self.name in algorithm.takes
+        )
 
-    def read(self, given: object) -> object:
-        """The value that a rule has for what was given; raises InvalidRule."""
-        return given if given is None and self.default is None else KINDS[self.kind](self, given)
+    def read(self, value: object) -> object:
+        """Return a given value as a rule stores it. Raise InvalidRule if the value is not valid."""
+        return value if value is None and self.default is None else KINDS[self.kind](self, value)
 
     def describe(self, value: Any) -> str:
-        """What a rule's description says of the value; empty for the default."""
+        """Return the words of a rule's description for the value; empty for the default."""
         if value == self.default:
             return ""
         words = self.choices[value].words if self.choices else self.words
         return words(value) if callable(words) else gettext_lazy(words, value)
 
     def full_help(self) -> str:
-        """The help, and that of each choice."""
+        """Return the help text of the option and of its choices."""
         pattern = gettext_noop("{label}: {help}.")
-        choices = [(gettext_lazy(one.label), gettext_lazy(one.help)) for one in self.choices.values() if one.help]
-        said = [gettext_lazy(pattern, label=label, help=text) for label, text in choices]
-        return sentences([gettext_lazy(self.help), *said])
+        texts = [
+            gettext_lazy(pattern, label=gettext_lazy(choice.label), help=gettext_lazy(choice.help))
+            for choice in self.choices.values()
+            if choice.help
+        ]
+        return sentences([gettext_lazy(self.help), *texts])
 
     def refuse(self, algorithm: str) -> InvalidRule:
-        """The error of a rule whose algorithm does not take the option."""
+        """Return the error of a rule whose algorithm does not have the option."""
         title = self.name
         if self.label.lower() not in ("", self.name):
             title = gettext_lazy("{label} ({name})", label=in_sentence(self.label), name=self.name)
@@ -121,46 +120,49 @@ class Option:
 
 
 def option(kind: str, default: object = None, **row: Any) -> Any:
-    """A field of a dataclass that is a row of the table; one whose default is MISSING has to be given."""
+    """Return a dataclass field that is a row of the table. An option whose default is MISSING is required."""
     return field(default=default, metadata={"row": Option(kind=kind, default=default, **row)})
 
 
 _TABLES: Final[dict[type[Options], dict[str, Option]]] = {}
 
 
-def table(of: type[Options]) -> dict[str, Option]:
-    """The rows by their names."""
-    if of not in _TABLES:
-        rows = {each.name: each.metadata["row"] for each in fields(of) if "row" in each.metadata}
-        _TABLES[of] = {name: replace(row, name=name) for name, row in rows.items()}
-    return _TABLES[of]
+def table(options_class: type[Options]) -> dict[str, Option]:
+    """Return the rows of the table by option name."""
+    if options_class not in _TABLES:
+        _TABLES[options_class] = {
+            column.name: replace(column.metadata["row"], name=column.name)
+            for column in fields(options_class)
+            if "row" in column.metadata
+        }
+    return _TABLES[options_class]
 
 
-def check_names(of: type[Options], options: object, rule: str = "") -> None:
+def check_names(options_class: type[Options], options: object, rule: str = "") -> None:
     """Raise InvalidRule unless ``options`` is a mapping whose names are all in the table."""
     if not isinstance(options, Mapping):
         pattern = gettext_noop('options must be a dictionary such as {{"rate": "100/min"}}, not {kind}')
         raise InvalidRule(gettext_lazy(pattern, kind=type(options).__name__), rule=rule)
-    known = [name for name in table(of) if name != "name"]
+    valid_names = [name for name in table(options_class) if name != "name"]
     for name in options:
-        if name not in known:
-            hint = did_you_mean(name, known)
+        if name not in valid_names:
+            hint = did_you_mean(name, valid_names)
             raise InvalidRule(gettext_lazy("there is no option {option!r}{hint}", option=name, hint=hint), rule=rule)
 
 
-def stored_options(of: type[Options], options: Mapping[str, object]) -> dict[str, object]:
-    """Return the options that differ from their defaults, as JSON has them.
+def stored_options(options_class: type[Options], options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options that differ from their defaults, in JSON's types.
 
-    Raise InvalidRule for one that is not in the table, or whose value cannot be read.
+    Raise InvalidRule if an option is not in the table, or its value is not valid.
     """
-    check_names(of, options)
-    rows = table(of)
+    check_names(options_class, options)
+    rows = table(options_class)
     values = {name: rows[name].read(value) for name, value in options.items()}
     return {name: as_json(value) for name, value in values.items() if value != rows[name].default}
 
 
 def as_json(value: object) -> object:
-    """Return the value of an option as JSON has it."""
+    """Return the value of an option in JSON's types."""
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -168,134 +170,139 @@ def _spaced(name: str) -> str:
     return in_sentence(ALGORITHMS[name].label) if name in ALGORITHMS else name.replace("_", " ")
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """The nearest of the known words, as the end of a message; empty where none is near."""
-    near = get_close_matches(str(word), tuple(known), n=1)
+def did_you_mean(word: object, valid_words: Iterable[str]) -> str:
+    """Return the nearest valid word, as the end of a message; empty if none is near."""
+    near = get_close_matches(str(word), tuple(valid_words), n=1)
     return gettext_lazy("; did you mean {near!r}?", near=near[0]) if near else ""
 
 
-def misspelt(names: Iterable[str], valid: Collection[str], cutoff: float) -> Iterator[tuple[str, str]]:
-    """Yield each name that is nearly a valid one, and that one.
+def misspellings(names: Iterable[str], valid_names: Collection[str], cutoff: float) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a name that is not valid, and the valid name that it resembles.
 
-    A name that goes on where a valid one ends, such as ``throttle_scope_map``, is no misspelling.
+    A longer name that begins with a valid name, such as ``throttle_scope_map``, is no misspelling.
     """
-    continued = tuple([f"{each}_" for each in valid])
+    prefixes = tuple([f"{valid_name}_" for valid_name in valid_names])
     for name in names:
-        near = get_close_matches(name, valid, n=1, cutoff=cutoff)
-        if near and name not in valid and not name.startswith(continued):
+        near = get_close_matches(name, valid_names, n=1, cutoff=cutoff)
+        if near and name not in valid_names and not name.startswith(prefixes):
             yield name, near[0]
 
 
-def is_dotted(given: object) -> bool:
-    """True for a text with the shape of a path to a function: "shop.limits.tenant"."""
-    return isinstance(given, str) and "." in given and all(part.isidentifier() for part in given.split("."))
+def is_dotted(value: object) -> bool:
+    """Return True for a text with the form of a path to a function, such as "shop.limits.tenant"."""
+    return isinstance(value, str) and "." in value and all(part.isidentifier() for part in value.split("."))
 
 
 def key_parts(key: str) -> tuple[str, ...]:
-    """The keys that are joined by ``+``; the key itself where none are."""
+    """Return the keys that ``+`` joins, or the key itself."""
     return tuple(key.split("+"))
 
 
 def functions(key: str) -> tuple[str, ...]:
-    """The dotted paths among the keys that are joined."""
+    """Return the dotted paths among the parts of a key."""
     return tuple(part for part in key_parts(key) if is_dotted(part))
 
 
-# How each kind of option is read: the value for what was given, or InvalidRule.
+# Readers, one for each kind of option. They return the value as a rule stores it, or raise InvalidRule.
 
 
-def _one_of(option: str, given: object, known: Collection[str]) -> str:
-    if not isinstance(given, str) or given not in known:
-        hint = did_you_mean(given, known)
+def _choice(option: str, value: object, choices: Collection[str]) -> str:
+    if not isinstance(value, str) or value not in choices:
         pattern = gettext_noop("{option} must be one of {known}, not {given!r}{hint}")
-        raise InvalidRule(gettext_lazy(pattern, option=option, known=", ".join(known), given=given, hint=hint), option)
-    return given
+        hint = did_you_mean(value, choices)
+        fault = gettext_lazy(pattern, option=option, known=", ".join(choices), given=value, hint=hint)
+        raise InvalidRule(fault, option)
+    return value
 
 
-def _whole(row: Option, given: object, otherwise: str = "") -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or not row.least <= given <= row.most:
+def _whole(row: Option, value: object, otherwise: str = "") -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not row.min_value <= value <= row.max_value:
         pattern = gettext_noop("{name} must be a whole number from {least:,} to {most:,}{otherwise}, not {given!r}")
-        told = {"name": row.name, "least": row.least, "most": row.most, "otherwise": otherwise, "given": given}
-        raise InvalidRule(gettext_lazy(pattern, **told), row.name)
-    return given
-
-
-def _number(row: Option, given: object) -> float:
-    hint = ""
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        if row.least <= given <= row.most:  # nor NaN
-            return float(given)
-        hint = in_percent(given) if row.most == MAX_TIMES < given <= MAX_TIMES * 100 else ""
-    pattern = gettext_noop("{name} must be a number from {least} to {most}, not {given!r}{hint}")
-    told = {"name": row.name, "least": row.least, "most": row.most, "given": given, "hint": hint}
-    raise InvalidRule(gettext_lazy(pattern, **told), row.name)
-
-
-def _switch(row: Option, given: object) -> bool:
-    if not isinstance(given, bool):
-        fault = gettext_lazy("{name} must be True or False, not {given!r}", name=row.name, given=given)
+        fault = gettext_lazy(
+            pattern, name=row.name, least=row.min_value, most=row.max_value, otherwise=otherwise, given=value
+        )
         raise InvalidRule(fault, row.name)
-    return given
+    return value
 
 
-def _name(row: Option, given: object) -> str:
-    if not isinstance(given, str) or not 1 <= len(given) <= MAX_NAME or not given.isprintable():
-        raise InvalidRule(gettext_lazy("a name must have 1 to {most} printable characters", most=MAX_NAME), row.name)
-    return given
+def _number(row: Option, value: object) -> float:
+    hint = ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if row.min_value <= value <= row.max_value:  # False for NaN
+            return float(value)
+        hint = percent_hint(value) if row.max_value == MAX_MULTIPLE < value <= MAX_MULTIPLE * 100 else ""
+    pattern = gettext_noop("{name} must be a number from {least} to {most}, not {given!r}{hint}")
+    fault = gettext_lazy(pattern, name=row.name, least=row.min_value, most=row.max_value, given=value, hint=hint)
+    raise InvalidRule(fault, row.name)
+
+
+def _switch(row: Option, value: object) -> bool:
+    if not isinstance(value, bool):
+        fault = gettext_lazy("{name} must be True or False, not {given!r}", name=row.name, given=value)
+        raise InvalidRule(fault, row.name)
+    return value
+
+
+def _name(row: Option, value: object) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME_LENGTH or not value.isprintable():
+        raise InvalidRule(
+            gettext_lazy("a name must have 1 to {most} printable characters", most=MAX_NAME_LENGTH), row.name
+        )
+    return value
 
 
 OR_FUNCTION: Final = gettext_lazy(" or the path of a function")
 
 
-def _cost(row: Option, given: object, otherwise: str = OR_FUNCTION) -> int | str:
-    return given if isinstance(given, str) and is_dotted(given) else _whole(row, given, otherwise)
+def _cost(row: Option, value: object, otherwise: str = OR_FUNCTION) -> int | str:
+    return value if isinstance(value, str) and is_dotted(value) else _whole(row, value, otherwise)
 
 
-def _reserve(row: Option, given: object) -> int | str:
+def _reserve(row: Option, value: object) -> int | str:
     otherwise = gettext_lazy(", {mean!r} or the path of a function", mean=MEAN)
-    return given if given in (MEAN, "") else _cost(row, given, otherwise)
+    return value if value in (MEAN, "") else _cost(row, value, otherwise)
 
 
-def _path(row: Option, given: object) -> str:
-    if given == "" or is_dotted(given):
-        return str(given)
+def _path(row: Option, value: object) -> str:
+    if value == "" or is_dotted(value):
+        return str(value)
     pattern = gettext_noop("{name} must be the path of a function, such as shop.limits.rows, not {given!r}")
-    raise InvalidRule(gettext_lazy(pattern, name=row.name, given=given), row.name)
+    raise InvalidRule(gettext_lazy(pattern, name=row.name, given=value), row.name)
 
 
-def _zone(row: Option, given: object) -> str:
-    if not isinstance(given, str):
-        fault = gettext_lazy("{name} must be a name like Europe/Berlin, not {given!r}", name=row.name, given=given)
+def _zone(row: Option, value: object) -> str:
+    if not isinstance(value, str):
+        fault = gettext_lazy("{name} must be a name like Europe/Berlin, not {given!r}", name=row.name, given=value)
         raise InvalidRule(fault, row.name)
-    zone(given)
-    return given
+    zone(value)
+    return value
 
 
-def _key(row: Option, given: object) -> str:
-    if not isinstance(given, str):
+def _key(row: Option, value: object) -> str:
+    if not isinstance(value, str):
         pattern = gettext_noop('{name} must be text such as "ip", or "ip+user" for both together, not {given!r}')
-        raise InvalidRule(gettext_lazy(pattern, name=row.name, given=given), row.name)
-    if is_dotted(given):
-        return given  # the rulebook imports functions
-    if "+" not in given:
-        return _one_of(row.name, given, KEY_KINDS)
-    joined, found = joined_keys(), key_parts(given)
-    for part in found:
-        if part not in joined and not is_dotted(part):
+        raise InvalidRule(gettext_lazy(pattern, name=row.name, given=value), row.name)
+    if is_dotted(value):
+        return value  # the rulebook imports functions
+    if "+" not in value:
+        return _choice(row.name, value, KEY_KINDS)
+    joinable, parts = joined_keys(), key_parts(value)
+    for part in parts:
+        if part not in joinable and not is_dotted(part):
             pattern = gettext_noop("a key must join {known} and paths of functions, not {part!r}{hint}")
-            told = {"known": ", ".join(joined), "part": part, "hint": did_you_mean(part, joined)}
-            raise InvalidRule(gettext_lazy(pattern, **told), row.name)
-    if len(set(found)) < len(found):
-        raise InvalidRule(gettext_lazy("the key {given!r} has one of its parts twice", given=given), row.name)
-    return given
+            hint = did_you_mean(part, joinable)
+            raise InvalidRule(gettext_lazy(pattern, known=", ".join(joinable), part=part, hint=hint), row.name)
+    if len(set(parts)) < len(parts):
+        raise InvalidRule(gettext_lazy("the key {given!r} has one of its parts twice", given=value), row.name)
+    return value
 
 
-def _rate(row: Option, given: object) -> Rate:
-    if not isinstance(given, Rate):
-        more = gettext_lazy('; several go into rates: ["10/s", "1000/day"]') if isinstance(given, (list, tuple)) else ""
+def _rate(row: Option, value: object) -> Rate:
+    if not isinstance(value, Rate):
+        more = gettext_lazy('; several go into rates: ["10/s", "1000/day"]') if isinstance(value, (list, tuple)) else ""
         pattern = gettext_noop('a rate must be text such as "5/min", not {given!r}{more}')
-        raise InvalidRule(gettext_lazy(pattern, given=given, more=more), row.name)
-    return given
+        raise InvalidRule(gettext_lazy(pattern, given=value, more=more), row.name)
+    return value
 
 
 EXAMPLES: Final = {
@@ -304,70 +311,70 @@ EXAMPLES: Final = {
 }  # fmt: skip
 
 
-def _list_fault(option: str, given: object) -> InvalidRule:
+def _list_fault(option: str, value: object) -> InvalidRule:
     pattern = gettext_noop("{option} must be a list such as {example}, not {given!r}")
     example = EXAMPLES.get(option, '["api"]')
-    return InvalidRule(gettext_lazy(pattern, option=option, example=example, given=given), option)
+    return InvalidRule(gettext_lazy(pattern, option=option, example=example, given=value), option)
 
 
-def sequence(option: str, given: object) -> tuple[Any, ...]:
-    """The given list or tuple as a tuple; raises InvalidRule for anything else."""
-    if not isinstance(given, (list, tuple)):
-        raise _list_fault(option, given)
-    return tuple(given)
+def sequence(option: str, value: object) -> tuple[Any, ...]:
+    """Return a list or tuple as a tuple. Raise InvalidRule for any other value."""
+    if not isinstance(value, (list, tuple)):
+        raise _list_fault(option, value)
+    return tuple(value)
 
 
-def names(option: str, given: object) -> tuple[str, ...]:
-    """A tuple of non-empty texts; raises InvalidRule for a bare text, which would be read letter by letter."""
-    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-        raise _list_fault(option, given)
-    found = tuple(given)
-    if not all(isinstance(name, str) for name in found):
-        raise _list_fault(option, given)
-    if not found or not all(name.strip() for name in found):
+def names(option: str, value: object) -> tuple[str, ...]:
+    """Return non-empty texts as a tuple. Raise InvalidRule for a bare text, which would be read letter by letter."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise _list_fault(option, value)
+    texts = tuple(value)
+    if not all(isinstance(name, str) for name in texts):
+        raise _list_fault(option, value)
+    if not texts or not all(name.strip() for name in texts):
         pattern = gettext_noop("{option} needs at least one name and no empty ones, not {given!r}")
-        raise InvalidRule(gettext_lazy(pattern, option=option, given=given), option)
-    for name in found:
+        raise InvalidRule(gettext_lazy(pattern, option=option, given=value), option)
+    for name in texts:
         if "," in name or name != name.strip():
             pattern = gettext_noop("{option}: a name has no comma and no space around it, unlike {name!r}")
             raise InvalidRule(gettext_lazy(pattern, option=option, name=name), option)
-    return found
+    return texts
 
 
-def _names(row: Option, given: object) -> tuple[str, ...]:
-    return () if given in ((), []) and row.default == () else names(row.name, given)
+def _names(row: Option, value: object) -> tuple[str, ...]:
+    return () if value in ((), []) and row.default == () else names(row.name, value)
 
 
-def _methods(row: Option, given: object) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(name.upper() for name in _names(row, given)))
-    for name in found:
-        if name not in METHODS:
-            fault = gettext_lazy("there is no method {name!r}{hint}", name=name, hint=did_you_mean(name, METHODS))
+def _methods(row: Option, value: object) -> tuple[str, ...]:
+    methods = tuple(dict.fromkeys(name.upper() for name in _names(row, value)))
+    for method in methods:
+        if method not in METHODS:
+            fault = gettext_lazy("there is no method {name!r}{hint}", name=method, hint=did_you_mean(method, METHODS))
             raise InvalidRule(fault, row.name)
-    return found
+    return methods
 
 
-def _audience(row: Option, given: object) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(_names(row, given)))
-    for entry in found:
+def _audience(row: Option, value: object) -> tuple[str, ...]:
+    entries = tuple(dict.fromkeys(_names(row, value)))
+    for entry in entries:
         check_audience(entry, row.name)
-    return found
+    return entries
 
 
-def _plans(row: Option, given: object) -> tuple[str, ...]:
+def _plans(row: Option, value: object) -> tuple[str, ...]:
     def check(caller: str) -> None:
         path, colon, name = caller.partition(":")
         if not is_dotted(path) or (colon and name.strip() != name) or caller.endswith(":"):
             check_audience(caller, row.name)
 
-    return read_plans(given, check)
+    return read_plans(value, check)
 
 
-def _shares(row: Option, given: object) -> tuple[float, ...]:
-    found = sequence(row.name, given)
-    for share in found:
+def _shares(row: Option, value: object) -> tuple[float, ...]:
+    shares = sequence(row.name, value)
+    for share in shares:
         is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
-        if not (is_number and 0 < share <= MAX_TIMES):
+        if not (is_number and 0 < share <= MAX_MULTIPLE):
             pattern = gettext_noop(
                 "{name} must have shares of the limit, above 0 and up to {most} ({hint}), not {given!r}"
             )
@@ -375,52 +382,52 @@ def _shares(row: Option, given: object) -> tuple[float, ...]:
             if is_number and 0 < share <= 1000:
                 # No directive begins at the %, xgettext:no-python-format
                 hint = gettext_lazy("{percent:g} % is {share:g}", percent=share, share=share / 100)
-            raise InvalidRule(gettext_lazy(pattern, name=row.name, most=MAX_TIMES, hint=hint, given=share), row.name)
-    if len(found) > MAX_WARNINGS:
+            raise InvalidRule(gettext_lazy(pattern, name=row.name, most=MAX_MULTIPLE, hint=hint, given=share), row.name)
+    if len(shares) > MAX_WARNINGS:
         fault = gettext_lazy("{name} must have at most {most} shares", name=row.name, most=MAX_WARNINGS)
         raise InvalidRule(fault, row.name)
-    return tuple(sorted(set(map(float, found))))
+    return tuple(sorted(set(map(float, shares))))
 
 
-def _statuses(row: Option, given: object) -> tuple[int | str, ...]:
-    found = sequence(row.name, given)
-    for status in found:
+def _statuses(row: Option, value: object) -> tuple[int | str, ...]:
+    statuses = sequence(row.name, value)
+    for status in statuses:
         is_class = isinstance(status, str) and STATUS_CLASS.fullmatch(status)
         if not is_class and (type(status) is not int or not 100 <= status <= 599):
             pattern = gettext_noop(
                 '{name} must have HTTP statuses, from 100 to 599, or classes such as "4xx", not {status!r}'
             )
             raise InvalidRule(gettext_lazy(pattern, name=row.name, status=status), row.name)
-    return tuple(sorted(set(found), key=str))
+    return tuple(sorted(set(statuses), key=str))
 
 
-def _results(row: Option, given: object) -> tuple[str, ...]:
-    found = tuple(str(one) for one in sequence(row.name, given))
-    for one in found:
-        if one != CANCELLED and not RESULT.fullmatch(one):
+def _results(row: Option, value: object) -> tuple[str, ...]:
+    results = tuple(map(str, sequence(row.name, value)))
+    for result in results:
+        if result != CANCELLED and not RESULT.fullmatch(result):
             pattern = gettext_noop(
                 '{name} must have HTTP statuses such as 304, classes such as "5xx", or "{cancelled}", not {given!r}'
             )
-            raise InvalidRule(gettext_lazy(pattern, name=row.name, cancelled=CANCELLED, given=one), row.name)
-    return tuple(sorted(set(found)))
+            raise InvalidRule(gettext_lazy(pattern, name=row.name, cancelled=CANCELLED, given=result), row.name)
+    return tuple(sorted(set(results)))
 
 
 KINDS: Final[dict[str, Callable[[Option, object], object]]] = {
     "name": _name,
     "switch": _switch,
-    "choice": lambda row, given: _one_of(row.name, given, row.choices),
+    "choice": lambda row, value: _choice(row.name, value, row.choices),
     "whole": _whole,
     "number": _number,
     "rate": _rate,
-    "rates": lambda row, given: sequence(row.name, given),
+    "rates": lambda row, value: sequence(row.name, value),
     "zone": _zone,
     "cost": _cost,
     "reserve": _reserve,
     "path": _path,
     "key": _key,
     "names": _names,
-    "scopes": lambda row, given: checked_scopes(names(row.name, given)),
-    "events": lambda row, given: tuple(_one_of(row.name, event, EVENTS) for event in names(row.name, given)),
+    "scopes": lambda row, value: checked_scopes(names(row.name, value)),
+    "events": lambda row, value: tuple(_choice(row.name, event, EVENTS) for event in names(row.name, value)),
     "methods": _methods,
     "audience": _audience,
     "plans": _plans,
@@ -432,17 +439,17 @@ KINDS: Final[dict[str, Callable[[Option, object], object]]] = {
 
 RESULT: Final = re.compile("[1-5]([0-9][0-9]|xx)")
 STATUS_CLASS: Final = re.compile("[1-5]xx")
-WHO: Final = "Who and what"
+CALLERS: Final = "Who and what"
 AMOUNT: Final = "How much"
-THEN: Final = "What happens then"
-GROUPS: Final = (AMOUNT, WHO, THEN)  # in the admin's order
+CONSEQUENCES: Final = "What happens then"
+GROUPS: Final = (AMOUNT, CALLERS, CONSEQUENCES)  # in the admin's order
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The table, in the order of a rule's description; each field's metadata is its row.
+    """The options in the order of a rule's description. Each field's metadata is its row of the table.
 
-    A subclass that has more fields is a table of more rows.
+    A subclass with more fields has a table with more rows.
     """
 
     # fmt: off
@@ -458,27 +465,27 @@ class Options:
     )
     _: KW_ONLY
     key: str = option(
-        "key", "user_or_ip", group=WHO, label="Count by",
+        "key", "user_or_ip", group=CALLERS, label="Count by",
         help="Who has a budget of their own. “User” leaves out visitors who are not logged in; “user or address” "
         "counts those by their address.",
     )
     scopes: tuple[str, ...] = option(
-        "scopes", ("*",), group=WHO, words=option_words.on_scopes,
+        "scopes", ("*",), group=CALLERS, words=option_words.describe_scopes,
         help="What the rule covers, with commas in between: the throttle_scope of views and consumers, or the name of "
         "a route. * stands for any text, so * alone is everything. ! leaves something out: *, !health is everything "
         "but health. All of them draw on one budget.",
     )
     events: tuple[str, ...] = option(
-        "events", (), initial=("request",), group=WHO,
+        "events", (), initial=("request",), group=CALLERS,
         help="What is counted. Several kinds draw on one budget.",
     )
     methods: tuple[str, ...] = option(
-        "methods", (), group=WHO, words=option_words.only_methods,
+        "methods", (), group=CALLERS, words=option_words.describe_methods,
         help="Only requests of these HTTP methods, with commas in between: POST, PUT. GET covers HEAD too. Empty: "
         "every method.",
     )
     audience: tuple[str, ...] = option(
-        "audience", (), group=WHO, label="Audience", words=option_words.only_for,
+        "audience", (), group=CALLERS, label="Audience", words=option_words.describe_audience,
         help="Only calls of these: anonymous, authenticated, staff, group:editors, tenant:acme. Empty: everybody.",
     )
     algorithm: str = option(
@@ -507,7 +514,7 @@ class Options:
         help="For the token bucket: evenly, or all of the rate at once when its time has passed.",
     )
     resolution: int = option(
-        "whole", 1, group=AMOUNT, most=MAX_RESOLUTION,
+        "whole", 1, group=AMOUNT, max_value=MAX_RESOLUTION,
         help="For the sliding window: in how many steps the window moves on. More steps follow the rate more closely "
         "and take a little more memory; 1 is fine for most rules.",
     )
@@ -534,8 +541,8 @@ class Options:
         "used, which is known and corrected when it is over.",
     )
     reserve: int | str = option(
-        "reserve", "", group=AMOUNT, label="Reserve", never=("concurrency", "damper"), least=0,
-        words=option_words.reserving,
+        "reserve", "", group=AMOUNT, label="Reserve", never=("concurrency", "damper"), min_value=0,
+        words=option_words.describe_reserve,
         help="For what is measured: how much of the budget a call takes beforehand. A number, the path of a function "
         "of the request, or mean: as much as earlier calls came to on average. Empty: 1.",
     )
@@ -546,19 +553,19 @@ class Options:
         "Empty: those that the code spends.",
     )
     cost: int | str = option(
-        "cost", 1, group=AMOUNT, never=("concurrency",), words=option_words.each_counting,
+        "cost", 1, group=AMOUNT, never=("concurrency",), words=option_words.describe_cost,
         help="How much of the budget one call takes, where the code says nothing else: a number, or the path of a "
         "function that a rule in settings has too. 1 where the unit is measured: that is the cost.",
     )
     count_on: tuple[int | str, ...] = option(
         "statuses", (), group=AMOUNT, label="Count only answers", never=("concurrency", "damper"),
-        words=option_words.counting_only,
+        words=option_words.describe_statuses,
         help="Only requests that are answered with one of these HTTP statuses use up the budget: 401, 403 for failed "
         "logins, or 4xx for all mistakes. Empty: all requests do.",
     )
     refund_on: tuple[str, ...] = option(
         "results", (), group=AMOUNT, label="Refund when it ends as", never=("concurrency", "damper"),
-        words=option_words.not_counting,
+        words=option_words.describe_results,
         help="Requests that end so use up nothing: 304, 5xx, or cancelled by the client. Empty: all count.",
     )
     count_denied: bool = option(
@@ -573,19 +580,19 @@ class Options:
         "asking Redis, and gives back what is left within a second. Never more than the limit passes.",
     )
     enforce_at: float = option(
-        "number", 1.0, group=THEN, label="Refuse at", never=("concurrency", "damper"), most=MAX_TIMES,
+        "number", 1.0, group=CONSEQUENCES, label="Refuse at", never=("concurrency", "damper"), max_value=MAX_MULTIPLE,
         words="tolerated up to {:,g} times as much",
         help="How many times the limit is used up before calls are refused. 1: at the limit itself. 2.5: at two and a "
         "half times; in between, calls pass and the client is told that nothing is left.",
     )
     warn_at: tuple[float, ...] = option(
-        "shares", (), group=THEN, label="Warn at", never=("concurrency", "damper"),
-        words=option_words.warned_of,
+        "shares", (), group=CONSEQUENCES, label="Warn at", never=("concurrency", "damper"),
+        words=option_words.describe_warnings,
         help="Tell the site when use reaches these shares of the limit: 80 %, 100 %. Each is told once in a window, "
         "for each of those who have a budget; what is done then is the site's own code. Empty: never.",
     )
     action: str = option(
-        "choice", "reject", group=THEN,
+        "choice", "reject", group=CONSEQUENCES,
         choices={
             "reject": Choice("Refuse"),
             "shadow": Choice("Only record", "recorded but never refused"),
@@ -597,16 +604,16 @@ class Options:
         "too: where a view names a task for it, the client is answered at once and the work waits for its turn.",
     )
     max_queue: int | None = option(
-        "whole", group=THEN, label="Longest queue",
+        "whole", group=CONSEQUENCES, label="Longest queue",
         help="For “delay” and “do it later”: how many calls may wait, in units of cost; one more is refused. Not "
         "together with a burst. Empty: the burst.",
     )
     max_delay: float | None = option(
-        "number", group=THEN, label="Longest wait", least=0, most=MAX_WINDOW,
+        "number", group=CONSEQUENCES, label="Longest wait", min_value=0, max_value=MAX_WINDOW,
         help="For “delay”: how many seconds a call waits at most; one that would wait longer is refused.",
     )
     at_limit: str = option(
-        "choice", "reject", group=THEN, label="When full",
+        "choice", "reject", group=CONSEQUENCES, label="When full",
         choices={
             "reject": Choice("Refuse the newcomer"),
             "evict_oldest": Choice("Close the oldest", "a new WebSocket closes the oldest"),
@@ -618,7 +625,7 @@ class Options:
         "Requests in flight are never cut off.",
     )
     on_store_failure: str = option(
-        "choice", "local", group=THEN, label="If Redis is down",
+        "choice", "local", group=CONSEQUENCES, label="If Redis is down",
         choices={
             "local": Choice("Count in each process"),
             "allow": Choice("Let through", "let through while the store is away"),

@@ -19,7 +19,7 @@ from django_throttle.core.exceptions import InvalidOverride, InvalidRule
 from django_throttle.core.key import KEY_KINDS, ident_tag
 from django_throttle.core.options import MAX_RATES, names
 from django_throttle.core.rate import MAX_LIMIT, Rate
-from django_throttle.core.rule import Rule, has_too_many
+from django_throttle.core.rule import Rule, has_invalid_rates
 from django_throttle.core.texts import gettext_lazy, gettext_noop, listed, text_of, with_commas
 
 
@@ -137,7 +137,7 @@ def _amount_faults(override: Override) -> Iterator[tuple[str, str]]:
         yield "rate" if rates else "limit", gettext_lazy("a rate or a limit belongs to an override that replaces")
     if override.effect == "replace" and not rates and limit is None:
         yield "rate", gettext_lazy("it needs a rate or a limit, which holds instead of the rule's")
-    if has_too_many(rates):
+    if has_invalid_rates(rates):
         yield "rate", gettext_lazy("at most {most} rates, each with another window", most=MAX_RATES)
     if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
         pattern = gettext_noop("a limit must be a whole number from 1 to {most:,}, not {limit!r}")

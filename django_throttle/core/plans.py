@@ -1,4 +1,4 @@
-"""Plans of a rule: other limits for some callers, as they are written and read."""
+"""Plans of a rule: other limits for some callers. Reads plans from lines and mappings."""
 
 from __future__ import annotations
 
@@ -17,117 +17,118 @@ SHAPE: Final = re.compile(r"(?P<amount>[^=]*?)(\s+burst\s+(?P<burst>[0-9]+))?", 
 
 
 class PlanLimits(NamedTuple):
-    """The limits of those who are ``who``: rates, or a ``limit`` held at once; ``burst`` None as the rule's."""
+    """The limits of a plan: rates, or a ``limit`` of slots held at once."""
 
-    who: str
+    holder: str  #: audience, such as "group:premium", or a function and its result
     rates: tuple[Rate, ...] = ()
     limit: int | None = None
-    burst: int | None = None
+    burst: int | None = None  #: None for the burst of the rule
 
     @property
     def name(self) -> str:
-        """What a client is told of it: "premium" of "group:premium" and of "shop.limits.plan:premium"."""
-        return plan_name(self.who)
+        """The name shown to clients: "premium" of "group:premium" and of "shop.limits.plan:premium"."""
+        return plan_name(self.holder)
 
     def __str__(self) -> str:
         amount = ", ".join(map(str, self.rates)) if self.rates else str(self.limit)
-        return f"{self.who} = {amount}{'' if self.burst is None else f' burst {self.burst}'}"
+        return f"{self.holder} = {amount}{'' if self.burst is None else f' burst {self.burst}'}"
 
 
-def plan_name(who: str) -> str:
-    """The last part of a plan's audience or function."""
-    kind, colon, name = who.partition(":")
+def plan_name(holder: str) -> str:
+    """Return the last part of a plan's audience or function."""
+    kind, colon, name = holder.partition(":")
     return name if colon else kind.rpartition(".")[2]
 
 
-def read_plans(given: object, check_who: Callable[[str], None]) -> tuple[str, ...]:
-    """The plans as lines, such as "group:premium = 1000/min", of a mapping or of lines; raises InvalidRule.
+def read_plans(value: object, check_holder: Callable[[str], None]) -> tuple[str, ...]:
+    """Return plans, given as a mapping or as lines, as lines such as "group:premium = 1000/min".
 
-    ``check_who`` raises it for what is neither an audience nor a function.
+    Raise InvalidRule if a plan is not valid. ``check_holder`` raises it unless its argument is an audience or a
+    function.
     """
-    if isinstance(given, Mapping):
-        found = [_read(who, amount) for who, amount in given.items()]
-    elif isinstance(given, (list, tuple)) and all(isinstance(line, str) for line in given):
-        found = [read_plan(line) for line in given]
+    if isinstance(value, Mapping):
+        plans = [_read(holder, amount) for holder, amount in value.items()]
+    elif isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
+        plans = [read_plan(line) for line in value]
     else:
         pattern = gettext_noop('plans must be a dictionary such as {{"group:premium": "1000/min"}}, not {given!r}')
-        raise InvalidRule(gettext_lazy(pattern, given=given), OPTION)
-    for one in found:
-        check_who(one.who)
-    asked = [one.who for one in found]
-    for who in asked[asked.index("authenticated") + 1 :] if "authenticated" in asked else ():
-        if who == "staff" or who.startswith("group:"):
-            fault = gettext_lazy('plan {who!r} must stand before "authenticated", which all of these are', who=who)
+        raise InvalidRule(gettext_lazy(pattern, given=value), OPTION)
+    for plan in plans:
+        check_holder(plan.holder)
+    holders = [plan.holder for plan in plans]
+    for holder in holders[holders.index("authenticated") + 1 :] if "authenticated" in holders else ():
+        if holder == "staff" or holder.startswith("group:"):
+            fault = gettext_lazy('plan {who!r} must stand before "authenticated", which all of these are', who=holder)
             raise InvalidRule(fault, OPTION)
-    if len({one.who for one in found}) < len(found):
+    if len({plan.holder for plan in plans}) < len(plans):
         raise InvalidRule(gettext_lazy("plans have one of their callers twice"), OPTION)
-    if len(found) > MAX_PLANS:
+    if len(plans) > MAX_PLANS:
         raise InvalidRule(gettext_lazy("a rule has at most {most} plans", most=MAX_PLANS), OPTION)
-    return tuple(map(str, found))
+    return tuple(map(str, plans))
 
 
 def read_plan(line: str) -> PlanLimits:
-    """One line; raises InvalidRule."""
-    who, sign, amount = line.rpartition("=")
-    if not sign or not who.strip():
+    """Return the limits that a line states. Raise InvalidRule if the line is not a plan."""
+    holder, sign, amount = line.rpartition("=")
+    if not sign or not holder.strip():
         fault = gettext_lazy("a plan is written like group:premium = 1000/min, unlike {line!r}", line=line)
         raise InvalidRule(fault, OPTION)
-    return _read(who.strip(), amount.strip())
+    return _read(holder.strip(), amount.strip())
 
 
-def _read(who: object, amount: object) -> PlanLimits:
-    if not isinstance(who, str):
+def _read(holder: object, amount: object) -> PlanLimits:
+    if not isinstance(holder, str):
         pattern = gettext_noop('a plan is for an audience such as "group:premium" or what a function says, not {who!r}')
-        raise InvalidRule(gettext_lazy(pattern, who=who), OPTION)
-    if len(who.splitlines()) != 1 or "=" in who or who != who.strip():
-        fault = gettext_lazy("a plan is for whom, in one line and without =, unlike {who!r}", who=who)
+        raise InvalidRule(gettext_lazy(pattern, who=holder), OPTION)
+    if len(holder.splitlines()) != 1 or "=" in holder or holder != holder.strip():
+        fault = gettext_lazy("a plan is for whom, in one line and without =, unlike {who!r}", who=holder)
         raise InvalidRule(fault, OPTION)
-    given = _options(who, amount)
-    for name in given:
+    options = _options(holder, amount)
+    for name in options:
         if name not in AMOUNTS:
             pattern, known = gettext_noop("plan {who!r} has {known} only, not {name!r}"), ", ".join(AMOUNTS)
-            raise InvalidRule(gettext_lazy(pattern, who=who, known=known, name=name), OPTION)
-    rates = given.get("rates") or ([] if given.get("rate") is None else [given["rate"]])
-    limit, burst = (_whole(who, name, given.get(name)) for name in ("limit", "burst"))
+            raise InvalidRule(gettext_lazy(pattern, who=holder, known=known, name=name), OPTION)
+    rates = options.get("rates") or ([] if options.get("rate") is None else [options["rate"]])
+    limit, burst = (_whole(holder, name, options.get(name)) for name in ("limit", "burst"))
     if bool(rates) == (limit is not None):
         fault = gettext_lazy(
-            "plan {who!r} needs a rate such as 1000/min or, for concurrency, a limit, not both", who=who
+            "plan {who!r} needs a rate such as 1000/min or, for concurrency, a limit, not both", who=holder
         )
         raise InvalidRule(fault, OPTION)
-    return PlanLimits(who, tuple(_rate(who, one) for one in rates), limit, burst)
+    return PlanLimits(holder, tuple(_rate(holder, rate) for rate in rates), limit, burst)
 
 
-def _options(who: str, amount: object) -> Mapping[str, Any]:
-    """An amount as options, in whichever form it was given."""
+def _options(holder: str, amount: object) -> Mapping[str, Any]:
+    """Return the options that an amount stands for: a mapping, a number, a Rate, or text such as "10/s burst 20"."""
     if isinstance(amount, Mapping):
         return amount
     if isinstance(amount, int):
         return {"limit": amount}
     if isinstance(amount, Rate):
         return {"rate": amount}
-    shaped = SHAPE.fullmatch(amount.strip()) if isinstance(amount, str) else None
-    if shaped is None:
-        fault = gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {amount!r}", who=who, amount=amount)
+    match = SHAPE.fullmatch(amount.strip()) if isinstance(amount, str) else None
+    if match is None:
+        fault = gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {amount!r}", who=holder, amount=amount)
         raise InvalidRule(fault, OPTION)
-    text, burst = shaped["amount"], shaped["burst"]
-    found = {} if burst is None else {"burst": int(burst)}
-    return found | ({"limit": int(text)} if text.isdecimal() else {"rates": text.split(",")})
+    text, burst = match["amount"], match["burst"]
+    options = {} if burst is None else {"burst": int(burst)}
+    return options | ({"limit": int(text)} if text.isdecimal() else {"rates": text.split(",")})
 
 
-def _whole(who: str, name: str, given: object) -> int | None:
-    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
+def _whole(holder: str, name: str, value: object) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         pattern = gettext_noop("plan {who!r}: {name} must be a whole number from 1 on, not {given!r}")
-        raise InvalidRule(gettext_lazy(pattern, who=who, name=name, given=given), OPTION)
-    return given
+        raise InvalidRule(gettext_lazy(pattern, who=holder, name=name, given=value), OPTION)
+    return value
 
 
-def _rate(who: str, given: object) -> Rate:
-    if isinstance(given, Rate):
-        return given
-    if not isinstance(given, str):
-        fault = gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {given!r}", who=who, given=given)
+def _rate(holder: str, value: object) -> Rate:
+    if isinstance(value, Rate):
+        return value
+    if not isinstance(value, str):
+        fault = gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {given!r}", who=holder, given=value)
         raise InvalidRule(fault, OPTION)
     try:
-        return Rate.parse("".join(given.split()).lower(), calendar=True)
+        return Rate.parse("".join(value.split()).lower(), calendar=True)
     except ValueError as error:
-        raise InvalidRule(gettext_lazy("plan {who!r}: {fault}", who=who, fault=text_of(error)), OPTION) from None
+        raise InvalidRule(gettext_lazy("plan {who!r}: {fault}", who=holder, fault=text_of(error)), OPTION) from None

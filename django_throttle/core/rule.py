@@ -1,4 +1,4 @@
-"""Rules: who is limited, to what, and how."""
+"""Rules: an immutable rule with its checked options, and the checks across options."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from django_throttle.core.algorithms.base import Faults, multiplied
 from django_throttle.core.algorithms.fixed_window import is_calendar
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.key import KEY_KINDS
-from django_throttle.core.option_words import in_percent
+from django_throttle.core.option_words import percent_hint
 from django_throttle.core.options import (
     CANCELLED,
-    HELD,
-    MAX_NAME,
+    LASTING_EVENTS,
+    MAX_NAME_LENGTH,
     MAX_RATES,
-    MEASURED,
+    MEASURED_UNITS,
     Options,
     as_json,
     check_names,
@@ -38,37 +38,48 @@ from django_throttle.core.texts import gettext_lazy, gettext_noop, in_sentence, 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Options):
-    """One limit: at most ``rate`` (or ``limit`` held at once) per ident, where scopes and events match.
+    """A limit per ident for matching scopes and events: at most ``rate``, or ``limit`` slots held at once.
 
-    The options are the rows of the table. ``rate`` is a Rate or its text; ``rates`` are several, all to be kept.
-    ``events`` are ("request",) unless given, ("connection",) for a concurrency rule. ``burst`` is the rate's limit
-    unless given. A rule of several rates has as many ``parts``; any other is its own only one.
-    Raises InvalidRule or InvalidRate when the options are invalid, alone or together.
+    The options are the rows of the table. ``rate`` is a Rate or its text. ``rates`` are several rates, all of which
+    apply. ``events`` defaults to ("request",), or to ("connection",) for a concurrency rule. ``burst`` defaults to the
+    limit of the rate.
+    Raises InvalidRule or InvalidRate if the options are invalid, alone or together.
     """
 
-    # No option: what tells the counts of this rule from those of the rule that an override has changed.
+    # These two are no options.
+    #: Suffix that separates the counts of a rule changed by an override from those of the rule itself.
     variant: str = field(default="", kw_only=True, repr=False)
-    # No option: of which of its plans this is the rule.
+    #: Holder of the plan that this rule belongs to, such as "group:premium"; empty for the rule itself.
     plan_of: str = field(default="", kw_only=True, repr=False)
     # Derived once, because the hot path reads them on every call.
+    #: A rule for each of several rates; otherwise the rule itself.
     parts: tuple[Rule, ...] = field(init=False, repr=False, compare=False)
     id: str = field(init=False, repr=False, compare=False)
     holds_slots: bool = field(init=False, repr=False, compare=False)
     is_shadow: bool = field(init=False, repr=False, compare=False)
     decided_locally: bool = field(init=False, repr=False, compare=False)
-    is_measured: bool = field(init=False, repr=False, compare=False)  # what a call costs is known when it is over
-    is_settled: bool = field(init=False, repr=False, compare=False)  # what it charges is corrected by the answer
-    is_queue: bool = field(init=False, repr=False, compare=False)  # calls wait for their turn
-    by_plan: tuple[tuple[str, Rule], ...] = field(init=False, repr=False, compare=False)  # the last is nobody's plan
-    is_plain: bool = field(init=False, repr=False, compare=False)  # neither caller nor request is asked for more
+    #: True if the cost of a call is known only when the call ends.
+    is_measured: bool = field(init=False, repr=False, compare=False)
+    #: True if the charge is corrected when the call ends, by its cost or its answer.
+    is_settled: bool = field(init=False, repr=False, compare=False)
+    #: True if calls wait for a queue slot.
+    is_queue: bool = field(init=False, repr=False, compare=False)
+    #: Pairs of a plan's holder and the rule with the plan's limits; the last has no holder and is for other callers.
+    by_plan: tuple[tuple[str, Rule], ...] = field(init=False, repr=False, compare=False)
+    #: True if ident and cost of a call suffice: no plan, audience, method, size or cost function is to be looked up.
+    is_plain: bool = field(init=False, repr=False, compare=False)
+    #: Seconds; None for a concurrency rule and a rule of several rates.
     window: float | None = field(init=False, repr=False, compare=False)
-    factor: int = field(init=False, repr=False, compare=False)  # cost as a number; 1 where a function says it
+    #: The option ``cost`` as a number; 1 if a function returns the cost.
+    factor: int = field(init=False, repr=False, compare=False)
     params: CounterParams = field(init=False, repr=False, compare=False)
-    tolerance: int = field(init=False, repr=False, compare=False)  # what passes beyond the limit
+    #: Units that pass beyond the limit under ``enforce_at``.
+    tolerance: int = field(init=False, repr=False, compare=False)
+    #: Pairs of a share in ``warn_at`` and the units at which it is reached.
     thresholds: tuple[tuple[float, int], ...] = field(init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
-        # For type checkers only. An option takes more than it becomes: a rate's text, a list in place of a tuple.
+        # For type checkers only, because an option accepts more types than it is stored as: text for a Rate, lists.
         def __init__(self, name: str, rate: Rate | str | None = None, **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
@@ -76,35 +87,37 @@ class Rule(Options):
         self._set("holds_slots", algorithm is not None and algorithm.holds_slots)
         self._set("is_shadow", self.action == "shadow")
         self._set("decided_locally", algorithm is not None and algorithm.decided_locally)
-        self._set("is_measured", self.unit in MEASURED)
+        self._set("is_measured", self.unit in MEASURED_UNITS)
         self._set("is_queue", self.action in ("delay", "defer") and not self.defers_to_slots)
         has_calendar = algorithm is not None and algorithm.has_calendar
         if isinstance(self.rate, str):
             self._set("rate", Rate.parse(self.rate, calendar=has_calendar))
         rates = sequence("rates", self.rates)
         self._set(
-            "rates", tuple(one if isinstance(one, Rate) else Rate.parse(one, calendar=has_calendar) for one in rates)
+            "rates",
+            tuple(rate if isinstance(rate, Rate) else Rate.parse(rate, calendar=has_calendar) for rate in rates),
         )
         if self.events == ():
-            self._set("events", self._usual_events())
+            self._set("events", self._default_events())
         try:
             self._check()
-            self._set("by_plan", tuple(_planned(self)))
+            self._set("by_plan", tuple(_rules_by_plan(self)))
         except InvalidRule as error:
-            raise InvalidRule(text_of(error), error.option, str(self.name)[:MAX_NAME]) from None
+            raise InvalidRule(text_of(error), error.option, str(self.name)[:MAX_NAME_LENGTH]) from None
         self._derive()
 
     def _check(self) -> None:
-        """Read each option that is given by its row of the table, then see whether they fit together."""
-        given = [row for row in table(type(self)).values() if getattr(self, row.name) is not row.default]
-        for row in given:
+        """Read the options by their rows of the table, then check them together. Raise InvalidRule for a fault."""
+        # By identity: a value that equals the default may still be of another type, and is to be read.
+        rows = [row for row in table(type(self)).values() if getattr(self, row.name) is not row.default]
+        for row in rows:
             self._set(row.name, row.read(getattr(self, row.name)))
         self._set("factor", self.cost if isinstance(self.cost, int) else 1)
         for option, fault in _amount_faults(self):
             raise InvalidRule(fault, option)
-        for row in given:
-            is_given = row.name not in AMOUNTS and getattr(self, row.name) != row.default
-            if is_given and not row.takes(self.algorithm):
+        for row in rows:
+            is_set = row.name not in AMOUNT_OPTIONS and getattr(self, row.name) != row.default
+            if is_set and not row.takes(self.algorithm):
                 raise row.refuse(self.algorithm)
         for option, fault in chain(*(faults(self) for faults in _FAULTS)):
             raise InvalidRule(fault, option)
@@ -113,15 +126,15 @@ class Rule(Options):
         if self.rate is not None:
             self._set("limit", RateLimit(self.rate.limit))
         self._set("window", self.rate.window if self.rate else None)
-        plain_cost = self.unit == "calls" and not isinstance(self.cost, str)
-        self._set("is_plain", plain_cost and not (self.methods or self.audience or self.plans))
+        has_plain_cost = self.unit == "calls" and not isinstance(self.cost, str)
+        self._set("is_plain", has_plain_cost and not (self.methods or self.audience or self.plans))
         self._set("is_settled", bool(self.is_measured or self.count_on or self.refund_on))
         self._set("id", short_id(self))
         self._set("params", _params(self))
         nominal = self.params if self.enforce_at == 1 else _params(replace(self, enforce_at=1.0, warn_at=()))
         self._set("tolerance", self.params.limit - nominal.limit)
         self._set("thresholds", thresholds(nominal.limit, self.warn_at))
-        # One rule with several rates is decided as so many rules of one rate each.
+
         self._set("parts", tuple(replace(self, rate=rate, rates=(), plans=()) for rate in self.rates) or (self,))
 
     def __hash__(self) -> int:
@@ -129,63 +142,63 @@ class Rule(Options):
 
     @classmethod
     def from_options(cls, name: str, options: Mapping[str, Any]) -> Rule:
-        """Build a rule from a mapping, as settings, the database and JSON files hold it.
+        """Return the rule with these options, as settings, the database and JSON files hold them.
 
-        Raises InvalidRule for an option that does not exist, naming the nearest one that does.
+        Raise InvalidRule if an option does not exist; the message suggests the nearest option.
         """
         check_names(cls, options, name)
         return cls(name, **options)
 
     def as_options(self) -> dict[str, Any]:
-        """The options that differ from the defaults, in JSON's types: the inverse of from_options."""
-        found: dict[str, Any] = {}
+        """Return the options that differ from their defaults, in JSON's types: the inverse of ``from_options``."""
+        options: dict[str, Any] = {}
         for name, row in table(type(self)).items():
             value = getattr(self, name)
             if name != "name" and value != row.default:
-                found[name] = as_json(value)
-        if self.events == self._usual_events():
-            del found["events"]
+                options[name] = as_json(value)
+        if self.events == self._default_events():
+            del options["events"]
         if self.rate is not None:
-            found["rate"] = str(self.rate)
-            del found["limit"]
+            options["rate"] = str(self.rate)
+            del options["limit"]
         if self.rates:
-            found["rates"] = [str(rate) for rate in self.rates]
-        return found
+            options["rates"] = [str(rate) for rate in self.rates]
+        return options
 
-    def share(self, parts: int) -> Rule:
-        """This rule with its limit divided by ``parts`` processes, at least one call: the share of one of them."""
-        if parts <= 1:
+    def share(self, processes: int) -> Rule:
+        """Return the rule with its limit divided by the number of processes. The limit stays at least one call."""
+        if processes <= 1:
             return self
-        limit = max(self.factor, (self.limit or 1) // parts)
+        limit = max(self.factor, (self.limit or 1) // processes)
         if self.rate is None:
             return replace(self, limit=limit)
-        burst = None if self.burst is None else max(self.factor, self.burst // parts)
-        queue = None if self.max_queue is None else max(1, self.factor - 1, self.max_queue // parts)
+        burst = None if self.burst is None else max(self.factor, self.burst // processes)
+        queue = None if self.max_queue is None else max(1, self.factor - 1, self.max_queue // processes)
         return replace(self, max_queue=queue).with_rates((replace(self.rate, limit=limit),), burst)
 
     def with_rates(self, rates: tuple[Rate, ...], burst: int | None) -> Rule:
-        """This rule with these rates; a call reserves no more than they allow at once."""
-        one = rates[0] if len(rates) == 1 else None
-        most = burst or min(rate.limit for rate in rates)
-        reserve = min(self.reserve, most) if isinstance(self.reserve, int) else self.reserve
-        return replace(self, rate=one, rates=() if one else rates, limit=None, burst=burst, reserve=reserve)
+        """Return the rule with these rates. A number in ``reserve`` is lowered to what they allow at once."""
+        rate = rates[0] if len(rates) == 1 else None
+        max_reserve = burst or min(rate.limit for rate in rates)
+        reserve = min(self.reserve, max_reserve) if isinstance(self.reserve, int) else self.reserve
+        return replace(self, rate=rate, rates=() if rate else rates, limit=None, burst=burst, reserve=reserve)
 
     @property
     def defers_to_slots(self) -> bool:
-        """True where what finds no slot is done later, when one is given back."""
+        """True if a call that finds no free slot is done later, when a slot is released."""
         return self.holds_slots and self.action == "defer"
 
     @property
-    def most_waiting(self) -> int:
+    def max_waiting_calls(self) -> int:
         """The number of calls that may wait for a slot."""
         return self.max_queue or self.limit or 0
 
     def as_shadow(self) -> Rule:
-        """This rule, deciding and recording but never refusing."""
+        """Return the rule with the action "shadow": it decides and records, but never refuses."""
         return self if self.is_shadow else replace(self, action="shadow")
 
     def counts(self, status: int | str) -> bool:
-        """Whether a call that was answered with this HTTP status, or that was CANCELLED, uses up the budget."""
+        """Return True if a call that ended with this HTTP status, or as CANCELLED, uses up the budget."""
         names = {status, str(status), f"{str(status)[:1]}xx"}
         if self.count_on and status != CANCELLED and names.isdisjoint(self.count_on):
             return False
@@ -193,28 +206,29 @@ class Rule(Options):
 
     @property
     def functions(self) -> tuple[tuple[str, str], ...]:
-        """The paths of the site's functions that the rule calls, each with its option."""
-        given = [(option, getattr(self, option)) for option in ("cost", "reserve", "measure")]
-        paths = dict.fromkeys(who.partition(":")[0] for who, _ in self.by_plan)
-        given += [("plans", path) for path in paths]
-        return (*(("key", path) for path in functions(self.key)), *(one for one in given if is_dotted(one[1])))
+        """The functions of the site that the rule calls: pairs of the option and the function's path."""
+        values = [(option, getattr(self, option)) for option in ("cost", "reserve", "measure")]
+        paths = dict.fromkeys(holder.partition(":")[0] for holder, _ in self.by_plan)
+        values += [("plans", path) for path in paths]
+        return (*(("key", path) for path in functions(self.key)), *(pair for pair in values if is_dotted(pair[1])))
 
     @property
     def all_rates(self) -> tuple[Rate, ...]:
-        """Its one rate or its several; none for a concurrency rule."""
+        """The single rate or the several rates; empty for a concurrency rule."""
         return self.rates or ((self.rate,) if self.rate is not None else ())
 
-    def _usual_events(self) -> tuple[str, ...]:
+    def _default_events(self) -> tuple[str, ...]:
         return ("connection",) if self.holds_slots else ("request",)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
 
-def _planned(rule: Rule) -> Iterator[tuple[str, Rule]]:
-    """Who has a plan, and the rule as it is for them, in their order; last, for nobody, as it is for all others.
+def _rules_by_plan(rule: Rule) -> Iterator[tuple[str, Rule]]:
+    """Yield pairs of a plan's holder and the rule with the plan's limits; last the rule itself, with no holder.
 
-    A plan has the windows of the rule, so that what was used under the one counts under the other.
+    Raise InvalidRule for a plan that does not fit the rule. A plan has the windows of the rule, so that units used
+    under the plan count under the rule, too.
     """
     if not rule.plans:
         return
@@ -224,17 +238,19 @@ def _planned(rule: Rule) -> Iterator[tuple[str, Rule]]:
     windows = sorted(rate.window for rate in rule.all_rates)
     for plan in map(read_plan, rule.plans):
         if bool(plan.rates) == rule.holds_slots:
-            limit = gettext_lazy("plan {who!r} needs a limit, the number held at once", who=plan.who)
-            rate = gettext_lazy("plan {who!r} needs a rate, such as 1000/min", who=plan.who)
+            limit = gettext_lazy("plan {who!r} needs a limit, the number held at once", who=plan.holder)
+            rate = gettext_lazy("plan {who!r} needs a rate, such as 1000/min", who=plan.holder)
             raise InvalidRule(limit if rule.holds_slots else rate, "plans")
         if sorted(rate.window for rate in plan.rates) != windows:
-            mine = " and ".join(str(rate).partition("/")[2] for rate in rule.all_rates)
             pattern = gettext_noop("plan {who!r} needs the window of the rule ({mine}), so that counts are kept")
-            raise InvalidRule(gettext_lazy(pattern, who=plan.who, mine=mine), "plans")
+            rule_windows = " and ".join(str(rate).partition("/")[2] for rate in rule.all_rates)
+            raise InvalidRule(gettext_lazy(pattern, who=plan.holder, mine=rule_windows), "plans")
         try:
-            yield plan.who, _with_limits(replace(rule, plans=(), plan_of=plan.who), plan)
+            yield plan.holder, _with_limits(replace(rule, plans=(), plan_of=plan.holder), plan)
         except InvalidRule as error:
-            raise InvalidRule(gettext_lazy("plan {who!r}: {fault}", who=plan.who, fault=error.fault), "plans") from None
+            raise InvalidRule(
+                gettext_lazy("plan {who!r}: {fault}", who=plan.holder, fault=error.fault), "plans"
+            ) from None
     yield "", replace(rule, plans=())
 
 
@@ -244,7 +260,7 @@ def _with_limits(rule: Rule, plan: PlanLimits) -> Rule:
     return rule.with_rates(plan.rates, rule.burst if plan.burst is None else plan.burst)
 
 
-AMOUNTS: Final = ("rate", "rates", "limit")  # which of them an algorithm takes is checked first, and in words
+AMOUNT_OPTIONS: Final = ("rate", "rates", "limit")  # _amount_faults explains which of them an algorithm takes
 
 
 def _amount_faults(rule: Rule) -> Faults:
@@ -270,7 +286,7 @@ def _amount_faults(rule: Rule) -> Faults:
         yield "limit", gettext_lazy("give a rate or a limit, not both: only a concurrency rule has a limit of its own")
     if rule.rates and rule.rate is not None:
         yield "rate", gettext_lazy("give rate or rates, not both")
-    if has_too_many(rates):
+    if has_invalid_rates(rates):
         yield "rate", gettext_lazy("at most {most} rates, each with another window", most=MAX_RATES)
     if max(rate.limit for rate in rates) > algorithm.max_limit:
         label = in_sentence(algorithm.label)
@@ -279,28 +295,37 @@ def _amount_faults(rule: Rule) -> Faults:
         yield "rate", more if algorithm.takes_more else most
 
 
-def has_too_many(rates: tuple[Rate, ...]) -> bool:
-    """Whether these are more rates than one rule may have, or two have one window."""
+def has_invalid_rates(rates: tuple[Rate, ...]) -> bool:
+    """Return True if these are more rates than a rule may have, or two of them have the same window."""
     return len(rates) > MAX_RATES or len({rate.window for rate in rates}) < len(rates)
 
 
-_CONCURRENCY: Final = gettext_lazy(
+_CONCURRENCY_EVENTS: Final = gettext_lazy(
     "a concurrency rule counts 'connection' (open WebSockets), 'inflight' (requests being answered) or both"
 )
-_RATES: Final = gettext_lazy("only a concurrency rule counts what is open; a rate counts what happens")
-_MEANT: Final = {"connect": "connection", "connection": "connect", "request": "inflight", "inflight": "request"}
-FRAMES: Final = frozenset(("message", "send"))
-WEIGHED: Final = frozenset(("request", "message", "send"))
-MEASURABLE: Final = frozenset(("request", "message", "task"))
+_RATE_EVENTS: Final = gettext_lazy("only a concurrency rule counts what is open; a rate counts what happens")
+_SIMILAR_EVENTS: Final = {
+    "connect": "connection",
+    "connection": "connect",
+    "request": "inflight",
+    "inflight": "request",
+}
+FRAME_EVENTS: Final = frozenset(("message", "send"))
+SIZED_EVENTS: Final = frozenset(("request", "message", "send"))
+MEASURABLE_EVENTS: Final = frozenset(("request", "message", "task"))
 
 
 def _event_faults(rule: Rule) -> Faults:
     for event in rule.events:
-        if event != "task" and (event in HELD) != rule.holds_slots:  # runs of tasks are counted either way
-            hint = gettext_lazy("; did you mean {near!r}?", near=_MEANT[event]) if event in _MEANT else ""
-            wanted = _CONCURRENCY if rule.holds_slots else _RATES
-            yield "events", gettext_lazy("{wanted}, not {event!r}{hint}", wanted=wanted, event=event, hint=hint)
-    # Nothing but an HTTP request has a method and a status: other events would silently count never, or always.
+        if event != "task" and (event in LASTING_EVENTS) != rule.holds_slots:  # runs of tasks are counted either way
+            hint = (
+                gettext_lazy("; did you mean {near!r}?", near=_SIMILAR_EVENTS[event])
+                if event in _SIMILAR_EVENTS
+                else ""
+            )
+            expected = _CONCURRENCY_EVENTS if rule.holds_slots else _RATE_EVENTS
+            yield "events", gettext_lazy("{wanted}, not {event!r}{hint}", wanted=expected, event=event, hint=hint)
+    # Other events have no method and no status, so these options would match none of them, or have no effect.
     if rule.methods and rule.events not in (("request",), ("inflight",)):
         yield "methods", gettext_lazy("methods belong to rules of HTTP requests (event request or inflight) only")
     for option in ("count_on", "refund_on"):
@@ -309,14 +334,14 @@ def _event_faults(rule: Rule) -> Faults:
     if (rule.count_on or rule.refund_on) and not any(map(rule.counts, range(200, 600))):
         option = "refund_on" if rule.refund_on else "count_on"
         yield option, gettext_lazy("no answer would count: leave a status to count")
-    if rule.unit == "bytes" and not WEIGHED.issuperset(rule.events):
+    if rule.unit == "bytes" and not SIZED_EVENTS.issuperset(rule.events):
         yield "unit", gettext_lazy("only requests and messages have bytes that can be counted")
     if rule.at_limit != "reject" and "connection" not in rule.events:
         yield "at_limit", gettext_lazy("at_limit closes WebSockets: add the event connection")
 
 
-def _most_at_once(rule: Rule) -> int | None:
-    """What a call may cost, at most; of a queue, what may wait and the call that runs."""
+def _max_call_cost(rule: Rule) -> int | None:
+    """Return the highest cost of a call that can ever be allowed; for a queue, its length and the running call."""
     if rule.max_queue is not None:
         return rule.max_queue + 1
     return rule.burst or min([rate.limit for rate in rule.all_rates], default=rule.limit)
@@ -331,7 +356,7 @@ def _action_faults(rule: Rule) -> Faults:
             "refuse at (enforce_at) belongs to rules that refuse: a queue of calls that wait has one limit"
         )
         yield "enforce_at", fault
-    # A rule that only records may have the wait that it will have later.
+    # A shadow rule may have max_delay, in preparation for "delay".
     if rule.max_delay is not None and rule.action == "reject":
         yield "max_delay", gettext_lazy("a longest wait (max_delay) belongs to rules that delay")
     if rule.max_queue is not None and rule.action == "reject":
@@ -340,17 +365,17 @@ def _action_faults(rule: Rule) -> Faults:
         yield "max_queue", gettext_lazy("give burst or max_queue, not both: each says how many may wait")
     if rule.timezone is not None and not all(map(period_of, rule.all_rates)):
         yield "rate", gettext_lazy("a calendar window is one hour, day, week or month")
-    most = _most_at_once(rule)
-    if most is not None and rule.factor > most:
+    max_cost = _max_call_cost(rule)
+    if max_cost is not None and rule.factor > max_cost:
         pattern = gettext_noop("one call costs {factor:,}, more than the {most:,} that the rule allows at once")
-        yield "cost", gettext_lazy(pattern, factor=rule.factor, most=most)
+        yield "cost", gettext_lazy(pattern, factor=rule.factor, most=max_cost)
     refused_at = multiplied(max([*limits, rule.burst or 0]), rule.enforce_at)
     if rule.enforce_at != 1 and refused_at > algorithm.max_limit:
         pattern = gettext_noop("calls would be refused at {at:,} only, more than the {most:,} that can be counted")
         yield "enforce_at", gettext_lazy(pattern, at=refused_at, most=algorithm.max_limit)
     if rule.warn_at and rule.warn_at[-1] > rule.enforce_at:
         share = rule.warn_at[-1]
-        hint = in_percent(share) if share >= 2 else ""
+        hint = percent_hint(share) if share >= 2 else ""
         pattern = gettext_noop("use never reaches {share:g} times the limit: calls are refused at {most:g}{hint}")
         yield "warn_at", gettext_lazy(pattern, share=share, most=rule.enforce_at, hint=hint)
 
@@ -358,7 +383,7 @@ def _action_faults(rule: Rule) -> Faults:
 def _measured_event_faults(rule: Rule) -> Faults:
     if not rule.is_measured:
         return
-    if not MEASURABLE.issuperset(rule.events):
+    if not MEASURABLE_EVENTS.issuperset(rule.events):
         yield "unit", gettext_lazy("only requests, messages and tasks are measured (events request, message, task)")
     if rule.unit == "response_bytes" and rule.events != ("request",):
         yield "unit", gettext_lazy("response_bytes belongs to rules of HTTP requests (event request) only")
@@ -397,10 +422,10 @@ def _measured_faults(rule: Rule) -> Faults:
         yield "cost", gettext_lazy("what is measured is the cost: leave cost out, or write reserve")
     if rule.measure and rule.unit != "units":
         yield "measure", gettext_lazy("measure belongs to rules of unit units")
-    most = _most_at_once(rule)
-    if isinstance(rule.reserve, int) and most is not None and rule.reserve > most:
+    max_cost = _max_call_cost(rule)
+    if isinstance(rule.reserve, int) and max_cost is not None and rule.reserve > max_cost:
         pattern = gettext_noop("a call reserves {reserve:,}, more than the {most:,} that the rule allows at once")
-        yield "reserve", gettext_lazy(pattern, reserve=rule.reserve, most=most)
+        yield "reserve", gettext_lazy(pattern, reserve=rule.reserve, most=max_cost)
 
 
 def _prepaid_faults(rule: Rule) -> Faults:
@@ -417,8 +442,8 @@ def _prepaid_faults(rule: Rule) -> Faults:
         )
 
 
-# What a budget that one process counts for one socket, without the store, cannot have.
-_MEANINGLESS_FOR_FRAMES: Final[dict[str, tuple[Any, str]]] = {
+# Options that a rule with the key ``connection`` must leave at their defaults: a process counts it without the store.
+_DEFAULTS_OF_CONNECTION_RULES: Final[dict[str, tuple[Any, str]]] = {
     "warn_at": ((), gettext_noop("the budget of one connection ends with it, so it sends no warnings")),
     "prepaid": (False, gettext_noop("the budget of one connection is never shared, so nothing is bought ahead")),
     "on_store_failure": ("local", gettext_noop("the budget of one connection is counted without the store")),
@@ -433,11 +458,11 @@ def _key_faults(rule: Rule) -> Faults:
         )
     if rule.key != "connection":
         return
-    if not FRAMES.issuperset(rule.events):
+    if not FRAME_EVENTS.issuperset(rule.events):
         yield "key", gettext_lazy("the key connection takes the events message and send only")
-    for option, (default, why) in _MEANINGLESS_FOR_FRAMES.items():
+    for option, (default, fault) in _DEFAULTS_OF_CONNECTION_RULES.items():
         if getattr(rule, option) != default:
-            yield option, gettext_lazy(why)
+            yield option, gettext_lazy(fault)
     if is_calendar(rule) or any(rate.monthly for rate in rule.rates):
         yield "rate", gettext_lazy("the windows of one connection start when it was opened, not with the calendar")
 
@@ -458,28 +483,28 @@ _FAULTS: Final = (
 
 
 def _params(rule: Rule) -> CounterParams:
-    """How a checked rule counts; one of several rates leaves that to its parts."""
+    """Return the counter parameters of a checked rule. A rule of several rates is counted by its parts."""
     return Uncounted(0) if rule.rates else ALGORITHMS[rule.algorithm].params(rule)
 
 
 def thresholds(limit: int, shares: tuple[float, ...]) -> tuple[tuple[float, int], ...]:
-    """Each share with the use at which it is reached."""
+    """Return pairs of a share and the units at which it is reached."""
     return tuple((share, ceil(limit * Fraction(repr(share)))) for share in shares)
 
 
 def short_id(rule: Rule) -> str:
-    """A rule in eight characters: all that gives its stored values their meaning, and a hash of it.
+    """Return a hash, in eight characters, of the options that give a rule's stored values their meaning.
 
-    The limit is not in it, so that an edited limit meets what has been counted so far; nor is a damper's window,
-    which counts by sub-intervals whatever it is. Bytes are not calls, so the unit is.
+    The limit is left out, so that counts are kept if it is edited. A damper's window is left out, because a damper
+    always counts by the same sub-intervals.
     """
     window = "" if rule.rate is None or rule.decided_locally else str(rule.rate.window_us)
     parts = [ALGORITHMS[rule.algorithm].layout, rule.name, rule.algorithm, str(rule.resolution), rule.refill]
     parts += [rule.timezone or "", window]
-    is_longer = rule.prepaid and ALGORITHMS[rule.algorithm].weighs_windows  # its sub-windows
-    parts += ["prepaid"] if is_longer else []
+    has_longer_sub_windows = rule.prepaid and ALGORITHMS[rule.algorithm].weighs_windows
+    parts += ["prepaid"] if has_longer_sub_windows else []
     parts += [rule.variant] if rule.variant or rule.unit != "calls" else []
-    parts += [rule.unit] if rule.unit != "calls" else []  # so that rules of calls keep the id that they had
+    parts += [rule.unit] if rule.unit != "calls" else []  # rules of calls keep the ids of earlier versions
     text = "".join(f"{len(part)}:{part}" for part in parts)
     return urlsafe_b64encode(blake2b(text.encode(), digest_size=6).digest()).decode()
 

@@ -1,7 +1,7 @@
-"""Texts of the core that people read: English values that keep what another language needs.
+"""Translatable texts of the core: English text that keeps its pattern and its values.
 
-``make messages`` collects the texts by the names of these functions, and ``django_throttle.translated`` translates them
-when they are read.
+``make messages`` collects the patterns by the names of these functions. ``django_throttle.translated`` translates a
+text when it is displayed.
 """
 
 from __future__ import annotations
@@ -9,35 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 
-Values = tuple[Sequence[object], Mapping[str, object]]  # by their places, and by name
+Values = tuple[Sequence[object], Mapping[str, object]]  # positional and named
 
 
 class Text(str):
-    """A text in English, with its pattern and the values in it, which may be texts too.
-
-    ``plural`` is the pattern for another ``number`` than 1; empty for a text without a number.
-    """
+    """A text in English, with its pattern and the values in it, which may be texts too."""
 
     __slots__ = ("number", "pattern", "plural", "values")
     pattern: str
-    plural: str
+    plural: str  #: pattern for another number than 1; empty for a text without a number
     number: int
     values: Values
 
 
 def gettext_noop(text: str) -> str:
-    """The text as it is."""
+    """Return the text; mark it as a pattern for ``make messages``."""
     return text
 
 
 def gettext_lazy(pattern: str, /, *places: object, **values: object) -> Text:
-    """The text that the pattern makes of these values, as ``format`` does."""
+    """Return the text that ``pattern.format`` makes of these values."""
     return _text(pattern, (places, values))
 
 
-def ngettext_lazy(one: str, many: str, number: int, /, **values: object) -> Text:
-    """The same, by the number, which is the value ``count`` unless another is given."""
-    return _text(one, ((), {"count": number, **values}), many, number)
+def ngettext_lazy(singular: str, plural: str, number: int, /, **values: object) -> Text:
+    """Return the text of the pattern for this number, which is also the value ``count`` by default."""
+    return _text(singular, ((), {"count": number, **values}), plural, number)
 
 
 def _text(pattern: str, values: Values, plural: str = "", number: int = 0) -> Text:
@@ -48,46 +45,49 @@ def _text(pattern: str, values: Values, plural: str = "", number: int = 0) -> Te
 
 
 def in_sentence(label: str) -> Text:
-    """A label as it stands in a sentence, which in English begins it in lower case."""
+    """Return a label for use within a sentence; in English it begins in lower case."""
     lowered = Text(label if label.isupper() else label.lower())
     lowered.pattern, lowered.plural, lowered.number, lowered.values = label, "", 0, ((), {})
     return lowered
 
 
 def relabelled(text: str, name: str, label: str) -> str:
-    """The text with a label in place of an option's name, which may be in brackets behind a label."""
+    """Return the text with a label in place of an option's name, which may follow a label in brackets."""
     if not isinstance(text, Text):
         return text
     places, values = text.values
-    told = {key: label if str(one) == name or str(one).endswith(f" ({name})") else one for key, one in values.items()}
-    return _text(text.pattern, (places, told), text.plural, text.number)
+    relabelled_values = {
+        key: label if str(value) == name or str(value).endswith(f" ({name})") else value
+        for key, value in values.items()
+    }
+    return _text(text.pattern, (places, relabelled_values), text.plural, text.number)
 
 
 def text_of(error: Exception) -> str:
-    """What an error says: a Text where it was raised with one."""
+    """Return the message of an error, as a Text if the error was raised with a Text."""
     return error.args[0] if error.args and isinstance(error.args[0], Text) else str(error)
 
 
 def with_commas(parts: Sequence[str]) -> str:
-    """The parts with commas in between, in one text; those that are empty are left out."""
+    """Join the parts that are not empty with commas."""
     return _joined(gettext_noop("{before}, {after}"), parts)
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words in a sentence: "a, b and c"."""
+    """Join words as a list: "a, b and c"."""
     return _joined(gettext_noop("{before} and {after}"), [with_commas(words[:-1]), *words[-1:]])
 
 
 def alternatives(words: Sequence[str]) -> str:
-    """Words of which one is meant: "a or b or c"."""
+    """Join words as alternatives: "a or b or c"."""
     return _joined(gettext_noop("{before} or {after}"), words)
 
 
 def sentences(parts: Sequence[str]) -> str:
-    """Sentences in one text; those that are empty are left out."""
+    """Join the sentences that are not empty."""
     return _joined(gettext_noop("{before} {after}"), parts)
 
 
 def _joined(pattern: str, parts: Sequence[str]) -> str:
-    given = [part for part in parts if part]
-    return reduce(lambda before, after: gettext_lazy(pattern, before=before, after=after), given) if given else ""
+    filled = [part for part in parts if part]
+    return reduce(lambda before, after: gettext_lazy(pattern, before=before, after=after), filled) if filled else ""

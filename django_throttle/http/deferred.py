@@ -155,7 +155,7 @@ class Deferral:
         pages, given = self._asked(caller, args, kwargs)
         rule, ident = budget.slot_of(*given)
         hold = rule.id, ident
-        if (found := task_slots.line_up(self.task, hold, *given, rule.most_waiting)) is None:
+        if (found := task_slots.line_up(self.task, hold, *given, rule.max_waiting_calls)) is None:
             return None
         if budget.has_slot(*given):  # one was given back meanwhile
             task_slots.call_next(hold)

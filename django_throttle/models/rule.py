@@ -20,7 +20,7 @@ from django_throttle.core import Rule, texts
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe
 from django_throttle.core.edits import counts_in_words
-from django_throttle.core.options import MAX_NAME, as_json, table
+from django_throttle.core.options import MAX_NAME_LENGTH, as_json, table
 from django_throttle.core.texts import relabelled
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 from django_throttle.models.fields import (
@@ -182,7 +182,7 @@ class ThrottleRule(CheckedRow):
     history_kind = "rule"
     core: ClassVar[type[Rule]] = Rule
 
-    name = TextColumn(gettext_lazy("name"), max_length=MAX_NAME, unique=True)
+    name = TextColumn(gettext_lazy("name"), max_length=MAX_NAME_LENGTH, unique=True)
     enabled = SwitchColumn(gettext_lazy("enabled"), default=True)
     rate = RatesField(gettext_lazy("rate"), max_length=300, blank=True, default="")
     limit = WholeColumn(gettext_lazy("limit"), null=True, blank=True)

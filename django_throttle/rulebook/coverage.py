@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.descriptions import events as events_in_words
+from django_throttle.core.descriptions import events_in_words
 from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotted
 from django_throttle.core.scopes import covers, matches, split_scopes
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed, with_commas

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.core.options import did_you_mean, misspelt
+from django_throttle.core.options import did_you_mean, misspellings
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity.call import own_function
 from django_throttle.runtime import LogThrottle
@@ -304,9 +304,9 @@ def misspelt_options(kind: type) -> Iterator[tuple[str, str]]:
     own = vars(kind)
     valid = [name for name in (*OPTIONS, *_ALIKE) if name.startswith("throttle")]
     names = [name for name in own if name.startswith("t")]
-    yield from ((name, _ALIKE.get(near, near)) for name, near in misspelt(names, valid, _NEAR))
+    yield from ((name, _ALIKE.get(near, near)) for name, near in misspellings(names, valid, _NEAR))
     yield from ((name, meant) for name, meant in _ALIKE.items() if name in names)
     # A handler of the consumer, or a property, may have any other name.
     values = {name: value for name, value in own.items() if not callable(value) and not hasattr(value, "__get__")}
-    yield from misspelt([name for name, value in values.items() if isinstance(value, str)], ["refuse"], _NEAR)
+    yield from misspellings([name for name, value in values.items() if isinstance(value, str)], ["refuse"], _NEAR)
     yield from ((name, meant) for name, meant in _BY_OPTION.items() if name in values)

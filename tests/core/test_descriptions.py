@@ -138,4 +138,4 @@ def test_an_option_in_words(name: str, value: object, words: str) -> None:
     [(60, "minute"), (90, "90 seconds"), (7 * 86_400, "week"), (172_800, "2 days"), (0.001, "millisecond")],
 )
 def test_window(seconds: float, words: str) -> None:
-    assert descriptions.window(Rate(1, seconds)) == words
+    assert descriptions.window_in_words(Rate(1, seconds)) == words

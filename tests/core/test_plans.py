@@ -106,5 +106,5 @@ def test_a_client_reads_the_name_of_its_plan() -> None:
 
 def test_a_line_says_all_of_a_plan() -> None:
     plan = read_plan("group:a = 10/s, 100/day BURST 20")
-    assert (plan.who, plan.burst, [rate.limit for rate in plan.rates]) == ("group:a", 20, [10, 100])
+    assert (plan.holder, plan.burst, [rate.limit for rate in plan.rates]) == ("group:a", 20, [10, 100])
     assert read_plan(str(plan)) == plan

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.options import EVENTS, HELD, MAX_RESOLUTION
+from django_throttle.core.options import EVENTS, LASTING_EVENTS, MAX_RESOLUTION
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
 from tests.strategies import rules
@@ -97,7 +97,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"warn_at": [1.5]}, "never reaches 1.5 times the limit: calls are refused at 1$"),
     ({"warn_at": [80]}, "80 % is 0.8"),
-    *(({"rate": None, "limit": 5, "events": [event]}, "add algorithm: concurrency") for event in HELD),
+    *(({"rate": None, "limit": 5, "events": [event]}, "add algorithm: concurrency") for event in LASTING_EVENTS),
     *(
         ({"enforce_at": given}, "enforce_at must be a number from 1")
         for given in (0.5, 0, 101, "2", True, None, float("nan"), float("inf"))
@@ -176,7 +176,7 @@ def test_concurrency_counts_what_is_open_and_rates_count_what_happens(
         Rule("api", **options, events=events)
     assert str(caught.value).endswith(meant) and caught.value.option == "events"
     for event in EVENTS:
-        if event == "task" or (options is CAP) == (event in HELD):
+        if event == "task" or (options is CAP) == (event in LASTING_EVENTS):
             assert Rule("api", **options, events=[event]).events == (event,)
 
 

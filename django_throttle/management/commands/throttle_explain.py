@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from django_throttle.checks.project import site_scopes
-from django_throttle.core.option_words import COUNTED
+from django_throttle.core.option_words import CALLS_IN_WORDS
 from django_throttle.core.options import did_you_mean
 from django_throttle.core.scopes import EVERYWHERE, matches, split_scopes
 from django_throttle.exceptions import InvalidSetting, StoreError
@@ -79,7 +79,7 @@ def _lines(found: Answer) -> Iterator[str]:
         told = {"number": row.pk, "subject": row.named(), "terms": row.terms}
         yield "  " + gettext("override {number} for {subject}: {terms}", **told)
     for times, one in found.alike:
-        calls = COUNTED[one.event](times) if one.event in COUNTED else one.event
+        calls = CALLS_IN_WORDS[one.event](times) if one.event in CALLS_IN_WORDS else one.event
         told = {"calls": calls, "scope": one.scope, "rule": one.rule, "at": local(one.at)}
         yield "  " + ngettext(
             "{verdict}: {calls} to {scope} by rule {rule!r} ({reason}), {at:%Y-%m-%d %H:%M:%S %Z}",
