@@ -142,15 +142,15 @@ django.setup()
 from django_throttle import limiter
 from django_throttle.identity.call import Call
 from django_throttle.models import ThrottleRule
-from tests.callers import Caller
+from tests.callers import KeyedCaller
 for line in sys.stdin:
     name, value = line.split()
     if name == "rate":
         ThrottleRule.objects.update_or_create(name="api", defaults={"rate": value, "key": "user"})
         print("saved", flush=True)
         continue
-    facts = Call("page", ("request",), Caller(user=value))
-    print(sum(limiter.decide(facts).allowed for _ in range(3)), flush=True)
+    call = Call("page", ("request",), KeyedCaller(user=value))
+    print(sum(limiter.decide(call).allowed for _ in range(3)), flush=True)
 """
 
 
