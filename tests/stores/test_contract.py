@@ -8,7 +8,7 @@ import pytest
 
 from django_throttle.limiter import Limiter
 from django_throttle.stores.base import Store
-from tests.cases import ANY, CASES, FRAMES, Case, Step
+from tests.cases import ANY, CASES, FRAMES, Case, Step, cases
 from tests.clock import FrozenClock
 from tests.doors import Enforce
 from tests.play import HOOK, OwnCounters, Sockets, aplay, play, with_options
@@ -49,8 +49,8 @@ def test_async(case: Case, each_store: Store, clock: FrozenClock) -> None:
 
 COUNTERS = played(CASES, FRAME_VERBS | {"reset"}, OWN)
 SOCKETS = [
-    *((OWN, remembered(case)) for case in played((*CASES, *FRAMES), FRAME_VERBS, OWN)),
-    *((SHARED, case) for case in played((*CASES, *FRAMES), FRAME_VERBS, SHARED)),
+    *((OWN, remembered(case)) for case in played((*CASES, *cases(FRAMES)), FRAME_VERBS, OWN)),
+    *((SHARED, case) for case in played((*CASES, *cases(FRAMES)), FRAME_VERBS, SHARED)),
     *((OPEN, case) for case in played(CASES, {"lease", "release", "peek"}, OPEN)),
 ]
 
