@@ -33,7 +33,7 @@ from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import describe, events_in_words, key_in_words
 from django_throttle.core.option_words import scopes_in_words
-from django_throttle.core.options import EVENTS, GROUPS, LASTING_EVENTS, Options, as_json, table
+from django_throttle.core.options import EVENTS, GROUPS, Options, as_json, countable_events, table
 from django_throttle.core.scopes import covers
 from django_throttle.models import ThrottleRule
 from django_throttle.models.fields import is_text
@@ -71,7 +71,7 @@ def preview_options(of: type[Options]) -> dict[str, object]:
     return {
         "algorithms": {name: [each for each in ALGORITHMS if row.takes(each)] for name, row in some.items()},
         "defaults": {name: "" if row.default in (None, ()) else str(row.default) for name, row in some.items()},
-        "held": LASTING_EVENTS,
+        "events": {name: countable_events(name) for name in ALGORITHMS},
     }
 
 

@@ -138,6 +138,15 @@ def table(options_class: type[Options]) -> dict[str, Option]:
     return _TABLES[options_class]
 
 
+def countable_events(algorithm: str) -> tuple[str, ...]:
+    """Return the events that rules of this algorithm may count, the usual event first."""
+    holds_slots = ALGORITHMS[algorithm].holds_slots
+    usual = "connection" if holds_slots else "request"
+    # Runs of tasks are counted either way.
+    countable = [event for event in EVENTS if event == "task" or (event in LASTING_EVENTS) == holds_slots]
+    return tuple(sorted(countable, key=lambda event: event != usual))
+
+
 def check_names(options_class: type[Options], options: object, rule: str = "") -> None:
     """Raise InvalidRule unless ``options`` is a mapping whose names are all in the table."""
     if not isinstance(options, Mapping):

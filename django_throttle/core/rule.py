@@ -19,13 +19,13 @@ from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.option_words import percent_hint
 from django_throttle.core.options import (
     CANCELLED,
-    LASTING_EVENTS,
     MAX_NAME_LENGTH,
     MAX_RATES,
     MEASURED_UNITS,
     Options,
     as_json,
     check_names,
+    countable_events,
     functions,
     is_dotted,
     sequence,
@@ -316,8 +316,9 @@ MEASURABLE_EVENTS: Final = frozenset(("request", "message", "task"))
 
 
 def _event_faults(rule: Rule) -> Faults:
+    countable = countable_events(rule.algorithm)
     for event in rule.events:
-        if event != "task" and (event in LASTING_EVENTS) != rule.holds_slots:  # runs of tasks are counted either way
+        if event not in countable:
             hint = (
                 gettext_lazy("; did you mean {near!r}?", near=_SIMILAR_EVENTS[event])
                 if event in _SIMILAR_EVENTS

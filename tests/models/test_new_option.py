@@ -107,7 +107,9 @@ for row in (ThrottleRule(name="api", rate="5/min", **columns), ThrottleOverride(
 """
 SETTINGS = """
 SECRET_KEY = "x"
-INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "django_throttle"]
+INSTALLED_APPS = [
+    "django.contrib.contenttypes", "django.contrib.auth", "django_throttle", "django_throttle.console",
+]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 DJANGO_THROTTLE = {"AGENT": False}
 """

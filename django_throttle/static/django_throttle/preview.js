@@ -8,7 +8,7 @@
     const output = document.getElementById("rule-preview");
     const form = output && output.closest("form");
     if (!form || !form.elements.algorithm) return;
-    const { algorithms: takenBy, defaults, held } = JSON.parse(output.dataset.options);
+    const { algorithms: takenBy, defaults, events } = JSON.parse(output.dataset.options);
     let timer = 0;
     let asked = 0;
 
@@ -23,14 +23,12 @@
       }
     }
 
-    // What is open is counted by concurrency, and by nothing else: choosing one chooses the other.
+    // Each algorithm counts some events only: choosing it unticks the others, and ticks its usual one if none is left.
     function alignEvents() {
       const boxes = [...form.querySelectorAll("input[name=events]")];
-      const concurrency = form.elements.algorithm.value === "concurrency";
-      const fits = (box) => box.value === "task" || held.includes(box.value) === concurrency;
-      boxes.filter((box) => !fits(box)).forEach((box) => { box.checked = false; });
-      const usual = concurrency ? "connection" : "request";
-      if (!boxes.some((box) => box.checked)) boxes.forEach((box) => { box.checked = box.value === usual; });
+      const counted = events[form.elements.algorithm.value]; // the usual one first
+      boxes.filter((box) => !counted.includes(box.value)).forEach((box) => { box.checked = false; });
+      if (!boxes.some((box) => box.checked)) boxes.forEach((box) => { box.checked = box.value === counted[0]; });
     }
 
     function show(answer) {
