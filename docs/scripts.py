@@ -10,7 +10,7 @@ from typing import Final
 FILE: Final = Path(__file__).with_name("scripts.inc")
 PACKAGE: Final = Path(__file__).parents[1] / "django_throttle"
 FOLDERS: Final = (PACKAGE / "stores" / "lua", PACKAGE / "console" / "lua")
-PARTS: Final = ("Lines for other scripts", "A function for other scripts", "Variables for other scripts")
+FRAGMENT: Final = "Included in "  # begins the header of a part of other scripts
 HEAD: Final = """\
 .. written by python -m docs.scripts
 
@@ -24,10 +24,10 @@ HEAD: Final = """\
 
 
 def script_table() -> str:
-    """Each script with the first sentence of its header; what is only a part of others is left out."""
+    """Return the table of scripts, each with the first sentence of its header, without parts of other scripts."""
     paths = sorted([path for folder in FOLDERS for path in folder.glob("*.lua")], key=attrgetter("stem"))
-    told = {path.stem: _sentence(path.read_text(encoding="utf-8")) for path in paths}
-    rows = [f"   * - ``{name}``\n     - {text}\n" for name, text in told.items() if not text.startswith(PARTS)]
+    sentences = {path.stem: _sentence(path.read_text(encoding="utf-8")) for path in paths}
+    rows = [f"   * - ``{name}``\n     - {text}\n" for name, text in sentences.items() if not text.startswith(FRAGMENT)]
     return HEAD + "".join(rows)
 
 

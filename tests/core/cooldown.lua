@@ -1,5 +1,5 @@
 -- A toy for tests/core/test_new_algorithm.py: a call that is charged takes all there is, for `window`.
--- A record says only when that is over. Variables: see decide.lua, refund.lua and late.lua.
+-- A record says only when that is over. Variables: see decide.lua, refund.lua and backfill.lua.
 --- decide
       local window, left = a, math.max(0, math.min(expires - now, a))
       remaining, reset = left > 0 and 0 or limit, left
@@ -11,8 +11,8 @@
         expires = now + window
       end
 --- refund
-    goes_back = expires == since + a
-    if goes_back then expires = 0 end
---- late
-    expires = math.max(expires, at + a)
-    is_made = expires > now
+    is_refunded = expires == charged_at + a
+    if is_refunded then expires = 0 end
+--- backfill
+    expires = math.max(expires, charged_at + a)
+    is_charged = expires > now

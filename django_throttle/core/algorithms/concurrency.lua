@@ -28,7 +28,7 @@ end
     local wanted = mine and 0 or cost
     retry = held + wanted <= limit and 0 or retry_after_us
     remaining = math.max(0, limit - held)
-    reset, charged_reset, writes = held > 0 and retry_after_us or 0, retry_after_us, true
+    reset, charged_reset, is_chargeable = held > 0 and retry_after_us or 0, retry_after_us, true
 --- write
         redis.call('SADD', key, uid)
         local added = redis.call('ZADD', key .. ':' .. uid, 'NX', string.format('%d', now), lease)

@@ -1,12 +1,12 @@
 -- At most `limit` in each epoch-aligned window of `a`, or (calendar_window) between two moments of a calendar: a period
 -- from `a` to `b`, the next until `c`. A record expires when its window ends.
--- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
+-- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and backfill.lua.
 --- call
     for i = 4, last_charge, CHARGE do
       if request[i + 1] % 16 == 2 and (now < request[i + 4] or now >= request[i + 6]) then is_stale = true end
     end
 --- read
-    numbers = 1
+    field_count = 1
     local count = fields[place + 2]
 --- decide
       local finish = algorithm == 1 and now - now % a + a or now < b and b or c
@@ -30,13 +30,13 @@
 --- store
       fields[place + 2] = count
 --- refund
-    if cost == 0 or expires <= since + reset then -- else the window has ended
-      count, goes_back = math.max(0, count - cost), true
+    if cost == 0 or expires <= charged_at + reset then -- else the window has ended
+      count, is_refunded = math.max(0, count - cost), true
     end
---- late
+--- backfill
     local finish = algorithm == 1 and now - now % a + a or now < b and b or c
     local start = algorithm == 1 and finish - a or now < b and a or b
-    if at >= start then
+    if charged_at >= start then
       count = math.min((expires < finish and 0 or count) + cost, is_large and MAX_LIMIT or MAX_SMALL)
-      expires, is_made = finish, true
+      expires, is_charged = finish, true
     end

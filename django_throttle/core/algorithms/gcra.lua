@@ -4,10 +4,10 @@
 -- With algorithm 7 costs are corrected when they are known; what was used beyond the bucket is owed, a bucket at most.
 -- A record expires at the theoretical arrival time, rounded up; `fraction` is what that has beyond a whole microsecond,
 -- and is not kept where the fineness is 1.
--- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
+-- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and backfill.lua.
 --- read
-    numbers = c > 1 and 1 or 0
-    local fraction = numbers > 0 and fields[place + 2] or 0
+    field_count = c > 1 and 1 or 0
+    local fraction = field_count > 0 and fields[place + 2] or 0
 --- decide
       local unit, bucket, fineness = a, b, c
       local used, most = (expires - now) * fineness, algorithm == 7 and 2 * b or b
@@ -45,29 +45,29 @@
         expires = now + (used - fraction) / fineness + (fraction > 0 and 1 or 0)
       end
 --- store
-      if numbers > 0 then fields[place + 2] = fraction end
+      if field_count > 0 then fields[place + 2] = fraction end
 --- refund
     local unit, fineness = a, c
-    if algorithm ~= 8 or expires == since + reset then -- else not the last turn
+    if algorithm ~= 8 or expires == charged_at + reset then -- else not the last turn
       -- What has drained since then is not given back.
       local before = math.max(0, (fineness == 1 and reset or reset - 1) * fineness - cost * unit)
-      local back = cost * unit - math.max(0, (now - since) * fineness - before)
+      local back = cost * unit - math.max(0, (now - charged_at) * fineness - before)
       local used = (expires - now) * fineness - back
       if fraction > 0 then used = used - fineness + math.min(fraction, fineness - 1) end
-      goes_back = back > 0
-      if goes_back and used <= 0 then
+      is_refunded = back > 0
+      if is_refunded and used <= 0 then
         expires = 0
-      elseif goes_back then
+      elseif is_refunded then
         fraction = used % fineness
         expires = now + (used - fraction) / fineness + (fraction > 0 and 1 or 0)
       end
     end
---- late
+--- backfill
     local unit, most, fineness = a, algorithm == 7 and 2 * b or b, c
     local used = (expires - now) * fineness
     if fraction > 0 then used = used - fineness + math.min(fraction, fineness - 1) end
-    used = math.min(most, math.max(0, used) + math.max(0, cost * unit - (now - at) * fineness))
+    used = math.min(most, math.max(0, used) + math.max(0, cost * unit - (now - charged_at) * fineness))
     if used > 0 then
-      fraction, is_made = used % fineness, true
+      fraction, is_charged = used % fineness, true
       expires = now + (used - fraction) / fineness + (fraction > 0 and 1 or 0)
     end

@@ -1,8 +1,8 @@
 -- A bucket of `limit` units to which every whole `interval` since its first use, or since it was full, `brings` some:
 -- `units` are what it had at `start`. A record expires when the bucket is full.
--- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
+-- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and backfill.lua.
 --- read
-    numbers = 2
+    field_count = 2
     local start, units = fields[place + 2], fields[place + 3]
 --- decide
       local interval, brings = a, b
@@ -30,16 +30,16 @@
       fields[place + 2], fields[place + 3] = start, units
 --- refund
     local interval = a
-    if start <= since and now < start + interval then -- else it was refilled, and may have been full
-      if start == since then start = now end -- it was full then: its interval begins with the next charge
-      units, goes_back = math.min(limit, units + cost), true
+    if start <= charged_at and now < start + interval then -- else it was refilled, and may have been full
+      if start == charged_at then start = now end -- it was full then: its interval begins with the next charge
+      units, is_refunded = math.min(limit, units + cost), true
     end
---- late
+--- backfill
     local interval, brings = a, b
     if expires <= now then start, units = now, limit end
     start, units = math.min(now, start), math.min(limit, units)
     local refills = math.floor((now - start) / interval)
     units = math.min(limit, units + math.min(refills, math.ceil(limit / brings)) * brings)
     start = units == limit and now or start + refills * interval
-    units, is_made = math.max(0, units - cost), true
+    units, is_charged = math.max(0, units - cost), true
     expires = start + math.ceil((limit - units) / brings) * interval

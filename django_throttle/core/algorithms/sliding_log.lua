@@ -2,7 +2,7 @@
 -- KEYS[i]: sorted set, one member a call, "end:cost" scored by its time in microseconds. Units are numbered as they
 -- are taken, and a call has those up to its end, so that two entries say what all between them cost; the log has at
 -- most `limit` units. What the clock has let go of is removed when something is written, never by a refused call.
--- ARGV, reply: see decide.lua, refund.lua and late.lua.
+-- ARGV, reply: see decide.lua, refund.lua and backfill.lua.
 --- functions
 -- What an entry of a log says.
 local function entry(member)
@@ -87,7 +87,7 @@ end
     end
     remaining = math.max(0, limit - taken)
     reset = taken > 0 and latest + window - now or 0
-    charged_reset, writes = window, retry == 0
+    charged_reset, is_chargeable = window, retry == 0
 --- write
         local newest = redis.call('ZREVRANGE', key, 0, 0)[1]
         local last = newest and string.match(newest, '^%d+') or 0
@@ -99,11 +99,11 @@ end
         retry = wait_for(key, cost, limit, charged_reset, last)
 --- refund
     -- What was taken later has its units numbered anew; the units of that microsecond are alike.
-    local later = redis.pcall('ZRANGEBYSCORE', key, string.format('%d', since), '+inf', 'WITHSCORES')
+    local later = redis.pcall('ZRANGEBYSCORE', key, string.format('%d', charged_at), '+inf', 'WITHSCORES')
     local back = 0
     for j = 1, #later, 2 do -- an error of a foreign value has none
       local last, own = string.match(later[j], '^(%d+):(%d+)$')
-      local less = last and tonumber(later[j + 1]) == since and math.min(own, cost - back) or 0
+      local less = last and tonumber(later[j + 1]) == charged_at and math.min(own, cost - back) or 0
       back = back + less
       if back == 0 then break end
       if last and own - less > 0 then -- first, as an empty log would be gone, and its time to live with it
@@ -112,20 +112,20 @@ end
       redis.call('ZREM', key, later[j])
     end
     if back > 0 then refunded = refunded + 1 end
---- late
+--- backfill
     local window = a
     -- One call more, in the order of time; of more units than the limit the newest are kept.
-    if at > now - window then
+    if charged_at > now - window then
       local found = redis.pcall('ZRANGEBYSCORE', key, string.format('(%d', now - window), '+inf', 'WITHSCORES')
       local calls, is_in = {}, false
       for j = 1, #found, 2 do -- an error of a foreign value has none
         local time, own = math.min(now, tonumber(found[j + 1])), tonumber(string.match(found[j], ':(%d+)$'))
-        if not is_in and time > at then
-          calls[#calls + 1], is_in = { at, cost }, true
+        if not is_in and time > charged_at then
+          calls[#calls + 1], is_in = { charged_at, cost }, true
         end
         calls[#calls + 1] = own and { time, own }
       end
-      if not is_in then calls[#calls + 1] = { at, cost } end
+      if not is_in then calls[#calls + 1] = { charged_at, cost } end
       local units, last = 0, 0
       for _, call in ipairs(calls) do units = units + call[2] end
       redis.call('DEL', key)
@@ -137,5 +137,5 @@ end
         end
       end
       redis.call('PEXPIRE', key, lifetime(window))
-      made = made + 1
+      charged = charged + 1
     end

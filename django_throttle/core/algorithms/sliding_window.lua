@@ -1,8 +1,8 @@
 -- A window of `sub_window` microseconds and the one before, weighted or (strict = 1) whole; sub_windows.lua has several.
 -- A record expires when neither counts any more.
--- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
+-- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and backfill.lua.
 --- read
-    numbers = 2
+    field_count = 2
     local newest, oldest = fields[place + 2], fields[place + 3]
 --- decide
       local sub_window, strict = a, c == 1
@@ -60,20 +60,20 @@
 --- refund
     local sub_window = a
     -- After a step back of the clock all of it counts in the newest.
-    local ended = expires - (since - since % sub_window + 2 * sub_window)
+    local ended = expires - (charged_at - charged_at % sub_window + 2 * sub_window)
     if ended <= 0 then
-      newest, goes_back = math.max(0, newest - cost), true
+      newest, is_refunded = math.max(0, newest - cost), true
     elseif ended == sub_window then
-      oldest, goes_back = math.max(0, oldest - cost), true
+      oldest, is_refunded = math.max(0, oldest - cost), true
     end
---- late
+--- backfill
     local sub_window = a
     local finish = now - now % sub_window + 2 * sub_window
     if expires < finish then newest, oldest = 0, expires == finish - sub_window and newest or 0 end
-    local ended = finish - (at - at % sub_window + 2 * sub_window)
+    local ended = finish - (charged_at - charged_at % sub_window + 2 * sub_window)
     if ended <= 0 then
       newest = math.min(newest + cost, is_large and MAX_LIMIT or MAX_SMALL)
     elseif ended == sub_window then
       oldest = math.min(oldest + cost, is_large and MAX_LIMIT or MAX_SMALL)
     end
-    if ended <= sub_window then expires, is_made = finish, true end
+    if ended <= sub_window then expires, is_charged = finish, true end

@@ -1,11 +1,11 @@
 -- `n` sub-windows of `sub_window` microseconds and a weighted (or, strict = 1, whole) oldest one. A record expires when
 -- none of them counts any more. Its numbers are the newest count, the sum of those between, the oldest, and then those
 -- between but the first, the newer first: within a sub-window the first three suffice.
--- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and late.lua.
+-- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and backfill.lua.
 --- read
-    numbers = b > 2 and 4 or 3
+    field_count = b > 2 and 4 or 3
     local newest, between, oldest = fields[place + 2], fields[place + 3], fields[place + 4]
-    local older = numbers > 3 and fields[place + 5] or ''
+    local older = field_count > 3 and fields[place + 5] or ''
     local most = is_large and MAX_LIMIT or (MAX_SMALL - MAX_SMALL % b) / b
 --- decide
       local sub_window, n, strict, ages = a, b, c == 1, nil
@@ -78,18 +78,18 @@
       end
 --- store
       fields[place + 2], fields[place + 3], fields[place + 4] = newest, between, oldest
-      if numbers > 3 then fields[place + 5] = older end
+      if field_count > 3 then fields[place + 5] = older end
 --- refund
     local sub_window, n, ages = a, b, nil
     -- After a step back of the clock all of it counts in the newest.
-    local age = math.max(0, (expires - (since - since % sub_window)) / sub_window - n - 1) + 1
+    local age = math.max(0, (expires - (charged_at - charged_at % sub_window)) / sub_window - n - 1) + 1
     if age <= n + 1 then
 --- use ages
       ages[age] = math.max(0, ages[age] - cost)
 --- use aged
-      goes_back = true
+      is_refunded = true
     end
---- late
+--- backfill
     local sub_window, n, ages = a, b, {}
     local current = now - now % sub_window
     local finish = current + (n + 1) * sub_window
@@ -97,9 +97,9 @@
     local before, passed = ages, math.max(0, (finish - expires) / sub_window)
     ages = {}
     for age = 1, n + 1 do ages[age] = before[age - passed] or 0 end
-    local age = 1 + math.max(0, (current - (at - at % sub_window)) / sub_window)
+    local age = 1 + math.max(0, (current - (charged_at - charged_at % sub_window)) / sub_window)
     if age <= n + 1 then
       ages[age] = math.min(ages[age] + cost, most)
 --- use aged
-      expires, is_made = finish, true
+      expires, is_charged = finish, true
     end

@@ -1,6 +1,5 @@
--- Variables for other scripts. KEYS, ARGV but the first, reply: theirs.
--- Sets now, in microseconds: the server's clock, or a test's in ARGV[1]. Keys expire by the server's clock alone, so under a
--- test's they live least_lifetime milliseconds at least.
+-- Included in other scripts: set now, in microseconds, to the test clock's time in ARGV[1] or, if that is "", to the
+-- server's. Set least_lifetime, the shortest TTL in milliseconds: keys expire by the server's clock, not by a test clock.
 local now = tonumber(ARGV[1])
 local least_lifetime = now and 3600000 or 1
 if not now then

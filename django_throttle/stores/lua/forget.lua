@@ -1,25 +1,28 @@
--- Makes rates full again. KEYS: values of idents, see decide.lua, and other counters, all of one slot or on one server.
--- ARGV: now in microseconds ("" for the server's clock), then for each key what begins the records to be removed
--- (records.lua), a little-endian double each; "" removes the key. Reply: the number of records that had not run out, and of keys.
+-- Reset budgets: remove records of values, or whole keys.
+--
+-- KEYS          values of idents (records.lua), and other counters; all in one slot or on one server
+-- ARGV[1]       current time in microseconds; "" for the server's clock
+-- ARGV[2...]    per key: record ids to remove (little-endian doubles, see records.lua); "" removes the key
+-- Reply         number of removed records that had not expired, plus number of removed keys
 local decode, sub = struct.unpack, string.sub
 --- use clock
 --- use records
---- use unsummed
+--- use drop_summary
 local removed = 0
 for i, key in ipairs(KEYS) do
-  local heads = ARGV[i + 1]
-  local value = heads ~= '' and redis.pcall('GET', key)
+  local record_ids = ARGV[i + 1]
+  local value = record_ids ~= '' and redis.pcall('GET', key)
   if type(value) ~= 'string' or not size_of(string.byte(value)) then
     removed = removed + redis.call('DEL', key)
   else
-    for at = 1, #heads, 8 do
-      local from, after = seek(value, (decode('<d', heads, at)), 1)
+    for offset = 1, #record_ids, 8 do
+      local from, next_record = seek(value, (decode('<d', record_ids, offset)), 1)
       if from then
         if expires_of(value, from) > now then removed = removed + 1 end
-        value = sub(value, 1, from - 1) .. sub(value, after)
+        value = sub(value, 1, from - 1) .. sub(value, next_record)
       end
     end
-    value = unsummed(value)
+    value = drop_summary(value)
     if value == '' then redis.call('DEL', key) else redis.call('SET', key, value, 'KEEPTTL') end
   end
 end

@@ -501,7 +501,7 @@ def late_call(
     for (rule, ident, cost), age, params in zip(due, ages, every_params, strict=True):
         keys.append(context.counter_key(rule, ident))
         packed.append(LATE(record_head(rule.id, params), params.wire_id, cost, *params.numbers, age))
-    return RedisCall(script("late"), (*keys, once), (context.now_arg(), lasts_ms, b"".join(packed)))
+    return RedisCall(script("backfill"), (*keys, once), (context.now_arg(), lasts_ms, b"".join(packed)))
 
 
 SETTLED_MS: Final = 3_600_000  # for which a settlement is known to have been made
