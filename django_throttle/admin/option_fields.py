@@ -1,4 +1,4 @@
-"""Form fields of the options of a rule, made from the table: a field for each kind of option."""
+"""Form fields for the options of a rule: how each kind of option is typed, read and shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_throttle.conf import conf
 from django_throttle.core.descriptions import key_in_words
 from django_throttle.core.key import KEY_KINDS, without_setting
 from django_throttle.core.options import Option, Options, key_parts, table
-from django_throttle.exceptions import InvalidRule
+from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models.fields import NumberColumn, split
 from django_throttle.rulebook.history.lines import in_words
 from django_throttle.rulebook.sources import declared
@@ -29,12 +29,12 @@ SURELY_PERCENT: Final = 10  # a larger share was meant as a percentage: 80 is 80
 
 
 def form_options(of: type[Options]) -> dict[str, Option]:
-    """The options that have a field. Several rates are typed into that of one."""
+    """Return the options that have a form field. Several rates are typed into the field of one."""
     return {name: option for name, option in table(of).items() if option.kind != "rates"}
 
 
 def option_field(option: Option, present: object = None) -> forms.Field:
-    """The field of an option, in the language in force. A key that is ``present`` is offered in any case."""
+    """Return the form field of an option, in the active language. A key that is ``present`` is always offered."""
     default = option.initial or option.default
     common: dict[str, Any] = {
         "label": capitalised(gettext(option.title)),
@@ -61,12 +61,11 @@ def option_field(option: Option, present: object = None) -> forms.Field:
 def _help(option: Option) -> str:
     text = translated(option.full_help())
     functions = declared(option.name) if option.kind == "cost" else ()
-    there = gettext("There is {functions}.", functions=", ".join(functions)) if functions else ""
-    return joined([text, there]) if there else text
+    return joined([text, gettext("There is {functions}.", functions=", ".join(functions))]) if functions else text
 
 
 def key_choices(present: str = "") -> list[tuple[str, str]]:
-    """The keys that a rule may have on this site, and the one that it has already."""
+    """Return the keys that a rule may have on this site, and the key that it has already, with their labels."""
     every = (*KEY_KINDS, *JOINED_KEYS)
     offered = [key for key in every if key == present or not any(without_setting(key_parts(key), conf()))]
     own = {*declared("key"), *([present] if present and present not in offered else [])}
@@ -78,7 +77,7 @@ def _key_label(key: str) -> str:
 
 
 class OptionInput(forms.CharField):
-    """An option that is typed as text: a list with commas in between, plans a line each, a number or a path."""
+    """A form field for an option typed as text: a list with commas in between, plans line by line, a number, a path."""
 
     def __init__(self, option: Option, **options: Any) -> None:
         widget = forms.Textarea(attrs={"rows": 3}) if option.kind == "plans" else widgets.AdminTextInputWidget
@@ -86,9 +85,9 @@ class OptionInput(forms.CharField):
         self.option = option
 
     def to_python(self, value: Any) -> Any:  # not a text, as Django's field has
-        """The option as a rule has it; what cannot be read stays as it was typed, and the rule says what is wrong."""
+        """Return the value that a rule has. Leave text that cannot be read as it is: the rule says what is wrong."""
         value = READ.get(self.option.kind, str)(super().to_python(value) or "")
-        with suppress(InvalidRule):
+        with suppress(InvalidRule, InvalidRate):
             value = self.option.read(value)
         return value
 
@@ -101,7 +100,7 @@ class OptionInput(forms.CharField):
 
 
 def shown_value(option: Option, value: Any) -> str:
-    """A value as the field of its option shows it."""
+    """Return a value as the form field of its option shows it."""
     if option.choices:
         choice = option.choices.get(str(value))
         return gettext(choice.label) if choice else str(value)
@@ -137,14 +136,14 @@ def _share(typed: str) -> float:
 
 
 def percent(share: object) -> str:
-    """A share of the limit as it is typed: 0.8 is 80 %."""
+    """Return a share of the limit as it is typed: 80 % for 0.8."""
     if not isinstance(share, float):
         return str(share)
     text = format(Decimal(repr(share)) * 100, "f")
     return f"{text.rstrip('0').removesuffix('.') if '.' in text else text} %"
 
 
-# How the text of each kind becomes a value; that of the other kinds is the value.
+# How the text of each kind of option is read. Text of any other kind is the value.
 READ: Final[Mapping[str, Callable[[str], object]]] = {
     **dict.fromkeys(("names", "scopes", "methods", "audience", "results"), split),
     "statuses": lambda text: tuple(map(_number, split(text))),

@@ -52,7 +52,7 @@ WIDE: Final = forms.TextInput(attrs={"class": "vTextField"})
 
 
 def fieldsets(of: type[Options]) -> list[tuple[Any, dict[str, list[str]]]]:
-    """The form's groups: the options by the headings that the table gives them."""
+    """Return the fieldsets of the form: the options by the headings that the table gives them."""
     groups = {
         group: [name for name, option in form_options(of).items() if option.group == group] for group in ("", *GROUPS)
     }
@@ -66,7 +66,7 @@ def fieldsets(of: type[Options]) -> list[tuple[Any, dict[str, list[str]]]]:
 
 
 def preview_options(of: type[Options]) -> dict[str, object]:
-    """What preview.js needs of the table: which algorithms have an option, and what a field holds by default."""
+    """Return what preview.js needs of the table: the algorithms and the default of each option, and their events."""
     some = {name: row for name, row in form_options(of).items() if row.owners or row.never}
     return {
         "algorithms": {name: [each for each in ALGORITHMS if row.takes(each)] for name, row in some.items()},
@@ -318,8 +318,8 @@ class ThrottleRuleAdmin(ListAdmin):
     @admin.display(description=gettext_lazy("options"))
     def other_options(self, row: ThrottleRule) -> SafeString:
         """The options that have no column, for those who may only see the rule."""
-        known = form_options(ThrottleRule.core)
-        options = [(known[name], value) for name, value in row.own_options.items() if name in known]
+        table = form_options(ThrottleRule.core)
+        options = [(table[name], value) for name, value in row.own_options.items() if name in table]
         lines = [(capitalised(gettext(option.title)), shown_value(option, value)) for option, value in options]
         return format_html_join("", "<div>{}: {}</div>", lines)
 

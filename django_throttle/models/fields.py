@@ -22,7 +22,7 @@ from django_throttle.translated import capitalised, translated
 
 
 def split(names: str | Iterable[str]) -> tuple[str, ...]:
-    """The names in a comma separated text (or any iterable), each once, without the spaces around them."""
+    """Return the names in a comma separated text or an iterable, each once, without the spaces around them."""
     if isinstance(names, str):
         return _split(names)
     return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
@@ -34,19 +34,19 @@ def _split(names: str) -> tuple[str, ...]:
 
 
 def tidy_rates(text: str) -> str:
-    """The rates as this package writes them, whatever spaces and capitals were typed; raises InvalidRate."""
-    found = [(typed, text if typed.isdecimal() else typed) for typed in split(text)]  # 0,5/min is one text
-    rates = (Rate.parse("".join(typed.split()).lower(), calendar=True, typed=told) for typed, told in found)
+    """Return the rates as this package writes them, whatever spaces and capitals were typed. Raise InvalidRate."""
+    parts = [(part, text if part.isdecimal() else part) for part in split(text)]  # 0,5/min is one text
+    rates = (Rate.parse("".join(part.split()).lower(), calendar=True, typed=typed) for part, typed in parts)
     return ", ".join(dict.fromkeys(map(str, rates)))
 
 
-def is_text(given: str) -> bool:
-    """True for text that databases, files and terminals take: without NUL and surrogates."""
-    return "\x00" not in given and not any("\ud800" <= letter <= "\udfff" for letter in given)
+def is_text(value: str) -> bool:
+    """Return True for text that databases, files and terminals take: without NUL and surrogates."""
+    return "\x00" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 class Column(models.Field):  # type: ignore[type-arg]
-    """A column of which migrations record neither texts nor choices, and no class of this package."""
+    """A column whose labels, help and choices are in no migration, nor a class of this package: they may change."""
 
     def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
         name, _, args, kwargs = super().deconstruct()
@@ -157,12 +157,12 @@ class NamesInput(forms.CharField):
 
 
 class OptionsField(Column, models.JSONField):
-    """The options of a rule that have no column of their own: those that differ from their defaults, by name."""
+    """The options of a rule that have no column of their own, by name, without those at their default."""
 
     model: Any  # ThrottleRule
 
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> object:
-        """Refuse options that the table has not, or that cannot be read; an expression is passed on."""
+        """Raise InvalidRule for an option that is not in the table, or cannot be read. Expressions are passed on."""
         if not hasattr(value, "resolve_expression"):
             value = stored_options(self.model.core, value)
             for name in self.model.columns() & value.keys():
@@ -175,9 +175,9 @@ RATE_SHAPE: Final = f"^{_RATE}(, {_RATE})*$"
 
 
 def constraints(prefix: str, **conditions: Q) -> list[BaseConstraint]:
-    """The constraints of a table with a rate and a limit: on both, and on what the table adds by name.
+    """Return the constraints of a table with a rate and a limit: of these two, and the given conditions by name.
 
-    They have no messages, as ``CheckedRow.clean`` says what is wrong.
+    They have no messages, because ``CheckedRow.clean`` says what is wrong.
     """
     conditions["rate_shape"] = Q(rate="") | Q(rate__regex=RATE_SHAPE)
     conditions["limit_range"] = Q(limit__isnull=True) | Q(limit__gte=1, limit__lte=MAX_LIMIT)

@@ -45,7 +45,7 @@ M = TypeVar("M", bound="CheckedRow")
 
 
 class AnnouncedQuerySet(models.QuerySet[M]):
-    """Edits in bulk send no signals, so they are announced, and told to the history, here."""
+    """A queryset that announces edits in bulk and records them in the history, as they send no signals."""
 
     def update(self, **values: Any) -> int:
         with edits.updating(self):
@@ -62,10 +62,10 @@ class AnnouncedQuerySet(models.QuerySet[M]):
 
 
 class CheckedRow(models.Model):
-    """A row that says what it means, or why it is not in force.
+    """A row that describes itself, or says why it is not in force.
 
-    ``read`` returns the core's value; it raises InvalidRule, InvalidOverride or InvalidRate. ``describe`` says in words
-    what a row that makes sense means.
+    ``read`` returns the core's value, and raises InvalidRule, InvalidOverride or InvalidRate. ``describe`` returns the
+    description of a valid row.
     """
 
     class Meta:
@@ -78,12 +78,12 @@ class CheckedRow(models.Model):
 
     @property
     def history_name(self) -> str:
-        """What the history calls it, in every language alike."""
+        """The name in the history, the same in every language."""
         return str(self)
 
     @property
     def fault(self) -> str | None:
-        """Why this row is not in force; None when it makes sense."""
+        """The reason why this row is not in force; None if it is valid."""
         try:
             self.read()
         except (InvalidRule, InvalidOverride, InvalidRate) as error:
@@ -92,43 +92,43 @@ class CheckedRow(models.Model):
 
     @property
     def meaning(self) -> str:
-        """What it means, in words; why it is not in force when it is invalid."""
+        """A description of the row, or the reason why it is not in force."""
         fault = self.fault
         return texts.gettext_lazy("Not in force: {why}", why=fault) if fault else self.describe()
 
     def save_base(self, *args: Any, **options: Any) -> None:
-        """As Django's, in one transaction with the history's line, which is written by a signal."""
+        """Save in one transaction with the line of the history, which a signal writes."""
         with transaction.atomic(using=options.get("using") or router.db_for_write(type(self), instance=self)):
             super().save_base(*args, **options)
 
     def full_clean(self, *args: Any, **options: Any) -> None:
-        """As Django's, with one message for each field: the second would say the same, or contradict it."""
+        """Validate, with one message for each field: a second would say the same, or contradict it."""
         try:
             super().full_clean(*args, **options)
         except ValidationError as error:
-            raise ValidationError({name: found[:1] for name, found in error.error_dict.items()}) from error
+            raise ValidationError({name: errors[:1] for name, errors in error.error_dict.items()}) from error
 
     def validate_constraints(self, exclude: Collection[str] | None = None) -> None:
-        """Do nothing, without a query: ``clean`` says in words what the constraints refuse."""
+        """Do nothing: ``clean`` says in words what the constraints refuse, and needs no query."""
 
     def clean_row(self) -> None:
-        """As ``full_clean``, of what was in the table before: nothing in it was typed."""
+        """Validate a row that was in the table before, in which nothing was typed."""
         self.full_clean()
 
     @classmethod
     def labels(cls) -> dict[str, str]:
-        """The labels of a form's fields, by name."""
+        """Return the labels of the fields of a form, by name."""
         return {field.name: str(field.verbose_name) for field in cls._meta.concrete_fields}
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> Self:
-        """The row, not saved, of which ``state`` returns this."""
+        """Return the row, not saved, that has this state."""
         row = cls()
         row.restore(state)
         return row
 
     def state(self) -> dict[str, object]:
-        """The columns that differ from their defaults, as JSON has them."""
+        """Return the columns that differ from their defaults, as JSON has them."""
         state = {}
         for field in self._edited_fields():
             value = field.value_from_object(self)
@@ -139,7 +139,7 @@ class CheckedRow(models.Model):
         return state
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Set the columns to what ``state`` returned; the invalid ones too, which ``clean`` refuses."""
+        """Set the columns as ``state`` returned them. Invalid values are set as they are: ``clean`` refuses them."""
         for field in self._edited_fields():
             value = state[field.name] if field.name in state else field.get_default()
             with suppress(ValidationError):
@@ -148,7 +148,7 @@ class CheckedRow(models.Model):
 
     @classmethod
     def _edited_fields(cls) -> list[models.Field[Any, Any]]:
-        """All columns but those that the database layer itself writes."""
+        """Return all columns but those that the database layer itself writes."""
         return [field for field in cls._meta.concrete_fields if not field.primary_key and field.name not in UNTOLD]
 
     def clean(self) -> None:
@@ -156,8 +156,8 @@ class CheckedRow(models.Model):
         texts = {name: value if isinstance(value, list) else [value] for name, value in self.state().items()}
         wrong = [name for name, parts in texts.items() if not all(is_text(str(part)) for part in parts)]
         if wrong:
-            said = gettext("A text must not contain NUL characters or surrogates.")
-            raise ValidationError(dict.fromkeys(wrong, said))
+            fault = gettext("A text must not contain NUL characters or surrogates.")
+            raise ValidationError(dict.fromkeys(wrong, fault))
         try:
             self.read()
         except (InvalidRule, InvalidOverride, InvalidRate) as error:
@@ -218,7 +218,7 @@ class ThrottleRule(CheckedRow):
 
     @classmethod
     def columns(cls) -> set[str]:
-        """The names of the columns; all options but these are in ``options``."""
+        """Return the names of the columns. ``options`` holds all options but these."""
         return {field.name for field in cls._meta.concrete_fields}
 
     @classmethod
@@ -227,20 +227,20 @@ class ThrottleRule(CheckedRow):
 
     @classmethod
     def of(cls, rule: Rule) -> Self:
-        """The row, not saved, that describes this rule."""
+        """Return the row, not saved, that describes this rule."""
         state = {**rule.as_options(), "name": rule.name, "events": rule.events}
         state.pop("rates", None)
         return cls.from_state({**state, "rate": ", ".join(map(str, rule.all_rates))})
 
     def state(self) -> dict[str, object]:
-        """The options, and the columns that differ from their defaults."""
+        """Return the options, and the columns that differ from their defaults, as JSON has them."""
         state = super().state()
         state.pop("options", None)
         return {**state, **{name: as_json(value) for name, value in self.own_options.items()}}
 
     def restore(self, state: Mapping[str, object]) -> None:
         super().restore(state)
-        names = table(self.core).keys() - self.columns()  # what there is no longer is left out
+        names = table(self.core).keys() - self.columns()  # an option that was removed is left out
         self.options = {name: value for name, value in state.items() if name in names}
 
     @property
@@ -249,7 +249,7 @@ class ThrottleRule(CheckedRow):
         return self.options if isinstance(self.options, dict) else {}
 
     def as_rule(self) -> Rule:
-        """The core rule that this row describes; raises InvalidRule or InvalidRate."""
+        """Return the core rule that this row describes. Raise InvalidRule or InvalidRate if it is invalid."""
         options = self.options
         if isinstance(options, dict):
             rates = split(self.rate)
@@ -265,7 +265,7 @@ class ThrottleRule(CheckedRow):
         return describe(self.as_rule())
 
     def counts_after(self) -> str:
-        """What becomes of what was used under the rule of this name in force; empty where nothing does. No query."""
+        """Say what happens to the counts of the rule of this name in force; empty if nothing does. Makes no query."""
         snapshot = rulebook.loaded()
         before = None if snapshot is None else snapshot.by_name(self.name)
         return "" if before is None else counts_in_words(before, self.as_rule())
@@ -273,5 +273,5 @@ class ThrottleRule(CheckedRow):
     def clean(self) -> None:
         super().clean()
         if self.options.get("action") == "delay" and self.options.get("max_delay") is None:
-            said = gettext("A call that is delayed keeps its worker waiting: say for how long.")
-            raise ValidationError({"max_delay": said})
+            fault = gettext("A call that is delayed keeps its worker waiting: say for how long.")
+            raise ValidationError({"max_delay": fault})
