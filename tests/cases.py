@@ -61,22 +61,18 @@ Table = dict[str, tuple[Any, ...]]
 
 
 def passes(at: float, remaining: Any = ANY, reset: Any = ANY, **more: Any) -> Step:
-    """One call that is allowed."""
     return Step(at, allowed=True, retry=0.0, remaining=remaining, reset=reset, **more)
 
 
 def refused(at: float, retry: Any = ANY, reset: Any = ANY, **more: Any) -> Step:
-    """One call that is not."""
     return Step(at, allowed=False, retry=retry, reset=reset, **more)
 
 
 def burst(at: float, times: int, admitted: int, **more: Any) -> Step:
-    """Many calls at one moment, of which so many pass."""
     return Step(at, times=times, admitted=admitted, **more)
 
 
 def peeks(step: Step) -> Step:
-    """The same expectation of a call that only asks."""
     return replace(step, verb="peek")
 
 
@@ -131,7 +127,6 @@ def slots(limit: int, name: str = "slots", **options: Any) -> Rule:
 
 
 def said(rule: Rule) -> str:
-    """The rule in the name of a case."""
     options = [f"{name} {value}" for name, value in rule.as_options().items() if name not in ("algorithm", "count_on")]
     return f"{rule.algorithm}, {', '.join(options)}"
 

@@ -65,7 +65,6 @@ def socket(app: Any = KINDS["async"], **scope: Any) -> WebsocketCommunicator:
 
 
 async def opened(app: Any = KINDS["async"], **scope: Any) -> WebsocketCommunicator:
-    """A socket that has been accepted."""
     communicator = socket(app, **scope)
     assert (await communicator.connect())[0] is True
     return communicator

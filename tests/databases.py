@@ -55,7 +55,6 @@ class DatabaseServer(LocalServer):
         raise NotImplementedError
 
     def preparation(self) -> list[str]:
-        """The command that makes the folder ``data``."""
         raise NotImplementedError
 
     def _prepare(self) -> None:

@@ -41,7 +41,6 @@ class KeyedCaller:
         return max(took for _, took, _ in self.calls)
 
     def shared(self) -> int:
-        """Calls that Redis has decided."""
         return sum(not decision.degraded for _, _, decision in self.calls)
 
 

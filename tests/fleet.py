@@ -80,7 +80,6 @@ class Sentinels(ExitStack):
         return f"redis+sentinel://{self.credentials}{self.hosts}/dt/0"
 
     def master(self) -> RedisServer:
-        """The server that the Sentinels name."""
         with self.sentinels[0].client() as client:
             _, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "dt")
         return next(server for server in self.servers if server.port == int(port))
@@ -135,14 +134,12 @@ class RedisCluster(ExitStack):
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:3])
 
     def run(self, command: str, *arguments: str) -> str:
-        """Let redis-cli manage the Cluster."""
         line = [self.cli, "--cluster", command, *arguments, "--cluster-yes"]
         done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def owner(self, key: str) -> RedisServer:
-        """The master that serves a key."""
         slot = key_slot(key.encode())
         (port,) = (port for first, last, (_, port, *_), *_ in self._slots() if first <= slot <= last)
         return self._by_port(port)
@@ -151,7 +148,6 @@ class RedisCluster(ExitStack):
         return [self._by_port(port) for port in sorted({row[2][1] for row in self._slots()})]
 
     def name_of(self, node: RedisServer) -> str:
-        """The identity by which redis-cli knows a node."""
         with node.client() as client:
             return str(client.execute_command("CLUSTER", "MYID"))
 

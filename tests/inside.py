@@ -26,7 +26,6 @@ def counters(store: Any) -> dict[tuple[str, str], tuple[Any, int]]:
 
 
 def book() -> Any:
-    """The rules in force, and the thread that reads them."""
     return current_rules._book
 
 
@@ -41,7 +40,6 @@ def unsaid(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commands_to(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every command that the store is given from now on."""
     commands: list[Any] = []
     execute, aexecute = store.execute, store.aexecute
 

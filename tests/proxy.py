@@ -57,7 +57,6 @@ class Proxy:
             threading.Thread(target=self._accept, daemon=True, args=(self._listener,)).start()
 
     def cut(self) -> None:
-        """Reset every open connection."""
         for link in list(self._links):
             link.reset()
 

@@ -103,14 +103,12 @@ class Client:
         return self._calendar.params_at(self.rule, now).step(self.state, now, cost, False)
 
     def take(self, now: int, cost: int) -> None:
-        """Ask, and be charged if it passes."""
         step = self.ask(now, cost)
         if cost and step.charged_state is not None:
             self.state = step.charged_state
             self.admitted.append((now, cost))
 
     def take_all(self, now: int) -> None:
-        """As much as there is."""
         self.take(now, self.ask(now, 0).remaining)
 
     def take_until(self, now: int, end: int) -> None:
@@ -132,7 +130,6 @@ class Gene:
 
 
 def worst(admitted: list[tuple[int, int]], span: int) -> int:
-    """The most in any half-open span that ends at a call."""
     inside: deque[tuple[int, int]] = deque()
     held = found = 0
     for at, cost in admitted:
@@ -237,7 +234,6 @@ def measured(row: Row) -> Fraction:
 
 
 def table() -> str:
-    """All rows in reStructuredText."""
     lines = [HEAD, *map(cells, ROWS)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = "  ".join("=" * width for width in widths)
@@ -267,7 +263,6 @@ def percent(share: Fraction) -> str:
 
 
 def printed() -> str:
-    """The table as the page has it."""
     match = TABLE.search(PAGE.read_text(encoding="utf-8"))
     return match[0] if match else ""
 

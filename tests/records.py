@@ -21,7 +21,6 @@ class Record(NamedTuple):
 
 
 def kept_id(rule_id: str) -> bytes:
-    """What a record has of a rule's id."""
     return urlsafe_b64decode(rule_id)[:ID_BYTES]
 
 

@@ -51,8 +51,6 @@ def wish(scope: dict[str, Any]) -> str:
 
 
 class Talk(AsyncWebsocketConsumer):
-    """Echoes; does what it is told to."""
-
     throttle_scope = "chat"
 
     async def connect(self) -> None:

@@ -173,7 +173,6 @@ class LocalServer:
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """End it at once."""
         if self.process is None or self.watcher is None:
             return
         self.watcher.kill()  # first, lest it kill a stranger
@@ -235,7 +234,6 @@ class RedisServer(LocalServer):
         self.start()
 
     def copy(self) -> bytes:
-        """All it has at present, as it would be on disk."""
         with self.client(socket_timeout=60) as client:
             client.save()
         return (self.folder / "dump.rdb").read_bytes()

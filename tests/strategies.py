@@ -42,7 +42,6 @@ def rates(draw: st.DrawFn, limits: st.SearchStrategy[int] = LIMITS) -> Rate:
 
 @st.composite
 def rules(draw: st.DrawFn) -> Rule:
-    """Any rule that makes sense."""
     options: dict[str, Any] = {
         "scopes": tuple(draw(st.lists(SCOPES, min_size=1, max_size=3))), "key": draw(st.sampled_from(KEYS)),
         "action": draw(st.sampled_from(["reject", "shadow"])),

@@ -36,7 +36,6 @@ def settings_of(url: str) -> dict[str, Any]:
 
 
 def work(url: str) -> int:
-    """Do a job, and return how many of its calls passed."""
     django.setup()
     settings.DJANGO_THROTTLE = settings_of(url)
     conf.cache_clear()
@@ -61,7 +60,6 @@ def run_children(method: str, url: str) -> None:
 
 
 def run_pool(method: str, url: str) -> None:
-    """Run two jobs in one worker, which is terminated."""
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.map(work_and_end, [url] * 2) == [CALLS] * 2
 

@@ -39,8 +39,6 @@ class Gate:
 
 
 class Listing:
-    """A base of views."""
-
     def get(self, request: HttpRequest) -> HttpResponse:
         return HttpResponse()
 

@@ -19,7 +19,6 @@ asked: set[int] = set()
 
 
 def slowly(scope: Any) -> str:
-    """A key of the site's that asks the database."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

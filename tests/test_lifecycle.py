@@ -30,7 +30,6 @@ def redis(servers: None, redis_server: RedisServer) -> Any:
 
 
 def members(redis: Redis, keys: list[str] | None = None) -> int:
-    """Of all groups, as publishers are charged for them."""
     told = [text for key in keys or hashes(redis) if "{p}" not in key for text in redis.hvals(key)]
     return sum(int(text.partition(":")[0]) for text in told if text.replace(":", "").isdigit())
 

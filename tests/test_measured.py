@@ -306,7 +306,6 @@ def test_threads_of_one_request_lose_nothing(enforce: Enforce) -> None:
 
 
 async def closed(response: Any) -> None:
-    """Close it, and wait for what settles it."""
     response.close()
     while asyncio.all_tasks() - {asyncio.current_task()}:  # noqa: ASYNC110
         await asyncio.sleep(0)

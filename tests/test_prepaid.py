@@ -38,7 +38,6 @@ def store(redis_url: str) -> RedisStore:
 
 
 def used(store: RedisStore, rule: Rule = EXACT, ident: str = "everyone") -> int:
-    """What Redis has counted."""
     decision = Limiter([rule], store).peek(ident)
     assert decision.limit is not None and decision.remaining is not None
     return decision.limit - decision.remaining

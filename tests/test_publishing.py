@@ -68,7 +68,6 @@ class Silent:
 
 
 async def refusal(group: str, publisher: Any = "user:1", **options: Any) -> PublishRefused | None:
-    """Publish to a group; return the refusal, if there is one."""
     try:
         await throttled_group_send(group, MESSAGE, publisher=publisher, **{"layer": Silent(), **options})
     except PublishRefused as refused:
@@ -78,7 +77,6 @@ async def refusal(group: str, publisher: Any = "user:1", **options: Any) -> Publ
 
 @sync_to_async
 def refusal_sync(group: str, publisher: Any = "user:1", **options: Any) -> PublishRefused | None:
-    """The same by the synchronous twin."""
     try:
         throttled_group_send_sync(group, MESSAGE, publisher=publisher, **{"layer": Silent(), **options})
     except PublishRefused as refused:
@@ -241,7 +239,6 @@ def live(redis_url: str, settings: Any, clock: FrozenClock) -> Live:
 
 
 async def used_up(refuse: Any = refusal, publisher: Any = "user:1") -> None:
-    """The budget of five; the sixth is refused."""
     assert [bool(await refuse("room.0", publisher)) for _ in range(6)] == [False] * 5 + [True]
 
 
@@ -294,8 +291,6 @@ RULES = {"news": {"rate": "10/s", "events": ["publish"], "key": "everyone"}}
 
 
 class Process:
-    """One process, as far as Redis can tell."""
-
     def __init__(self, store: Any) -> None:
         self.store, self.members = store, LocalMembers()
         self.report = MemberReporter(store, self.members)

@@ -267,7 +267,6 @@ class TestLate:
 
 
 def busiest(moments: list[float]) -> int:
-    """Return how many starts the busiest second has."""
     return max(sum(moment <= other < moment + 1 for other in moments) for moment in moments)
 
 

@@ -46,7 +46,6 @@ def passed(calls: int) -> int:
 
 @pytest.fixture(autouse=True)
 def site(settings: Any) -> Iterator[None]:
-    """The rules of a site, in force before and afterwards."""
     settings.DJANGO_THROTTLE, settings.ROOT_URLCONF = SETTINGS, __name__
     assert names() == ["site"]
     yield

@@ -26,7 +26,6 @@ class WebServer:
         self.log = folder / f"{name}-{self.port}.log"
 
     def launch(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it, without waiting."""
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *command],
@@ -54,7 +53,6 @@ class WebServer:
         self.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL to all its processes at once."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

@@ -54,5 +54,4 @@ class Worker:
 
 
 def work() -> None:
-    """Run the rows of django.tasks that are due."""
     call_command("db_worker", batch=True, interval=0, startup_delay=False, reload=False, verbosity=0)

@@ -94,7 +94,6 @@ class Program:
         return self.process.returncode, output
 
     def kill(self) -> None:
-        """SIGKILL: it has no say in what becomes of its connections."""
         self.process.kill()
         self.process.wait()
 
@@ -120,13 +119,11 @@ def run(servers: None) -> Iterator[Callable[..., Program]]:
 
 @pytest.fixture
 def make_worker(run: Callable[..., Program], redis_url: str, quick: None) -> MakeWorker:
-    """Real processes that hold connections."""
     return lambda **settings: run("tests.connections.worker", json.dumps({"REDIS": redis_url, **QUICK, **settings}))
 
 
 @pytest.fixture
 def refreshing(run: Callable[..., Program], redis_url: str) -> Refresh:
-    """``manage.py refresh_connections`` in a process of its own."""
     site = {"DJANGO_SETTINGS_MODULE": "testproject.settings", "DATABASE": "", "PYTHONPATH": str(ROOT)}
     return lambda *options, url=redis_url: run("django", "refresh_connections", *options, REDIS_URL=url, **site)
 
@@ -146,7 +143,6 @@ def make_site(redis_url: str, clock: FrozenClock, settings: Any) -> MakeSite:
 
 @pytest.fixture
 def server(servers: None) -> Iterator[RedisServer]:
-    """A Redis that a test may kill or pause."""
     with RedisServer() as server:
         yield server
 
@@ -171,7 +167,6 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def go_on(clock: FrozenClock, seconds: float, *living: Site) -> None:
-    """Time passes, in which these processes beat."""
     for _ in range(4):
         clock.step(seconds / 4)
         for site in living:

@@ -26,8 +26,6 @@ def redis_store(url: str, **options: Any) -> RedisStore:
 
 
 class Door:
-    """One process, as far as the store can tell."""
-
     def __init__(self, store: Store, *rules: Rule) -> None:
         self.store, self.rules = store, rules
         self.gone: list[str] = []  # leases that the store does not take back
@@ -51,7 +49,6 @@ class Door:
         return list(self.store.control.fetch())
 
     def closed(self) -> list[str]:
-        """The leases whose sockets are to be closed here."""
         return [order.lease for order in self.messages() if order.kind == "close"]
 
     def reconciler(self) -> Reconciler:
@@ -65,7 +62,6 @@ def lease_of(decision: Decision) -> str:
 
 
 def lose(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evictions are carried out, and their replies are lost."""
     assert isinstance(door.store, RedisStore)
     link = door.store.transport
     send, asend = link.send_all, link.asend_all

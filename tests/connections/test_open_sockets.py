@@ -64,7 +64,6 @@ async def test_what_is_seen_of_a_socket(enforce: Enforce) -> None:
 
 
 async def second_look(store: Store, search: str = "") -> Overview:
-    """By then the process has been asked, and has answered."""
     await asyncio.to_thread(look, store, search)
     await asyncio.to_thread(SocketControl(store))
     overview.look_again()
@@ -191,7 +190,6 @@ async def duties(store: Store) -> None:
 
 
 def introduce(store: Store) -> None:
-    """Have Redis know of this process, as the first beat does."""
     if isinstance(store, RedisStore):
         Reconciler(store).beat()
 

@@ -157,7 +157,6 @@ def test_what_was_evicted_is_registered_again_within_a_beat(policy: str, quick: 
         names = [site.store.key(RULE.id, f"user:{number}") for number in range(600)]
 
         def count() -> int:
-            """The idents of which every key is there."""
             return sum(redis.exists(name, f"{name}:{site.leases.uid}") == 2 for name in names)  # type: ignore[misc]
 
         for number in range(600):

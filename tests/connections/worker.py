@@ -30,8 +30,6 @@ RULE = Rule("sockets", limit=1000, algorithm="concurrency", events=("connection"
 
 
 class Holder:
-    """What the pipe can ask for."""
-
     def __init__(self) -> None:
         self.store = get_store()
         self.limiter = Limiter([RULE], self.store)

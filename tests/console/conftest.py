@@ -20,8 +20,6 @@ from tests.callers import SameByEveryKey
 
 
 class By(SameByEveryKey):
-    """A caller of one ident, whatever the key."""
-
     def __init__(self, ident: str) -> None:
         super().__init__(subject=None)
         self.ident = lambda key: ident  # type: ignore[method-assign]

@@ -38,8 +38,6 @@ def moments(history: list[tuple[Any, int]], window_us: int) -> list[tuple[int, i
 
 
 class FixedModel:
-    """What has been admitted in each window."""
-
     def __init__(self, params: CounterParams) -> None:
         self.params = params
         self.used: Counter[int] = Counter()
@@ -62,8 +60,6 @@ class SlidingModel(FixedModel):
 
 
 class BucketModel:
-    """A level that falls by one unit in each interval."""
-
     def __init__(self, params: CounterParams) -> None:
         self.params = params
         self.size = Fraction(params.bucket, params.unit)  # not whole where a longest delay cuts it
@@ -80,8 +76,6 @@ class BucketModel:
 
 
 class LogModel:
-    """Every unit, with its moment."""
-
     def __init__(self, params: CounterParams) -> None:
         self.params = params
         self.taken: list[tuple[int, int]] = []

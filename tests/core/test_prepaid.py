@@ -147,7 +147,6 @@ class Machine(RuleBasedStateMachine):
 
     @rule(caller=st.integers(0, 2), cost=st.integers(1, 3))
     def asks(self, caller: int, cost: int) -> None:
-        """The answer is on its way."""
         process = self.processes[caller]
         if process.asked is None:
             self._count(process.claim(self.hot, cost), self.clock.now_us)
@@ -199,7 +198,6 @@ class Machine(RuleBasedStateMachine):
         assert used <= self.most * times
 
     def teardown(self) -> None:
-        """Nothing is charged in the end but what has passed."""
         if not getattr(self, "passed", None) or self.lost or self.breaks or self.hot.algorithm != "sliding_log":
             return
         for process in self.processes:
@@ -233,7 +231,6 @@ def used(store: MemoryStore, hot: Rule = HOT) -> int:
 
 
 def demand(process: Process, seconds: float, rate: int, hot: Rule = HOT) -> int:
-    """Calls at that rate; returns how many passed."""
     clock: Any = process.store.clock
     passed = 0
     for _ in range(round(seconds * rate)):

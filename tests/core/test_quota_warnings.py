@@ -33,7 +33,6 @@ def crossed(rule: Rule, store: MemoryStore, *costs: int) -> list[list[float]]:
 
 
 def told(rule: Rule, store: MemoryStore, cost: int = 1) -> list[float]:
-    """The shares that a door would tell of."""
     decision = call(rule, store, cost)
     return shares(run(drop_reported(BlockingIo(store), decision))) if decision.crossed else []
 

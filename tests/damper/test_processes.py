@@ -36,7 +36,6 @@ if child:
 
 
 def counted(url: str, rule: Rule = DAMPER, ident: str = "user:1", secret: str = "") -> int:
-    """Return what all processes have reported."""
     store = RedisStore(url, deadline=5.0, secret=secret)
     client = store.transport.client
     sums = [client.hget(key, "=") or b"0" for key in client.scan_iter(f"{store.key(rule.id, ident)}:*")]

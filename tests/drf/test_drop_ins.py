@@ -62,8 +62,6 @@ class TestWhatTheyDoNotHave:
 
 
 class TellsWhatIsLeft(drf.UserRateThrottle):
-    """As products set header fields by DRF's own attributes."""
-
     rate = "2/min"
 
     def allow_request(self, request: Request, view: APIView) -> bool:

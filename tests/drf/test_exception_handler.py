@@ -199,7 +199,6 @@ class Plain(APIView):
 
 
 def asked(*throttles: Any, **attributes: Any) -> Any:
-    """The response, and the document in it."""
     view = type("Asked", (Plain,), {"throttle_classes": throttles or [RuleThrottle], **attributes})
     response = view.as_view()(APIRequestFactory().get("/"))
     return response, json.loads(response.rendered_content if hasattr(response, "render") else response.content)

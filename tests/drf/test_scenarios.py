@@ -51,7 +51,6 @@ OURS = Kind(drf, {})
 
 @pytest.fixture(params=["drf", "memory", "redis"])
 def kind(request: pytest.FixtureRequest, clock: FrozenClock, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Kind:
-    """DRF's own, and ours on each store."""
     if request.param == "drf":
         return theirs(clock)
     enforcer(request, settings, monkeypatch, clock)()
@@ -197,8 +196,6 @@ def test_behind_proxies_each_machine_has_a_budget_whatever_a_client_writes(
 
 
 class TestClasses:
-    """What a subclass meets."""
-
     def test_it_needs_a_scope_or_a_rate_and_a_key(self, kind: Kind) -> None:
         with pytest.raises(ImproperlyConfigured, match=r"either `.scope` or `.rate`"):
             kind("SimpleRateThrottle")()

@@ -51,8 +51,6 @@ def cost(request: HttpRequest, *_: Any, **__: Any) -> int:
 
 @sync_and_async_middleware
 def log_in(get_response: Any) -> Any:
-    """Middleware that believes X-User."""
-
     def identify(request: HttpRequest) -> HttpRequest:
         if pk := request.headers.get("X-User"):
             request.user = User(pk=int(pk))
@@ -65,8 +63,6 @@ def log_in(get_response: Any) -> Any:
 
 
 class Authenticate(BaseAuthentication):
-    """REST framework's authentication of the same user."""
-
     def authenticate(self, request: Request) -> Any:
         pk = request.headers.get("X-User")
         return (User(pk=int(pk)), None) if pk else None

@@ -40,7 +40,6 @@ class Answer(NamedTuple):
 
     @classmethod
     def of(cls, verdict: str, seconds: Any = None, remaining: Any = None) -> Answer:
-        """An answer in whole seconds and calls, however it says them."""
         whole = [None if number is None else ceil(float(number)) for number in (seconds, remaining)]
         return cls(verdict, *whole)
 

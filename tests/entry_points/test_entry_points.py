@@ -30,7 +30,6 @@ WAYS = ("ok", "template", "stream", "file", "fail", "missing", "denied")  # to a
 
 
 def rule(entry_point: EntryPoint, **options: Any) -> dict[str, Any]:
-    """Three calls a minute of whoever calls there."""
     three = {"rate": "3/min", "algorithm": "fixed_window", "events": [entry_point.event], "key": entry_point.key}
     return three | options
 

@@ -104,7 +104,6 @@ def ask(view: str, server: str = "wsgi") -> Any:
 
 
 def left(store: Store, **options: Any) -> list[int]:
-    """What remains of the site's rule, of each of its rates."""
     rule = Rule("site", **{**SITE, **options})
     return [outcome.remaining for outcome in Limiter([rule], store).peek("everyone").outcomes]
 

@@ -121,7 +121,6 @@ FORGED = {
 
 @pytest.fixture(params=["/middleware/ok", "/decorated/ok", "/drf/ok"])
 def where(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a view behind one entry point."""
     monkeypatch.setattr(site.Api, "authentication_classes", [SessionAuthentication])
     monkeypatch.setattr(site.Api, "post", site.Api.get, raising=False)
     settings.ROOT_URLCONF = site.__name__

@@ -44,7 +44,6 @@ class Row(NamedTuple):
 
 
 def sections() -> dict[str, list[Row]]:
-    """The rows under their titles, in the order of the page."""
     found = tomllib.loads(PROMISES.read_text(encoding="utf-8"))
     return {title: [Row(name, **row) for name, row in rows.items()] for title, rows in found.items()}
 
@@ -67,7 +66,6 @@ def named() -> dict[str, set[str]]:
 
 
 def missing() -> Iterator[str]:
-    """What rows and tests lack of each other, a sentence each."""
     known, tested = rows(), named()
     for row in known.values():
         if (row.name in tested) == bool(row.why):
@@ -78,7 +76,6 @@ def missing() -> Iterator[str]:
 
 
 def run(wanted: list[str]) -> dict[str, Any]:
-    """Run the tests of these rows; what came of each."""
     found: dict[str, Any] = {
         name: {"tests": 0, "skipped": 0, "failed": [], "figures": {}, "on": on()} for name in wanted
     }
@@ -112,7 +109,6 @@ def add(row: dict[str, Any], case: ElementTree.Element, figures: list[Any]) -> N
 
 
 def table(results: dict[str, Any]) -> str:
-    """What is promised and what was measured, in reStructuredText."""
     lines = [".. written by python -m tests.faults.rows", ""]
     for title, rows in sections().items():
         if not rows[0].name.startswith(FAULTS):

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.django_db
 
 
 def lines(*fields: str) -> list[Any]:
-    """The oldest first."""
     return list(ThrottleChange.objects.order_by("pk").values_list(*fields or ("name", "action", "words")))
 
 

@@ -78,8 +78,6 @@ READ: dict[str, Callable[[Any], int]] = {
 
 
 class Failing(BytesIO):
-    """A file that cannot be read to its end."""
-
     def __init__(self, at: int) -> None:
         super().__init__(b"x" * 100_000)
         self.at = at

@@ -67,7 +67,6 @@ class Server(WebServer):
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it serves."""
         self.launch(self.command, self.environment)
         try:
             self.wait_until_it_serves()
@@ -92,12 +91,10 @@ class Visit:
             self.ask(*wheres)
 
     def ask(self, *wheres: str) -> None:
-        """All of them in one packet, as a client that pipelines does."""
         last = len(wheres) - 1
         self.socket.sendall("".join(_request(where, at == last) for at, where in enumerate(wheres)).encode())
 
     def statuses(self) -> list[int]:
-        """Of all answers, once the server has closed the connection."""
         text = b""
         while part := self.socket.recv(65536):
             text += part

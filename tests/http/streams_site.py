@@ -26,7 +26,6 @@ PAUSE = 0.001
 
 
 def tenant(call: Any) -> str:
-    """Of a request or of the scope of a socket."""
     where = call["path"] if isinstance(call, dict) else call.path
     return str(where.rpartition("/")[2])
 

@@ -87,7 +87,6 @@ class Calling:
 
 @contextmanager
 def staff_block() -> Iterator[None]:
-    """A block of a site's own around a view may refuse a call."""
     yield
 
 

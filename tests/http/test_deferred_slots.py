@@ -99,7 +99,6 @@ def here(settings: Any) -> None:
 
 @pytest.fixture
 def refusals() -> Iterator[list[Any]]:
-    """What is reported as refused."""
     heard: list[Any] = []
 
     def hear(decision: Any, **_: Any) -> None:

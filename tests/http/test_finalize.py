@@ -27,7 +27,6 @@ RATE: dict[str, Any] = {"rate": "5/min", "algorithm": "fixed_window", "key": "ev
 
 
 def visit(**call: Any) -> HttpRequest:
-    """A request under way, as a door leaves it to its view."""
     request = RequestFactory().get("/")
     caller = RequestCaller(request)
     assert state_of(request).become_finisher(caller)
@@ -39,7 +38,6 @@ def visit(**call: Any) -> HttpRequest:
 
 
 def finish(request: HttpRequest, response: Any) -> Any:
-    """As a door does when its view has answered."""
     if owed := finalize.finish(request, response, state_of(request)):
         run(owed(BlockingIo(get_store())))
     return response

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consu
 
 
 def login_name(request: HttpRequest) -> str | None:
-    """What a form says: anybody's name, or nobody's."""
     return request.GET.get("name")
 
 

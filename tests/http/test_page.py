@@ -37,8 +37,6 @@ WRONG = {"username": "anna", "password": "wrong"}
 
 
 class Token(APIView):
-    """As REST framework's own, without its table of tokens."""
-
     authentication_classes: ClassVar[Any] = []
 
     def post(self, request: Request) -> Response:

@@ -33,7 +33,6 @@ meters: list[Meter] = []
 
 
 def ask(request: Any) -> int:
-    """Three queries, which fetch so many rows."""
     meters.append(request.throttle.meter)
     Group.objects.filter(name="nobody").update(name="somebody")
     return len(Group.objects.all()) + len(Group.objects.order_by("pk")[:5])

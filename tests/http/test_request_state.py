@@ -27,8 +27,6 @@ HERE, THERE = "203.0.113.1", "203.0.113.2"
 
 
 class Tokens(BaseAuthentication):
-    """The token is the number of a user."""
-
     def authenticate(self, request: Request) -> Any:
         token = request.headers.get("X-Token")
         if token is None:

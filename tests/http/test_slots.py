@@ -28,7 +28,6 @@ ONE: dict[str, Any] = {"limit": 1, "algorithm": "concurrency", "events": ["infli
 
 
 def free() -> int | None:
-    """Slots, as every process sees them."""
     return Limiter([Rule("api", **ONE)], get_store()).peek("everyone").remaining
 
 

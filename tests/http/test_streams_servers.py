@@ -51,7 +51,6 @@ class Tenant:
             return int(redis.get(f"spent:{self.name}") or 0)
 
     def read(self) -> str:
-        """The end of a stream that was read until it ended."""
         if self.kind == "chat":
             return asyncio.run(self._talk())
         with closing(HTTPConnection("127.0.0.1", self.server.port, timeout=60)) as connection:
@@ -66,7 +65,6 @@ class Tenant:
             return f"{frame}"
 
     def settles(self) -> None:
-        """Wait until what is charged is what was spent."""
         try:
             wait_until(lambda: self.charged() == self.spent(), timeout=20)
         finally:

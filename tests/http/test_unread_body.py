@@ -182,8 +182,6 @@ def test_by_a_function_of_a_rule(enforce: Enforce, option: str, view: str, setti
 
 
 class Broken:
-    """The input of a client that leaves."""
-
     def read(self, size: int = -1) -> bytes:
         raise OSError("it has left")
 

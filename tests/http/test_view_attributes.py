@@ -59,8 +59,6 @@ def page(request: HttpRequest) -> HttpResponse:
 
 
 def function(**attributes: Any) -> Any:
-    """Return a view of REST framework that is a function."""
-
     @api_view(["GET"])
     @throttle_classes([RuleThrottle])
     def view(request: Any) -> Response:

@@ -168,8 +168,6 @@ def keyed(request: pytest.FixtureRequest, settings: Any) -> None:
 
 
 class TestCredentials:
-    """A11 to A14: keys, sessions and names that a client makes up."""
-
     @pytest.mark.row("A11")
     @pytest.mark.usefixtures("keyed")
     def test_a11_forged_keys_are_nobodys(self, enforce: Enforce) -> None:
@@ -258,7 +256,6 @@ def ask_over(peer: str) -> bool:
 
 
 def ask(bits: str) -> bool:
-    """One call from an IPv6 address of 32 digits."""
     peer = ":".join(bits.zfill(32)[at : at + 4] for at in range(0, 32, 4))
     caller = AsgiCaller({"client": (peer, 1)})
     return limiter.decide(Call("page", ("request",), caller, method="GET")).allowed

@@ -32,7 +32,6 @@ requests: list[HttpRequest] = []
 
 
 def said(request: HttpRequest) -> Any:
-    """Whatever the client likes, as many sites' functions have it."""
     return json.loads(request.body)["name"]
 
 
@@ -79,8 +78,6 @@ def enforce(request: pytest.FixtureRequest, settings: Any, monkeypatch: Any, clo
 
 @pytest.fixture(params=["view", "aview"])
 def ask(request: pytest.FixtureRequest) -> Ask:
-    """Ask the view, or the asynchronous one, with this name."""
-
     def ask(name: Any, *, address: str = HERE) -> Any:
         sent: dict[str, Any] = {"data": json.dumps({"name": name}), "content_type": "application/json"}
         if request.param == "view":
@@ -166,8 +163,6 @@ async def test_on_an_event_loop_a_function_may_ask_the_database(enforce: Enforce
 
 
 class TestCallables:
-    """What gets no request, or not as the first argument."""
-
     @BOTH
     def test_a_block_of_whoever_asks_holds(self, enforce: Enforce) -> None:
         class Backend:

@@ -28,7 +28,6 @@ def _value(text: str) -> object:
 
 
 def quoted(text: str | bytes | int) -> str:
-    """Return an argument as redis-cli reads it."""
     raw = text if isinstance(text, bytes) else str(text).encode()
     shown = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in raw)
     return f'"{"".join(shown)}"'

@@ -30,8 +30,6 @@ TYPED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Badged(Rule):
-    """A rule of a table with one more row."""
-
     badge: str = option(
         "choice",
         "none",

@@ -28,7 +28,6 @@ def decided(*allowed: bool, reason: Reason = Reason.EXCEEDED, **options: Any) ->
 
 @pytest.fixture(autouse=True)
 def refusal_throttle(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> LogThrottle:
-    """What the log remembers, by a clock that stands still."""
     refusal_throttle = LogThrottle(clock, seconds=10)
     monkeypatch.setattr(reports, "refusal_throttle", refusal_throttle)
     return refusal_throttle

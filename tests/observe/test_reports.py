@@ -55,8 +55,6 @@ def test_hooks_hear_of_every_decision_though_others_fail(enforce: Enforce, caplo
 
 
 class Noted(observe.Recorder):
-    """Keeps what it is called with, in short."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 

@@ -13,8 +13,6 @@ from tests.inside import forget_rules
 
 @pytest.fixture
 def rules(settings: Any) -> Any:
-    """Replaces the rules of settings."""
-
     def put(**rules: dict[str, Any]) -> None:
         settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": rules}
 

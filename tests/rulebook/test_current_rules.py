@@ -39,7 +39,6 @@ def away(*_: object) -> Any:
 
 @pytest.fixture
 def heard() -> Iterator[Heard]:
-    """The old rules and the new ones of each signal."""
     told: Heard = []
 
     def listen(old: Snapshot, new: Snapshot, **_: object) -> None:

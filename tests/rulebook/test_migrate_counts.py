@@ -51,18 +51,15 @@ def no_edits(monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> Iterator[No
 
 
 def edit(old: Rule, new: Rule) -> None:
-    """This process has the new rule in force."""
     migrate_counts.note({old.name: old}.get, [new])
 
 
 def spend(store: Any, under: Rule, tries: int = 100, ident: str = IDENT) -> int:
-    """How many calls of so many pass."""
     one = Limiter([under], store)
     return sum(one.acquire(ident).allowed for _ in range(tries))
 
 
 def begin(old: Rule, new: Rule) -> None:
-    """Another process begins as soon as the rule is edited."""
     migrate_counts.forget()
     migrate_counts.recall([(0.0, old, new)])
 

@@ -315,8 +315,6 @@ class Level(Enum):
 
 
 class Trap(str):  # noqa: SLOT000
-    """It fails however it is looked at."""
-
     def __str__(self) -> str:
         raise RuntimeError("oh")
 

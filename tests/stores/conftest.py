@@ -39,7 +39,6 @@ def proxy(redis_url: str, redis_server: RedisServer) -> Iterator[Proxy]:
 
 @pytest.fixture
 def server(servers: None) -> Iterator[RedisServer]:
-    """A Redis that a test may kill or pause."""
     with RedisServer() as own:
         yield own
 
@@ -72,7 +71,6 @@ def commands(client: Redis) -> dict[str, int]:
 
 
 def evaluations(client: Redis) -> int:
-    """The number of script calls that Redis has seen."""
     stats = commands(client)
     return stats.get("evalsha", 0) + stats.get("eval", 0)
 
@@ -110,13 +108,11 @@ def decide(store: Any, on_loop: bool, *charges: Charge, lease: str | None = None
 
 
 def different_slots(store: RedisStore, count: int) -> list[str]:
-    """Idents of which no two are in one slot."""
     found = {key_slot(store.key("rule", ident).encode()): ident for ident in map("user:{}".format, range(3 * count))}
     return list(found.values())[:count]
 
 
 def different_nodes(store: RedisStore, cluster: RedisCluster, count: int) -> list[str]:
-    """Idents of which no two are on one node."""
     found = {cluster.owner(store.key("rule", ident)).port: ident for ident in map("user:{}".format, range(40))}
     return list(found.values())[:count]
 

@@ -38,7 +38,6 @@ CAP = Rule("cap", limit=1000, algorithm="concurrency")
 
 
 def ask(line: Pool, *parts: Any) -> Any:
-    """The reply to a command, over a pool's connection."""
     return line.call(pack(parts), time.monotonic() + 5.0)
 
 

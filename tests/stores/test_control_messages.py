@@ -20,7 +20,6 @@ Pair = tuple[RedisStore, RedisStore]
 
 @pytest.fixture
 def pair(redis_url: str) -> Pair:
-    """Two processes that Redis knows."""
     stores = redis_store(redis_url), redis_store(redis_url)
     for store in stores:
         Reconciler(store).beat()

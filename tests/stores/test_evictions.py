@@ -24,8 +24,6 @@ MakeDoor = Callable[..., Door]
 
 @pytest.fixture
 def site(redis_url: str) -> MakeDoor:
-    """Doors of several processes, which Redis knows."""
-
     def make(*rules: Rule) -> Door:
         door = Door(redis_store(redis_url), *(rules or (OLDEST,)))
         door.reconciler().beat()
@@ -35,12 +33,10 @@ def site(redis_url: str) -> MakeDoor:
 
 
 def full(door: Door) -> list[str]:
-    """Open as many sockets as there may be; returns their leases."""
     return [lease_of(door.open()) for _ in range(3)]
 
 
 def heard(door: Door, *leases: str) -> None:
-    """A frame came in, now."""
     store = redis(door)
     for number, lease in enumerate(leases if IDLE in door.rules else ()):
         args = (store.now_arg(), store.leases.uid, lease, -number)

@@ -20,8 +20,6 @@ AT_ONCE = 10  # more than there are connections to Redis
 
 
 class Site(WebServer):
-    """gunicorn with one gevent worker."""
-
     def __init__(self, redis_url: str, folder: Path, *options: str) -> None:
         need_package("gunicorn")
         need_package("gevent")

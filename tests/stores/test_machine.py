@@ -224,7 +224,6 @@ class Histories(RuleBasedStateMachine):
                 self.forget(*pair)
 
     def forget(self, rule_id: str, ident: str) -> None:
-        """Remove the record of a rule, or its key."""
         key = self.redis.key("", ident)
         if rule_id in self.own:
             self.client.delete(self.redis.key(rule_id, ident))

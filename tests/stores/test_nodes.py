@@ -49,7 +49,6 @@ def over(nodes: list[StandIn], **options: Any) -> RedisStore:
 
 
 def idents_of(store: RedisStore) -> list[str]:
-    """An ident of the first node and one of the second."""
     found = {key_slot(store.key("", ident).encode()) // HALF: ident for ident in map("user:{}".format, range(40))}
     return [found[0], found[1]]
 

@@ -34,7 +34,6 @@ def no_pools() -> None:
 
 
 def decide(address: str) -> list[Decision]:
-    """One decision of each driver."""
     limiter = Limiter([RULE], RedisStore(address, deadline=5.0))
     return [limiter.acquire("user:1"), asyncio.run(limiter.aacquire("user:1"))]
 

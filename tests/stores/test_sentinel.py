@@ -126,7 +126,6 @@ def test_both_drivers_leave_it_within_a_beat(guarded: GuardedSentinels, figure: 
     admitted = [0]
 
     async def use_both() -> bool:
-        """Whether both drivers are decided by the new master."""
         admitted[0] += limiter.acquire("user:1").allowed
         admitted[0] += (await limiter.aacquire("user:1")).allowed
         limiter.acquire("user:2", cost=0)
@@ -165,7 +164,6 @@ def reply(port: int, epoch: int, flags: str = "master") -> list[str]:
 def asked(
     primary: PrimarySearch[str], answers: dict[str, list[str] | Exception], *, everyone: bool = False
 ) -> list[str]:
-    """Who is asked until the primary is found."""
     found: list[str] = []
 
     async def ask(sentinel: str) -> Any:

@@ -47,6 +47,5 @@ def change() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def serve(servers: None, redis_server: RedisServer, tmp_path: Any) -> Iterator[Callable[..., list[Server]]]:
-    """Starts servers by their names, and kills them afterwards."""
     with serving(redis_server, tmp_path) as start:
         yield start

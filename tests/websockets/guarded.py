@@ -83,7 +83,6 @@ class Line:
         self.queue.put_nowait({"type": "websocket.disconnect", "code": 1000})
 
     async def close(self) -> None:
-        """The client leaves, and the application ends."""
         self.leave()
         await self.ended()
 
@@ -100,12 +99,10 @@ class Line:
             await self.close()
 
     async def error(self, number: int = 1) -> dict[str, Any]:
-        """The latest error frame, once the client was sent so many."""
         await self.until(lambda: len(self.told("error")) >= number)
         return self.told("error")[-1]
 
     async def closing(self) -> Event:
-        """The event that closes the socket."""
         await self.until(lambda: self.closed)
         return self.closed
 
@@ -130,7 +127,6 @@ class Line:
         return [_decoded(event.get("text")) for event in self.sent if event["type"] == "websocket.send"]
 
     def told(self, kind: str) -> list[dict[str, Any]]:
-        """Our own frames of this type."""
         return [frame for frame in self.frames if isinstance(frame, dict) and frame.get("type") == kind]
 
     @property
@@ -172,7 +168,6 @@ def _decoded(text: str | None) -> Any:
 
 
 def texts(line: Line) -> list[str]:
-    """What the application received."""
     return [event["text"] for event in line.got if event["type"] == "websocket.receive"]
 
 
@@ -188,20 +183,16 @@ def blocked(subject: str = IDENT, **options: Any) -> Override:
 
 
 def scripts(redis: Redis) -> int:
-    """How many scripts a server has run."""
     stats: Any = redis.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
 
 
 def only() -> OpenSocket:
-    """The one socket that is open."""
     (found,) = open_sockets.everyone()
     return found
 
 
 class Deaf(Line):
-    """A client that reads nothing but the answer to its handshake."""
-
     async def take(self, event: Any) -> None:
         if event["type"] != "websocket.accept":
             await asyncio.Event().wait()

@@ -100,7 +100,6 @@ class Server(WebServer):
         return self
 
     def pids(self) -> list[int]:
-        """The workers, as they said themselves."""
         lines = self.log.read_text().splitlines()
         return [int(line.rpartition(" ")[2]) for line in lines if self.loaded in line]
 
@@ -180,7 +179,6 @@ class Visitor:
         return writer
 
     def held(self) -> int:
-        """How many sockets Redis counts."""
         decision = counter(self.server.redis.url).peek(f"tests.served.caller:{self.name}")
         assert decision.remaining is not None
         assert not decision.degraded
@@ -201,7 +199,6 @@ async def echo(connection: ClientConnection, text: str = "hello") -> None:
 
 
 async def ends(connection: ClientConnection) -> ConnectionClosed:
-    """How the server ends a socket, whatever it sends before that."""
     async with asyncio.timeout(PATIENCE):
         try:
             while True:
@@ -216,6 +213,5 @@ def code(closed: ConnectionClosed) -> int:
 
 
 def reset(transport: asyncio.WriteTransport) -> None:
-    """End the TCP connection with RST and without a close frame."""
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()

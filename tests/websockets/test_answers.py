@@ -67,7 +67,6 @@ def operation(protocol: str, number: str) -> dict[str, Any]:
 
 
 def error_of(frame: dict[str, Any]) -> dict[str, Any]:
-    """Its one error, which is in a list by the newer protocol."""
     payload = frame["payload"]
     return payload[0] if isinstance(payload, list) else payload
 

@@ -164,7 +164,6 @@ async def test_f48_cancelled_at_any_moment(
 
 
 async def come_and_go() -> None:
-    """A socket that is accepted and ends at once."""
     events: list[Any] = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1000}]
 
     async def receive() -> Any:

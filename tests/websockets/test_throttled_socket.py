@@ -115,7 +115,6 @@ class Stage:
         self.do("wires.at(-1).accept()")
 
     def say(self, frame: dict[str, Any] | str) -> None:
-        """A frame of the server, as Python writes it."""
         self.page.evaluate("data => wires.at(-1).say(data)", frame if isinstance(frame, str) else json.dumps(frame))
 
     def end(self, code: int, reason: str = "") -> None:

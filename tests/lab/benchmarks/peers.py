@@ -73,8 +73,6 @@ def _throttles(kind: Any, store: Any, rules: tuple[Any, ...]) -> list[Any]:
 
 
 def of_django_ratelimit(url: str, rules: int, *, fresh: bool = False) -> Play:
-    """Fixed windows, its only kind, through Django's cache."""
-
     def call(ident: str) -> None:
         request = SimpleNamespace(ident=ident)
         for at, (limit, window, *_) in enumerate(_rules(rules, fresh)):

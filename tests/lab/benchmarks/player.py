@@ -179,7 +179,6 @@ def in_turn(call: Callable[[str], Awaitable[Any]]) -> Play:
 
 
 def another(pristine: Any) -> Any:
-    """A request like this one, to which nothing has happened yet."""
     request = object.__new__(type(pristine))
     request.__dict__.update(pristine.__dict__)
     return request

@@ -139,7 +139,6 @@ def busy(url: str, kind: str) -> Play:
 
 
 def asked(url: str) -> Play:
-    """``aacquire`` of the rule that sockets share, fifty at once."""
     rule = Rule.from_options("shared", RULES["shared"]["shared"])
     return in_flight(Limiter([rule], RedisStore(url, deadline=5)).aacquire)
 

@@ -100,7 +100,6 @@ def grown() -> dict[str, Any]:
 
 
 def edit(limit: int) -> None:
-    """Write the rule of the door, once the database takes it."""
     rule = Rule.from_options("door", {**LIMITS["door"].rule.as_options(), "rate": rate_of(limit)})
     row = ThrottleRule.of(rule)
     columns = {name: getattr(row, name) for name in ThrottleRule.columns() - {"id", "updated_at"}}

@@ -263,7 +263,6 @@ def with_failovers(servers: Stage, faults: Iterable[Fault], epoch: float) -> lis
 
 
 def _used(rule: Rule, ident: str, servers: Stage) -> int | None:
-    """What the server has counted; None while it does not say."""
     decision = Limiter([rule], RedisStore(servers.direct, secret=SETTINGS["KEY_SECRET"], deadline=2.0)).peek(ident)
     if decision.degraded or decision.limit is None or decision.remaining is None:
         return None

@@ -39,7 +39,6 @@ async def refused(visitor: Visitor, path: str) -> str:
 
 
 async def refused_in_a_frame(visitor: Visitor, path: str) -> str:
-    """As browsers need it: accepted, told why, closed."""
     inside = [await visitor.open("browser") for _ in range(CAP)]
     connection = await visitor.open("browser")
     told = json.loads(await connection.recv())
@@ -92,7 +91,6 @@ async def clean(visitor: Visitor, path: str) -> str:
 
 
 async def without_a_close_frame(visitor: Visitor, path: str) -> str:
-    """FIN, as of a browser that was killed."""
     (await opened(visitor, path)).transport.abort()
     return ""
 
