@@ -17,7 +17,7 @@ from django_throttle import rulebook
 from django_throttle.admin.page import event_labels, shown_page
 from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidSetting, StoreError
-from django_throttle.explain import why_refused
+from django_throttle.explain import refusals
 from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, RuleState, in_short
 from django_throttle.explain.why_refused import Answer, answer
 from django_throttle.limiter import Limiter
@@ -95,7 +95,7 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, object]:
     relieves = request.user.has_perm(RESETS)
     return {
         "found": found,
-        "is_recorded": why_refused.find_refusals is not None,
+        "is_recorded": refusals.find_refusals is not None,
         "recent": [
             (times, one, events.get(one.event, one.event), translated(REASONS.get(one.reason, one.reason)))
             for times, one in found.alike

@@ -21,7 +21,7 @@ class ConsoleConfig(AppConfig):
         from django_throttle.console.models import Candidates, ThrottleCandidate
         from django_throttle.console.recording import flush, read, recorder
         from django_throttle.console.route_costs import costs_job
-        from django_throttle.explain import why_refused
+        from django_throttle.explain import refusals
         from django_throttle.rulebook.history import edits
         from django_throttle.stores.redis import scripts
 
@@ -31,5 +31,5 @@ class ConsoleConfig(AppConfig):
         observe.add_recorder(recorder)
         agent.add_store_job(flush.records_job)
         agent.add_store_job(costs_job)
-        why_refused.find_refusals = read.recent
+        refusals.find_refusals = read.recent
         scripts.add_folder(Path(__file__).with_name("lua"))

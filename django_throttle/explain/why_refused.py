@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from django_throttle.connections.overview import looks
+from django_throttle.explain import refusals
 from django_throttle.explain.find_caller import UnknownTag, find_caller, known_caller
 from django_throttle.explain.predict import Explanation, explain
+from django_throttle.explain.refusals import Refusal
 from django_throttle.models import ThrottleOverride
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook import sources
@@ -19,39 +20,8 @@ from django_throttle.rulebook.coverage import HypotheticalCall
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
 
-LOOKED_AT: Final = 500  # refusals
 LIMIT: Final = 20  # refusals listed
 SAME: Final = attrgetter("outcome", "scope", "method", "event", "rule", "reason")
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A recorded call that a rule refused, or would have refused.
-
-    ``outcome`` is "refused" or "shadowed". ``tags`` has the hash of the ident, or the ident, by the name of each rule.
-    """
-
-    at: datetime
-    scope: str
-    method: str
-    event: str
-    rule: str
-    reason: str
-    outcome: str
-    tags: Mapping[str, str]
-
-    def as_json(self) -> dict[str, object]:
-        return {**asdict(self), "at": self.at.isoformat()}
-
-
-FindRefusals = Callable[[AnyStore, str, int, str], Sequence[Refusal]]
-#: Return what a caller was refused lately, the latest first; None where nothing is recorded. Its arguments are the
-#: store, an ident or the first characters of its hash, how many are listed, and a scope, which may be empty.
-find_refusals: FindRefusals | None = None
-
-
-def recent(store: AnyStore, ident: str, scope: str = "") -> Sequence[Refusal]:
-    return () if find_refusals is None else find_refusals(store, ident, LOOKED_AT, scope)
 
 
 class Alike(NamedTuple):
@@ -104,10 +74,10 @@ def answer(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, typed: s
         caller = find_caller(typed, snapshot, store)
     except UnknownTag:
         tag = typed.strip().lower()
-        refused = recent(store, tag)
+        refused = refusals.recent(store, tag)
         named = {ident for one in refused for ident in one.tags.values() if ident_for_logs(ident) == tag}
         if not named and refused:
-            return Answer(tag, None, recent(store, tag, call.scope))
+            return Answer(tag, None, refusals.recent(store, tag, call.scope))
         if not named:
             raise
         caller = known_caller(named.pop())
@@ -118,7 +88,7 @@ def answer(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, typed: s
     return Answer(
         tag=ident_for_logs(caller.name),
         explanation=told,
-        recent=recent(store, caller.name, call.scope),
+        recent=refusals.recent(store, caller.name, call.scope),
         rows=sorted(rows, key=lambda row: numbers.index(row.pk)),
         open=overview.open,
         is_whole=overview.is_whole,

@@ -20,7 +20,7 @@ from django_throttle.console.recording.recorder import LONGEST_TEXT
 from django_throttle.console.recording.thinning import RANKS
 from django_throttle.core.overrides import candidate_name
 from django_throttle.core.texts import gettext_lazy
-from django_throttle.explain.why_refused import Refusal
+from django_throttle.explain.refusals import Refusal
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.redis.failures import raise_first
 from django_throttle.stores.redis.transport import batches
