@@ -22,7 +22,7 @@ from django_throttle import limiter, rulebook
 from django_throttle.core import Decision
 from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import release_lease
-from django_throttle.core.decision import Reason, refusing
+from django_throttle.core.decision import Reason, deciding_outcome
 from django_throttle.core.io import Io, run
 from django_throttle.costs.measured import measured
 from django_throttle.exceptions import InvalidIdent
@@ -218,7 +218,7 @@ class _Call:
 
     def _noted(self, call: Call, decision: Decision) -> Decision:
         """Return the decision, as one that passes where a refused call may wait for a slot."""
-        outcome = refusing(decision) if call.retries_when_refused and not decision.allowed else None
+        outcome = deciding_outcome(decision) if call.retries_when_refused and not decision.allowed else None
         if outcome is None or outcome.reason is not Reason.EXCEEDED:
             return decision
         self._refused = call, decision

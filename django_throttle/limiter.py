@@ -311,7 +311,7 @@ async def decide_fully(
     if rules.is_store_only:  # as of most calls
         return await decide_charges(io, charges, commit=commit, refusal_cache=store.refusal_cache)
     prepaid = rules.has_prepaid and store.is_costly
-    leased = commit and any([charges.costs[place] for place in rules.leases])  # noqa: C419 - on the hot path
+    leased = commit and any([charges.costs[place] for place in rules.lease_places])  # noqa: C419 - on the hot path
     if leased or prepaid or rules.has_local:
         agent.ensure(store)  # which beats for leases, returns prepaid units and reports dampers
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
@@ -331,7 +331,7 @@ async def decide_fully(
             return await decide_and_evict(io, decide_all, charges, lease)
         return await decide_all()
     except BaseException:
-        store.leases.release_later(Lease(lease, charges.holds))
+        store.leases.release_later(Lease(lease, charges.lease_keys))
         raise
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 from django_throttle import limiter
 from django_throttle.core import Decision
 from django_throttle.core.decide import correct, release_lease
-from django_throttle.core.decision import PASSED
+from django_throttle.core.decision import NO_RULE_DECISION
 from django_throttle.core.io import run
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import Refused
@@ -142,7 +142,7 @@ async def _run_by_celery(io: StoreIo, budget: TaskBudget, task: CeleryTask, go: 
     request = task.request
     given = request.args, request.kwargs
     times, has_queue_slot, message = _put_offs(request)
-    name, start = f"{request.id}.{request.retries}", PASSED
+    name, start = f"{request.id}.{request.retries}", NO_RULE_DECISION
     if message and not task_slots.claim(name, message, commit=False):
         raise Ignore
     if has_queue_slot and (start := await budget.start(io, given)).allowed:
@@ -320,7 +320,7 @@ class _Limited:
         if found is None or found.task.func is not self.func:
             return await self.budget.called(io, go, given)
         running.set(None)
-        start, has_queue_slot = PASSED, await self.budget.is_queue(io)  # reserved when it was enqueued
+        start, has_queue_slot = NO_RULE_DECISION, await self.budget.is_queue(io)  # reserved when it was enqueued
         if has_queue_slot and (start := await self.budget.start(io, given)).allowed:
             return await go()
         decision = await self.budget.decided(io, given)

@@ -97,7 +97,7 @@ def test_other_kinds_of_rules(enforce: Enforce) -> None:
     assert found["quiet"].verdict == "shadowed"
     assert told(store).refusing == ("slots",)
     if isinstance(store, MemoryStore):
-        store.leases.drop(*first.lease.holds[0], first.lease.id)
+        store.leases.drop(*first.lease.lease_keys[0], first.lease.id)
         assert told(store).sentence.endswith("allowed: rule 'quiet' would refuse it, but only records.")
 
 

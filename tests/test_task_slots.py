@@ -12,7 +12,7 @@ from celery.worker.state import revoked
 from django_tasks_db.models import DBTaskResult
 
 from django_throttle import limiter
-from django_throttle.core.commands import CallNext, Claim, Enlist
+from django_throttle.core.commands import CallNext, ClaimRun, Enlist
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.identity.call import Call
@@ -177,7 +177,7 @@ def test_the_list_of_those_that_wait(enforce: Enforce, clock: FrozenClock) -> No
     called = [store.execute(CallNext("rule", "acme")) for _ in range(5)]
     assert called == [b"d", b"a", b"b", b"c", None]
     assert store.execute(CallNext("rule", "other")) is None
-    claims = [store.execute(Claim("run", *claim)) for claim in (("x",), ("x", 9), ("y",), ("y", 9), ("x", 9))]
+    claims = [store.execute(ClaimRun("run", *claim)) for claim in (("x",), ("x", 9), ("y",), ("y", 9), ("x", 9))]
     assert claims == ["", "x", "x", "x", "x"]
 
 

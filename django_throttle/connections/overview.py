@@ -178,7 +178,7 @@ def _idents_of(socket: OpenSocket) -> tuple[str, ...]:
     try:
         found = socket.idents
     except Exception:  # noqa: BLE001 - the site's own functions, or a user who is not read yet; leases are certain
-        found = frozenset(ident for lease in socket.leases for _, ident in lease.holds)
+        found = frozenset(ident for lease in socket.leases for _, ident in lease.lease_keys)
     return tuple(sorted(found, key=lambda ident: (ident.startswith("ip:"), ident)))
 
 

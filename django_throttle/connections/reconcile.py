@@ -141,7 +141,7 @@ class Reconciler:
         if self.leases.lost or self.store.transport.failovers != self._failovers:
             self.beat()
         for lease in self.leases.take_to_release():
-            for pair in lease.holds:
+            for pair in lease.lease_keys:
                 self.leases.release(*pair, lease.id)
         self.store.evictions.resolve()
         failed = self._register_some()

@@ -50,7 +50,7 @@ class Activity:
         for socket in self.sockets.everyone():
             if socket.last_received >= self._reported:
                 for lease in socket.leases:
-                    for pair in lease.holds:
+                    for pair in lease.lease_keys:
                         if pair[0] in self._rules:
                             found[pair][lease.id] = socket.last_received
         return found

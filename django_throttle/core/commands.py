@@ -1,4 +1,4 @@
-"""Commands to a store, and the store's answers."""
+"""The commands that a store executes, and its answers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Reply_co = TypeVar("Reply_co", covariant=True)
 
 
 def check_cost(cost: object) -> int:
-    """The cost itself; raises InvalidCost unless it is a whole number from 0 on.
+    """Return the cost. Raise InvalidCost unless it is a whole number from 0 on.
 
-    However large it is, as a client may be who names it: what no rule ever allows at once is refused, not an error.
+    Any size is accepted, because the cost may come from a client. A cost that no rule allows is refused later.
     """
     if type(cost) is not int or cost < 0:
         raise InvalidCost(f"a cost must be a whole number from 0 on, not {cost!r:.80}")
@@ -28,7 +28,7 @@ def check_cost(cost: object) -> int:
 
 
 class Charge(NamedTuple):
-    """One rule to be charged ``cost`` under ``ident``."""
+    """A rule of one rate to be charged ``cost`` units under ``ident``."""
 
     rule: Rule
     ident: str
@@ -36,71 +36,75 @@ class Charge(NamedTuple):
 
 
 def charge(rule: Rule, ident: str, cost: int) -> Charge:
-    """One call's charge under a rule of one rate: its cost times the rule's; a lease takes one slot."""
+    """Return the charge of a call under a rule of one rate: the call's cost times the rule's; at most one slot."""
     return Charge(rule, ident, min(cost, 1) if rule.holds_slots else cost * rule.factor)
 
 
 class RuleSet:
-    """Rules of one rate each that are decided together, and what is the same for every call under them.
+    """Rules of one rate each that are decided together, with their common properties.
 
-    ``needs_no_report``: an allowed call causes no wait, no warning and no later correction. ``is_plain``: it holds no
-    lease either. ``is_store_only``: the store's counters decide, and nothing is named or bought beforehand.
-    ``has_fast_path``: both hold, so that one command decides a call. ``needs_no_settlement``: nothing of an allowed
-    request is settled or deferred. ``deferring`` are the names of rules that may defer it, ``leases`` the places of
-    rules that hold slots. ``evicts``: a rule makes room by closing sockets.
     ``rule_set`` returns the same object for equal rules, so rule sets are compared by identity.
     """
 
     __slots__ = (
         "counts_bytes", "counts_some", "deferring", "evicts", "has_fast_path", "has_leases", "has_local",
-        "has_prepaid", "is_plain", "is_prepaid", "is_settled", "is_store_only", "leases", "needs_no_report",
+        "has_prepaid", "is_plain", "is_prepaid", "is_settled", "is_store_only", "lease_places", "needs_no_report",
         "needs_no_settlement", "rules", "unit_costs", "warns",
     )  # fmt: skip
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
-        self.leases = tuple([place for place, rule in enumerate(rules) if rule.holds_slots])
-        self.has_leases = bool(self.leases)
+        #: Indexes of the rules that hold slots.
+        self.lease_places = tuple([place for place, rule in enumerate(rules) if rule.holds_slots])
+        self.has_leases = bool(self.lease_places)
+        #: True if a rule makes room for new sockets by closing others.
         self.evicts = any(rule.at_limit != "reject" for rule in rules)
         self.has_local = any(rule.decided_locally for rule in rules)
         self.has_prepaid = any(rule.prepaid for rule in rules)
         self.is_prepaid = bool(rules) and all(rule.prepaid for rule in rules)
+        #: True if the store's counters alone decide: there is no lease to name, and nothing prepaid.
         self.is_store_only = not (self.has_leases or self.has_local or self.has_prepaid)
         self.is_settled = any(rule.is_settled for rule in rules)
         self.counts_bytes = any(rule.unit == "bytes" for rule in rules)
         self.warns = any(rule.thresholds for rule in rules)
-        waits = any(rule.action == "delay" for rule in rules)
+        has_delay = any(rule.action == "delay" for rule in rules)
+        #: Names of the rules that may defer a call.
         self.deferring = tuple({rule.name: None for rule in rules if rule.action == "defer"})
         self.counts_some = any(rule.count_on or rule.refund_on for rule in rules)
-        corrected = self.counts_some or self.counts_bytes
-        self.needs_no_report = not (self.has_local or self.warns or waits or corrected)
+        is_corrected = self.counts_some or self.counts_bytes
+        #: True if an allowed call causes no wait, no warning and no later correction.
+        self.needs_no_report = not (self.has_local or self.warns or has_delay or is_corrected)
+        #: True if an allowed call needs no report and holds no lease.
         self.is_plain = self.needs_no_report and not self.has_leases
+        #: True if nothing of an allowed request is settled or deferred.
         self.needs_no_settlement = self.is_plain and not (self.is_settled or self.deferring)
+        #: True if a single command decides a call.
         self.has_fast_path = bool(rules) and self.is_plain and self.is_store_only
-        self.unit_costs = _costs(rules, 1)
+        #: Costs of a call of cost 1.
+        self.unit_costs = _unit_costs_times(rules, 1)
 
     def charges(self, idents: tuple[str, ...], cost: int) -> Charges:
-        """What a call of this cost is charged, each rule under its ident; cached where it costs 1, as most do."""
+        """Return the charges of a call of this cost, each rule under its ident. Charges of cost 1 are cached."""
         if cost == 1:
             return cached_charges(self, idents, self.unit_costs)
-        return Charges(self, idents, _costs(self.rules, cost))
+        return Charges(self, idents, _unit_costs_times(self.rules, cost))
 
 
-def _costs(rules: tuple[Rule, ...], cost: int) -> tuple[int, ...]:
+def _unit_costs_times(rules: tuple[Rule, ...], cost: int) -> tuple[int, ...]:
     return tuple([charge(rule, "", cost).cost for rule in rules])
 
 
 rule_set: Final = lru_cache(maxsize=4096)(RuleSet)
-MAX_CACHED_CHARGES: Final = 1024  # charges, each with what is made of it
+MAX_CACHED_CHARGES: Final = 1024
 
 
 def charges_of(rule: Rule, ident: str, cost: int) -> Charges:
-    """One call's charges under a rule, one for each of its rates."""
+    """Return the charges of a call under a rule, one for each of the rule's rates."""
     return charges_under(rule_set(rule.parts), ident, cost)
 
 
-class _Row(Sequence[T]):
-    """A sequence that makes each entry when somebody reads it, and equals others of the same entries."""
+class _LazySequence(Sequence[T]):
+    """A sequence that makes its entries when they are read. It equals any sequence of equal entries."""
 
     __slots__ = ()
 
@@ -123,23 +127,23 @@ class _Row(Sequence[T]):
         return repr(tuple(self))
 
 
-class Charges(_Row[Charge]):
-    """What a call is charged under a set of rules; each ``Charge`` is made when somebody reads it.
+class Charges(_LazySequence[Charge]):
+    """The charges of a call under a set of rules. Each ``Charge`` is made when it is read.
 
-    ``key`` is equal for equal charges, and quick to look up. Charges that are kept have a ``header_cache``, for the
-    entry point that adds header fields, and the ``sample_rank`` of their idents, for records.
+    ``key`` is equal for equal charges, and quick to look up.
     """
 
     __slots__ = ("costs", "header_cache", "idents", "key", "rules", "sample_rank")
 
     def __init__(self, rules: RuleSet, idents: tuple[str, ...], costs: tuple[int, ...]) -> None:
         self.rules, self.idents, self.costs = self.key = rules, idents, costs
-        self.header_cache: Any = None
-        self.sample_rank: int | None = None
+        # Cached charges also keep results that depend on them alone.
+        self.header_cache: Any = None  #: prepared header fields
+        self.sample_rank: int | None = None  #: rank of the idents in samples of records
 
     @classmethod
     def of(cls, charges: Iterable[Charge]) -> Charges:
-        """The same charges, with what is known of their rules; kept, as a socket makes the same ones for both ways."""
+        """Return an iterable of charges as ``Charges``, from the cache if possible."""
         if isinstance(charges, cls):
             return charges
         rules, idents, costs = zip(*charges, strict=True) if (charges := tuple(charges)) else ((), (), ())
@@ -152,53 +156,53 @@ class Charges(_Row[Charge]):
         return map(Charge, self.rules.rules, self.idents, self.costs)
 
     @property
-    def holds(self) -> tuple[tuple[str, str], ...]:
-        """What a lease holds: rule ids and idents."""
+    def lease_keys(self) -> tuple[tuple[str, str], ...]:
+        """The keys of the lease that these charges take: pairs of a rule id and an ident."""
         rules, idents = self.rules.rules, self.idents
-        return tuple([(rules[place].id, idents[place]) for place in self.rules.leases])
+        return tuple([(rules[place].id, idents[place]) for place in self.rules.lease_places])
 
 
 @lru_cache(maxsize=MAX_CACHED_CHARGES)
 def cached_charges(rules: RuleSet, idents: tuple[str, ...], costs: tuple[int, ...]) -> Charges:
-    """The same object for the same charges, until others take its place: callers call again."""
+    """Return the charges from a cache. Call it for each use, because other charges may replace them in the cache."""
     return Charges(rules, idents, costs)
 
 
 def charges_under(rules: RuleSet, ident: str, cost: int) -> Charges:
-    """What a call of this cost is charged if all the rules count under one ident."""
+    """Return the charges of a call of this cost under rules that all count by the same ident."""
     return unit_charges(rules, ident) if cost == 1 else rules.charges((ident,) * len(rules.rules), cost)
 
 
 @lru_cache(maxsize=MAX_CACHED_CHARGES)
 def unit_charges(rules: RuleSet, ident: str) -> Charges:
-    """The same for a call of cost 1."""
+    """Return the charges of a call of cost 1 under rules that all count by the same ident, from a cache."""
     return rules.charges((ident,) * len(rules.rules), 1)
 
 
 def forget_charges() -> None:
-    """Forget the cached charges, and what was made of them."""
+    """Clear the caches of charges, with the results kept in the charges."""
     cached_charges.cache_clear()
     unit_charges.cache_clear()
 
 
 class Answer(NamedTuple):
-    """What the store says of one charge; times in microseconds.
+    """The store's answer to a charge; times in microseconds.
 
-    ``retry`` is 0 when it fits, -1 when it never will. ``remaining`` and ``reset`` are as they stand
-    afterwards: after the charge when it was made. So is ``retry`` of a charge that was made although another rule
-    refused the call. ``at`` is the store's time.
+    The numbers describe the budget after the command, so after the charge if it was made. That includes ``retry`` of a
+    charge that was made although another rule refused the call.
     """
 
-    retry: int
+    retry: int  #: time until the charge fits; 0 if it fits, -1 if it never will
     remaining: int
-    reset: int
-    at: int = 0
+    reset: int  #: time until the budget is full
+    at: int = 0  #: the store's time
 
 
-class Answers(_Row[Answer]):
-    """What the store says of all charges of a call; each ``Answer`` is made when somebody reads it.
+class Answers(_LazySequence[Answer]):
+    """The store's answers to the charges of a call. Each ``Answer`` is made when it is read.
 
-    ``numbers`` are the first three of each answer, in one row; ``fits`` is True where every charge does.
+    ``numbers`` are ``retry``, ``remaining`` and ``reset`` of each answer in turn. ``fits`` is True if every charge
+    fits.
     """
 
     __slots__ = ("at", "fits", "numbers")
@@ -216,14 +220,14 @@ class Answers(_Row[Answer]):
 
 
 def passes(charge: Charge, answer: Answer | StepResult) -> bool:
-    """Whether a charge stands in nobody's way: it fits, or its rule only watches."""
+    """Return True if a charge does not refuse the call: it fits, or its rule is a shadow rule."""
     return answer.retry == 0 or charge.rule.is_shadow
 
 
 def wait_once_charged(rule: Rule, params: CounterParams, step: StepResult, now: int, cost: int) -> int:
-    """Return how long a call waits after an equal one that fits, but was refused by another rule and is charged.
+    """Return the wait, in microseconds, after a charge that fits was made although another rule refused the call.
 
-    0 of a rule that only watches.
+    Return 0 for a shadow rule.
     """
     state = step.charged_state
     return 0 if state is None or rule.is_shadow else params.step(state, now, cost, counts_denied=False).retry
@@ -241,11 +245,11 @@ class _Decide(NamedTuple):
     lease: str | None = None
 
 
-class Decide(_Decide, Command[Any]):  # the limiter has an error in place of the reply
-    """Decide every charge as one, all or nothing. Reply: a sequence with an Answer for each.
+class Decide(_Decide, Command[Any]):  # Any, because the limiter may put an error in place of the reply
+    """Decide all charges together: all are made, or none. Reply: a sequence with an Answer for each.
 
-    ``commit`` False only asks. ``lease`` names the slot that concurrency rules hold, chosen by the
-    caller beforehand so that asking twice holds one.
+    Without ``commit`` nothing is charged. ``lease`` is the id of the slot under concurrency rules. The caller chooses
+    it beforehand, so that a repeated command takes no second slot.
     """
 
     __slots__ = ()
@@ -253,71 +257,66 @@ class Decide(_Decide, Command[Any]):  # the limiter has an error in place of the
 
 @dataclass(frozen=True, slots=True)
 class DecideLocally(Command[Sequence[Answer]]):
-    """The same, by this process alone: each rule's limit is divided by the live processes."""
+    """Decide in this process alone: each rule's limit is divided by the number of live processes."""
 
     decide: Decide
 
 
 @dataclass(frozen=True, slots=True)
 class Reset(Command[int]):
-    """Make the rates of these charges full again; held leases stay. Reply: the number of keys removed."""
+    """Make the budgets of these charges full again; leases stay. Reply: the number of removed keys."""
 
     charges: Sequence[Charge]
 
 
 @dataclass(frozen=True, slots=True)
 class Release(Command[None]):
-    """Give a lease back; ``holds`` are (rule id, ident) pairs. Doing it twice changes nothing. Reply: None."""
+    """Release a lease; ``lease_keys`` are (rule id, ident) pairs. Repeating it has no effect. Reply: None."""
 
     lease: str
-    holds: tuple[tuple[str, str], ...]
+    lease_keys: tuple[tuple[str, str], ...]
 
 
 class DedupKey(NamedTuple):
-    """A key that is set once per report for a rule and an ident; ``lasts`` is its lifetime in microseconds."""
+    """A key for a rule and an ident that is set when a report is sent, so that it is not sent again."""
 
     rule_id: str
     ident: str
     name: str
-    lasts: int
+    lifetime_us: int  #: microseconds
 
 
 @dataclass(frozen=True, slots=True)
 class SetDedupKeys(Command[tuple[bool, ...]]):
-    """Ask which of these nobody has said yet, over all processes. Reply: a tuple with True for each that is new."""
+    """Set keys that no process has set yet. Reply: a tuple with True for each key that was new."""
 
     keys: tuple[DedupKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause(Command[int]):
-    """Hold back the calls under an ident for ``lasts`` microseconds at least; of several pauses the longest holds.
+    """Pause the calls under an ident for at least ``duration_us`` microseconds. The longest of several pauses counts.
 
-    ``rule`` is the name of a rule, which may be edited meanwhile. ``lasts`` of 0 only asks. A reset ends the pause.
-    Reply: how many microseconds are left.
+    A duration of 0 starts no pause. A reset ends the pause. Reply: the remaining microseconds.
     """
 
-    rule: str
+    rule: str  #: name of the rule, which stays the same when the rule is edited
     ident: str
-    lasts: int = 0
+    duration_us: int = 0
 
 
 def pause_id(rule: str) -> str:
-    """What stands for the pauses of the rule of that name, in the place of a rule's id."""
+    """Return the id for pauses of the rule of this name, which keys have in place of a rule id."""
     return f"pause:{blake2b(rule.encode(), digest_size=6).hexdigest()}"
 
 
 class Entry(NamedTuple):
-    """A charge that was made, in a ledger.
-
-    ``at`` is the store's time of the charge, and ``reset`` the time until the budget was full again; both in
-    microseconds. ``locally`` is True if this process alone had decided it.
-    """
+    """A charge in a ledger, which has been made."""
 
     charge: Charge
-    at: int
-    reset: int
-    locally: bool = False
+    at: int  #: the store's time of the charge, in microseconds
+    reset: int  #: microseconds from the charge until the budget was full again
+    locally: bool = False  #: True if this process alone decided the charge
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -325,12 +324,12 @@ class Entry(NamedTuple):
         return self.charge.rule.name, self.charge.ident
 
     def costing(self, cost: int) -> Entry:
-        """The same entry of another cost."""
+        """Return the entry with another cost."""
         return self._replace(charge=self.charge._replace(cost=cost))
 
 
-class Measured(NamedTuple):
-    """What a call of a scope came to under a rule that reserves the mean."""
+class MeasuredCost(NamedTuple):
+    """The measured cost of a call of a scope, under a rule that reserves the mean."""
 
     rule_id: str
     scope: str
@@ -349,68 +348,67 @@ class Correct(Command[tuple[int, ...]]):
     back: tuple[Entry, ...] = ()
     due: tuple[Entry, ...] = ()
     name: str = ""
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[MeasuredCost, ...] = ()
     age: int = 0
 
     @property
     def locally(self) -> bool:
-        """True if it corrects charges that this process alone had decided."""
+        """True if it corrects charges that this process alone decided."""
         return any(entry.locally for entry in (*self.back, *self.due))
 
 
 @dataclass(frozen=True, slots=True)
 class Enlist(Command[int]):
-    """Note a run of a task that waits for a slot; ``entry`` says how to call it. Without effect on a noted one's place.
+    """Add a run of a task to the queue for a slot. A run that is queued already keeps its place.
 
-    ``most`` may wait. Reply: its place, from 1 on; 0 for one too many.
+    Reply: the place of the run, from 1 on; 0 if the queue is full.
     """
 
     rule_id: str
     ident: str
     name: str
-    entry: bytes
-    lasts_ms: int
-    is_first: bool
-    most: int
+    entry: bytes  #: serialized call of the task
+    lifetime_ms: int
+    is_first: bool  #: True to put the run at the head of the queue
+    max_waiting: int
 
 
 @dataclass(frozen=True, slots=True)
 class CallNext(Command[bytes | None]):
-    """Take the first run that waits for a slot. Reply: its entry; None where none waits."""
+    """Take the first run from the queue for a slot. Reply: its entry; None if the queue is empty."""
 
     rule_id: str
     ident: str
 
 
 @dataclass(frozen=True, slots=True)
-class Claim(Command[str]):
-    """Ask which of several messages for a run has it, or with ``lasts_ms`` have this one take it, if none has.
+class ClaimRun(Command[str]):
+    """Return the message of a task that owns a run. With ``lifetime_ms`` this message becomes the owner if none does.
 
-    Reply: that message; empty for none.
+    Reply: the owner; empty if there is none.
     """
 
     name: str
     message: str
-    lasts_ms: int = 0
+    lifetime_ms: int = 0
 
 
-# Begins the id of each lease that a socket holds. Only those are taken away for another.
+# Prefix of the lease ids of sockets. Only leases of sockets are evicted.
 SOCKET_LEASE: Final = "~"
 
 
 @dataclass(frozen=True, slots=True)
 class SendControl(Command[None]):
-    """Send these control messages. Reply: None. What fails is sent again later, and meanwhile raised."""
+    """Send control messages. Reply: None. Raise StoreError if it fails; the messages are sent again later."""
 
     messages: tuple[ControlMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Evict(Command[bool]):
-    """Have ``lease`` take the slot of a socket where a rule of concurrency is full, and have that socket closed.
+    """Move the slot of another socket to ``lease`` under a full concurrency rule, and close that socket.
 
-    The first to go is the one whose lease was taken, or last heard of, longest ago. Reply: True when the newcomer has
-    its slot.
+    The evicted socket is the oldest one, or the one silent for longest. Reply: True if ``lease`` has the slot.
     """
 
     charge: Charge
@@ -419,11 +417,11 @@ class Evict(Command[bool]):
 
 @dataclass(frozen=True, slots=True)
 class CountMembers(Command[int | None]):
-    """Ask how many members other processes than this one have in a group, those silent for so many seconds left out.
+    """Count the members of a group that are connected to other processes than this one.
 
-    Reply: the number; None where there are no other processes.
+    Reply: the number; None if there are no other processes.
     """
 
     group: str
-    process: str
-    silence: float
+    process: str  #: this process
+    silence: float  #: seconds after which a silent process is not counted

@@ -1,4 +1,4 @@
-"""Decisions, refunds and releases: coroutines that ask the store by the ``io`` that they are handed."""
+"""Decisions, refunds and releases: coroutines that send commands to the store through their ``io``."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from django_throttle.core.commands import (
 )
 from django_throttle.core.control_messages import RESET, ControlMessage
 from django_throttle.core.decision import (
-    PASSED,
+    NO_RULE_DECISION,
     Decision,
     Lease,
     Outcome,
     Reason,
     ThresholdReached,
     combine_outcomes,
-    decided,
+    make_decision,
     outcomes_of,
     plain_decision,
 )
@@ -42,7 +42,7 @@ from django_throttle.core.rule import Rule
 
 
 def _by_policy(charge: Charge, error: StoreError) -> Outcome | None:
-    """The outcome by the rule's failure policy, as the store has failed; None where this process is to count."""
+    """Return the outcome by the rule's failure policy; None if this process is to count."""
     rule = charge.rule
     if rule.on_store_failure == "local":
         return None
@@ -63,7 +63,7 @@ def _by_policy(charge: Charge, error: StoreError) -> Outcome | None:
 
 
 class LocalCounts(Protocol):
-    """The counts by which a process decides dampers: ``decide_all`` counts, whatever becomes of the call."""
+    """The counts by which a process decides dampers. They include calls that another rule refuses."""
 
     def decide_damper(self, charge: Charge, *, commit: bool = True) -> Decision: ...
 
@@ -76,23 +76,25 @@ async def decide_with_local(
     local_limits: LocalCounts,
     decide_rest: Callable[[tuple[Charge, ...]], Awaitable[Decision]],
 ) -> Decision:
-    """Decide all charges as one: if a damper refuses the call, the store is not asked and nothing is charged."""
+    """Decide all charges together. If a damper refuses the call, the store is not asked and nothing is charged."""
     if len(charges) == 1:
         return local_limits.decide_damper(charges[0], commit=commit)
-    exact = tuple([charge for charge in charges if not charge.rule.decided_locally])
-    judged = local_limits.decide_all([charge for charge in charges if charge.rule.decided_locally], commit=commit)
-    decision = combine_outcomes(judged)
-    if not exact or not decision.allowed:
+    store_charges = tuple([charge for charge in charges if not charge.rule.decided_locally])
+    local_outcomes = local_limits.decide_all(
+        [charge for charge in charges if charge.rule.decided_locally], commit=commit
+    )
+    decision = combine_outcomes(local_outcomes)
+    if not store_charges or not decision.allowed:
         return decision
-    rest = await decide_rest(exact)
-    ours, theirs = iter(judged), iter(rest.outcomes)
-    outcomes = tuple([next(ours if charge.rule.decided_locally else theirs) for charge in charges])
+    rest = await decide_rest(store_charges)
+    local_iterator, rest_iterator = iter(local_outcomes), iter(rest.outcomes)
+    outcomes = tuple([next(local_iterator if charge.rule.decided_locally else rest_iterator) for charge in charges])
     decision = combine_outcomes(outcomes, rest.lease, degraded=rest.degraded)
     return decision._replace(crossed=rest.crossed, ledger=rest.ledger, cause=rest.cause)
 
 
 class RefusalCacheLike(Protocol):
-    """A cache of recent refusals, for stores that are slow to ask."""
+    """A cache of recent refusals, which saves commands to the store."""
 
     @property
     def epoch(self) -> int: ...
@@ -114,18 +116,18 @@ async def decide_charges(
     refusal_cache: RefusalCacheLike | None = None,
     local_limits: LocalCounts | None = None,
 ) -> Decision:
-    """Decide all charges as one; without the store, each rule's failure policy decides."""
+    """Decide all charges together. If the store fails, the failure policy of each rule decides."""
     if not isinstance(charges, Charges):
         charges = Charges.of(charges)
     if not charges.idents:
-        return PASSED
+        return NO_RULE_DECISION
     if local_limits is not None and charges.rules.has_local:
         rest = partial(decide_charges, io, commit=commit, lease=lease, refusal_cache=refusal_cache)
         return await decide_with_local(charges, commit, local_limits, rest)
-    remembered = refusal_cache if commit else None
-    if remembered is not None and remembered.refusals and (known := remembered.find(charges)) is not None:
-        return known
-    command, epoch = Decide(charges, commit, lease), 0 if remembered is None else remembered.epoch
+    cache = refusal_cache if commit else None
+    if cache is not None and cache.refusals and (refusal := cache.find(charges)) is not None:
+        return refusal
+    command, epoch = Decide(charges, commit, lease), 0 if cache is None else cache.epoch
     try:
         try:
             answers = await io.execute(command)
@@ -133,34 +135,34 @@ async def decide_charges(
             answers = await io.execute(command)
     except StoreError as error:
         return await decide_without_store(io, command, error)
-    return decision_from_answers(command, answers, remembered, epoch)
+    return decision_from_answers(command, answers, cache, epoch)
 
 
 def decision_from_answers(
-    command: Decide, answers: Sequence[Answer], remembered: RefusalCacheLike | None, epoch: int
+    command: Decide, answers: Sequence[Answer], refusal_cache: RefusalCacheLike | None, epoch: int
 ) -> Decision:
-    """What the store's answers come to; a refusal is ``remembered``, see ``RefusalCacheLike.note``."""
+    """Turn the store's answers into a decision. Add a refusal to the cache unless its epoch has changed."""
     charges = command.charges
-    decision = decided(command, answers, _lease(command) if command.lease else None)
+    decision = make_decision(command, answers, _lease(command) if command.lease else None)
     if decision.allowed:
         crossed = (
             thresholds_reached(charges, answers, decision.outcomes) if command.commit and charges.rules.warns else ()
         )
         return decision._replace(crossed=crossed) if crossed else decision
-    if remembered is not None:
-        remembered.note(charges, decision, epoch)
+    if refusal_cache is not None:
+        refusal_cache.note(charges, decision, epoch)
     return decision
 
 
 def plain_decision_or_none(command: Decide, answers: object) -> Decision | None:
-    """Return the decision of a call that fits all of its plain rules; None if it does not, or the store failed."""
+    """Return the decision on a call that fits all of its plain rules; None if it does not, or the store failed."""
     return plain_decision(command, answers) if type(answers) is Answers and answers.fits else None
 
 
 async def reset_charges(io: Io, charges: Sequence[Charge]) -> int:
-    """Make the rates of these charges full again; returns how many keys were removed.
+    """Make the budgets of these charges full again, and return the number of removed keys. Raise StoreError.
 
-    Also has processes forget the refusals that they cache for open sockets of these idents. Raises StoreError.
+    A control message clears the refusals that processes cache for open sockets of these idents.
     """
     if not charges:
         return 0
@@ -172,66 +174,71 @@ async def reset_charges(io: Io, charges: Sequence[Charge]) -> int:
 
 
 async def release_lease(io: Io, lease: Lease | None) -> None:
-    """Give a lease back; if the store fails, the agent does so later."""
+    """Release a lease. If the store fails, the agent releases it later."""
     if lease is not None:
         with suppress(StoreError):
-            await io.execute(Release(lease.id, lease.holds))
+            await io.execute(Release(lease.id, lease.lease_keys))
 
 
 async def correct(io: Io, corrections: Iterable[Correct]) -> bool:
-    """Execute these corrections; return False if the store fails, which leaves the charges as they are."""
-    is_done = True
+    """Execute corrections. Return False if the store fails; the charges then stay as they are."""
+    succeeded = True
     for command in corrections:
         try:
             await io.execute(command)
         except StoreError:
-            is_done = False
-    return is_done
+            succeeded = False
+    return succeeded
 
 
 async def decide_without_store(io: Io, command: Decide, error: StoreError) -> Decision:
-    """Decide by the failure policy of each rule, as the store has failed."""
-    by_policy = {charge: _by_policy(charge, error) for charge in command.charges}
-    local = tuple([charge for charge, outcome in by_policy.items() if outcome is None])
-    # As shadows they are never refused here; their leases are written to the store when that is back.
-    held = [charge for charge in command.charges if charge.rule.holds_slots and charge.rule.on_store_failure == "allow"]
-    leases = tuple([charge._replace(rule=charge.rule.as_shadow()) for charge in held])
-    refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in by_policy.values())
+    """Decide by the failure policy of each rule, because the store failed with this error."""
+    outcome_of = {charge: _by_policy(charge, error) for charge in command.charges}
+    local_charges = tuple([charge for charge, outcome in outcome_of.items() if outcome is None])
+    # As shadows they are never refused here. Their leases are written to the store when it is available again.
+    lease_charges = tuple(
+        [
+            charge._replace(rule=charge.rule.as_shadow())
+            for charge in command.charges
+            if charge.rule.holds_slots and charge.rule.on_store_failure == "allow"
+        ]
+    )
+    is_refused = any(outcome and not outcome.allowed and not outcome.shadow for outcome in outcome_of.values())
     ledger = None
-    if local or leases:
-        locally = Decide(Charges.of(local + leases), command.commit and not refused, command.lease)
-        answers = await io.execute(DecideLocally(locally))
-        by_policy.update(zip(local, outcomes_of(locally.charges, answers, commit=locally.commit), strict=False))
-        ledger = Ledger(locally.charges, answers, locally=True) if locally.commit else None
-    outcomes = tuple(outcome for charge in command.charges if (outcome := by_policy[charge]) is not None)
+    if local_charges or lease_charges:
+        local = Decide(Charges.of(local_charges + lease_charges), command.commit and not is_refused, command.lease)
+        answers = await io.execute(DecideLocally(local))
+        outcome_of.update(zip(local_charges, outcomes_of(local.charges, answers, commit=local.commit), strict=False))
+        ledger = Ledger(local.charges, answers, locally=True) if local.commit else None
+    outcomes = tuple(outcome for charge in command.charges if (outcome := outcome_of[charge]) is not None)
     decision = combine_outcomes(outcomes, _lease(command) if command.lease else None, degraded=True, ledger=ledger)
     return decision._replace(cause=error.cause)
 
 
 def _lease(command: Decide) -> Lease | None:
-    holds = command.charges.holds
-    return Lease(command.lease or "", holds) if holds and command.commit else None
+    lease_keys = command.charges.lease_keys
+    return Lease(command.lease or "", lease_keys) if lease_keys and command.commit else None
 
 
 def thresholds_reached(
     charges: Sequence[Charge], answers: Sequence[Answer], outcomes: tuple[Outcome, ...]
 ) -> tuple[ThresholdReached, ...]:
-    """The shares of ``warn_at`` that a charged call has reached."""
-    charged = zip(charges, answers, outcomes, strict=True)
-    return tuple([reached for each in charged if each[1].retry == 0 for reached in _reached(*each)])
+    """Return the shares in ``warn_at`` that a charged call has reached."""
+    rows = zip(charges, answers, outcomes, strict=True)
+    return tuple([reached for row in rows if row[1].retry == 0 for reached in _reached(*row)])
 
 
 async def drop_reported(io: Io, decision: Decision) -> Decision:
-    """The decision without the thresholds_reached that some process has reported in this window.
+    """Return the decision without the thresholds that a process has already reported in this window.
 
-    If the store fails, all stay: a share reported twice is better than one that is not reported.
+    If the store fails, all thresholds stay: two reports are better than none.
     """
     try:
-        is_first = await io.execute(SetDedupKeys(tuple([reached.dedup_key for reached in decision.crossed])))
+        is_new = await io.execute(SetDedupKeys(tuple([reached.dedup_key for reached in decision.crossed])))
     except StoreError:
         return decision
-    first = tuple([reached for reached, keep in zip(decision.crossed, is_first, strict=True) if keep])
-    return decision._replace(crossed=first)
+    unreported = tuple([reached for reached, new in zip(decision.crossed, is_new, strict=True) if new])
+    return decision._replace(crossed=unreported)
 
 
 def _reached(charge: Charge, answer: Answer, outcome: Outcome) -> Iterator[ThresholdReached]:
@@ -243,58 +250,60 @@ def _reached(charge: Charge, answer: Answer, outcome: Outcome) -> Iterator[Thres
 
 
 def _dedup_key(charge: Charge, answer: Answer, share: float) -> DedupKey:
-    """Named after its window, where windows end for all processes at one time."""
+    """Return the key of a threshold. It names the window if windows end at the same time for all processes."""
     rule, left = charge.rule, charge.rule.params.window_left(answer.reset)
     if left is None:
         return DedupKey(rule.id, charge.ident, str(share), round((rule.window or 0) * 1_000_000))
     return DedupKey(rule.id, charge.ident, f"{share}:{answer.at + left}", left)
 
 
-TRIES: Final = 3  # evictions for one new socket
+MAX_EVICTIONS: Final = 3  # for a new socket
 
 
 async def decide_and_evict(
     io: Io, decide: Callable[[], Awaitable[Decision]], charges: Sequence[Charge], lease: str
 ) -> Decision:
-    """Decide; if only full rules that evict refuse, evict a socket under each, and decide again.
+    """Decide. If only full rules that evict refuse, evict a socket under each of them and decide again.
 
-    An eviction gives the slot to the new socket in the same step, so that no other gets it in between. A still newer
-    socket may evict the new one in turn, which is then refused. If another rule refuses it, it gives its slots back.
-    Where refusals count, the first question charges nothing: the refusal that makes room is none of the client's.
+    An eviction gives the slot to the new socket in the same command, so that no other takes it in between. A newer
+    socket may evict the new one in turn, which is then refused. If another rule refuses the new socket, its slots are
+    released. If a rule counts refused calls, the first decision charges nothing, because an eviction may follow it.
     """
-    has_asked = not any(charge.rule.count_denied for charge in charges)
-    decision = await (decide() if has_asked else _look(io, charges))
+    is_charged = not any(charge.rule.count_denied for charge in charges)
+    decision = await (decide() if is_charged else _peek(io, charges))
     taken: dict[tuple[str, str], None] = {}
-    for _ in range(TRIES):
+    for _ in range(MAX_EVICTIONS):
         full = _full(charges, decision)
         if not full or any((charge.rule.id, charge.ident) in taken for charge in full):
             break
         if not await _evict(io, full, lease, taken):
             break
-        decision, has_asked = await decide(), True
-    if not has_asked:
+        decision, is_charged = await decide(), True
+    if not is_charged:
         decision = await decide()
     if taken and not decision.allowed:
         await release_lease(io, Lease(lease, tuple(taken)))
     return decision
 
 
-async def _look(io: Io, charges: Sequence[Charge]) -> Decision:
-    """Ask what the store says of these, and charge nothing; a damper would count the attempt."""
+async def _peek(io: Io, charges: Sequence[Charge]) -> Decision:
+    """Decide without charging. Dampers are left out, because they would count the attempt."""
     return await decide_charges(io, [charge for charge in charges if not charge.rule.decided_locally], commit=False)
 
 
 def _full(charges: Sequence[Charge], decision: Decision) -> list[Charge]:
-    """The charges that are refused, if the rules of all of them evict; else none."""
+    """Return the refused charges if the rules of all of them evict; else an empty list."""
     if decision.allowed or decision.degraded:
         return []
     evicting = {(charge.rule.name, charge.ident): charge for charge in charges if charge.rule.at_limit != "reject"}
-    refusing = {(one.rule, one.ident) for one in decision.outcomes if not (one.allowed or one.shadow)}
-    return [evicting[pair] for pair in evicting if pair in refusing] if refusing <= evicting.keys() else []
+    refused = {
+        (outcome.rule, outcome.ident) for outcome in decision.outcomes if not (outcome.allowed or outcome.shadow)
+    }
+    return [evicting[pair] for pair in evicting if pair in refused] if refused <= evicting.keys() else []
 
 
 async def _evict(io: Io, full: list[Charge], lease: str, taken: dict[tuple[str, str], None]) -> bool:
-    """Take a slot under each; False when one could not be had. ``taken`` receives what was."""
+    """Take a slot under each charge, and add its lease key to ``taken``. Return False if a slot could not be taken."""
     with suppress(StoreError):
         for charge in full:
             if not await io.execute(Evict(charge, lease)):
@@ -311,15 +320,15 @@ async def decide_and_correct(
     leases: Collection[Lease],
     rule_named: Callable[[str], Rule | None],
 ) -> Decision:
-    """Decide a call; then refund earlier charges of it for another scope, or under another ident."""
+    """Decide a call, then refund charges that it made before for another scope or under another ident."""
     decision = await decide()
     try:
-        if wrong := _misplaced(ledger, decision.outcomes):
-            await correct(io, ledger.refund_pairs(wrong))
-            rules = [(rule_named(name), ident) for name, ident in wrong]
-            held = {(rule.id, ident) for rule, ident in rules if rule is not None and rule.holds_slots}
+        if misplaced := _misplaced(ledger, decision.outcomes):
+            await correct(io, ledger.refund_pairs(misplaced))
+            rules = [(rule_named(name), ident) for name, ident in misplaced]
+            released = {(rule.id, ident) for rule, ident in rules if rule is not None and rule.holds_slots}
             for lease in leases:
-                await release_lease(io, Lease(lease.id, tuple(hold for hold in lease.holds if hold in held)))
+                await release_lease(io, Lease(lease.id, tuple(key for key in lease.lease_keys if key in released)))
     except BaseException:
         await release_lease(io, decision.lease)
         raise
@@ -327,29 +336,33 @@ async def decide_and_correct(
 
 
 def _misplaced(ledger: Ledger, outcomes: Iterable[Outcome]) -> frozenset[NameAndIdent]:
-    """Return the rules and idents that were charged for another scope, or under another ident than the rule's now."""
+    """Return the rules and idents that were charged for another scope, or under an ident that has changed since."""
     idents: dict[str, set[str]] = {}
     for outcome in outcomes:
         if not (outcome.shadow and outcome.reason is Reason.BLOCKED):  # its ident is an override's subject
             idents.setdefault(outcome.rule, set()).add(outcome.ident)
-    others = frozenset(pair for pair in ledger.costs if pair[0] in idents and pair[1] not in idents[pair[0]])
-    return others | ledger.misplaced
+    under_other_idents = frozenset(
+        pair for pair in ledger.costs if pair[0] in idents and pair[1] not in idents[pair[0]]
+    )
+    return under_other_idents | ledger.misplaced
 
 
 def apply_refunds(decision: Decision, refunds: Collection[Correct], *, released: bool = False) -> Decision:
-    """The decision as it reads when these have been made: what is given back is there again.
-
-    So is its slot, where that is ``released`` although the call is over in no other way.
-    """
-    freed = released and decision.lease is not None
-    if not (refunds or freed):
+    """Return the decision with the numbers after these refunds, and after the release of its slot if ``released``."""
+    has_freed_slot = released and decision.lease is not None
+    if not (refunds or has_freed_slot):
         return decision
     charges: dict[tuple[str, float | None, str], Charge] = {}
     for (rule, ident, cost), *_ in [entry for refund in refunds for entry in refund.back]:
         key = rule.name, rule.window, ident
         charges[key] = Charge(rule, ident, cost + (charges[key].cost if key in charges else 0))
-    outcomes = [_released(one) if freed and one.window is None else one for one in decision.outcomes]
-    outcomes = [_without(charges.get((one.rule, one.window, one.ident)), one) for one in outcomes]
+    outcomes = [
+        _refunded(
+            charges.get((outcome.rule, outcome.window, outcome.ident)),
+            _released(outcome) if has_freed_slot and outcome.window is None else outcome,
+        )
+        for outcome in decision.outcomes
+    ]
     return decision._replace(outcomes=tuple(outcomes))
 
 
@@ -357,19 +370,20 @@ def _released(outcome: Outcome) -> Outcome:
     return outcome._replace(remaining=min(outcome.limit, outcome.remaining + 1))
 
 
-def _without(charge: Charge | None, outcome: Outcome) -> Outcome:
-    """As if it had not been charged; of what is tolerated beyond the limit nobody is told how much is left."""
+def _refunded(charge: Charge | None, outcome: Outcome) -> Outcome:
+    """Return the outcome with the numbers after the refund of a charge."""
+    # Within the tolerance beyond the limit, it is unknown how much remains.
     if charge is None or (charge.rule.tolerance and not outcome.remaining):
         return outcome
     remaining = min(outcome.limit, outcome.remaining + charge.cost)
-    drained = charge.rule.params.drain_us(charge.cost)
-    until_full = max(0, int(round(outcome.reset_after * 1_000_000) - drained))
-    is_full = remaining == outcome.limit and not drained  # what drains may be short of full by a part of a unit
+    drain_us = charge.rule.params.drain_us(charge.cost)
+    until_full = max(0, int(round(outcome.reset_after * 1_000_000) - drain_us))
+    is_full = remaining == outcome.limit and not drain_us  # a bucket that drains may lack a part of a unit
     return outcome._replace(remaining=remaining, reset_after=0.0 if is_full else until_full / 1_000_000)
 
 
 async def settle(io: Io, settlement: Correct | None) -> tuple[int, ...]:
-    """Settle a call; return the means, or an empty tuple if the store fails, which leaves the reserve charged."""
+    """Settle a call and return the means. Return an empty tuple if the store fails; the reserve then stays charged."""
     if settlement is None:
         return ()
     try:

@@ -1,6 +1,6 @@
-"""What was decided: small frozen values that every entry point translates and every hook receives.
+"""Decisions and outcomes: frozen values that entry points turn into answers and hooks receive.
 
-Named tuples where one is made on every call: they cost a fifth of a frozen dataclass.
+A value made on every call is a named tuple, which takes a fifth of the time of a frozen dataclass.
 """
 
 from __future__ import annotations
@@ -20,64 +20,55 @@ from django_throttle.core.rule import Rule
 
 
 class Reason(StrEnum):
-    """Why an outcome is what it is: the label of metrics."""
+    """The reason of an outcome, used as a label of metrics."""
 
-    WITHIN = "within"  # inside the limit
-    EXCEEDED = "exceeded"  # over the limit; passes after retry_after
-    TOO_COSTLY = "too_costly"  # costs more than the rule ever allows at once
-    BLOCKED = "blocked"  # an operator's override refuses it, whatever is left
-    SUPPRESSED = "suppressed"  # a damper refuses this share of what is attempted; passes with the next factor, or not
-    NO_ADDRESS = "no_address"  # it counts by the address, and the server reports none
-    STORE_FAILED = "store_failed"  # decided by the rule's failure policy, without the store
+    WITHIN = "within"  #: within the limit
+    EXCEEDED = "exceeded"  #: over the limit; allowed after ``retry_after``
+    TOO_COSTLY = "too_costly"  #: costs more than the rule ever allows at once
+    BLOCKED = "blocked"  #: refused by an operator's override, whatever remains
+    SUPPRESSED = "suppressed"  #: in the share of attempts that a damper refuses
+    NO_ADDRESS = "no_address"  #: counted by the address, but the server reports none
+    STORE_FAILED = "store_failed"  #: decided without the store, by the rule's failure policy
 
 
-# Whatever the client did, it is not at fault.
-OURS: Final = frozenset((Reason.STORE_FAILED, Reason.NO_ADDRESS))
+# Reasons for which the client is not at fault.
+OWN_FAULT_REASONS: Final = frozenset((Reason.STORE_FAILED, Reason.NO_ADDRESS))
 
 
 class Outcome(NamedTuple):
-    """What one rule says of one call; times are seconds from now.
-
-    ``remaining`` is what can be spent at once, after this call when it was allowed as a whole.
-    ``retry_after`` is 0.0 when this rule allows, None when it never will. ``delay`` is how long an allowed
-    call waits for its turn in a queue. ``factor`` is the share of attempts that a damper refuses.
-    ``params`` is how the rule counts, where a store has counted, and ``unit`` what it does. ``largest`` is what a call
-    may cost at most, where this one costs more. ``deferred_for`` is how long until an allowed call runs whose rule
-    defers it; nothing waits for it here. ``plan_of`` is who has the plan of the rule that decided, such
-    as "group:premium"; empty where none of them does.
-    """
+    """The outcome of a call under one rule and rate; times are seconds from now."""
 
     rule: str
     ident: str
     allowed: bool
     limit: int
-    remaining: int
-    retry_after: float | None
+    remaining: int  #: units that can be spent at once; after this call if the call was allowed by all rules
+    retry_after: float | None  #: 0.0 if the rule allows the call, None if it never will
     reset_after: float
     reason: Reason = Reason.WITHIN
     shadow: bool = False
     window: float | None = None
-    delay: float = 0.0
-    factor: float = 0.0
-    params: CounterParams | None = None
+    delay: float = 0.0  #: wait of an allowed call for its queue slot
+    factor: float = 0.0  #: share of attempts that a damper refuses
+    params: CounterParams | None = None  #: counter parameters; None if no store counted the call
     unit: str = "calls"
-    largest: int | None = None
-    deferred_for: float = 0.0
-    plan_of: str = ""
+    largest: int | None = None  #: highest cost that the rule allows, if this call costs more
+    deferred_for: float = 0.0  #: time until the work of an allowed call runs, if its rule defers it
+    plan_of: str = ""  #: holder of the plan that the rule belongs to, such as "group:premium"
 
     @property
     def verdict(self) -> str:
-        """In a word: "allowed", "refused", or "shadowed" by a rule that only records."""
+        """The verdict in a word: "allowed", "refused", or "shadowed" by a rule that only records."""
         return "allowed" if self.allowed else "shadowed" if self.shadow else "refused"
 
     def later(self, seconds: float) -> Outcome:
-        """The same outcome as it reads ``seconds`` from when it was said."""
+        """Return the outcome as it reads after so many seconds."""
         reset_after = max(0.0, self.reset_after - seconds)
-        return self._replace(retry_after=_less(self.retry_after, seconds), reset_after=reset_after)
+        return self._replace(retry_after=_reduced(self.retry_after, seconds), reset_after=reset_after)
 
 
 class ThresholdReached(NamedTuple):
-    """A share of a rule's limit that a call has reached; ``dedup_key`` keeps it from being reported twice."""
+    """A share of a rule's limit that a call has reached; ``dedup_key`` prevents a second report."""
 
     outcome: Outcome
     share: float
@@ -86,46 +77,38 @@ class ThresholdReached(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot held under concurrency rules: give it back with ``Limiter.release``.
+    """A slot held under concurrency rules. ``Limiter.release`` releases it.
 
-    ``holds`` are (rule id, ident) pairs.
+    ``lease_keys`` are (rule id, ident) pairs.
     """
 
     id: str
-    holds: tuple[tuple[str, str], ...]
+    lease_keys: tuple[tuple[str, str], ...]
 
 
 class Decision:
-    """Whether the call may pass, and what the rule nearest its limit says of it; times are seconds. Frozen.
+    """The decision on a call, with the numbers of the rule that is nearest its limit; times are seconds. Frozen.
 
-    ``rule`` is the name of the rule that refuses for longest, else of the one with least remaining;
-    None, as ``limit`` and ``remaining``, when no rule applies. ``outcomes`` has one entry a rule.
-    ``delay`` is how long an allowed call is to wait for its turn: the longest that any rule says.
-    ``lease`` is what was taken of concurrency rules. ``degraded`` is True when the store failed and the
-    rules' failure policies decided. ``crossed`` are the shares of limits that this call has reached, of those that
-    rules warn at: from an entry point only those of which nobody has been told in this window. ``cause`` is why the
-    store failed, where it did. ``ledger`` is what an allowed call was charged; decisions are equal whatever it has.
-
-    What a plain answer of the store implies is made when somebody reads it; most calls read only ``allowed``.
+    Attributes are computed when they are read, because most calls read only ``allowed``.
     """
 
-    # What a store was asked, and its answers in numbers, as long as they are all there is to tell.
+    #: The command and the store's answers, if the decision follows from them alone.
     answered: ClassVar[tuple[Decide, Answers] | None] = None
-    is_ordinary: bool  # every rule allows it, at once, and there is nothing to report but to hooks
+    is_ordinary: bool  #: True if every rule allows the call at once, and only hooks are to be told
 
     allowed: bool = True
-    limit: int | None
-    remaining: int | None
+    limit: int | None  #: None if no rule applies
+    remaining: int | None  #: None if no rule applies
     retry_after: float | None
     reset_after: float
-    rule: str | None
-    outcomes: tuple[Outcome, ...]
-    delay: float = 0.0
-    lease: Lease | None = None
-    degraded: bool = False
-    crossed: tuple[ThresholdReached, ...] = ()
-    cause: Cause | None = None
-    ledger: Ledger
+    rule: str | None  #: the rule that refuses for longest, else the one with least remaining; None if no rule applies
+    outcomes: tuple[Outcome, ...]  #: one for each rule and rate
+    delay: float = 0.0  #: longest wait of an allowed call for a queue slot
+    lease: Lease | None = None  #: slot under concurrency rules
+    degraded: bool = False  #: True if the store failed and the rules' failure policies decided
+    crossed: tuple[ThresholdReached, ...] = ()  #: entry points leave out those reported before in the same window
+    cause: Cause | None = None  #: why the store failed
+    ledger: Ledger  #: charges of an allowed call; not compared
 
     def __init__(
         self,
@@ -144,19 +127,19 @@ class Decision:
         ledger: Ledger | None = None,
     ) -> None:
         values = allowed, limit, remaining, retry_after, reset_after, rule, outcomes
-        self.__dict__.update(zip(COMPARED, (*values, delay, lease, degraded, crossed, cause), strict=True))
+        self.__dict__.update(zip(COMPARED_FIELDS, (*values, delay, lease, degraded, crossed, cause), strict=True))
         if ledger is not None:
             self.__dict__["ledger"] = ledger
 
     def __getattr__(self, name: str) -> Any:
-        """What was not known when it was made, but how to make it: a function and its arguments."""
+        """Compute an attribute that is not set yet."""
         values = self.__dict__
         if name == "is_ordinary":
             return values.setdefault(name, self._is_ordinary())
-        if name in FIELDS and ("_make" in values or "answered" in values):
-            make, of = values.get("_make") or (_decided, (*values["answered"], values.get("lease")))
-            for made, value in make(*of).__dict__.items():
-                values.setdefault(made, value)  # another thread may have made it meanwhile
+        if name in DECISION_FIELDS and ("_make" in values or "answered" in values):
+            make, arguments = values.get("_make") or (_full_decision, (*values["answered"], values.get("lease")))
+            for field, value in make(*arguments).__dict__.items():
+                values.setdefault(field, value)  # another thread may have set it meanwhile
         if name == "ledger":
             values.setdefault(name, Ledger())
         if name not in values:
@@ -176,77 +159,77 @@ class Decision:
         return Decision, self._values
 
     def __repr__(self) -> str:
-        values = [f"{name}={value!r}" for name, value in zip(COMPARED, self._values, strict=True)]
+        values = [f"{name}={value!r}" for name, value in zip(COMPARED_FIELDS, self._values, strict=True)]
         return f"Decision({', '.join(values)})"
 
     @property
     def _values(self) -> tuple[Any, ...]:
-        return tuple([getattr(self, name) for name in COMPARED])
+        return tuple([getattr(self, name) for name in COMPARED_FIELDS])
 
     def _replace(self, **changes: Any) -> Decision:
-        """The same decision with other values, as named tuples have it."""
-        return Decision(**{**{name: getattr(self, name) for name in FIELDS}, **changes})
+        """Return the decision with other values, as the method of named tuples does."""
+        return Decision(**{**{name: getattr(self, name) for name in DECISION_FIELDS}, **changes})
 
     def later(self, seconds: float) -> Decision:
-        """The same decision as it reads ``seconds`` from when it was made, as long as nothing else happens."""
-        decision: Decision = _unmade(type(self))
+        """Return the decision as it reads after so many seconds, if nothing else is charged meanwhile."""
+        decision: Decision = _new(type(self))
         values = decision.__dict__
-        values.update(self.__dict__.get("_lasting") or self._keep_lasting())
+        values.update(self.__dict__.get("_timeless") or self._keep_timeless())
         values["_make"] = self._later, (seconds,)
         return decision
 
-    def _keep_lasting(self) -> dict[str, Any]:
-        """Keep and return the fields that stay the same however late it is.
-
-        By their names, as other threads that read this decision add to its ``__dict__`` meanwhile. Without the lock of
-        ``cached_property`` in Python 3.11, which a forked child could inherit.
-        """
-        lasting = self.__dict__["_lasting"] = {name: getattr(self, name) for name in LASTING}
-        return lasting
+    def _keep_timeless(self) -> dict[str, Any]:
+        """Cache and return the fields that do not depend on the time."""
+        # By name, because other threads may add to ``__dict__`` meanwhile. Not by ``cached_property``, whose lock in
+        # Python 3.11 a forked child could inherit.
+        timeless = self.__dict__["_timeless"] = {name: getattr(self, name) for name in TIMELESS_FIELDS}
+        return timeless
 
     def _later(self, seconds: float) -> Decision:
         return self._replace(
-            retry_after=_less(self.retry_after, seconds),
+            retry_after=_reduced(self.retry_after, seconds),
             reset_after=max(0.0, self.reset_after - seconds),
             outcomes=tuple([outcome.later(seconds) for outcome in self.outcomes]),
         )
 
     def _is_ordinary(self) -> bool:
-        plain = self.allowed and not self.degraded and not self.crossed and not self.delay
-        return plain and all(map(_allowed, self.outcomes))
+        is_plain = self.allowed and not self.degraded and not self.crossed and not self.delay
+        return is_plain and all(map(_allowed, self.outcomes))
 
     @property
     def unavailable(self) -> bool:
-        """True when a failure of ours refused it: a 503, never a 429."""
+        """True if a failure of the limiter refused the call, which is answered by 503 instead of 429."""
         if not self.allowed:
             for outcome in self.outcomes:
-                if outcome.reason in OURS and not outcome.allowed and not outcome.shadow:
+                if outcome.reason in OWN_FAULT_REASONS and not outcome.allowed and not outcome.shadow:
                     return True
         return False
 
 
-FIELDS: Final = tuple(name for name in Decision.__annotations__ if name not in ("answered", "is_ordinary"))
-COMPARED: Final = FIELDS[:-1]  # all but the ledger
-PASSED: Final = Decision()  # where no rule applies
-_unmade: Final[Callable[..., Any]] = object.__new__
-_set: Final[Callable[[Decision, str, object], None]] = object.__setattr__  # without a dictionary, which takes longer
-LASTING: Final = tuple(name for name in FIELDS if name not in ("retry_after", "reset_after", "outcomes"))
+DECISION_FIELDS: Final = tuple(name for name in Decision.__annotations__ if name not in ("answered", "is_ordinary"))
+COMPARED_FIELDS: Final = DECISION_FIELDS[:-1]  # all but the ledger
+NO_RULE_DECISION: Final = Decision()
+_new: Final[Callable[..., Any]] = object.__new__
+_set: Final[Callable[[Decision, str, object], None]] = object.__setattr__  # faster than ``__dict__``
+TIMELESS_FIELDS: Final = tuple(
+    name for name in DECISION_FIELDS if name not in ("retry_after", "reset_after", "outcomes")
+)
 
 
-def decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
-    """What a store's answers come to. Of the usual call, which passes and has nothing to tell, made when it is read."""
+def make_decision(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
+    """Turn a store's answers into a decision, whose attributes are computed later if that is possible."""
     if not isinstance(answers, Answers):
-        return _decided(command, answers, lease)
+        return _full_decision(command, answers, lease)
     if answers.fits and command.charges.rules.needs_no_report:
         return plain_decision(command, answers, lease)
-    decision = _decided(command, answers, lease)
+    decision = _full_decision(command, answers, lease)
     decision.__dict__["answered"] = command, answers
     return decision
 
 
 def plain_decision(command: Decide, answers: Answers, lease: Lease | None = None) -> Decision:
-    """The decision of a call that passes under rules that are quiet."""
-    decision: Decision = _unmade(Decision)
+    """Return the decision on a call that fits, under rules that need no report."""
+    decision: Decision = _new(Decision)
     _set(decision, "answered", (command, answers))
     _set(decision, "is_ordinary", True)
     if command.charges.rules.is_settled and command.commit:
@@ -257,32 +240,34 @@ def plain_decision(command: Decide, answers: Answers, lease: Lease | None = None
 
 
 def prepaid_decision(rule: Rule, ident: str, cost: int, remaining: int, reset_after: float) -> Decision:
-    """The decision of a call that passes under one rule that refuses, by units that were bought before."""
-    decision: Decision = _unmade(Decision)
-    decision.__dict__.update(_make=(_passing, (rule, ident, cost, remaining, reset_after)), is_ordinary=True)
+    """Return the decision on a call that prepaid units of its only rule pay for; ``reset_after`` is in seconds."""
+    decision: Decision = _new(Decision)
+    decision.__dict__.update(
+        _make=(_full_prepaid_decision, (rule, ident, cost, remaining, reset_after)), is_ordinary=True
+    )
     return decision
 
 
-def _passing(rule: Rule, ident: str, cost: int, remaining: int, reset_after: float) -> Decision:
+def _full_prepaid_decision(rule: Rule, ident: str, cost: int, remaining: int, reset_after: float) -> Decision:
     answer = Answer(0, remaining, max(0, int(reset_after * 1_000_000)))
     return combine_outcomes(outcomes_of((Charge(rule, ident, cost),), (answer,)))
 
 
-def _decided(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
+def _full_decision(command: Decide, answers: Sequence[Answer], lease: Lease | None = None) -> Decision:
     ledger = Ledger(command.charges, answers) if command.commit else None
     return combine_outcomes(outcomes_of(command.charges, answers, commit=command.commit), lease, ledger=ledger)
 
 
 def outcomes_of(charges: Sequence[Charge], answers: Sequence[Answer], *, commit: bool = True) -> tuple[Outcome, ...]:
-    """Return the outcome of each charge; without ``commit`` the call was not charged."""
+    """Return the outcome of each charge. Without ``commit`` the call was not charged."""
     pairs = list(zip(charges, answers, strict=True))
-    granted = commit and not [1 for charge, answer in pairs if answer.retry and not charge.rule.is_shadow]
-    return tuple([_outcome(charge, answer, granted) for charge, answer in pairs])
+    is_charged = commit and not [1 for charge, answer in pairs if answer.retry and not charge.rule.is_shadow]
+    return tuple([_outcome(charge, answer, is_charged) for charge, answer in pairs])
 
 
-def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
+def _outcome(charge: Charge, answer: Answer, is_charged: bool) -> Outcome:
     rule, (retry, remaining, reset, _) = charge.rule, answer
-    delay = _turn_after(rule, charge.cost if charged else 0, reset) if retry == 0 else 0.0
+    delay = _until_queue_slot(rule, charge.cost if is_charged else 0, reset) if retry == 0 else 0.0
     deferred_for, delay = (delay, 0.0) if rule.action == "defer" else (0.0, delay)
     return Outcome(
         rule.name, charge.ident, retry == 0, rule.params.limit - rule.tolerance,
@@ -294,17 +279,17 @@ def _outcome(charge: Charge, answer: Answer, charged: bool) -> Outcome:
     )  # fmt: skip
 
 
-def _turn_after(rule: Rule, cost: int, reset: float) -> float:
-    """Seconds until a queued call's turn, after all that was queued before it; 0.0 under a rule that is no queue."""
-    return rule.params.turn_after(int(reset), cost) / 1_000_000 if rule.is_queue else 0.0
+def _until_queue_slot(rule: Rule, cost: int, reset: float) -> float:
+    """Return the seconds until the queue slot of a call; 0.0 under a rule that is no queue."""
+    return rule.params.until_queue_slot(int(reset), cost) / 1_000_000 if rule.is_queue else 0.0
 
 
 def deferred_for(command: Decide, answers: Answers, name: str) -> tuple[float, str]:
-    """Seconds until the turn of an allowed call under the rule of this name, the latest of its rates; and its ident."""
+    """Return the seconds until the latest queue slot of an allowed call under the rule of this name, and its ident."""
     charges = command.charges
-    each = zip(charges.rules.rules, charges.idents, charges.costs, answers.numbers[2::3], strict=True)
-    turns = [(_turn_after(rule, cost, reset), ident) for rule, ident, cost, reset in each if rule.name == name]
-    return max(turns, default=(0.0, ""))
+    rows = zip(charges.rules.rules, charges.idents, charges.costs, answers.numbers[2::3], strict=True)
+    slots = [(_until_queue_slot(rule, cost, reset), ident) for rule, ident, cost, reset in rows if rule.name == name]
+    return max(slots, default=(0.0, ""))
 
 
 def combine_outcomes(
@@ -314,19 +299,22 @@ def combine_outcomes(
     degraded: bool = False,
     ledger: Ledger | None = None,
 ) -> Decision:
-    """One decision from the outcomes of all rules: allowed when no rule that is not a shadow refuses."""
-    real = [outcome for outcome in outcomes if not outcome.shadow]
-    refusing = [outcome for outcome in real if not outcome.allowed]
-    if refusing:
-        said = max(refusing, key=_wait)
-    elif real:
-        said = min(real, key=_remaining) if len(real) > 1 else real[0]
+    """Combine the outcomes of all rules into a decision. The call is allowed unless a rule other than a shadow refuses.
+
+    ``lease`` and ``ledger`` are dropped if the call is refused.
+    """
+    enforced = [outcome for outcome in outcomes if not outcome.shadow]
+    refusals = [outcome for outcome in enforced if not outcome.allowed]
+    if refusals:
+        nearest = max(refusals, key=_wait)
+    elif enforced:
+        nearest = min(enforced, key=_remaining) if len(enforced) > 1 else enforced[0]
     else:
         return Decision(outcomes=outcomes, lease=lease, degraded=degraded, ledger=ledger)
     return Decision(
-        not refusing, said.limit, said.remaining, said.retry_after, said.reset_after, said.rule, outcomes,
-        0.0 if refusing else max([outcome.delay for outcome in real]), None if refusing else lease, degraded, (),
-        ledger=None if refusing else ledger,
+        not refusals, nearest.limit, nearest.remaining, nearest.retry_after, nearest.reset_after, nearest.rule,
+        outcomes, 0.0 if refusals else max([outcome.delay for outcome in enforced]), None if refusals else lease,
+        degraded, ledger=None if refusals else ledger,
     )  # fmt: skip
 
 
@@ -338,24 +326,27 @@ def _wait(outcome: Outcome) -> float:
     return float("inf") if outcome.retry_after is None else outcome.retry_after
 
 
-def _less(wait: float | None, seconds: float) -> float | None:
+def _reduced(wait: float | None, seconds: float) -> float | None:
     return None if wait is None else max(0.0, wait - seconds)
 
 
-def refusing(decision: Decision) -> Outcome | None:
-    """The outcome of the rule and rate that the decision names; None when no rule applied."""
+def deciding_outcome(decision: Decision) -> Outcome | None:
+    """Return the outcome whose rule and limit the decision names; None if no rule applied."""
     named = (decision.rule, decision.limit, decision.retry_after)
-    for one in decision.outcomes:
-        if (one.rule, one.limit, one.retry_after) == named:
-            return one
+    for outcome in decision.outcomes:
+        if (outcome.rule, outcome.limit, outcome.retry_after) == named:
+            return outcome
     return None
 
 
 def error_code(decision: Decision) -> str:
-    """``limiter_unavailable`` (the store failed), ``blocked``, ``connection_limit`` (too many) or ``rate_limited``."""
+    """Return the code of a refusal: ``limiter_unavailable``, ``blocked``, ``connection_limit`` or ``rate_limited``.
+
+    ``connection_limit`` is the code of concurrency rules.
+    """
     if decision.unavailable:
         return "limiter_unavailable"
-    outcome = refusing(decision)
+    outcome = deciding_outcome(decision)
     if outcome and outcome.reason is Reason.BLOCKED:
         return "blocked"
     return "connection_limit" if outcome and outcome.window is None else "rate_limited"

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from django_throttle.core.algorithms import CounterParams
 from django_throttle.core.commands import Charges, RuleSet
-from django_throttle.core.decision import OURS, Decision, Outcome, Reason
+from django_throttle.core.decision import OWN_FAULT_REASONS, Decision, Outcome, Reason
 from django_throttle.core.key import KEY_KINDS
 from django_throttle.core.plans import plan_name
 from django_throttle.core.rate import Rate
@@ -20,7 +20,7 @@ MAX_POLICIES: Final = 16
 # Printable ASCII, which a String of RFC 9651 may contain; "%" begins an escape, "#" one of several rates of a rule.
 PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "").replace("#", "")
 # Refusals that are no quotas: an operator's blocks, and failures of the limiter.
-HIDDEN: Final = frozenset((Reason.BLOCKED, *OURS))
+HIDDEN: Final = frozenset((Reason.BLOCKED, *OWN_FAULT_REASONS))
 MICROSECONDS: Final = 1_000_000
 
 

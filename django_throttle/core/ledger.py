@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import MappingProxyType
 from typing import Protocol
 
-from django_throttle.core.commands import Answer, Charge, Correct, Entry, Measured
+from django_throttle.core.commands import Answer, Charge, Correct, Entry, MeasuredCost
 from django_throttle.core.option_words import MEAN
 from django_throttle.core.rule import Rule
 
@@ -194,7 +194,7 @@ def settlement(entries: Iterable[Entry], used: Callable[[Rule], int | None], sco
             reserved.setdefault((entry.charge.rule.id, entry.charge.ident), []).append(entry)
     back: list[Entry] = []
     due: list[Entry] = []
-    measured: list[Measured] = []
+    measured: list[MeasuredCost] = []
     for (rule_id, _), paid in reserved.items():
         rule = paid[0].charge.rule
         if (cost := used(rule)) is None:
@@ -204,7 +204,7 @@ def settlement(entries: Iterable[Entry], used: Callable[[Rule], int | None], sco
             due.append(paid[0].costing(more))
         back += _last(paid, -more)
         if rule.reserve == MEAN:
-            measured.append(Measured(rule_id, scope, cost))
+            measured.append(MeasuredCost(rule_id, scope, cost))
     return Correct(tuple(back), tuple(due), name, tuple(measured)) if back or due or measured else None
 
 

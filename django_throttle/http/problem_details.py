@@ -9,7 +9,7 @@ from typing import Final
 
 from django.utils.translation import get_language, gettext, ngettext_lazy
 
-from django_throttle.core.decision import Decision, error_code, refusing
+from django_throttle.core.decision import Decision, deciding_outcome, error_code
 from django_throttle.core.headers import names
 from django_throttle.core.texts import gettext_noop
 from django_throttle.translated import joined
@@ -68,13 +68,13 @@ def _until(sentence: str, seconds: int, language: str | None) -> str:
 
 def is_too_large(decision: Decision) -> bool:
     """Whether the call is refused because it costs more than a rule ever allows at once."""
-    outcome = None if decision.allowed else refusing(decision)
+    outcome = None if decision.allowed else deciding_outcome(decision)
     return outcome is not None and outcome.largest is not None
 
 
 def too_large(decision: Decision) -> str:
     """A sentence for a call that never passes: how large one may be."""
-    outcome = refusing(decision)
+    outcome = deciding_outcome(decision)
     if outcome and outcome.largest is not None and outcome.unit == "bytes":
         text = gettext("This is too large: at most %(most)s bytes are taken at once.")
     elif outcome and outcome.largest is not None:

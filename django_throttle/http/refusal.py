@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.utils.translation import get_language
 
 from django_throttle.core import Decision
-from django_throttle.core.decision import error_code, refusing
+from django_throttle.core.decision import deciding_outcome, error_code
 from django_throttle.http.finalize import put
 from django_throttle.http.problem_details import CONTENT_TYPE, problem, wait_in_words
 from django_throttle.http.retry_after import retry_seconds
@@ -164,7 +164,7 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
     wait = minute = largest = None
     unit = ""
     if seconds is None:
-        if (refused := refusing(decision)) is not None:
+        if (refused := deciding_outcome(decision)) is not None:
             largest, unit = refused.largest, refused.unit
     else:
         wait = wait_in_words(seconds, language)

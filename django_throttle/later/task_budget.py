@@ -13,7 +13,7 @@ from django_throttle import limiter, rulebook
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import Charge, check_cost
 from django_throttle.core.decide import release_lease
-from django_throttle.core.decision import PASSED, Reason, refusing
+from django_throttle.core.decision import NO_RULE_DECISION, Reason, deciding_outcome
 from django_throttle.core.io import run
 from django_throttle.costs.measured import measured
 from django_throttle.exceptions import PutOffTooOften, Refused
@@ -100,11 +100,11 @@ class TaskBudget:
         Starts are counted under an ident of their own, and reported by nobody. Always allowed unless ``strict``.
         """
         if not self.strict:
-            return PASSED
+            return NO_RULE_DECISION
         match = partial(self._starts, *arguments)
         charges = await io.call(match, sync_to_async(match))
         if not charges:
-            return PASSED
+            return NO_RULE_DECISION
         decision = await limiter.decide_fully(io, charges)
         if decision.delay:
             await io.sleep(decision.delay)
@@ -123,7 +123,7 @@ class TaskBudget:
 
     def slot_awaited(self, decision: Decision) -> LeaseKey | None:
         """Return the rule's id and the ident of the slot that a refused run lacks; None for another cause."""
-        outcome = None if decision.allowed else refusing(decision)
+        outcome = None if decision.allowed else deciding_outcome(decision)
         rule = (rulebook.loaded() or rulebook.current()).by_name(self.rule)
         if outcome is None or rule is None or not rule.holds_slots or outcome.reason is not Reason.EXCEEDED:
             return None

@@ -19,7 +19,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
-from django_throttle.core.commands import CallNext, Claim, Enlist
+from django_throttle.core.commands import CallNext, ClaimRun, Enlist
 from django_throttle.exceptions import StoreError
 from django_throttle.later.site_queues import HEADER, CeleryTasks, deferred_to
 from django_throttle.local.freed_slots import freed_slots
@@ -109,7 +109,7 @@ def enlist(hold: LeaseKey, name: str, entry: str, *, is_first: bool = False, mos
 def claim(name: str, message: str, *, commit: bool) -> bool:
     """Return True where this message may run, as no other one for the same run has; with ``commit`` it has it then."""
     try:
-        found: str = get_store().execute(Claim(name, message, CLAIMED_MS if commit else 0))
+        found: str = get_store().execute(ClaimRun(name, message, CLAIMED_MS if commit else 0))
     except StoreError:
         return True
     return found in ("", message)

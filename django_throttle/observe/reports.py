@@ -17,7 +17,7 @@ from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
-from django_throttle.core.decision import Outcome, Reason, refusing
+from django_throttle.core.decision import Outcome, Reason, deciding_outcome
 from django_throttle.core.key import ident_tag, secret_bytes
 from django_throttle.identity.call import Call
 from django_throttle.observe import recorders
@@ -84,7 +84,7 @@ def _beginning(ident: str, secret: str) -> str:
 
 def reference(decision: Decision) -> str:
     """What a refused client may quote to an operator: the ident of the rule that refuses, as logs have it."""
-    outcome = refusing(decision)
+    outcome = deciding_outcome(decision)
     return ident_for_logs(outcome.ident) if outcome is not None and outcome.ident else ""
 
 

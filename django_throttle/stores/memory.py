@@ -13,7 +13,7 @@ from django_throttle.core.commands import (
     Answer,
     CallNext,
     Charge,
-    Claim,
+    ClaimRun,
     Command,
     Correct,
     Decide,
@@ -22,7 +22,7 @@ from django_throttle.core.commands import (
     Enlist,
     Entry,
     Evict,
-    Measured,
+    MeasuredCost,
     Pause,
     Release,
     Reset,
@@ -107,8 +107,8 @@ class MemoryStore:
                 taken, messages = evict_here(self.leases, command)
                 self.control.give(messages)
                 return taken
-            case Release(lease=lease, holds=holds):
-                for hold in holds:
+            case Release(lease=lease, lease_keys=lease_keys):
+                for hold in lease_keys:
                     self.leases.drop(*hold, lease)
                     if self._waiting.get(hold):
                         freed_slots.add(hold)
@@ -117,7 +117,7 @@ class MemoryStore:
             case CallNext(rule_id=rule_id, ident=ident):
                 waiting = self._waiting.get((rule_id, ident), {})
                 return waiting.pop(next(iter(waiting))) if waiting else None
-            case Claim():
+            case ClaimRun():
                 return self._claim(command)
             case SendControl(messages=messages):
                 self.control.give(messages)
@@ -157,7 +157,7 @@ class MemoryStore:
         rule = charge.rule
         if rule.holds_slots:
             for lease in self.leases.take_to_release() if self._sent else ():  # else whoever tells Redis does
-                for pair in lease.holds:
+                for pair in lease.lease_keys:
                     self.leases.drop(*pair, lease.id)
             held = self.leases.count(rule.id, charge.ident)
             mine = command.lease is not None and self.leases.is_held(rule.id, charge.ident, command.lease)
@@ -193,7 +193,7 @@ class MemoryStore:
 
     def _enlist(self, command: Enlist) -> int:
         waiting = self._waiting.setdefault((command.rule_id, command.ident), {})
-        if command.name not in waiting and len(waiting) >= command.most:
+        if command.name not in waiting and len(waiting) >= command.max_waiting:
             return 0
         is_first = command.is_first and command.name not in waiting
         waiting[command.name] = command.entry
@@ -203,12 +203,12 @@ class MemoryStore:
             waiting.update({command.name: command.entry, **others})
         return list(waiting).index(command.name) + 1
 
-    def _claim(self, command: Claim) -> str:
+    def _claim(self, command: ClaimRun) -> str:
         now = round(self.clock() * 1_000_000)
         expires, message = self._claims.get(command.name, (0, ""))
-        if expires > now or not command.lasts_ms:
+        if expires > now or not command.lifetime_ms:
             return message if expires > now else ""
-        self._claims[command.name] = now + command.lasts_ms * 1000, command.message
+        self._claims[command.name] = now + command.lifetime_ms * 1000, command.message
         if len(self._claims) > self.max_entries:
             del self._claims[next(iter(self._claims))]
         return command.message
@@ -218,16 +218,16 @@ class MemoryStore:
         now = round(self.clock() * 1_000_000)
         key = f"{once.rule_id}:{once.name}", once.ident
         (until, *_), _ = self._counters.get(key, ((0,), 0))
-        if until <= now or until > now + once.lasts:
-            self._write(key, (now + once.lasts,), now + once.lasts, is_spent=True)
+        if until <= now or until > now + once.lifetime_us:
+            self._write(key, (now + once.lifetime_us,), now + once.lifetime_us, is_spent=True)
         return until <= now
 
     def _pause(self, command: Pause) -> int:
         now = round(self.clock() * 1_000_000)
         key = pause_id(command.rule), command.ident
         (until, *_), _ = self._counters.get(key, ((0,), 0))
-        if now + command.lasts > max(until, now):
-            until = now + command.lasts
+        if now + command.duration_us > max(until, now):
+            until = now + command.duration_us
             self._write(key, (until,), until, is_spent=True)
         return max(0, until - now)
 
@@ -261,7 +261,7 @@ class MemoryStore:
         if stored := params.charge_late(state if expires > now else None, now, Backfill(cost, now - age)):
             self._write(_key(charge), stored.state, now + stored.lasts)
 
-    def _mean(self, one: Measured) -> int:
+    def _mean(self, one: MeasuredCost) -> int:
         """Each new value has an eighth of the weight; kept in thousandths."""
         now = round(self.clock() * 1_000_000)
         key, value = (f"{one.rule_id}:mean", one.scope), one.cost * 1000

@@ -243,7 +243,7 @@ class Connection:
     @property
     def idents(self) -> frozenset[str]:
         """Whom it counts for: the idents that it holds leases under, its user's and its address's."""
-        leased = {ident for lease in self.leases for _, ident in lease.holds}
+        leased = {ident for lease in self.leases for _, ident in lease.lease_keys}
         return frozenset(leased.union(filter(None, map(self.caller.ident, ("user", "ip")))))
 
     @property
@@ -478,7 +478,7 @@ class Connection:
             outer.inner = tuple([one for one in outer.inner if one is not self])
             outer.leases = tuple([one for one in outer.leases if one not in self.leases])
         for lease in self.leases:
-            get_store().release_soon(Release(lease.id, lease.holds))
+            get_store().release_soon(Release(lease.id, lease.lease_keys))
         self.take_dropped()
         self.take_dropped = _none_dropped
         self.outgoing.end()

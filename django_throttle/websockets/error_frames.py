@@ -17,7 +17,7 @@ from django.utils.functional import Promise
 from django.utils.translation import ngettext
 
 from django_throttle.core import Decision
-from django_throttle.core.decision import error_code, refusing
+from django_throttle.core.decision import deciding_outcome, error_code
 from django_throttle.core.headers import delay_seconds
 from django_throttle.http.problem_details import CONTENT_TYPE, detail, problem
 from django_throttle.http.retry_after import retry_seconds
@@ -32,7 +32,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[Any]]
 
 def error_payload(decision: Decision) -> dict[str, Any]:
     """The error frame's content; times in seconds, ``retry_after`` in whole milliseconds and None for never."""
-    outcome = refusing(decision)
+    outcome = deciding_outcome(decision)
     return {
         "type": "error",
         "code": error_code(decision),

@@ -11,7 +11,7 @@ from typing import Final
 from django_throttle import rulebook
 from django_throttle.core.commands import Charge, Charges
 from django_throttle.core.decide import correct, drop_reported
-from django_throttle.core.decision import PASSED, Decision, Outcome, combine_outcomes
+from django_throttle.core.decision import NO_RULE_DECISION, Decision, Outcome, combine_outcomes
 from django_throttle.core.ledger import Ledger
 from django_throttle.identity import AsgiCaller
 from django_throttle.identity.call import Call
@@ -275,15 +275,15 @@ class FrameLimits:
         as_it_is = cost == 1 and not matched.sized
         charges = matched.shared_charges if as_it_is else Charges.of(matched.priced(matched.shared, cost, size))
         if self._has_ended or not any(charges.costs):
-            return PASSED
+            return NO_RULE_DECISION
         if not matched.measures and self._try_spend_prepaid(charges):
-            return PASSED
+            return NO_RULE_DECISION
         decision = await self._decided(frame, charges)
         if not (self._has_ended or decision.delay):
             return decision
         if self._has_ended or decision.delay > counters.MAX_DELAY:
             await correct(LoopIo(get_store()), decision.ledger.refund())
-            return PASSED if self._has_ended else counters.refused_for_delay(decision)
+            return NO_RULE_DECISION if self._has_ended else counters.refused_for_delay(decision)
         now = monotonic()
         self._waiting = [one for one in self._waiting if one[1] > now]
         self._waiting.append((decision.ledger, now + decision.delay))

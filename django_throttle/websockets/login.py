@@ -6,7 +6,7 @@ import logging
 
 from django_throttle import limiter, rulebook
 from django_throttle.core.commands import Release
-from django_throttle.core.decision import PASSED, Lease
+from django_throttle.core.decision import NO_RULE_DECISION, Lease
 from django_throttle.core.ledger import Ledger
 from django_throttle.identity import AsgiCaller
 from django_throttle.identity.call import Call
@@ -33,11 +33,13 @@ async def follow(connection: Connection) -> None:
 async def _follow(connection: Connection) -> None:
     snapshot = rulebook.loaded() or await rulebook.acurrent()
     names = {rule.id: rule.name for rule in snapshot.rules}
-    held = {hold: (names[hold[0]], hold[1]) for lease in connection.leases for hold in lease.holds if hold[0] in names}
+    held = {
+        hold: (names[hold[0]], hold[1]) for lease in connection.leases for hold in lease.lease_keys if hold[0] in names
+    }
     caller = AsgiCaller(connection.caller.subject)
     matched = await limits.match(connection.scope, EVENTS, caller, snapshot)
     charged = Ledger.of_costs(dict.fromkeys([*held.values(), *await connection.outer_pairs(EVENTS)], 1))
-    decision = PASSED
+    decision = NO_RULE_DECISION
     if matched.is_blocked or not matched.pairs.issubset(charged.costs):
         decision = await limiter.adecide(Call(connection.scope, EVENTS, caller, charged=charged), aside=in_thread)
     if not decision.allowed:
@@ -47,14 +49,16 @@ async def _follow(connection: Connection) -> None:
     if connection.has_ended:
         _release(decision.lease)
         return
-    kept = [Lease(lease.id, tuple([hold for hold in lease.holds if hold not in lost])) for lease in connection.leases]
-    freed = [Lease(lease.id, tuple([hold for hold in lease.holds if hold in lost])) for lease in connection.leases]
+    kept = [
+        Lease(lease.id, tuple([hold for hold in lease.lease_keys if hold not in lost])) for lease in connection.leases
+    ]
+    freed = [Lease(lease.id, tuple([hold for hold in lease.lease_keys if hold in lost])) for lease in connection.leases]
     taken = () if decision.lease is None else (decision.lease,)
-    connection.put_leases((*[lease for lease in kept if lease.holds], *taken))
+    connection.put_leases((*[lease for lease in kept if lease.lease_keys], *taken))
     for lease in freed:
         _release(lease)
 
 
 def _release(lease: Lease | None) -> None:
-    if lease is not None and lease.holds:
-        get_store().release_soon(Release(lease.id, lease.holds))
+    if lease is not None and lease.lease_keys:
+        get_store().release_soon(Release(lease.id, lease.lease_keys))

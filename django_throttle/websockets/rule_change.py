@@ -101,7 +101,7 @@ def _lowered(connection: Connection, call: Call, old: Snapshot | None, new: Snap
     if connection.settings.on_rule_change == "ignore" or not connection.leases or old is None:
         return
     before = {(one.rule.id, one.ident): one.rule.params.limit for one in old.match(call) if one.rule.holds_slots}
-    leased = {pair for lease in connection.leases for pair in lease.holds}
+    leased = {pair for lease in connection.leases for pair in lease.lease_keys}
     for rule, ident, _ in new.match(call):
         pair = (rule.id, ident)
         if pair in leased and not rule.is_shadow and rule.params.limit < before.get(pair, 0):
@@ -125,7 +125,9 @@ def excess_leases(limits: Sequence[LoweredLimit]) -> dict[LoweredLimit, frozense
 
 def _excess_here(limit: LoweredLimit) -> frozenset[str]:
     pair = (limit.rule_id, limit.ident)
-    leases = [(one.opened, lease.id) for one in open_sockets.everyone() for lease in one.leases if pair in lease.holds]
+    leases = [
+        (one.opened, lease.id) for one in open_sockets.everyone() for lease in one.leases if pair in lease.lease_keys
+    ]
     leases.sort(reverse=not limit.oldest_first)
     return frozenset([lease for _, lease in leases[: max(0, len(leases) - limit.limit)]])
 

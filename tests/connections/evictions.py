@@ -93,7 +93,7 @@ class Recorder:
 
     @property
     def idents(self) -> frozenset[str]:
-        return frozenset(ident for lease in self.leases for _, ident in lease.holds)
+        return frozenset(ident for lease in self.leases for _, ident in lease.lease_keys)
 
     def close_code(self, reason: str) -> int:
         return close_code(reason)

@@ -259,7 +259,7 @@ def test_what_is_prepared_says_the_same(left: int, reset: int, retry: float) -> 
     idents = ("ip:192.0.2.1",) * 5 + ("user:1",)
     charges = Charges(rule_set(SEVERAL), idents, (1,) * 6)
     answers = Answers((*(retry, float(left), float(reset)) * 2, *(0.0, float(left), float(reset)) * 4), START)
-    decision = core_decision.decided(Decide(charges), answers)
+    decision = core_decision.make_decision(Decide(charges), answers)
     assert decision.answered is not None and decision.allowed == (not retry)
     for is_known, prepared in zip((True, False), plain_fields(charges, ()), strict=True):
         assert prepared is not None

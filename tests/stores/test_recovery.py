@@ -92,7 +92,7 @@ async def test_others_are_decided_meanwhile(redis_url: str, figure: Callable[...
 async def test_one_that_nobody_waits_for_is_lost_by_no_failure(proxy: Proxy, redis_url: str) -> None:
     store = RedisStore(proxy.url, deadline=1.0)
     limiter = Limiter([SOCKETS], store)
-    commands = [Release(lease.id, lease.holds) for lease in await crowd(limiter, 3)]
+    commands = [Release(lease.id, lease.lease_keys) for lease in await crowd(limiter, 3)]
     store.release_soon(commands[0])
     assert len(store.leases) == 2, "at once"
     await becomes(lambda: not store.leases.unconfirmed())

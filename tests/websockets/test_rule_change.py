@@ -252,4 +252,4 @@ async def test_messages_follow_at_once(enforce: Enforce) -> None:
 def pairs() -> set[tuple[str, str]]:
     """The names of rules, and idents, of which the only open socket holds slots."""
     names = {rule.id: rule.name for rule in rulebook.current().rules}
-    return {(names[rule], ident) for lease in only().leases for rule, ident in lease.holds}
+    return {(names[rule], ident) for lease in only().leases for rule, ident in lease.lease_keys}

@@ -135,7 +135,7 @@ class CounterParams(ABC):
         """The microseconds in which a cost comes back by itself, unit by unit; 0.0 when units do not."""
         return 0.0
 
-    def turn_after(self, reset: int, cost: int) -> int:
+    def until_queue_slot(self, reset: int, cost: int) -> int:
         """Microseconds until a queued call has its turn, when its queue is empty after ``reset``."""
         return 0
 

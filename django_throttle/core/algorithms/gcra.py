@@ -206,7 +206,7 @@ class Gcra(CounterParams):
     def drain_us(self, cost: int) -> float:
         return cost * self.unit / self.fineness
 
-    def turn_after(self, reset: int, cost: int) -> int:
+    def until_queue_slot(self, reset: int, cost: int) -> int:
         # Rounded as reset is: nobody waits for nobody.
         return max(0, reset - -(-cost * self.unit // self.fineness))
 

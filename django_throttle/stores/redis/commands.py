@@ -20,7 +20,7 @@ from django_throttle.core.commands import (
     CallNext,
     Charge,
     Charges,
-    Claim,
+    ClaimRun,
     Correct,
     CountMembers,
     Decide,
@@ -295,7 +295,7 @@ class LeaseCommand(DecideCommand):
     def __init__(self, context: RedisContext, command: Decide) -> None:
         super().__init__(context, command)
         leases = context.leases
-        self.pairs = self.charges.holds
+        self.pairs = self.charges.lease_keys
         self.unannounced = [pair for pair in self.pairs if not leases.is_announced(*pair)]
         self.announcement = self.announced = None
         if self.unannounced:
@@ -348,7 +348,7 @@ class ReleaseCommand(RedisCommand[None]):
     __slots__ = ("owed",)
 
     def __init__(self, context: RedisContext, command: Release) -> None:
-        owed = [owed for pair in command.holds for owed in context.leases.release(*pair, command.lease)]
+        owed = [owed for pair in command.lease_keys for owed in context.leases.release(*pair, command.lease)]
         self.context, self.seconds, self.owed = context, None, owed
         self.calls = [ReleaseCall(context, *one[:4]) for one in owed]
 
@@ -416,7 +416,7 @@ def set_dedup_keys_command(context: RedisContext, command: SetDedupKeys) -> Redi
     calls = []
     for once in command.keys:
         key = context.key(f"{once.rule_id}:{once.name}", once.ident)
-        calls.append(RedisCall(script("once"), (key,), (context.now_arg(), once.lasts)))
+        calls.append(RedisCall(script("once"), (key,), (context.now_arg(), once.lifetime_us)))
     # The decision that it follows may have taken a whole deadline.
     return RedisCommand(
         context, calls, lambda replies: tuple([reply == 1 for reply in replies]), context.transport.seconds / 2
@@ -426,13 +426,13 @@ def set_dedup_keys_command(context: RedisContext, command: SetDedupKeys) -> Redi
 def pause_command(context: RedisContext, command: Pause) -> RedisCommand[int]:
     """One call, in the slot of the ident's counters."""
     call = RedisCall(
-        script("pause"), (context.key(pause_id(command.rule), command.ident),), (context.now_arg(), command.lasts)
+        script("pause"), (context.key(pause_id(command.rule), command.ident),), (context.now_arg(), command.duration_us)
     )
     return RedisCommand(context, [call], lambda replies: int(replies[0]))
 
 
 def enlist_command(context: RedisContext, command: Enlist) -> RedisCommand[int]:
-    args = (command.name, command.entry, command.lasts_ms, int(command.is_first), command.most)
+    args = (command.name, command.entry, command.lifetime_ms, int(command.is_first), command.max_waiting)
     call = RedisCall(script("enlist"), (context.key(command.rule_id, command.ident),), (context.now_arg(), *args), True)
     return RedisCommand(context, [call], lambda replies: int(replies[0]))
 
@@ -442,8 +442,8 @@ def call_next_command(context: RedisContext, command: CallNext) -> RedisCommand[
     return RedisCommand(context, [call], lambda replies: replies[0])
 
 
-def claim_command(context: RedisContext, command: Claim) -> RedisCommand[str]:
-    args = (command.message, command.lasts_ms or "")
+def claim_command(context: RedisContext, command: ClaimRun) -> RedisCommand[str]:
+    args = (command.message, command.lifetime_ms or "")
     call = RedisCall(script("claim"), (context.key("claim", command.name),), args)
     return RedisCommand(context, [call], lambda replies: text(replies[0]))
 

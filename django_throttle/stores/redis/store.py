@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from django_throttle.core.commands import (
     Answers,
     CallNext,
-    Claim,
+    ClaimRun,
     Command,
     Correct,
     CountMembers,
@@ -242,5 +242,5 @@ _COMMANDS: Final[dict[type, Callable[[RedisContext, Any], RedisCommand[Any]]]] =
     Release: ReleaseCommand,
     Enlist: enlist_command,
     CallNext: call_next_command,
-    Claim: claim_command,
+    ClaimRun: claim_command,
 }
