@@ -161,6 +161,13 @@ class OptionsField(Column, models.JSONField):
 
     model: Any  # ThrottleRule
 
+    def from_db_value(self, value: str | None, expression: Any, connection: BaseDatabaseWrapper) -> object:
+        """Return text that is no JSON as it is, which makes one rule invalid: an error would hide all the others."""
+        try:
+            return super().from_db_value(value, expression, connection)
+        except (ValueError, RecursionError):
+            return value
+
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> object:
         """Raise InvalidRule for an option that is not in the table, or cannot be read. Expressions are passed on."""
         if not hasattr(value, "resolve_expression"):

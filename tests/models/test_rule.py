@@ -15,7 +15,7 @@ from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
 from django_throttle.models import ThrottleOverride, ThrottleRule
 from django_throttle.rulebook.sources import from_database
-from tests.raw_rows import write
+from tests.raw_rows import force, write
 
 pytestmark = pytest.mark.django_db
 RATE = {"rate": "5/min"}
@@ -112,6 +112,16 @@ def test_what_sql_leaves_is_not_in_force_and_breaks_nothing(column: str, value: 
     assert said in found.faults.get("rule", "")
     assert bool(found.rules) is not bool(said)
     assert ThrottleRule.objects.get().meaning and ThrottleRule.objects.get().state()["name"] == "rule"
+
+
+@pytest.mark.row("F58")
+@pytest.mark.parametrize("text", ["burst: 5", "[" * 3000 + "]" * 3000], ids=["no JSON", "nested"])
+def test_a_row_that_cannot_be_decoded_hides_no_other(text: str) -> None:
+    for name in ("rule", "other"):
+        row(**RATE, name=name).save()
+    force(ThrottleRule, {"name": "rule"}, options=text)
+    found = from_database()
+    assert list(found.rules) == ["other"] and "options must be a dictionary" in found.faults["rule"]
 
 
 def test_options_that_the_table_does_not_have_are_not_saved() -> None:
