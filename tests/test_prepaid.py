@@ -12,7 +12,7 @@ from django_throttle.core.algorithms.base import LONGEST_HOLD
 from django_throttle.core.commands import Charge
 from django_throttle.core.decide import reset_charges
 from django_throttle.core.io import run
-from django_throttle.core.prepaid import SHARE
+from django_throttle.core.prepaid import LIMIT_DIVISOR
 from django_throttle.exceptions import InvalidCost
 from django_throttle.identity.call import Call
 from django_throttle.limiter import Limiter
@@ -180,7 +180,7 @@ def test_a_process_that_is_killed_takes_no_more_than_its_share(store: RedisStore
     agent.disable_for(killed)
     before = sum(decision.allowed for decision in warm(Limiter([rule], killed), limit // 20))
     passed = before + sum(decision.allowed for decision in warm(Limiter([rule], store), limit))
-    assert limit - limit // SHARE <= passed <= limit
+    assert limit - limit // LIMIT_DIVISOR <= passed <= limit
 
 
 def test_what_other_rules_refuse_goes_back(store: RedisStore) -> None:
@@ -200,7 +200,7 @@ def test_a_peek_sees_what_the_process_holds_of_a_budget_that_others_have_used_up
 
 
 def test_budgets_are_forgotten_when_nobody_calls_or_there_are_too_many(store: RedisStore, monkeypatch: Any) -> None:
-    monkeypatch.setattr(local_prepaid, "MOST", 2)
+    monkeypatch.setattr(local_prepaid, "MAX_BUDGETS", 2)
     limits, budgets = Limiter([HOT], store), store.local_limits.prepaid
     for ident in ("user:1", "user:2", "user:3"):
         assert all(limits.acquire(ident).allowed for _ in range(100))

@@ -1,6 +1,6 @@
-"""Units that a process has bought ahead of its calls: how many, until when they may be spent, and what goes back.
+"""Prepaid units: how many a process charges ahead of its calls, until when they may be spent, and what is refunded.
 
-All times are seconds on the caller's monotonic clock, unless they are in a store's answer.
+Times are seconds on the caller's monotonic clock, except in answers of the store.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from django_throttle.core.decide import thresholds_reached
 from django_throttle.core.decision import Decision, ThresholdReached, combine_outcomes, outcomes_of, prepaid_decision
 from django_throttle.core.rule import Rule
 
-# A purchase is for what will be spent in AHEAD seconds, at most GROWTH times the last one, three quarters of what is
-# left, and with what is held already one SHARE of the limit: so much is lost with a process that is killed.
-AHEAD: Final = 0.2
-GROWTH: Final = 16
-SHARE: Final = 4
-PERIOD: Final = 1.0  # seconds without a purchase after which nothing is known of demand
-# Where little is left, a process asks so many times at once, and so often a second.
-MOST_ASKED: Final = 10
-ASKED_A_SECOND: Final = 9
-LONGEST: Final = 1.0  # seconds that a refusal is repeated at most, so that a budget given back elsewhere is noticed
+# An order is for the units of AHEAD_SECONDS, but at most MAX_GROWTH times the last order, three quarters of what
+# remains, and, with the units already held, the limit divided by LIMIT_DIVISOR: a killed process loses that much.
+AHEAD_SECONDS: Final = 0.2
+MAX_GROWTH: Final = 16
+LIMIT_DIVISOR: Final = 4
+DEMAND_SECONDS: Final = 1.0  # age of the last order after which the demand is unknown
+# Bounds on the orders for a budget of which little remains.
+MAX_ORDER_BURST: Final = 10
+ORDERS_A_SECOND: Final = 9
+MAX_REFUSAL_SECONDS: Final = 1.0  # how long a refusal is repeated, so that refunds by other processes are noticed
 
 
-class Purchase:
-    """Units that one command has charged, and ``left`` of them; ``until`` then they may be spent."""
+class PrepaidUnits:
+    """The units that a command has charged ahead. ``left`` of them may be spent ``until`` a time."""
 
     __slots__ = ("entry", "is_over", "left", "until")
 
     def __init__(self, entry: Entry, until: float) -> None:
         self.entry, self.until = entry, until
         self.left = entry.charge.cost
-        self.is_over = False  # what was left is refunded, so what a call gives back later is refunded by itself
+        self.is_over = False  #: True once the rest is refunded; units returned later are refunded separately
 
-    def take(self, cost: int) -> Taken:
+    def take(self, cost: int) -> SpentUnits:
         self.left -= cost
-        return Taken(self, cost)
+        return SpentUnits(self, cost)
 
     def part(self, cost: int) -> Entry:
-        """The charge of so many of them, by which these can be refunded."""
+        """Return the charge of so many units, for their refund."""
         return self.entry.costing(cost)
 
 
-class Taken(NamedTuple):
-    """Units of one purchase that a call takes."""
+class SpentUnits(NamedTuple):
+    """Prepaid units that a call has taken."""
 
-    purchase: Purchase
+    units: PrepaidUnits
     cost: int
 
 
 class Refusal(NamedTuple):
-    """What the store said of a cost that did not fit, when it was asked, and until when it is repeated."""
+    """The store's refusal of a cost, from the time ``at`` on; the store is asked again after ``until``."""
 
     answer: Answer
     cost: int
@@ -63,170 +63,177 @@ class Refusal(NamedTuple):
 
 
 class PrepaidBudget:
-    """What one process knows and holds of one ident's budget under one rule. Its caller holds a lock."""
+    """The budget of an ident under a rule as a process knows it, with the prepaid units that the process holds.
+
+    Not thread-safe: the caller holds a lock.
+    """
 
     __slots__ = (
-        "_asked_at", "_asks_at", "_elsewhere", "_is_scarce", "_paying", "_purchases", "_refusal", "_resets_at", "_size",
+        "_asked_at", "_asks_at", "_elsewhere", "_is_scarce", "_paying", "_batches", "_refusal", "_resets_at", "_size",
         "_until", "demand", "ident", "known_left", "rule",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, ident: str, now: float) -> None:
         self.rule, self.ident = rule, ident
-        self.known_left = 0  # units that the store had left when it last answered
+        self.known_left = 0  #: units that remained in the store when it last answered
+        self.demand = 0  #: units that calls needed since the last order
         self._resets_at = self._asks_at = now
-        self._purchases: list[Purchase] = []
+        self._batches: list[PrepaidUnits] = []
         self._refusal: Refusal | None = None
-        self._asked_at = now - 2 * PERIOD
-        self._size, self.demand = 1, 0  # units that calls have asked for since the last purchase
-        self._is_scarce = False  # the last purchase was no larger as too little was left
-        # The purchase that pays, what the others have left, and when one of them ends; None once they have changed.
-        self._paying: Purchase | None = None
+        self._asked_at = now - 2 * DEMAND_SECONDS
+        self._size = 1
+        self._is_scarce = False  # the store has too little for the demand
+        # Cache of ``units_for``: the units that pay, the number of other units, and the first end of any of them.
+        self._paying: PrepaidUnits | None = None
         self._elsewhere, self._until = 0, now
 
     def spend(self, cost: int, now: float) -> Decision | None:
-        """The decision of a call that one purchase is enough for, which pays; None where it takes another look."""
-        if (paying := self.paying(cost, now)) is None:
+        """Decide a call by the units of a single order. Return None if no such units are enough."""
+        if (paying := self.units_for(cost, now)) is None:
             return None
         paying.left -= cost
         self.demand += cost
         left = self.known_left + self._elsewhere + paying.left
         return prepaid_decision(self.rule, self.ident, cost, left, self._resets_at - now)
 
-    def paying(self, cost: int, now: float) -> Purchase | None:
-        """The purchase that is enough for a call by itself, the oldest first; None where it takes another look."""
-        if (known := self._paying) is not None and known.left >= cost and now < self._until:
-            return known
-        live = [one for one in self._purchases if now < one.until]
-        for one in live:
-            if one.left >= cost:
+    def units_for(self, cost: int, now: float) -> PrepaidUnits | None:
+        """Return the oldest units of a single order that are enough for a call; None if there are none.
+
+        Return None under a shadow rule, too.
+        """
+        if (paying := self._paying) is not None and paying.left >= cost and now < self._until:
+            return paying
+        live = [units for units in self._batches if now < units.until]
+        for units in live:
+            if units.left >= cost:
                 if self.rule.is_shadow:
                     return None
-                self._paying, self._until = one, min([each.until for each in live])
-                self._elsewhere = sum([each.left for each in live]) - one.left
-                return one
+                self._paying, self._until = units, min([other.until for other in live])
+                self._elsewhere = sum([other.left for other in live]) - units.left
+                return units
         return None
 
-    def look_again(self) -> None:
-        """What is held has changed."""
+    def clear_paying(self) -> None:
+        """Clear the cache of ``units_for``, because the units have changed."""
         self._paying = None
 
-    def take(self, cost: int, now: float) -> list[Taken] | None:
-        """Take units that are held; None where these are too few. The oldest go first."""
+    def take(self, cost: int, now: float) -> list[SpentUnits] | None:
+        """Take units, the oldest first. Return None if the process holds too few."""
         if self.held(now) < cost:
             return None
-        self.look_again()
+        self.clear_paying()
         taken = []
-        for one in self._purchases:
-            if now < one.until and (some := min(one.left, cost)):
-                taken.append(one.take(some))
-                cost -= some
+        for units in self._batches:
+            if now < units.until and (part := min(units.left, cost)):
+                taken.append(units.take(part))
+                cost -= part
         return taken
 
     def held(self, now: float) -> int:
-        return sum([one.left for one in self._purchases if now < one.until])
+        """Return the number of units that may be spent."""
+        return sum([units.left for units in self._batches if now < units.until])
 
     def answer(self, now: float) -> Answer:
         """Return the state of the budget as this process knows it, with the units that the process holds."""
         return Answer(0, self.known_left + self.held(now), max(0, round((self._resets_at - now) * 1_000_000)))
 
     def refusal(self, cost: int, now: float) -> Answer | None:
-        """The store's last refusal, as it reads now, where it need not be asked again or may not be yet."""
-        known = self._refusal
-        if known is None or cost < known.cost:
+        """Return the store's last refusal as it reads now. Return None if the store is to be asked."""
+        refusal = self._refusal
+        if refusal is None or cost < refusal.cost:
             return None
-        again_in = max(known.until - now, self.pause(now))
+        again_in = max(refusal.until - now, self.pause(now))
         if again_in <= 0:
             return None
-        passed = round((now - known.at) * 1_000_000)
-        retry = known.answer.retry
+        age_us = round((now - refusal.at) * 1_000_000)
+        retry = refusal.answer.retry
         if retry != NEVER:
-            retry = max(retry - passed, ceil(again_in * 1_000_000) if now >= known.until else 1)
-        return known.answer._replace(retry=retry, reset=max(0, known.answer.reset - passed))
+            retry = max(retry - age_us, ceil(again_in * 1_000_000) if now >= refusal.until else 1)
+        return refusal.answer._replace(retry=retry, reset=max(0, refusal.answer.reset - age_us))
 
     def pause(self, now: float) -> float:
-        """Seconds until this process may ask again, where little is left; 0.0 when it may."""
+        """Return the seconds until this process may ask the store again; 0.0 unless little remains."""
         if not self._is_scarce:
             return 0.0
-        return max(0.0, self._asks_at - now - (MOST_ASKED - 1) / ASKED_A_SECOND)
+        return max(0.0, self._asks_at - now - (MAX_ORDER_BURST - 1) / ORDERS_A_SECOND)
 
-    def size(self, cost: int, now: float) -> int:
-        """Return how much to buy for a call of this cost: by the demand since the last purchase, and what is left."""
+    def next_size(self, cost: int, now: float) -> int:
+        """Start an order for a call of this cost. Return its size, by the demand and by what remains."""
         since, demand = now - self._asked_at, self.demand
         self._asked_at, self.demand = now, 0
         params = self.rule.params
         wanted = room = cost
-        if since <= PERIOD and params.hold:
-            ahead = min(AHEAD, params.hold / 1_000_000)
-            wanted = min(ceil(demand / max(since, 0.001) * ahead), GROWTH * self._size)
-            room = min(_most_of(self.known_left + self._refilled(since)), params.limit // SHARE - self.held(now))
+        if since <= DEMAND_SECONDS and params.hold:
+            ahead = min(AHEAD_SECONDS, params.hold / 1_000_000)
+            wanted = min(ceil(demand / max(since, 0.001) * ahead), MAX_GROWTH * self._size)
+            room = min(
+                _most_of(self.known_left + self._refilled(since)), params.limit // LIMIT_DIVISOR - self.held(now)
+            )
         self._is_scarce = wanted > room
         self._size = max(cost, min(wanted, room))
         return self._size
 
     def _refilled(self, seconds: float) -> int:
-        """What has come back since, for this process: no more than it took."""
+        """Return an estimate of the units that came back since, at most the size of the last order."""
         params, window = self.rule.params, self.rule.window
         return 0 if params.begins_afresh or not window else min(self._size, int(params.limit * seconds / window))
 
-    def smaller(self, cost: int, remaining: int) -> int:
-        """How much to buy where that was too much, and the store has said what is left."""
+    def smaller_size(self, cost: int, remaining: int) -> int:
+        """Return a smaller size for an order that was refused; ``remaining`` is from the refusal."""
         self._is_scarce = True
         self._size = max(cost, min(self._size - 1, _most_of(remaining)))
         return self._size
 
     def note_command(self, now: float) -> None:
-        """A command for this budget is sent: those that follow it closely may have to wait."""
-        self._asks_at = max(self._asks_at, now) + 1 / ASKED_A_SECOND
-        if not self._is_scarce:  # what demand made necessary is not waited for later
-            self._forgive(now)
+        """Note that a command is sent. Commands that follow closely may have to wait."""
+        self._asks_at = max(self._asks_at, now) + 1 / ORDERS_A_SECOND
+        if not self._is_scarce:  # commands for which there was demand cause no wait later
+            self._limit_pause(now)
 
-    def bought(self, cost: int, answer: Answer, sent_at: float) -> Purchase:
-        """The store has charged this. Units may be spent for as long as they count there, by the time it was sent."""
-        lasts = self.rule.params.hold
+    def add_units(self, cost: int, answer: Answer, sent_at: float) -> PrepaidUnits:
+        """Add the units that the store has charged. They may be spent for as long as they count in the store."""
+        lifetime_us = self.rule.params.hold
         if self.rule.params.begins_afresh:
-            lasts = min(lasts, answer.reset)
+            lifetime_us = min(lifetime_us, answer.reset)
         entry = Entry(Charge(self.rule, self.ident, cost), answer.at, answer.reset)
-        purchase = Purchase(entry, sent_at + (lasts - 1) / 1_000_000)  # a microsecond less, for the roundings
-        self._purchases.append(purchase)
-        self.look_again()
-        self.note(answer, sent_at)
+        units = PrepaidUnits(entry, sent_at + (lifetime_us - 1) / 1_000_000)  # a microsecond less, because of rounding
+        self._batches.append(units)
+        self.clear_paying()
+        self.note_answer(answer, sent_at)
         self._refusal = None
-        return purchase
+        return units
 
-    def refused(self, cost: int, answer: Answer, sent_at: float) -> None:
-        """The store has refused this cost."""
-        wait = LONGEST if answer.retry == NEVER else min(answer.retry / 1_000_000, LONGEST)
+    def note_refusal(self, cost: int, answer: Answer, sent_at: float) -> None:
+        """Note that the store has refused this cost."""
+        wait = MAX_REFUSAL_SECONDS if answer.retry == NEVER else min(answer.retry / 1_000_000, MAX_REFUSAL_SECONDS)
         self._refusal = Refusal(answer, cost, sent_at, sent_at + wait)
-        self.note(answer, sent_at)
+        self.note_answer(answer, sent_at)
         self._is_scarce = True
 
-    def leftover(self, now: float = inf) -> list[Purchase]:
-        """Forget the purchases that may be spent no longer; returns those of which something is to be refunded."""
-        gone = [one for one in self._purchases if now >= one.until]
-        self._purchases = [one for one in self._purchases if now < one.until]
-        self.look_again()
-        for one in gone:
-            one.is_over = True
-        return [one for one in gone if one.left]
+    def remove_expired(self, now: float = inf) -> list[PrepaidUnits]:
+        """Remove the units that may be spent no longer, and return those to refund. Without ``now`` remove all."""
+        expired = [units for units in self._batches if now >= units.until]
+        self._batches = [units for units in self._batches if now < units.until]
+        self.clear_paying()
+        for units in expired:
+            units.is_over = True
+        return [units for units in expired if units.left]
 
     def note_failure(self, now: float) -> None:
-        """The store has not answered: nothing is known, so no call waits, or is refused, by what it said before.
-
-        Nor is what was asked meanwhile, as often as calls came, waited for when it answers again.
-        """
+        """Note that the store has failed: earlier refusals, and commands sent meanwhile, delay no call any more."""
         self._refusal, self._is_scarce = None, False
-        self._forgive(now)
+        self._limit_pause(now)
 
-    def _forgive(self, now: float) -> None:
-        """Count no more commands than may be sent at once."""
-        self._asks_at = min(self._asks_at, now + MOST_ASKED / ASKED_A_SECOND)
+    def _limit_pause(self, now: float) -> None:
+        """Limit the wait for the next command as if no more commands had been sent than may be sent at once."""
+        self._asks_at = min(self._asks_at, now + MAX_ORDER_BURST / ORDERS_A_SECOND)
 
     def is_idle(self, now: float) -> bool:
-        """Whether nothing is held and nothing that is known matters any more."""
-        return not self._purchases and now - self._asked_at > PERIOD
+        """Return True if the process holds no units, and its knowledge of the demand has expired."""
+        return not self._batches and now - self._asked_at > DEMAND_SECONDS
 
-    def note(self, answer: Answer, sent_at: float) -> None:
-        """The store has said how the budget stands."""
+    def note_answer(self, answer: Answer, sent_at: float) -> None:
+        """Note the state of the budget in the store."""
         self.known_left, self._resets_at = answer.remaining, sent_at + answer.reset / 1_000_000
 
 
@@ -234,29 +241,26 @@ def _most_of(left: int) -> int:
     return left - left // 4
 
 
-class Wanted(NamedTuple):
-    """A call's charge for which too little is held: the ``place``-th of the call's."""
+class MissingUnits(NamedTuple):
+    """A charge of a call for which the process holds too few units; ``place`` is its index among the charges."""
 
     budget: PrepaidBudget
     place: int
     cost: int
 
 
-class Claim:
-    """What one call takes of prepaid budgets, by the places of its charges.
-
-    ``answers`` are how these budgets stand then, ``refused`` those that refuse.
-    """
+class PrepaidCall:
+    """The charges of a call under prepaid rules, with the units that it takes. Mappings are by index of the charge."""
 
     __slots__ = ("answers", "charges", "crossed", "has_ended", "refused", "taken")
 
     def __init__(self, charges: tuple[Charge, ...]) -> None:
         self.charges = charges
-        self.taken: dict[int, list[Taken]] = {}
-        self.refused: dict[int, Answer] = {}
-        self.answers: dict[int, Answer] = {}
+        self.taken: dict[int, list[SpentUnits]] = {}
+        self.refused: dict[int, Answer] = {}  #: answers of the budgets that refuse
+        self.answers: dict[int, Answer] = {}  #: answers of the budgets from which units were taken
         self.crossed: tuple[ThresholdReached, ...] = ()
-        self.has_ended = False  # nobody waits for it any more
+        self.has_ended = False  #: True once the call waits for no units any more
 
     @property
     def is_refused(self) -> bool:
@@ -264,15 +268,15 @@ class Claim:
 
     @property
     def decision(self) -> Decision:
-        """What the budgets say of the call; one that a refusal has come before is left out."""
-        said = sorted({**self.answers, **self.refused}.items())
-        charges = tuple([self.charges[place] for place, _ in said])
-        outcomes = outcomes_of(charges, [answer for _, answer in said], commit=not self.is_refused)
+        """The decision by the answers of the budgets. Budgets not asked, because of a refusal, are left out."""
+        answers = sorted({**self.answers, **self.refused}.items())
+        charges = tuple([self.charges[place] for place, _ in answers])
+        outcomes = outcomes_of(charges, [answer for _, answer in answers], commit=not self.is_refused)
         return combine_outcomes(outcomes)._replace(crossed=() if self.is_refused else self.crossed)
 
-    def take(self, budgets: Sequence[PrepaidBudget], now: float) -> list[Wanted]:
-        """Take what is held and note what is refused; returns what is lacking."""
-        lacking = []
+    def take(self, budgets: Sequence[PrepaidBudget], now: float) -> list[MissingUnits]:
+        """Take the units that the process holds, note refusals, and return what is missing."""
+        missing = []
         for place, (budget, charge) in enumerate(zip(budgets, self.charges, strict=True)):
             if place in self.taken or place in self.refused:
                 continue
@@ -284,51 +288,55 @@ class Claim:
             elif pause := budget.pause(now):
                 self.refused[place] = budget.answer(now)._replace(retry=ceil(pause * 1_000_000))
             else:
-                lacking.append(Wanted(budget, place, charge.cost))
-        if self.is_refused or not lacking:
+                missing.append(MissingUnits(budget, place, charge.cost))
+        if self.is_refused or not missing:
             self.answers = {place: budgets[place].answer(now) for place in self.taken}
-        return [] if self.is_refused else lacking
+        return [] if self.is_refused else missing
 
 
-class Buying:
-    """A purchase that one command makes, for the claim of a call and for those that come after it."""
+class PrepaidOrder:
+    """An order of units by a single command, for a call and for those after it."""
 
-    __slots__ = ("claim", "sizes", "wanted")
+    __slots__ = ("call", "missing", "sizes")
 
-    def __init__(self, claim: Claim, wanted: list[Wanted], now: float) -> None:
-        self.claim, self.wanted = claim, wanted
-        self.sizes = [charge.budget.size(charge.cost, now) for charge in wanted]
+    def __init__(self, call: PrepaidCall, missing: list[MissingUnits], now: float) -> None:
+        self.call, self.missing = call, missing
+        self.sizes = [units.budget.next_size(units.cost, now) for units in missing]
 
     def command(self, now: float) -> Decide:
-        for one in self.wanted:
-            one.budget.note_command(now)
-        sized = zip(self.wanted, self.sizes, strict=True)
-        return Decide(Charges.of([Charge(one.budget.rule, one.budget.ident, size) for one, size in sized]))
+        """Return the command to send now."""
+        for units in self.missing:
+            units.budget.note_command(now)
+        rows = zip(self.missing, self.sizes, strict=True)
+        return Decide(Charges.of([Charge(units.budget.rule, units.budget.ident, size) for units, size in rows]))
 
     def shrink(self, answers: Sequence[Answer]) -> bool:
-        """Ask for less where that was refused, by what is left; False where what the call needs was refused."""
-        sized = list(zip(self.wanted, self.sizes, answers, strict=True))
-        refused = [one for one in sized if one[2].retry and not one[0].budget.rule.is_shadow]
-        if not refused or any(size == one.cost for one, size, _ in refused):
+        """Reduce refused sizes by what remains. Return False if the order fits, or the call's own cost was refused."""
+        rows = list(zip(self.missing, self.sizes, answers, strict=True))
+        refused = [row for row in rows if row[2].retry and not row[0].budget.rule.is_shadow]
+        if not refused or any(size == units.cost for units, size, _ in refused):
             return False
-        self.sizes = [one.budget.smaller(one.cost, said.remaining) if said.retry else size for one, size, said in sized]
+        self.sizes = [
+            units.budget.smaller_size(units.cost, answer.remaining) if answer.retry else size
+            for units, size, answer in rows
+        ]
         return True
 
-    def settle(self, command: Decide, answers: Sequence[Answer], sent_at: float) -> list[Purchase]:
-        """Adopt the store's answers; returns the purchases. The claim has its own units, however long that took."""
+    def settle(self, command: Decide, answers: Sequence[Answer], sent_at: float) -> list[PrepaidUnits]:
+        """Add the units that the store has charged, and return them. The call takes its own, even if they expired."""
         granted = all(map(passes, command.charges, answers))
-        purchases = []
-        for (budget, place, cost), charge, answer in zip(self.wanted, command.charges, answers, strict=True):
+        batches = []
+        for (budget, place, cost), charge, answer in zip(self.missing, command.charges, answers, strict=True):
             if answer.retry and charge.cost > cost:
-                budget.note(answer, sent_at)
+                budget.note_answer(answer, sent_at)
             elif answer.retry:
-                budget.refused(cost, answer, sent_at)
-                self.claim.refused[place] = answer
+                budget.note_refusal(cost, answer, sent_at)
+                self.call.refused[place] = answer
             elif granted:
-                purchase = budget.bought(charge.cost, answer, sent_at)
-                purchases.append(purchase)
-                if not self.claim.has_ended:
-                    self.claim.taken[place] = [purchase.take(cost)]
+                units = budget.add_units(charge.cost, answer, sent_at)
+                batches.append(units)
+                if not self.call.has_ended:
+                    self.call.taken[place] = [units.take(cost)]
         if granted:
-            self.claim.crossed += thresholds_reached(command.charges, answers, outcomes_of(command.charges, answers))
-        return purchases
+            self.call.crossed += thresholds_reached(command.charges, answers, outcomes_of(command.charges, answers))
+        return batches

@@ -1,4 +1,4 @@
-"""The prepaid budgets that a process holds: what it has bought ahead, is buying, and gives back."""
+"""Prepaid budgets of a process: the units that it holds, has ordered and refunds."""
 
 from __future__ import annotations
 
@@ -11,159 +11,166 @@ from typing import Final, NamedTuple
 
 from django_throttle.core.commands import Answer, Charge, Correct, Decide, Entry
 from django_throttle.core.decision import Decision
-from django_throttle.core.prepaid import Buying, Claim, PrepaidBudget, Purchase
+from django_throttle.core.prepaid import PrepaidBudget, PrepaidCall, PrepaidOrder, PrepaidUnits
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.runtime import in_child
 
 Key = tuple[str, str]  # rule id, ident
-MOST: Final = 10_000
-BATCH: Final = 500  # refunds in one round trip
-SWEEP_SECONDS: Final = 0.5  # between two looks for what goes back
-TOGETHER: Final = 100  # budgets that are looked at
+MAX_BUDGETS: Final = 10_000
+MAX_BATCH_REFUNDS: Final = 500
+SWEEP_SECONDS: Final = 0.5  # between sweeps for units to refund
+MAX_SWEPT_BUDGETS: Final = 100  # in a row, so that no decision waits for the sweep of all
 
 
-class Pending(NamedTuple):
-    """A purchase under way; ``done`` has as its result why the store failed, None where it has answered."""
+class PendingOrder(NamedTuple):
+    """An order whose answers are awaited. The result of ``done`` is the store's error; None if the store answered."""
 
-    buying: Buying
+    order: PrepaidOrder
     done: Future[StoreError | None]
 
 
 class PrepaidBudgets:
-    """The prepaid budgets of one process, at most MOST; safe to use from any thread, and empty after a fork.
+    """The prepaid budgets of a process, at most MAX_BUDGETS. Thread-safe, and empty after a fork.
 
-    ``clock`` is monotonic, in seconds. A call waits for no longer than ``patience`` seconds for what another one buys.
+    ``clock`` is monotonic, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock, self.patience = clock, 0.1
+        self.clock = clock
+        self.patience = 0.1  #: seconds for which a call waits for another call's order
         self._renew()
         in_child(self, type(self)._renew)
 
     def _renew(self) -> None:
         self._lock = Lock()
-        self._known: dict[Key, PrepaidBudget] = {}
-        self._pending: dict[Key, Pending] = {}
-        self._back: list[Entry] = []  # to be refunded
+        self._budgets: dict[Key, PrepaidBudget] = {}
+        self._pending: dict[Key, PendingOrder] = {}
+        self._refunds: list[Entry] = []
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._budgets)
 
     def spend(self, rule: Rule, ident: str, cost: int) -> Decision | None:
-        """The decision of a call by this charge alone, where enough is held; it asks nobody."""
+        """Decide a call with this single charge by the units held. Return None if these are too few."""
         with self._lock:
-            budget = self._known.get((rule.id, ident))
+            budget = self._budgets.get((rule.id, ident))
             return budget.spend(cost, self.clock()) if budget is not None and budget.rule is rule else None
 
     def spend_all(self, charges: Sequence[Charge]) -> bool:
-        """Take what a call is charged; False, and nothing is taken, where it takes another look."""
-        taking = []
+        """Take the units of these charges. Return False, and take nothing, unless single orders suffice for each."""
+        rows = []
         with self._lock:
             now = self.clock()
             for rule, ident, cost in charges:
-                budget = self._known.get((rule.id, ident))
-                if budget is None or budget.rule is not rule or (paying := budget.paying(cost, now)) is None:
+                budget = self._budgets.get((rule.id, ident))
+                if budget is None or budget.rule is not rule or (units := budget.units_for(cost, now)) is None:
                     return False
-                taking.append((budget, paying, cost))
-            for budget, paying, cost in taking:
-                paying.left -= cost
+                rows.append((budget, units, cost))
+            for budget, units, cost in rows:
+                units.left -= cost
                 budget.demand += cost
             return True
 
     def held(self, charge: Charge) -> int:
+        """Return the number of units that are held for a charge."""
         with self._lock:
-            budget = self._known.get((charge.rule.id, charge.ident))
+            budget = self._budgets.get((charge.rule.id, charge.ident))
             return 0 if budget is None else budget.held(self.clock())
 
-    def look(self, claim: Claim) -> Pending | None:
-        """Take what is held. None when the claim is complete or refused; else the purchase to make or to wait for."""
+    def take_or_order(self, call: PrepaidCall) -> PendingOrder | None:
+        """Take the units held for a call. Return None if the call has all its units, or is refused.
+
+        Otherwise return an order: a new one of this call, to be executed, or that of another call, to wait for.
+        """
         with self._lock:
             now = self.clock()
-            lacking = claim.take([self._find(charge, now) for charge in claim.charges], now)
-            for one in lacking:
-                if (pending := self._pending.get(_key(one.budget))) is not None:
+            missing = call.take([self._find(charge, now) for charge in call.charges], now)
+            for units in missing:
+                if (pending := self._pending.get(_key(units.budget))) is not None:
                     return pending
-            if not lacking:
+            if not missing:
                 return None
-            pending = Pending(Buying(claim, lacking, now), Future())
-            self._pending.update(dict.fromkeys([_key(one.budget) for one in lacking], pending))
+            pending = PendingOrder(PrepaidOrder(call, missing, now), Future())
+            self._pending.update(dict.fromkeys([_key(units.budget) for units in missing], pending))
             return pending
 
-    def bought(self, buying: Buying, command: Decide, answers: Sequence[Answer], sent_at: float) -> None:
-        """The store has answered this command. What was bought of a budget that is forgotten meanwhile goes back."""
+    def settle_order(self, order: PrepaidOrder, command: Decide, answers: Sequence[Answer], sent_at: float) -> None:
+        """Add the units of an order that the store has answered. Refund those of budgets dropped meanwhile."""
         with self._lock:
-            for purchase in buying.settle(command, answers, sent_at):
-                rule, ident, _ = purchase.entry.charge
-                budget = self._known.get((rule.id, ident))
-                if budget is None or not any(one.budget is budget for one in buying.wanted):
-                    self._give_back([purchase])
+            for units in order.settle(command, answers, sent_at):
+                rule, ident, _ = units.entry.charge
+                budget = self._budgets.get((rule.id, ident))
+                if budget is None or not any(missing.budget is budget for missing in order.missing):
+                    self._refund([units])
 
-    def end(self, pending: Pending, error: StoreError | None) -> None:
-        """The purchase is over: whoever waits for it looks again."""
+    def end(self, pending: PendingOrder, error: StoreError | None) -> None:
+        """End an order, and wake the calls that wait for it."""
         with self._lock:
-            for one in pending.buying.wanted:
-                if self._pending.get(_key(one.budget)) is pending:
-                    del self._pending[_key(one.budget)]
+            for units in pending.order.missing:
+                if self._pending.get(_key(units.budget)) is pending:
+                    del self._pending[_key(units.budget)]
                 if error is not None:
-                    one.budget.note_failure(self.clock())
+                    units.budget.note_failure(self.clock())
         if not pending.done.done():
             pending.done.set_result(error)
 
-    def release(self, claim: Claim) -> None:
-        """The call was refused, or has ended: what it took is for others, or goes back."""
+    def release(self, call: PrepaidCall) -> None:
+        """Return the units of a call that was refused or has ended, for other calls or for a refund."""
         with self._lock:
-            claim.has_ended = True
-            for one in [one for taken in claim.taken.values() for one in taken]:
-                one.purchase.left += one.cost
-                if one.purchase.is_over:
-                    self._give_back([one.purchase])
-            for place in claim.taken:
-                rule, ident, _ = claim.charges[place]
-                if (budget := self._known.get((rule.id, ident))) is not None:
-                    budget.look_again()
-            claim.taken.clear()
+            call.has_ended = True
+            for units, cost in [spent for taken in call.taken.values() for spent in taken]:
+                units.left += cost
+                if units.is_over:
+                    self._refund([units])
+            for place in call.taken:
+                rule, ident, _ = call.charges[place]
+                if (budget := self._budgets.get((rule.id, ident))) is not None:
+                    budget.clear_paying()
+            call.taken.clear()
 
-    def forget(self, is_meant: Callable[[PrepaidBudget], bool]) -> None:
-        """These budgets were reset: nobody is charged for what was bought of them before."""
+    def forget(self, was_reset: Callable[[PrepaidBudget], bool]) -> None:
+        """Drop the budgets that were reset, with their units, which the reset has refunded."""
         with self._lock:
-            for key in [key for key, budget in self._known.items() if is_meant(budget)]:
-                del self._known[key]
+            for key in [key for key, budget in self._budgets.items() if was_reset(budget)]:
+                del self._budgets[key]
 
     def sweep(self, *, everything: bool = False) -> list[Correct]:
-        """What goes back: what may be spent no longer, or all that is held."""
+        """Return the commands that refund the expired units, or with ``everything`` all units."""
         with self._lock:
-            budgets = list(self._known.items())
-        for at in range(0, len(budgets), TOGETHER):
-            with self._lock:  # for a few by themselves, so that no decision waits for all of them
+            budgets = list(self._budgets.items())
+        for at in range(0, len(budgets), MAX_SWEPT_BUDGETS):
+            with self._lock:
                 now = self.clock()
-                for key, budget in budgets[at : at + TOGETHER]:
-                    if self._known.get(key) is not budget:  # it was reset meanwhile: nothing of it goes back
+                for key, budget in budgets[at : at + MAX_SWEPT_BUDGETS]:
+                    if self._budgets.get(key) is not budget:  # it was reset meanwhile, so nothing is to be refunded
                         continue
-                    if gone := budget.leftover(inf if everything else now):
+                    if expired := budget.remove_expired(inf if everything else now):
                         budget.note_command(now)
-                        self._give_back(gone)
+                        self._refund(expired)
                     if budget.is_idle(now) and key not in self._pending:
-                        del self._known[key]
+                        del self._budgets[key]
         with self._lock:
-            back, self._back = self._back, []
-        return [Correct(tuple(back[at : at + BATCH])) for at in range(0, len(back), BATCH)]
+            refunds, self._refunds = self._refunds, []
+        return [
+            Correct(tuple(refunds[at : at + MAX_BATCH_REFUNDS])) for at in range(0, len(refunds), MAX_BATCH_REFUNDS)
+        ]
 
-    def _give_back(self, purchases: Sequence[Purchase]) -> None:
-        for one in purchases:
-            one.is_over = True
-            self._back.append(one.part(one.left))
-            one.left = 0
+    def _refund(self, batches: Sequence[PrepaidUnits]) -> None:
+        for units in batches:
+            units.is_over = True
+            self._refunds.append(units.part(units.left))
+            units.left = 0
 
     def _find(self, charge: Charge, now: float) -> PrepaidBudget:
         key = charge.rule.id, charge.ident
-        budget = self._known.get(key)
+        budget = self._budgets.get(key)
         if budget is None or (budget.rule is not charge.rule and budget.rule != charge.rule):
-            if budget is not None:  # what was bought under another edition of the rule
-                self._give_back(budget.leftover())
-            elif len(self._known) >= MOST:
-                self._give_back(self._known.pop(next(iter(self._known))).leftover())
-            budget = self._known[key] = PrepaidBudget(charge.rule, charge.ident, now)
+            if budget is not None:  # units under an earlier version of the rule
+                self._refund(budget.remove_expired())
+            elif len(self._budgets) >= MAX_BUDGETS:
+                self._refund(self._budgets.pop(next(iter(self._budgets))).remove_expired())
+            budget = self._budgets[key] = PrepaidBudget(charge.rule, charge.ident, now)
         budget.rule = charge.rule
         return budget
 

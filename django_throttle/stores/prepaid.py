@@ -13,9 +13,9 @@ from django_throttle.core.commands import Answer, Charge, Charges, Decide
 from django_throttle.core.decide import decide_without_store
 from django_throttle.core.decision import Decision, Outcome, Reason, combine_outcomes
 from django_throttle.core.io import Io, run
-from django_throttle.core.prepaid import Claim
+from django_throttle.core.prepaid import PrepaidCall
 from django_throttle.exceptions import Cause, RepeatCommand, StoreError
-from django_throttle.local.prepaid import Pending, PrepaidBudgets
+from django_throttle.local.prepaid import PendingOrder, PrepaidBudgets
 from django_throttle.runtime import spawn
 from django_throttle.stores.base import StoreIo
 from django_throttle.stores.redis.timeouts import seconds_for
@@ -36,28 +36,28 @@ async def decide_prepaid(
     budgets = io.store.local_limits.prepaid
     if len(charges) == 1 and not keeps_ledger and (known := budgets.spend(*charges[0])):
         return known
-    claim = Claim(tuple([one for one in charges if _is_bought(one)]))
+    call = PrepaidCall(tuple([one for one in charges if _is_bought(one)]))
     try:
-        await take_units(io, claim)
+        await take_units(io, call)
     except StoreError as error:
         return await _without_store(io, charges, error)
-    decision, rest = claim.decision, tuple([one for one in charges if not _is_bought(one)])
+    decision, rest = call.decision, tuple([one for one in charges if not _is_bought(one)])
     if rest and decision.allowed:
         try:
             others = await decide_rest(rest)
         except BaseException:
-            budgets.release(claim)
+            budgets.release(call)
             raise
         ours, theirs = iter(decision.outcomes), iter(others.outcomes)
         outcomes = tuple([next(ours if _is_bought(one) else theirs) for one in charges])
-        crossed = claim.crossed + others.crossed if others.allowed else ()
+        crossed = call.crossed + others.crossed if others.allowed else ()
         decision = combine_outcomes(outcomes, others.lease, degraded=others.degraded, ledger=others.ledger)
         decision = decision._replace(crossed=crossed, cause=others.cause)
     if not decision.allowed:
-        budgets.release(claim)
+        budgets.release(call)
     elif keeps_ledger:
-        taken = [one for each in claim.taken.values() for one in each]
-        decision.ledger.add(tuple([one.purchase.part(one.cost) for one in taken]))
+        taken = [one for each in call.taken.values() for one in each]
+        decision.ledger.add(tuple([one.units.part(one.cost) for one in taken]))
     return decision
 
 
@@ -85,12 +85,12 @@ def _is_bought(charge: Charge) -> bool:
     return charge.rule.prepaid and charge.cost > 0
 
 
-async def take_units(io: StoreIo, claim: Claim) -> None:
+async def take_units(io: StoreIo, call: PrepaidCall) -> None:
     """Take what the claim needs, or have it refused; raises StoreError, and has then taken nothing."""
     budgets = io.store.local_limits.prepaid
     try:
-        while not claim.has_ended and (todo := budgets.look(claim)) is not None:
-            if todo.buying.claim is claim:
+        while not call.has_ended and (todo := budgets.take_or_order(call)) is not None:
+            if todo.order.call is call:
                 buy = partial(_buy, io, budgets, todo)
                 await io.call(partial(_buy_at_once, buy), partial(_buy_in_task, buy))
             else:
@@ -99,21 +99,21 @@ async def take_units(io: StoreIo, claim: Claim) -> None:
             if todo.done.done() and (error := todo.done.result()):
                 raise error
     except BaseException:
-        budgets.release(claim)
+        budgets.release(call)
         raise
 
 
-async def _buy(io: Io, budgets: PrepaidBudgets, pending: Pending) -> None:
+async def _buy(io: Io, budgets: PrepaidBudgets, pending: PendingOrder) -> None:
     """Make a purchase; where so much is not left, a smaller one, and in the end what the call itself needs."""
-    error, buying = None, pending.buying
+    error, order = None, pending.order
     try:
         while True:
             sent_at = budgets.clock()
-            command = buying.command(sent_at)
+            command = order.command(sent_at)
             answers = await _ask(io, command)
-            if not buying.shrink(answers):
+            if not order.shrink(answers):
                 break
-        budgets.bought(buying, command, answers, sent_at)
+        budgets.settle_order(order, command, answers, sent_at)
     except StoreError as failure:
         error = failure
     finally:
@@ -127,28 +127,28 @@ async def _ask(io: Io, command: Decide) -> Sequence[Answer]:
         return await io.execute(command)
 
 
-Buying = Callable[[], Coroutine[Any, Any, None]]
+BuyUnits = Callable[[], Coroutine[Any, Any, None]]
 
 
-def _buy_at_once(buy: Buying) -> None:
+def _buy_at_once(buy: BuyUnits) -> None:
     run(buy())
 
 
-async def _buy_in_task(buy: Buying) -> None:
+async def _buy_in_task(buy: BuyUnits) -> None:
     """Buy in a task: a call that is cancelled meanwhile leaves what it buys to others."""
     task = spawn(buy())
     await asyncio.wait({task})
     task.result()
 
 
-def _wait(pending: Pending, seconds: float) -> None:
+def _wait(pending: PendingOrder, seconds: float) -> None:
     try:
         pending.done.result(seconds)
     except TimeoutError:
         raise StoreError(Cause.UNAVAILABLE, "another call has waited for as long") from None
 
 
-async def _await(pending: Pending, seconds: float) -> None:
+async def _await(pending: PendingOrder, seconds: float) -> None:
     loop, told = asyncio.get_running_loop(), asyncio.Event()
 
     def tell(_: object) -> None:

@@ -19,7 +19,15 @@ from django_throttle.core import Rule
 from django_throttle.core.algorithms.base import NEVER
 from django_throttle.core.commands import Answer, Charge, Charges, Correct, Decide, Entry, Reset
 from django_throttle.core.decision import Decision
-from django_throttle.core.prepaid import ASKED_A_SECOND, MOST_ASKED, SHARE, Buying, Claim, PrepaidBudget, Purchase
+from django_throttle.core.prepaid import (
+    LIMIT_DIVISOR,
+    MAX_ORDER_BURST,
+    ORDERS_A_SECOND,
+    PrepaidBudget,
+    PrepaidCall,
+    PrepaidOrder,
+    PrepaidUnits,
+)
 from django_throttle.stores import MemoryStore
 from tests.bounds import most
 from tests.clock import FrozenClock
@@ -35,7 +43,7 @@ class Process:
     def __init__(self, store: MemoryStore, offset: float) -> None:
         self.store, self.offset = store, offset
         self.budget: PrepaidBudget | None = None
-        self.asked: tuple[Buying, Decide, tuple[Answer, ...], float] | None = None
+        self.asked: tuple[PrepaidOrder, Decide, tuple[Answer, ...], float] | None = None
         self.back: list[Entry] = []
 
     @property
@@ -51,37 +59,37 @@ class Process:
 
     def forget(self, *, refund: bool) -> None:
         if self.budget is not None and refund:
-            self.give_back(self.budget.leftover())
+            self.give_back(self.budget.remove_expired())
         self.budget = None
 
-    def give_back(self, purchases: list[Purchase]) -> None:
+    def give_back(self, purchases: list[PrepaidUnits]) -> None:
         self.back += [one.part(one.left) for one in purchases]
 
-    def claim(self, hot: Rule, cost: int) -> Claim:
+    def call(self, hot: Rule, cost: int) -> PrepaidCall:
         """What is held; where that is too little the store is asked, and answers when it is told to."""
-        claim = Claim((Charge(hot, IDENT, cost),))
-        if lacking := claim.take([self.of(hot)], self.now):
-            self.ask(Buying(claim, lacking, self.now))
-        return claim
+        call = PrepaidCall((Charge(hot, IDENT, cost),))
+        if lacking := call.take([self.of(hot)], self.now):
+            self.ask(PrepaidOrder(call, lacking, self.now))
+        return call
 
-    def ask(self, buying: Buying) -> None:
-        command = buying.command(self.now)
-        self.asked = buying, command, self.store.execute(command), self.now
+    def ask(self, order: PrepaidOrder) -> None:
+        command = order.command(self.now)
+        self.asked = order, command, self.store.execute(command), self.now
 
-    def hear(self) -> Claim:
+    def hear(self) -> PrepaidCall:
         """The answers arrive; what was too much is asked for again, at once."""
         assert self.asked is not None
         while self.asked[0].shrink(self.asked[2]):
             self.ask(self.asked[0])
-        (buying, command, answers, sent_at), self.asked = self.asked, None
-        bought = buying.settle(command, answers, sent_at)
-        if buying.wanted[0].budget is not self.budget:
+        (order, command, answers, sent_at), self.asked = self.asked, None
+        bought = order.settle(command, answers, sent_at)
+        if order.missing[0].budget is not self.budget:
             self.give_back(bought)
-        return buying.claim
+        return order.call
 
-    def acquire(self, hot: Rule, cost: int = 1) -> Claim:
-        claim = self.claim(hot, cost)
-        return self.hear() if self.asked else claim
+    def acquire(self, hot: Rule, cost: int = 1) -> PrepaidCall:
+        call = self.call(hot, cost)
+        return self.hear() if self.asked else call
 
     def spend(self, hot: Rule, cost: int) -> Decision | None:
         """By one purchase that is enough, as most calls; what it says is left is what is known and held."""
@@ -93,7 +101,7 @@ class Process:
         return decision
 
     def sweep(self) -> None:
-        if self.budget is not None and (gone := self.budget.leftover(self.now)):
+        if self.budget is not None and (gone := self.budget.remove_expired(self.now)):
             self.budget.note_command(self.now)
             self.give_back(gone)
         if self.back:
@@ -126,10 +134,10 @@ class Machine(RuleBasedStateMachine):
     def _most(self) -> int:
         return most(replace(self.hot, prepaid=False))
 
-    def _count(self, claim: Claim, at: int) -> None:
+    def _count(self, call: PrepaidCall, at: int) -> None:
         """The asker's own call passes when it was charged, like any that is not bought ahead."""
-        if claim.taken and not claim.is_refused:
-            self.passed.append((at, claim.charges[0].cost))
+        if call.taken and not call.is_refused:
+            self.passed.append((at, call.charges[0].cost))
 
     @rule(caller=st.integers(0, 2), cost=st.integers(1, 3), times=st.integers(1, 300))
     def calls(self, caller: int, cost: int, times: int) -> None:
@@ -149,7 +157,7 @@ class Machine(RuleBasedStateMachine):
     def asks(self, caller: int, cost: int) -> None:
         process = self.processes[caller]
         if process.asked is None:
-            self._count(process.claim(self.hot, cost), self.clock.now_us)
+            self._count(process.call(self.hot, cost), self.clock.now_us)
 
     @rule(caller=st.integers(0, 2))
     def hears(self, caller: int) -> None:
@@ -266,7 +274,7 @@ def test_small_limits_are_exact(store: MemoryStore, algorithm: str, limit: int) 
 
 def test_a_process_holds_no_more_than_its_share_of_the_limit(process: Process, store: MemoryStore) -> None:
     passed = demand(process, 0.01, 50_000)
-    assert used(store) - passed <= HOT.params.limit // SHARE
+    assert used(store) - passed <= HOT.params.limit // LIMIT_DIVISOR
 
 
 def test_a_purchase_leaves_others_a_quarter_of_what_is_left(process: Process, store: MemoryStore) -> None:
@@ -284,13 +292,13 @@ def test_who_may_not_ask_yet_is_refused_until_then(process: Process, store: Memo
     clock: Any = store.clock
     for _ in range(5000):
         clock.step(0.001)
-        claim = process.claim(hot, 1)
+        call = process.call(hot, 1)
         asked += process.asked is not None
         if process.asked:
             process.hear()
-        elif claim.is_refused:
-            assert 0 < claim.refused[0].retry <= 500_000
-    assert asked <= MOST_ASKED + 5 * ASKED_A_SECOND
+        elif call.is_refused:
+            assert 0 < call.refused[0].retry <= 500_000
+    assert asked <= MAX_ORDER_BURST + 5 * ORDERS_A_SECOND
 
 
 def test_a_refusal_is_repeated_for_a_second_at_most(process: Process, store: MemoryStore) -> None:
@@ -299,10 +307,10 @@ def test_a_refusal_is_repeated_for_a_second_at_most(process: Process, store: Mem
     refused = process.acquire(HOT)
     assert refused.is_refused
     clock.step(0.5)
-    again = process.claim(HOT, 1)
+    again = process.call(HOT, 1)
     assert process.asked is None and again.refused[0].retry == refused.refused[0].retry - 500_000
     clock.step(0.5)
-    process.claim(HOT, 1)
+    process.call(HOT, 1)
     assert process.asked is not None
 
 
@@ -314,7 +322,7 @@ def test_what_never_fits_refuses_nothing_smaller(process: Process, store: Memory
 def test_who_has_asked_too_often_waits_for_no_store_that_fails(process: Process, store: MemoryStore) -> None:
     """Its failure policy decides, which takes another question."""
     process.acquire(HOT, 999)
-    for _ in range(2 * MOST_ASKED):
+    for _ in range(2 * MAX_ORDER_BURST):
         process.acquire(HOT)
     budget = process.of(HOT)
     assert budget.refusal(1, process.now) is not None

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group
 from django_throttle import rulebook
 from django_throttle.agent import give_back
 from django_throttle.core import Rule
-from django_throttle.core.prepaid import MOST_ASKED
+from django_throttle.core.prepaid import MAX_ORDER_BURST
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.consumers import AsyncEcho, SyncEcho
@@ -36,7 +36,7 @@ async def test_a_stream_within_its_limit_asks_rarely_and_counts_exactly(enforce_
                 line.send(*["x"] * 10)
                 await line.received(10 * number + 10)
             seconds, questions = loop.time() - began, scripts(redis) - before
-        assert questions <= MOST_ASKED * (1 + seconds) + 1
+        assert questions <= MAX_ORDER_BURST * (1 + seconds) + 1
     await becomes(lambda: settled(store) == 1000)
 
 

@@ -118,7 +118,11 @@ class TestLowerLimits:
 @pytest.fixture
 def nothing_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a socket or its process remembers."""
-    for name in ("core.prepaid.LONGEST", "websockets.limits.MATCH_LIFETIME", "stores.refusal_cache.MAX_CACHED_SECONDS"):
+    for name in (
+        "core.prepaid.MAX_REFUSAL_SECONDS",
+        "websockets.limits.MATCH_LIFETIME",
+        "stores.refusal_cache.MAX_CACHED_SECONDS",
+    ):
         monkeypatch.setattr(f"django_throttle.{name}", 3600.0)
     open_sockets.clear()
 
