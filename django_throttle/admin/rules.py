@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from shlex import quote
 from typing import Any, ClassVar, Final
@@ -51,18 +51,28 @@ LIMITS_THESE_PAGES: Final = gettext_lazy(
 WIDE: Final = forms.TextInput(attrs={"class": "vTextField"})
 
 
-def fieldsets(of: type[Options]) -> list[tuple[Any, dict[str, list[str]]]]:
-    """Return the fieldsets of the form: the options by the headings that the table gives them."""
+#: What stands above the headings, in this order: what a rule is.
+HEAD: Final = ("in_words", "name", "key", "algorithm", "rate", "limit", "events", "scopes", "action", "enabled")
+
+
+def fieldsets(of: type[Options], used: Container[str] = ()) -> list[tuple[Any, dict[str, Any]]]:
+    """Return the fieldsets of the form: the options under the headings of the table.
+
+    A heading is folded unless one of its options is ``used``.
+    """
     groups = {
         group: [name for name, option in form_options(of).items() if option.group == group] for group in ("", *GROUPS)
     }
-    head = [*groups.pop(""), "in_words"]
-    options = [(gettext_lazy(group), {"fields": names}) for group, names in groups.items()]
-    return [
-        (None, {"fields": head}),
-        *options,
-        (gettext_lazy("Notes"), {"fields": ["description", "edit_reason", "updated_at"]}),
+    head = [*HEAD, *(name for name in groups.pop("") if name not in HEAD)]
+    folded = [
+        (
+            gettext_lazy(group),
+            {"fields": names, "classes": () if any(name in used for name in names) else ("collapse",)},
+        )
+        for group, names in groups.items()
     ]
+    notes = (gettext_lazy("Notes"), {"fields": ["description", "edit_reason", "updated_at"]})
+    return [(None, {"fields": head}), *folded, notes]
 
 
 def preview_options(of: type[Options]) -> dict[str, object]:
@@ -216,8 +226,6 @@ class ActionFilter(admin.SimpleListFilter):
 class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """A list of rows: safe against NUL characters in filters, which it shows only for long lists."""
 
-    save_on_top = True
-
     class Media:
         css = {"all": ("django_throttle/rules.css",)}
 
@@ -336,13 +344,14 @@ class ThrottleRuleAdmin(ListAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """The groups of the table; for those who may not edit the columns, and the options that the rule has."""
-        groups = fieldsets(ThrottleRule.core)
+        used = self.get_changeform_initial_data(request) if obj is None else obj.options  # type: ignore[attr-defined]
+        groups = fieldsets(ThrottleRule.core, used)
         if obj is None or self.has_change_permission(request, obj):
             return groups
         seen = {*ThrottleRule.columns(), "in_words"}
-        shown = [(group, {"fields": [name for name in fields["fields"] if name in seen]}) for group, fields in groups]
+        shown = [(group, {"fields": [name for name in part["fields"] if name in seen]}) for group, part in groups]
         options = (gettext_lazy("options"), {"fields": ["other_options"]})
-        return [*((group, fields) for group, fields in shown if fields["fields"]), options]
+        return [*((group, part) for group, part in shown if part["fields"]), options]
 
     def get_form(self, request: HttpRequest, obj: Any | None = None, change: bool = False, **options: Any) -> Any:
         """The form of the columns; it adds the fields of the options by itself."""

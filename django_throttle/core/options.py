@@ -448,10 +448,14 @@ KINDS: Final[dict[str, Callable[[Option, object], object]]] = {
 
 RESULT: Final = re.compile("[1-5]([0-9][0-9]|xx)")
 STATUS_CLASS: Final = re.compile("[1-5]xx")
-CALLERS: Final = "Who and what"
-AMOUNT: Final = "How much"
-CONSEQUENCES: Final = "What happens then"
-GROUPS: Final = (AMOUNT, CALLERS, CONSEQUENCES)  # in the admin's order
+#: Headings of the admin's form, in its order. Options without a heading stand above them.
+TUNING: Final = "Fine-tuning of the algorithm"
+CALLS: Final = "Only for some calls"
+COUNTED: Final = "Which calls count"
+QUOTA: Final = "Quota: warn first, refuse later"
+COST: Final = "Cost and measuring"
+WAITING: Final = "Waiting, no room, Redis down"
+GROUPS: Final = (TUNING, CALLS, COUNTED, QUOTA, COST, WAITING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,141 +472,139 @@ class Options:
         "by this one.",
     )
     rate: Rate | None = option(
-        "rate", group=AMOUNT, never=("concurrency",),
+        "rate", never=("concurrency",),
         help="Rate, for example 100/min, 5/10m, 10/s or 1000/day. Several with commas in between must all be kept: "
         "10/s, 1000/day. Leave it empty for concurrency.",
     )
     _: KW_ONLY
     key: str = option(
-        "key", "user_or_ip", group=CALLERS, label="Count by",
+        "key", "user_or_ip", label="Count by",
         help="Who has a budget of their own. “User” leaves out visitors who are not logged in; “user or address” "
         "counts those by their address.",
     )
     scopes: tuple[str, ...] = option(
-        "scopes", ("*",), group=CALLERS, words=option_words.describe_scopes,
+        "scopes", ("*",), words=option_words.describe_scopes,
         help="What the rule covers, with commas in between: the throttle_scope of views and consumers, or the name of "
         "a route. * stands for any text, so * alone is everything. ! leaves something out: *, !health is everything "
         "but health. All of them draw on one budget.",
     )
     events: tuple[str, ...] = option(
-        "events", (), initial=("request",), group=CALLERS,
-        help="What is counted. Several kinds draw on one budget.",
+        "events", (), initial=("request",), help="What is counted. Several kinds draw on one budget.",
     )
     methods: tuple[str, ...] = option(
-        "methods", (), group=CALLERS, words=option_words.describe_methods,
+        "methods", (), group=CALLS, words=option_words.describe_methods,
         help="Only requests of these HTTP methods, with commas in between: POST, PUT. GET covers HEAD too. Empty: "
         "every method.",
     )
     audience: tuple[str, ...] = option(
-        "audience", (), group=CALLERS, label="Audience", words=option_words.describe_audience,
+        "audience", (), group=CALLS, label="Audience", words=option_words.describe_audience,
         help="Only calls of these: anonymous, authenticated, staff, group:editors, tenant:acme. Empty: everybody.",
     )
     algorithm: str = option(
-        "choice", "sliding_window", group=AMOUNT, choices=ALGORITHMS, help="How calls are counted.",
+        "choice", "sliding_window", choices=ALGORITHMS, help="How calls are counted.",
     )
     rates: tuple[Rate, ...] = option(
         "rates", (), never=("concurrency", "damper"),
         help="Several rates at once instead of one, all to be kept. At most ten, each with another window.",
     )
     limit: int | None = option(
-        "whole", group=AMOUNT, help="For concurrency: how many may be open at once."
+        "whole", help="For concurrency: how many may be open at once."
     )
     burst: int | None = option(
-        "whole", group=AMOUNT,
+        "whole", group=TUNING,
         help="For the buckets and GCRA: the most that may come at once after a rest, or that may wait when calls are "
         "delayed, where no longest queue is given. Empty: the rate's number.",
     )
     plans: tuple[str, ...] = option(
-        "plans", (), group=AMOUNT, label="Plans", never=("damper",),
+        "plans", (), group=CALLS, label="Plans", never=("damper",),
         help="Other limits for some, a plan a line: group:premium = 1000/min. The first that matches replaces the "
         "rate; what was already used still counts. For an audience, or what a function returns: shop.limits.plan:pro.",
     )
     refill: str = option(
-        "choice", "continuous", group=AMOUNT,
+        "choice", "continuous", group=TUNING,
         choices={"continuous": Choice("Evenly"), "interval": Choice("All at once")},
         help="For the token bucket: evenly, or all of the rate at once when its time has passed.",
     )
     resolution: int = option(
-        "whole", 1, group=AMOUNT, max_value=MAX_RESOLUTION,
+        "whole", 1, group=TUNING, max_value=MAX_RESOLUTION,
         help="For the sliding window: in how many steps the window moves on. More steps follow the rate more closely "
         "and take a little more memory; 1 is fine for most rules.",
     )
     strict: bool = option(
-        "switch", False, group=AMOUNT,
+        "switch", False, group=TUNING,
         help="For the sliding window: never let more than the rate through in any window, at the price of refusing "
         "some calls early.",
     )
     timezone: str | None = option(
-        "zone", group=AMOUNT, label="Time zone",
+        "zone", group=TUNING, label="Time zone",
         help="For a fixed window of an hour, day, week or month: where it begins, such as Europe/Berlin. Empty: "
         "windows are counted from midnight UTC.",
     )
     estimator: str = option(
-        "choice", "fast", group=AMOUNT,
+        "choice", "fast", group=TUNING,
         choices={"fast": Choice("Fast"), "average": Choice("Average of 24 seconds")},
         help="For the damper: how it finds out how much is attempted. Fast reacts within seconds; the average of 24 "
         "seconds takes longer and wavers less.",
     )
     unit: str = option(
-        "choice", "calls", group=AMOUNT, never=("concurrency",),
+        "choice", "calls", group=COST, never=("concurrency",),
         choices={name: Choice(label) for name, (label, _) in UNITS.items()},
         help="What the rate counts: calls, the bytes that requests and WebSocket messages carry, or what a call has "
         "used, which is known and corrected when it is over.",
     )
     reserve: int | str = option(
-        "reserve", "", group=AMOUNT, label="Reserve", never=("concurrency", "damper"), min_value=0,
+        "reserve", "", group=COST, label="Reserve", never=("concurrency", "damper"), min_value=0,
         words=option_words.describe_reserve,
         help="For what is measured: how much of the budget a call takes beforehand. A number, the path of a function "
         "of the request, or mean: as much as earlier calls came to on average. Empty: 1.",
     )
     measure: str = option(
-        "path", "", group=AMOUNT, label="Measured by", never=("concurrency", "damper"),
+        "path", "", group=COST, label="Measured by", never=("concurrency", "damper"),
         words="measured by {}",
         help="For units: the path of a function of the request and the response that says how many the call came to. "
         "Empty: those that the code spends.",
     )
     cost: int | str = option(
-        "cost", 1, group=AMOUNT, never=("concurrency",), words=option_words.describe_cost,
+        "cost", 1, group=COST, never=("concurrency",), words=option_words.describe_cost,
         help="How much of the budget one call takes, where the code says nothing else: a number, or the path of a "
         "function that a rule in settings has too. 1 where the unit is measured: that is the cost.",
     )
     count_on: tuple[int | str, ...] = option(
-        "statuses", (), group=AMOUNT, label="Count only answers", never=("concurrency", "damper"),
+        "statuses", (), group=COUNTED, label="Count only answers", never=("concurrency", "damper"),
         words=option_words.describe_statuses,
         help="Only requests that are answered with one of these HTTP statuses use up the budget: 401, 403 for failed "
         "logins, or 4xx for all mistakes. Empty: all requests do.",
     )
     refund_on: tuple[str, ...] = option(
-        "results", (), group=AMOUNT, label="Refund when it ends as", never=("concurrency", "damper"),
+        "results", (), group=COUNTED, label="Refund when it ends as", never=("concurrency", "damper"),
         words=option_words.describe_results,
         help="Requests that end so use up nothing: 304, 5xx, or cancelled by the client. Empty: all count.",
     )
     count_denied: bool = option(
-        "switch", False, group=AMOUNT, label="Count refused calls", never=("concurrency", "damper"),
+        "switch", False, group=COUNTED, label="Count refused calls", never=("concurrency", "damper"),
         words="refused ones count too",
         help="Refused calls use up the budget too: whoever keeps trying stays locked out. Use it for logins.",
     )
     prepaid: bool = option(
-        "switch", False, group=AMOUNT, label="Buy ahead", never=("concurrency", "damper"),
+        "switch", False, group=WAITING, label="Buy ahead", never=("concurrency", "damper"),
         words="bought ahead by each process",
         help="For a budget that many calls share: each server process buys some of it ahead, spends that without "
         "asking Redis, and gives back what is left within a second. Never more than the limit passes.",
     )
     enforce_at: float = option(
-        "number", 1.0, group=CONSEQUENCES, label="Refuse at", never=("concurrency", "damper"), max_value=MAX_MULTIPLE,
+        "number", 1.0, group=QUOTA, label="Refuse at", never=("concurrency", "damper"), max_value=MAX_MULTIPLE,
         words="tolerated up to {:,g} times as much",
         help="How many times the limit is used up before calls are refused. 1: at the limit itself. 2.5: at two and a "
         "half times; in between, calls pass and the client is told that nothing is left.",
     )
     warn_at: tuple[float, ...] = option(
-        "shares", (), group=CONSEQUENCES, label="Warn at", never=("concurrency", "damper"),
+        "shares", (), group=QUOTA, label="Warn at", never=("concurrency", "damper"),
         words=option_words.describe_warnings,
         help="Tell the site when use reaches these shares of the limit: 80 %, 100 %. Each is told once in a window, "
         "for each of those who have a budget; what is done then is the site's own code. Empty: never.",
     )
     action: str = option(
-        "choice", "reject", group=CONSEQUENCES,
-        choices={
+        "choice", "reject", choices={
             "reject": Choice("Refuse"),
             "shadow": Choice("Only record", "recorded but never refused"),
             "delay": Choice("Delay"),
@@ -613,16 +615,16 @@ class Options:
         "too: where a view names a task for it, the client is answered at once and the work waits for its turn.",
     )
     max_queue: int | None = option(
-        "whole", group=CONSEQUENCES, label="Longest queue",
+        "whole", group=WAITING, label="Longest queue",
         help="For “delay” and “do it later”: how many calls may wait, in units of cost; one more is refused. Not "
         "together with a burst. Empty: the burst.",
     )
     max_delay: float | None = option(
-        "number", group=CONSEQUENCES, label="Longest wait", min_value=0, max_value=MAX_WINDOW,
+        "number", group=WAITING, label="Longest wait", min_value=0, max_value=MAX_WINDOW,
         help="For “delay”: how many seconds a call waits at most; one that would wait longer is refused.",
     )
     at_limit: str = option(
-        "choice", "reject", group=CONSEQUENCES, label="When full",
+        "choice", "reject", group=WAITING, label="When full",
         choices={
             "reject": Choice("Refuse the newcomer"),
             "evict_oldest": Choice("Close the oldest", "a new WebSocket closes the oldest"),
@@ -634,7 +636,7 @@ class Options:
         "Requests in flight are never cut off.",
     )
     on_store_failure: str = option(
-        "choice", "local", group=CONSEQUENCES, label="If Redis is down",
+        "choice", "local", group=WAITING, label="If Redis is down",
         choices={
             "local": Choice("Count in each process"),
             "allow": Choice("Let through", "let through while the store is away"),

@@ -14,7 +14,7 @@ import django_throttle
 from django_throttle.admin.rules import fieldsets, preview_options
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.core.options import AMOUNT, Choice, option
+from django_throttle.core.options import TUNING, Choice, option
 from django_throttle.exceptions import InvalidRule
 from django_throttle.models import ThrottleChange, ThrottleRule
 from django_throttle.rulebook.sources import from_database
@@ -33,7 +33,7 @@ class Badged(Rule):
     badge: str = option(
         "choice",
         "none",
-        group=AMOUNT,
+        group=TUNING,
         label="Badge of callers",
         only=("gcra",),
         choices={"none": Choice("No badge"), "blue": Choice("Blue badge", "wearing a blue badge")},
@@ -64,7 +64,7 @@ def test_the_database_the_admin_and_the_docs_have_it(admin_client: Client, monke
     field = page.context["adminform"].form.fields["badge"]
     assert (field.label, field.help_text) == ("Badge of callers", "Which badge callers wear.")
     assert field.choices == [("none", "No badge"), ("blue", "Blue badge")]
-    assert "badge" in dict(fieldsets(Badged))[AMOUNT]["fields"]
+    assert "badge" in dict(fieldsets(Badged))[TUNING]["fields"]
     wrong = admin_client.post(url("throttlerule_add"), {**TYPED, "algorithm": "sliding_log"})
     assert errors(wrong) == {"badge": ["“Badge of callers” belongs to GCRA only"]}
     admin_client.post(url("throttlerule_add"), TYPED)

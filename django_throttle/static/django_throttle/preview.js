@@ -21,6 +21,10 @@
         // What holds a value stays in sight, or nobody would find out why the rule is refused.
         row.hidden = !algorithms.includes(form.elements.algorithm.value) && empty && !row.querySelector(".errorlist");
       }
+      for (const group of form.querySelectorAll("fieldset.module")) {
+        const rows = [...group.querySelectorAll(".form-row")];
+        group.hidden = rows.length > 0 && rows.every((row) => row.hidden);
+      }
     }
 
     // Each algorithm counts some events only: choosing it unticks the others, and ticks its usual one if none is left.
