@@ -338,7 +338,7 @@ class ThrottleRuleAdmin(ListAdmin):
             _css_class(row) if row.pk else "rule-empty",
             reverse(f"{self.admin_site.name}:django_throttle_preview"),
             EMPTY_PREVIEW,
-            json.dumps(preview_options(Rule)),
+            json.dumps(preview_options(ThrottleRule.core)),
             translated(row.meaning) if row.pk else EMPTY_PREVIEW,
         )
 
