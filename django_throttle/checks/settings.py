@@ -24,7 +24,7 @@ from redis.exceptions import ClusterCrossSlotError, NoPermissionError
 
 from django_throttle.conf import NAMES, Conf, no_dictionary, unknown
 from django_throttle.core import Rule
-from django_throttle.core.headers import VERSIONS, X_VERSIONS
+from django_throttle.core.headers import HEADER_VERSIONS, X_VERSIONS
 from django_throttle.core.options import is_dotted, key_parts
 from django_throttle.costs.meter import MEASURES
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
@@ -157,7 +157,7 @@ VALUES: Final[dict[str, tuple[str, Wanted]]] = {
     "STORE": ("E010", _one_of("memory", "redis")),
     "REFUSE_SOCKET": ("E016", _one_of("http", "frame")),
     "NO_ADDRESS": ("E042", _one_of("skip", "refuse")),
-    "RATELIMIT_HEADERS": ("E051", _one_of(*VERSIONS)),
+    "RATELIMIT_HEADERS": ("E051", _one_of(*HEADER_VERSIONS)),
     "X_RATELIMIT_HEADERS": ("E052", _one_of(*X_VERSIONS)),
     "PREFIX": ("E012", ("text without spaces and braces", _is_prefix)),
     "KEY_SECRET": ("E013", ("text", lambda value: isinstance(value, str))),

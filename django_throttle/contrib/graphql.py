@@ -15,7 +15,7 @@ from typing import Final
 from django.http import HttpRequest, QueryDict
 from django.http.request import RawPostDataException
 
-from django_throttle.core.rate import TOO_COSTLY
+from django_throttle.core.rate import UNAFFORDABLE_COST
 from django_throttle.exceptions import needs_extra
 from django_throttle.http.request_state import django_request
 from django_throttle.identity.request_body import KeptBody, is_of_request
@@ -69,14 +69,14 @@ class _Tuning:
             with body:
                 total = reading.dearest(django_request(request))
         except (_TooLarge, RecursionError):
-            return TOO_COSTLY
+            return UNAFFORDABLE_COST
         except RawPostDataException:
             return 1  # the stream was read before
         except Exception as error:
             if body.is_lost or not is_of_request(error):
                 raise
             return 1  # the view meets the same error
-        return ceil(max(1, min(total, TOO_COSTLY)))
+        return ceil(max(1, min(total, UNAFFORDABLE_COST)))
 
 
 def graphql_cost(
@@ -282,9 +282,9 @@ class _Operation:
                 case list():
                     waiting += [(name, one) for one in value]
                 case IntValueNode() | FloatValueNode() if is_size:
-                    yield min(float(value.value), TOO_COSTLY)
+                    yield min(float(value.value), UNAFFORDABLE_COST)
                 case int() | float() if is_size and value >= 1:
-                    yield min(value, TOO_COSTLY)
+                    yield min(value, UNAFFORDABLE_COST)
 
     def _of_variable(self, is_size: bool, name: str, variable: str) -> float:
         if (is_size, variable) not in self._sizes:

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from django_throttle import limiter, rulebook
 from django_throttle.core import Decision, Lease
-from django_throttle.core.asked_wait import MOMENT_SECONDS, TOO_MANY, UNAVAILABLE, asked_wait
+from django_throttle.core.asked_wait import MIN_TIMESTAMP, SERVICE_UNAVAILABLE, TOO_MANY_REQUESTS, asked_wait
 from django_throttle.core.commands import Pause
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
@@ -89,8 +89,8 @@ class _Turns(Generic[Transport]):
         for name, number in (("max_wait", max_wait), ("retries", retries), ("longest_pause", longest_pause)):
             if type(number) not in (int, float) or not number >= 0:
                 raise ValueError(f"{name} is a number, 0 or more, not {number!r}")
-        if not longest_pause < MOMENT_SECONDS:
-            raise ValueError(f"longest_pause is less than {MOMENT_SECONDS:.0f} seconds, not {longest_pause!r}")
+        if not longest_pause < MIN_TIMESTAMP:
+            raise ValueError(f"longest_pause is less than {MIN_TIMESTAMP:.0f} seconds, not {longest_pause!r}")
         if type(retries) is not int:
             raise ValueError(f"retries is a whole number, not {retries!r}")
         limiter.named_by_transports.add(rule)
@@ -124,7 +124,7 @@ class _Turns(Generic[Transport]):
             except BaseException:  # nobody else would close it
                 await io.call(partial(close, response), partial(close, response))
                 raise
-            if not retries or response.status_code not in (TOO_MANY, UNAVAILABLE):
+            if not retries or response.status_code not in (TOO_MANY_REQUESTS, SERVICE_UNAVAILABLE):
                 return response
             if await self._paused(io, ident) > until - time.monotonic():
                 return response  # it says more than an error of ours would
@@ -185,7 +185,7 @@ class _Turns(Generic[Transport]):
         seconds = min(asked, self.longest_pause)
         if not seconds:
             return
-        if response.status_code in (TOO_MANY, UNAVAILABLE) and _log_throttle.due(self.rule):
+        if response.status_code in (TOO_MANY_REQUESTS, SERVICE_UNAVAILABLE) and _log_throttle.due(self.rule):
             line = "a call under rule %r was answered %d and asks to wait %g s: no process sends such calls until then"
             logger.warning(line, self.rule, response.status_code, seconds)
         if seconds < asked and _log_throttle.due(self.rule, "capped"):

@@ -14,7 +14,7 @@ from drf_spectacular.plumbing import ResolvedComponent
 
 from django_throttle.conf import conf
 from django_throttle.contrib.problems import answer
-from django_throttle.core.headers import OFF, VERSIONS, Policy, x_rate_limit
+from django_throttle.core.headers import HEADER_VERSIONS, OFF, Policy, x_rate_limit
 from django_throttle.drf import DecidedThrottle
 from django_throttle.http.problem_details import CONTENT_TYPE
 from django_throttle.http.refusal import HTML
@@ -112,7 +112,7 @@ class AutoSchema(ThrottleSchema, openapi.AutoSchema):
 
 def _headers() -> list[str]:
     """The names of the fields that the settings ask for."""
-    said = VERSIONS[conf().RATELIMIT_HEADERS](ANY)
+    said = HEADER_VERSIONS[conf().RATELIMIT_HEADERS](ANY)
     return [*said] if conf().X_RATELIMIT_HEADERS == OFF else [*said, *x_rate_limit(ANY)]
 
 

@@ -1,6 +1,6 @@
-"""How long an answer asks its client to wait: ``Retry-After``, and the ``RateLimit`` fields of every draft.
+"""The wait that an answer of another server asks for: ``Retry-After``, and the ``RateLimit`` fields of every draft.
 
-Tolerant, as what another server sends need not be well-formed: what is invalid asks for nothing.
+Invalid fields are ignored.
 """
 
 from __future__ import annotations
@@ -11,39 +11,38 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-MOST_TEXT: Final = 4_096  # characters of a field that are read
-TOO_MANY: Final = 429
-UNAVAILABLE: Final = 503
-# The wait of a 429 that names none, or one that is over.
-PLAIN_SECONDS: Final = 1.0
-# From here on a number is a moment since 1970 (2001 and later), and a thousand times as much is one in the next unit.
-MOMENT_SECONDS: Final = 1e9
+MAX_FIELD_LENGTH: Final = 4_096  # characters that are read
+TOO_MANY_REQUESTS: Final = 429
+SERVICE_UNAVAILABLE: Final = 503
+DEFAULT_WAIT_SECONDS: Final = 1.0  # for a 429 without a wait
+# Larger numbers are times since 1970 (from 2001 on). A thousand times larger ones are in the next smaller unit.
+MIN_TIMESTAMP: Final = 1e9
 UNITS_PER_SECOND: Final = 1e9, 1e6, 1e3, 1.0  # nanoseconds, microseconds, milliseconds, seconds
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-# A comma, or what stands between commas and semicolons. A string has both, and ends with the text at the latest.
+# A comma, or a text between commas and semicolons. A quoted string may contain both; it may lack its closing quote.
 _PIECE: Final = re.compile(r',|(?:"(?:[^"\\]|\\.)*(?:"|\\?$)|[^,;"])+')
 
 
 def asked_wait(status: int, headers: Mapping[str, str], now: float) -> float:
     """Return the seconds until the next call may come, or 0.0 if the answer asks for nothing.
 
-    A 429 always asks for a wait. ``headers`` ignores the case of its names. ``now`` is in seconds since 1970; moments
-    are compared with the answer's own ``Date`` if it has a valid one, else with ``now``.
+    A 429 always asks for a wait. ``headers`` ignores the case of its names. ``now`` is in seconds since 1970. Times are
+    compared with the answer's ``Date`` if that is valid, else with ``now``.
     """
     texts = [*_quota_resets(headers)]
-    if status in (TOO_MANY, UNAVAILABLE) and (text := headers.get("Retry-After")):
+    if status in (TOO_MANY_REQUESTS, SERVICE_UNAVAILABLE) and (text := headers.get("Retry-After")):
         texts.append(text)
     date = _date(headers.get("Date", ""))
     waits = [_seconds(text, now if date is None else date) for text in texts]
-    return max(waits, default=0.0) or (PLAIN_SECONDS if status == TOO_MANY else 0.0)
+    return max(waits, default=0.0) or (DEFAULT_WAIT_SECONDS if status == TOO_MANY_REQUESTS else 0.0)
 
 
 def _quota_resets(headers: Mapping[str, str]) -> Iterator[str]:
-    """Yield the reset of each quota of which nothing is left."""
+    """Yield the resets of exhausted quotas."""
     fields = {name: headers.get(name, "") for name in ("RateLimit", "RateLimit-Policy")}
-    members = {name: list(_members(text[:MOST_TEXT])) for name, text in fields.items() if text}
+    members = {name: list(_members(text[:MAX_FIELD_LENGTH])) for name, text in fields.items() if text}
     windows = {name: parameters.get("w", "") for name, parameters in members.get("RateLimit-Policy", ())}
-    flat: dict[str, str] = {}  # of draft 07, whose quota has no name
+    flat: dict[str, str] = {}  # draft 07 has a single quota, without a name
     for name, parameters in members.get("RateLimit", ()):
         key, _, value = name.partition("=")
         flat[key.strip()] = value.strip()
@@ -54,35 +53,35 @@ def _quota_resets(headers: Mapping[str, str]) -> Iterator[str]:
 
 
 def _members(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """The members of a list of structured fields, each with its parameters."""
+    """Yield the members of a list of structured fields (RFC 9651), with their parameters."""
     pieces: list[str] = []
     for piece in [*_PIECE.findall(text), ","]:
         if piece != ",":
             pieces.append(piece.strip())
         elif pieces:
             name, *parameters = pieces
-            pairs = [one.partition("=") for one in parameters]
+            pairs = [parameter.partition("=") for parameter in parameters]
             yield name, {key.strip(): value.strip() for key, _, value in pairs}
             pieces = []
 
 
 def _seconds(text: str, since: float) -> float:
-    """Return how long the text asks to wait from ``since`` on: a number, or a date. 0.0 if it is over, or invalid."""
-    text = text[:MOST_TEXT].strip()
+    """Return the seconds from ``since`` until a number or a date. Return 0.0 if the text is in the past or invalid."""
+    text = text[:MAX_FIELD_LENGTH].strip()
     if not _NUMBER.fullmatch(text):
         until = _date(text)
         return 0.0 if until is None else max(0.0, until - since)
     number = float(text)
-    if number < MOMENT_SECONDS:
+    if number < MIN_TIMESTAMP:
         return number
-    moments = [number / unit for unit in UNITS_PER_SECOND if number >= MOMENT_SECONDS * unit]
-    return max(0.0, moments[0] - since)
+    timestamps = [number / unit for unit in UNITS_PER_SECOND if number >= MIN_TIMESTAMP * unit]
+    return max(0.0, timestamps[0] - since)
 
 
 def _date(text: str) -> float | None:
-    """Return the moment of an HTTP date, which is in GMT even where it names no zone."""
+    """Return the timestamp of an HTTP date, which is in GMT even without a zone; None if it is invalid."""
     try:
-        date = parsedate_to_datetime(text[:MOST_TEXT])
+        date = parsedate_to_datetime(text[:MAX_FIELD_LENGTH])
         return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):
         return None

@@ -1,4 +1,4 @@
-"""Control messages: what processes ask of one another."""
+"""Control messages, by which processes request actions of one another."""
 
 from __future__ import annotations
 
@@ -8,50 +8,49 @@ from typing import Final, NamedTuple
 from django_throttle.core.rule import Rule
 
 CLOSE, RESET, REPORT = "close", "reset", "report"
-EVICTED, CLOSED = "evicted", "closed"  # why, in the word that clients are told: for another one, or by an operator
+EVICTED, CLOSED = "evicted", "closed"  # reasons shown to clients: for another socket, or by an operator
 
 
 class ControlMessage(NamedTuple):
-    """Something to be done by the process ``uid``, or by every one that lives where that is empty.
+    """A request to a process, or to all processes.
 
-    CLOSE is about the sockets with this ``lease``, this ``socket`` id or this ident; ``why`` is the word that their
-    clients are told, ``rule`` and ``limit`` those that they made room under. RESET is about those of an ident: its
-    budgets were given back. REPORT asks for a list of at most ``most`` sockets that the text ``search`` is about, in
-    which the idents of ``tag`` are counted, any number with a space between. Else an ident is given as it is, as
-    ``ident``, and travels as its ``tag``.
+    CLOSE closes the sockets with the ``lease``, the ``socket`` id or the ident. RESET clears cached refusals and
+    prepaid units of an ident whose budgets were reset. REPORT requests a list of sockets.
     """
 
-    kind: str
-    uid: str = ""
+    kind: str  #: CLOSE, RESET or REPORT
+    uid: str = ""  #: the process; empty for all
     lease: str = ""
     socket: str = ""
-    ident: str = ""
-    tag: str = ""
-    why: str = ""
-    rule: str = ""
-    limit: int = 0
-    search: str = ""
-    most: int = 0
+    ident: str = ""  #: replaced by its hash before the message is sent
+    tag: str = ""  #: ident hash; of a REPORT the hashes of idents to count, separated by spaces
+    why: str = ""  #: reason shown to clients of closed sockets
+    rule: str = ""  #: rule under which a socket is evicted
+    limit: int = 0  #: limit of that rule
+    search: str = ""  #: text that listed sockets contain
+    most: int = 0  #: length of the list
 
 
 def closing(rule: Rule, victims: Iterable[tuple[str, str]]) -> tuple[ControlMessage, ...]:
-    """The control messages that close evicted sockets of a rule; victims are a process and a lease each."""
+    """Return the messages that close evicted sockets of a rule. ``victims`` are pairs of a process uid and a lease."""
     name, limit = rule.name, rule.params.limit
     return tuple([ControlMessage(CLOSE, uid, lease, why=EVICTED, rule=name, limit=limit) for uid, lease in victims])
 
 
 def evicted(leases: Iterable[str], rule: str = "", limit: int = 0) -> tuple[ControlMessage, ...]:
-    """The same to every process, where nobody knows any more which one has these."""
+    """Return the messages to all processes that close evicted sockets whose process is unknown."""
     return tuple(
         [ControlMessage(CLOSE, lease=lease, why=EVICTED, rule=rule, limit=limit) for lease in dict.fromkeys(leases)]
     )
 
 
-MAX_WAITING: Final = 10_000  # for one process
+MAX_WAITING_MESSAGES: Final = 10_000  # for a process
 
-Received = dict[ControlMessage, float]  # when each was sent, on the monotonic clock: then, or a round trip later
+Received = dict[ControlMessage, float]  # with the monotonic time at which it was sent, up to a round trip later
 
 
 def with_tags(messages: Iterable[ControlMessage], tag: Callable[[str], str]) -> tuple[ControlMessage, ...]:
-    """The same, as they travel: idents are named by their tags."""
-    return tuple([one._replace(ident="", tag=tag(one.ident)) if one.ident else one for one in messages])
+    """Return the messages as they are sent, with ident hashes in place of idents."""
+    return tuple(
+        [message._replace(ident="", tag=tag(message.ident)) if message.ident else message for message in messages]
+    )

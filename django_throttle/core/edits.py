@@ -1,4 +1,4 @@
-"""What an edit of a rule does to what was counted under it: it counts on, as it is or converted, or starts afresh."""
+"""Effects of an edit of a rule on its counts: they are kept, converted, or start at zero."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from django_throttle.core.texts import gettext_lazy
 COUNTS_ON: Final = gettext_lazy("What was already used still counts.")
 STARTS_AFRESH: Final = gettext_lazy("Counts start afresh.")
 
-Pair = tuple[Rule, Rule]  # the former rule of one rate, and the one that takes over what was used under it
+Pair = tuple[Rule, Rule]  # former rule of one rate, and the rule that takes over its counts
 
 
 def takeovers(old: Rule, new: Rule) -> tuple[Pair, ...]:
-    """The parts of an edited rule whose counts have to be converted: from counts to counts, from buckets to buckets.
+    """Return the parts of an edited rule whose counts are converted, from window to window or from bucket to bucket.
 
-    What keeps its short id is found where it was.
+    Parts that keep their short id keep their counts without a conversion.
     """
-    before, after = {part.id: part for part in old.parts}, {part.id: part for part in new.parts}
-    gone = [part for key, part in before.items() if key not in after]
-    come = [part for key, part in after.items() if key not in before]
-    is_one = len(gone) == len(come) == 1 and _is_convertible(gone[0], come[0])
-    return ((gone[0], come[0]),) if is_one else ()
+    old_ids, new_ids = {part.id for part in old.parts}, {part.id for part in new.parts}
+    removed = [part for part in old.parts if part.id not in new_ids]
+    added = [part for part in new.parts if part.id not in old_ids]
+    is_takeover = len(removed) == len(added) == 1 and _is_convertible(removed[0], added[0])
+    return ((removed[0], added[0]),) if is_takeover else ()
 
 
 def counts_in_words(old: Rule, new: Rule) -> str:
-    """What becomes of what was used, in a sentence; empty where the edit does not concern it."""
+    """Return a sentence about the effect of an edit on counts; empty if there is none."""
     if old.key != new.key:
         return STARTS_AFRESH
-    known = {part.id for part in old.parts} | {part.id for _, part in takeovers(old, new)}
-    if any(part.id not in known for part in new.parts):
+    counted_ids = {part.id for part in old.parts} | {part.id for _, part in takeovers(old, new)}
+    if any(part.id not in counted_ids for part in new.parts):
         return STARTS_AFRESH
     is_same = [part.params for part in old.parts] == [part.params for part in new.parts]
     return "" if is_same and old.holds_slots == new.holds_slots else COUNTS_ON
@@ -46,8 +46,8 @@ def _is_convertible(old: Rule, new: Rule) -> bool:
 
 
 def period(old: Rule, new: Rule) -> float:
-    """For how many seconds after the edit what was used before it can count under the new rule."""
-    # A sliding window weighs what was counted in the window before.
+    """Return the seconds after an edit for which earlier use can count under the new rule."""
+    # Twice, because a sliding window also counts the window before.
     return min(2 * _quota_seconds(old), _quota_seconds(new))
 
 

@@ -1,4 +1,4 @@
-"""The errors that the core raises and stores answer with; ``django_throttle.exceptions`` has their tree."""
+"""Errors of the core and of stores. ``django_throttle.exceptions`` has the tree of all errors."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from django_throttle.core.texts import gettext_lazy
 
 
 class ThrottleError(Exception):
-    """The root of every error of this package."""
+    """Base class of the errors of this package."""
 
 
 class InvalidRate(ThrottleError, ValueError):
-    """A rate is written like 100/min, 5/10m or 1000/day."""
+    """A rate is invalid. Valid rates are written like 100/min, 5/10m or 1000/day."""
 
 
 class InvalidRule(ThrottleError, ValueError):
-    """A rule's options are invalid, alone or together; ``option`` names the one to correct, where one is.
+    """The options of a rule are invalid, alone or together.
 
-    ``fault`` is the message without the name of the ``rule``.
+    ``option`` is the name of the option to correct; None if there is no single one. ``fault`` is the message without
+    the name of the rule.
     """
 
     def __init__(self, fault: str, option: str | None = None, rule: object = None) -> None:
@@ -28,7 +29,7 @@ class InvalidRule(ThrottleError, ValueError):
 
 
 class InvalidOverride(ThrottleError, ValueError):
-    """An override's options are invalid, alone or together; ``option`` names the one to correct."""
+    """The options of an override are invalid, alone or together. ``option`` is the name of the option to correct."""
 
     def __init__(self, message: str, option: str) -> None:
         super().__init__(message)
@@ -36,11 +37,11 @@ class InvalidOverride(ThrottleError, ValueError):
 
 
 class InvalidCost(ThrottleError, ValueError):
-    """A cost is a whole number from 0 to the largest limit."""
+    """A cost is invalid. Valid costs are whole numbers from 0 on."""
 
 
 class InvalidIdent(ThrottleError, ValueError):
-    """An ident is text of 1 to 1024 characters."""
+    """An ident is invalid. Valid idents are texts of 1 to 1024 characters."""
 
 
 class InvalidSetting(ThrottleError, ValueError):
@@ -48,18 +49,18 @@ class InvalidSetting(ThrottleError, ValueError):
 
 
 class Cause(StrEnum):
-    """Why a store did not answer: the label of metrics and logs."""
+    """The cause of a store failure, used as a label of metrics and logs."""
 
     UNAVAILABLE = "unavailable"
     SERVER_STATE = "server_state"
     POOL = "pool"
     BLOCKED = "blocked"
     CONFIG = "config"
-    BUG = "bug"  # our script or our arguments
+    BUG = "bug"  #: in a script or its arguments
     BREAKER = "breaker"
 
 
-WHY: Final = {  # the same for people
+CAUSE_TEXTS: Final = {
     Cause.UNAVAILABLE: gettext_lazy("there is no connection, or no answer in time"),
     Cause.SERVER_STATE: gettext_lazy("the server cannot serve now"),
     Cause.POOL: gettext_lazy("every connection of this process is in use"),
@@ -71,16 +72,16 @@ WHY: Final = {  # the same for people
 
 
 class StoreError(ThrottleError):
-    """The store did not answer; the rule's failure policy decides instead."""
+    """The store did not answer. The rule's failure policy decides instead."""
 
     def __init__(self, cause: Cause, message: str = "", *, retry_after: float = 1.0) -> None:
-        super().__init__(message or WHY[cause])
+        super().__init__(message or CAUSE_TEXTS[cause])
         self.cause = cause
         self.retry_after = retry_after
 
 
 class RepeatCommand(StoreError):
-    """The store has learned something and will answer the same command now."""
+    """The store can answer the same command now, so it is to be sent once more."""
 
     def __init__(self, cause: Cause = Cause.BUG) -> None:
         super().__init__(cause, "asked once more in vain")

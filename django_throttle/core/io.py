@@ -18,7 +18,7 @@ class Io(Protocol):
     """Store commands, pauses and calls of other functions, for coroutines to await."""
 
     def execute(self, command: Command[T]) -> Awaitable[T]:
-        """Have the store execute a command, and return its reply. Raises StoreError."""
+        """Have the store execute a command, and return its reply. Raise StoreError if the store fails."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Wait ``seconds``."""
@@ -28,7 +28,7 @@ class Io(Protocol):
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine whose ``io`` blocks, and return its result. Raises RuntimeError if it awaits an event loop."""
+    """Run a coroutine whose ``io`` blocks, and return its result. Raise RuntimeError if it awaits an event loop."""
     try:
         work.send(None)
     except StopIteration as stop:

@@ -1,4 +1,4 @@
-"""Key kinds, by which rules count, a row each; and store keys, which hide idents: each rule and ident has its own."""
+"""Key kinds: the table of keys that rules may count by. Also audiences, and store keys, which hide idents."""
 
 from __future__ import annotations
 
@@ -19,29 +19,22 @@ from django_throttle.core.texts import gettext_lazy, gettext_noop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyKind:
-    """One key that rules may count by; its idents begin with ``name:``.
-
-    ``find`` gives the ident of a caller (``identity.caller``), None where the key does not apply. ``words`` and
-    ``label`` are a description's and the admin's. ``answers`` are the other keys under which an ident of this kind
-    counts where only the ident is known. Without ``setting`` it finds nobody. ``override`` is its label in the admin as
-    a subject of overrides, and ``rank`` its place among those, the most specific first; 0 where it is none.
-    ``in_headers`` says whether header fields show budgets of this kind: always, to logged-in clients, or never.
-    """
+    """A key that rules may count by. Its idents begin with ``name:``."""
 
     name: str
-    label: str
-    words: str
-    find: Callable[[Any], str | None]
-    answers: tuple[str, ...] = ()
-    setting: str = ""
-    override: str = ""
-    rank: int = 0
-    in_headers: Literal["always", "known", "never"] = "never"
-    joins: bool = True  # may stand beside others, with + in between
-    asks_user: bool = True  # finding it may look the user up
-    needs_login: bool = False  # who is not logged in has no ident
-    has_address: bool = False  # the address is the ident where there is nothing better
-    is_audience: bool = False  # a rule may be about one of them: tenant:acme
+    label: str  #: in the admin
+    words: str  #: in descriptions of rules
+    find: Callable[[Any], str | None]  #: returns the ident of a caller (``identity.caller``); None if there is none
+    answers: tuple[str, ...] = ()  #: other keys under which an ident of this kind may be counted
+    setting: str = ""  #: setting without which there are no idents of this kind
+    override: str = ""  #: label in the admin as a subject of overrides; empty if there are no overrides of this kind
+    rank: int = 0  #: precedence of overrides, 1 being the most specific; 0 if there are no overrides of this kind
+    in_headers: Literal["always", "known", "never"] = "never"  #: show budgets to all, logged-in or no clients
+    joins: bool = True  #: may be joined with other keys by ``+``
+    asks_user: bool = True  #: finding the ident may load the user
+    needs_login: bool = False  #: callers who are not logged in have no ident
+    has_address: bool = False  #: the ident may be an address
+    is_audience: bool = False  #: may be the audience of a rule, such as ``tenant:acme``
 
 
 EVERYONE: Final = "everyone"
@@ -69,7 +62,7 @@ _EVERY: Final = (
         name="tenant", label="Tenant", words="each tenant", find=methodcaller("by_tenant"), setting="TENANT",
         override="Tenant", rank=4, in_headers="known", is_audience=True,
     ),
-    # Everyone together with somebody is that somebody, and a connection with whoever opened it is that connection.
+    # These two do not join: "everyone" adds nothing to another key, and nothing adds to "connection".
     KeyKind(
         name="connection", label="One WebSocket", words="each WebSocket", find=methodcaller("by_connection"),
         joins=False, asks_user=False,
@@ -80,8 +73,8 @@ _EVERY: Final = (
     ),
 )  # fmt: skip
 KEY_KINDS: Final = {kind.name: kind for kind in _EVERY}
-# What has one text, today and in every process; the repr of any other object may hold its place in memory.
-PLAIN: Final = (str, int, float, Decimal, UUID)
+# Types whose text is the same in every process. The repr of other objects may contain a memory address.
+PLAIN_TYPES: Final = (str, int, float, Decimal, UUID)
 
 
 AUDIENCE_WORDS: Final = {
@@ -90,12 +83,12 @@ AUDIENCE_WORDS: Final = {
     "staff": gettext_noop("staff"),
 }
 AUDIENCES: Final = tuple(AUDIENCE_WORDS)
-# Kinds of audience that have names: group:editors, tenant:acme.
+# Kinds of audience with a name: group:editors, tenant:acme.
 AUDIENCE_KINDS: Final = ("group", *(name for name, kind in KEY_KINDS.items() if kind.is_audience))
 
 
 def check_audience(entry: str, option: str) -> None:
-    """Raise InvalidRule for what is no audience, naming the nearest one."""
+    """Raise InvalidRule unless an entry is an audience. The message suggests the nearest audience."""
     kind, colon, name = entry.partition(":")
     if entry in AUDIENCES or (colon and kind in AUDIENCE_KINDS and name == name.strip() != ""):
         return
@@ -111,34 +104,34 @@ def check_audience(entry: str, option: str) -> None:
 
 
 def joined_keys() -> tuple[str, ...]:
-    """The keys that may be joined."""
+    """Return the keys that may be joined."""
     return tuple(name for name, kind in KEY_KINDS.items() if kind.joins)
 
 
 def without_setting(keys: Iterable[str], settings: object) -> Iterable[KeyKind]:
-    """The kinds among these keys, or entries of an audience, whose setting is empty: they find nobody on this site."""
+    """Yield the kinds among keys or audiences whose setting is empty, so that they apply to no caller."""
     for key in keys:
         kind = KEY_KINDS.get(key.partition(":")[0])
         if kind is not None and kind.setting and not getattr(settings, kind.setting):
             yield kind
 
 
-MAX_IDENT: Final = 1024
+MAX_IDENT_LENGTH: Final = 1024  # characters
 
 
 def check_ident(ident: object) -> str:
-    """The ident itself; raises InvalidIdent unless it is text of 1 to 1024 characters.
+    """Return the ident. Raise InvalidIdent unless it is text of 1 to 1024 characters.
 
-    Any character is welcome, NUL, braces and lone surrogates included: only a hash of it is stored.
+    All characters are allowed, including NUL, braces and lone surrogates, because only a hash is stored.
     """
-    if not isinstance(ident, str) or not 1 <= len(ident) <= MAX_IDENT:
+    if not isinstance(ident, str) or not 1 <= len(ident) <= MAX_IDENT_LENGTH:
         shown = f"{len(ident)} characters" if isinstance(ident, str) else type(ident).__name__
-        raise InvalidIdent(f"an ident must be text of 1 to {MAX_IDENT} characters, not {shown}")
+        raise InvalidIdent(f"an ident must be text of 1 to {MAX_IDENT_LENGTH} characters, not {shown}")
     return ident
 
 
-def ident_tag(ident: str, secret: bytes) -> str:
-    """A keyed hash of the ident, 128 bits in 22 URL-safe characters: the hash tag of all its keys."""
+def ident_hash(ident: str, secret: bytes) -> str:
+    """Return the ident hash: a keyed hash of 128 bits in 22 URL-safe characters. It is the hash tag of store keys."""
     text = ident.encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(text, key=secret, digest_size=16).digest()
     return urlsafe_b64encode(digest)[:22].decode()
@@ -146,13 +139,13 @@ def ident_tag(ident: str, secret: bytes) -> str:
 
 @lru_cache(maxsize=4096)
 def key_root(prefix: str, ident: str, secret: bytes) -> str:
-    """What all store keys of an ident begin with, its tag in braces, so that they share a Cluster slot.
+    """Return the prefix of all store keys of an ident: ``prefix:{hash}:``. The rule id follows.
 
-    A rule's key is that and the rule's id: ``prefix:{tag}:rule``.
+    The hash in braces is the hash tag, by which all keys of an ident share a slot of Redis Cluster.
     """
-    return f"{prefix}:{{{ident_tag(ident, secret)}}}:"
+    return f"{prefix}:{{{ident_hash(ident, secret)}}}:"
 
 
 def secret_bytes(secret: str) -> bytes:
-    """A secret of any length as the 32 bytes that key the hash."""
+    """Return the 32 bytes that key the ident hash, from a secret of any length."""
     return hashlib.blake2b(secret.encode("utf-8", "surrogatepass"), digest_size=32).digest() if secret else b""

@@ -36,16 +36,16 @@ class Ledger:
 
     A decision has a ledger of its own charges. A request has a single ledger for all its decisions, because several
     entry points may decide it. Entries are made when they are first read, which most calls never do.
-    ``unsettled`` are entries of a call that has ended, reserved under rules of measured units.
-    ``misplaced`` are the rules and idents that were charged for another scope than the call's.
     """
 
     # Attributes of the class until they change, because each request makes a ledger. They are replaced, never mutated.
+    #: Entries of a call that has ended, reserved under rules of measured units.
     unsettled: tuple[Entry, ...] = ()
+    #: Rules and idents that were charged for another scope than the call's.
     misplaced: frozenset[NameAndIdent] = frozenset()
     _unread: tuple[Sequence[Charge], Sequence[Answer], bool] = (), (), False
-    _decisions: tuple[tuple[DecisionLike, int], ...] = ()  # whose costs, and entries, have yet to be read
-    _ended = 0  # so many of them have no entries any more
+    _decisions: tuple[tuple[DecisionLike, int], ...] = ()  # decisions whose costs and entries are still to be read
+    _ended = 0  # number of these decisions that have no entries any more
     _entries: tuple[Entry, ...] = ()
     _costs: Mapping[NameAndIdent, int] = MappingProxyType({})
 
@@ -57,7 +57,7 @@ class Ledger:
 
     @classmethod
     def of_costs(cls, costs: Mapping[NameAndIdent, int]) -> Ledger:
-        """Return the ledger of a call that was charged these costs, none of which can be refunded."""
+        """Return the ledger of a call with these costs, which cannot be refunded."""
         ledger = cls()
         ledger._costs = costs
         return ledger
@@ -75,13 +75,13 @@ class Ledger:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The charges that may be refunded, oldest first. The tuple is another object when they have changed."""
+        """The charges that may be refunded, oldest first. A change makes a new tuple."""
         self._read()
         return self._entries
 
     @property
     def reserved(self) -> tuple[Entry, ...]:
-        """The entries from which ``spend`` draws units: those of the call, or the unsettled ones if it has ended."""
+        """The entries from which ``spend`` takes units: those of the call, or the unsettled ones if it has ended."""
         return self.entries or self.unsettled
 
     @property
@@ -103,11 +103,11 @@ class Ledger:
                 self._entries += decision.ledger.entries
 
     def has_rule(self, name: str) -> bool:
-        """Return True where something was charged under the rule of this name."""
+        """Return True if the rule of this name charged the call."""
         return any(rule == name for rule, _ in self.costs)
 
     def charged_at(self, rule: str, ident: str) -> int:
-        """Return when this rule charged this ident, in microseconds of the store's clock; 0 where it did not."""
+        """Return when the rule charged the ident, in microseconds of the store's clock; 0 if it did not."""
         for entry in self.entries:
             if entry.pair == (rule, ident):
                 return entry.at
@@ -129,7 +129,7 @@ class Ledger:
         return self._take(lambda entry: entry.charge.rule.is_queue)
 
     def refund_for_status(self, status: int | str) -> tuple[Correct, ...]:
-        """End the call with this HTTP status, or as CANCELLED; return the commands that refund what does not count."""
+        """End the call with this HTTP status, or as CANCELLED. Return the commands that refund charges not counted."""
         refunds = self._take(lambda entry: not entry.charge.rule.counts(status))
         self.end()
         return refunds
@@ -140,11 +140,11 @@ class Ledger:
         self._entries = ()
         return refunds
 
-    def _take(self, goes_back: Callable[[Entry], bool]) -> tuple[Correct, ...]:
+    def _take(self, is_refunded: Callable[[Entry], bool]) -> tuple[Correct, ...]:
         entries = self.entries
-        taken = [entry for entry in entries if goes_back(entry)]
+        taken = [entry for entry in entries if is_refunded(entry)]
         if taken:
-            self._entries = tuple([entry for entry in entries if not goes_back(entry)])
+            self._entries = tuple([entry for entry in entries if not is_refunded(entry)])
         return corrections(taken)
 
     def end(self) -> None:
@@ -176,9 +176,9 @@ def entries_of(charges: Sequence[Charge], answers: Sequence[Answer], *, locally:
             yield Entry(charge, answer.at, answer.reset, locally)
 
 
-def corrections(back: Sequence[Entry]) -> tuple[Correct, ...]:
+def corrections(entries: Sequence[Entry]) -> tuple[Correct, ...]:
     """Return the commands that refund these entries, newest first: for the store, and for this process's own counts."""
-    parts = [tuple([entry for entry in reversed(back) if entry.locally is locally]) for locally in (False, True)]
+    parts = [tuple([entry for entry in reversed(entries) if entry.locally is locally]) for locally in (False, True)]
     return tuple([Correct(part) for part in parts if part])
 
 

@@ -1,4 +1,4 @@
-"""Overrides: an operator's exceptions for one subject, and how they change rules."""
+"""Overrides: an operator's exceptions to rules for a subject. Also candidates, the edited rules on trial."""
 
 from __future__ import annotations
 
@@ -16,53 +16,50 @@ from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.algorithms.base import multiplied
 from django_throttle.core.decision import Decision, Outcome, Reason, combine_outcomes
 from django_throttle.core.exceptions import InvalidOverride, InvalidRule
-from django_throttle.core.key import KEY_KINDS, ident_tag
-from django_throttle.core.options import MAX_RATES, names
+from django_throttle.core.key import KEY_KINDS, ident_hash
+from django_throttle.core.options import MAX_NAME_LENGTH, MAX_RATES, names
 from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.rule import Rule, has_invalid_rates
 from django_throttle.core.texts import gettext_lazy, gettext_noop, listed, text_of, with_commas
 
 
 def subject_kinds() -> tuple[str, ...]:
-    """The kinds of subjects, the most specific first: an override of a user precedes one of a group."""
+    """Return the kinds of subjects, the most specific first: an override of a user precedes one of a group."""
     ranks = {kind.rank: name for name, kind in KEY_KINDS.items() if kind.rank}
     return (*(ranks[rank] for rank in sorted(ranks)), "group")
 
 
-# Among overrides of one kind, the strongest first.
+# In the order of precedence among overrides of subjects of the same kind.
 EFFECTS: Final = ("block", "replace", "multiply", "exempt")
 CANDIDATE_SUFFIX: Final = " (candidate)"
 EVERY_RULE: Final = "*"
 # Prefix of the rules of REST framework's throttles, which the rulebook does not list.
-UNLISTED: Final = "drf-"
+UNLISTED_PREFIX: Final = "drf-"
 MAX_FACTOR: Final = 1_000_000
-MAX_SUBJECT: Final = 300
+MAX_SUBJECT_LENGTH: Final = 300
 
 Network = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """An exception to rules for one subject, ``until`` a time in seconds since 1970.
+    """An exception to rules for a subject. Raises InvalidOverride if a value is not valid.
 
     ``subject`` is ``user:42``, ``ip:203.0.113.9``, ``ip:203.0.113.0/24``, ``group:NAME``, ``tenant:NAME`` or
-    ``api_key:TAG``, the keyed hash of a key's ident. ``rules`` are names of rules, in which ``*`` and ``?`` stand
-    for any text or one character. ``effect`` is one of EFFECTS: "multiply" has a ``factor``; "replace" has
-    ``rates`` for rules of rates, a ``limit`` for concurrency rules, or both. Of two that are otherwise alike the one
-    with the higher ``number`` precedes. Raises InvalidOverride for values that are not allowed.
+    ``api_key:HASH``, with the ident hash of a key.
     """
 
     subject: str
-    effect: str
-    rules: tuple[str, ...] = (EVERY_RULE,)
-    factor: float | None = None
-    rates: tuple[Rate, ...] = ()
-    limit: int | None = None
-    until: float | None = None
-    number: int = 0
-    # Computed once: they are read on every call of a subject with overrides.
+    effect: str  #: one of EFFECTS
+    rules: tuple[str, ...] = (EVERY_RULE,)  #: names of rules; ``*`` stands for any text, ``?`` for a character
+    factor: float | None = None  #: for the effect "multiply"
+    rates: tuple[Rate, ...] = ()  #: for the effect "replace", and rules of rates
+    limit: int | None = None  #: for the effect "replace", and concurrency rules
+    until: float | None = None  #: end, in seconds since 1970
+    number: int = 0  #: the higher number precedes among overrides that are otherwise alike
+    # Computed once, because they are read on every call of a subject with overrides.
     network: Network | None = field(init=False, repr=False, compare=False)
-    rank: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)
+    rank: tuple[int, int, int, int] = field(init=False, repr=False, compare=False)  #: sort key of the precedence
 
     def __post_init__(self) -> None:
         for option, fault in _faults(self):
@@ -79,17 +76,17 @@ class Override:
         return EVERY_RULE in self.rules
 
     def names(self, rule: str) -> bool:
-        """Whether ``rules`` match a rule's name; a candidate has the overrides of its live rule."""
+        """Return True if ``rules`` match a rule's name. A candidate has the overrides of its live rule."""
         rule = rule.removesuffix(CANDIDATE_SUFFIX)
         return any(pattern in (EVERY_RULE, rule) or fnmatchcase(rule, pattern) for pattern in self.rules)
 
     def lasts(self, now: float) -> bool:
-        """Whether it holds at ``now``, in seconds since 1970."""
+        """Return True if the override has not ended at ``now``, in seconds since 1970."""
         return self.until is None or now < self.until
 
 
 def network_of(subject: str) -> Network | None:
-    """The network of a subject "ip:…"; None for other subjects. Raises InvalidOverride if it is no address."""
+    """Return the network of a subject "ip:…"; None for other subjects. Raise InvalidOverride if it is no address."""
     kind, _, address = subject.partition(":")
     if kind != "ip":
         return None
@@ -101,20 +98,23 @@ def network_of(subject: str) -> Network | None:
 
 
 def _rank(override: Override) -> tuple[int, int, int, int]:
-    """The sort key: kind of subject, longer prefix first, effect, later first."""
-    # An IPv4 prefix counts as that of the mapped IPv6 address, which is 96 bits longer.
+    """Return the sort key: kind of subject, longer prefix first, effect, later first."""
+    # An IPv4 prefix is compared as the prefix of the mapped IPv6 address, which is 96 bits longer.
     network = override.network
     length = 0 if network is None else network.prefixlen + (96 if network.version == 4 else 0)
     return subject_kinds().index(override.kind), -length, EFFECTS.index(override.effect), -override.number
 
 
 def _faults(override: Override) -> Iterator[tuple[str, str]]:
-    """What is wrong: an option, and why."""
+    """Yield pairs of an option and its fault."""
     (kind, _, value), kinds = override.subject.partition(":"), subject_kinds()
     if kind not in kinds:
         yield "kind", gettext_lazy("the kind must be one of {known}, not {kind!r}", known=", ".join(kinds), kind=kind)
-    if not 1 <= len(value) <= MAX_SUBJECT or not value.isprintable() or value != value.strip():
-        yield ("value", gettext_lazy("whom it is for must have 1 to {most} printable characters", most=MAX_SUBJECT))
+    if not 1 <= len(value) <= MAX_SUBJECT_LENGTH or not value.isprintable() or value != value.strip():
+        yield (
+            "value",
+            gettext_lazy("whom it is for must have 1 to {most} printable characters", most=MAX_SUBJECT_LENGTH),
+        )
     try:
         names("rules", override.rules)
     except InvalidRule as error:
@@ -148,7 +148,7 @@ Apply = Callable[[Rule, Override], Rule | None]
 
 
 def overridden(rule: Rule, ranked: Sequence[Override], apply: Apply) -> Rule | None:
-    """The rule for a caller with these overrides, highest precedence first; None when the caller is exempt.
+    """Return the rule for a caller with these overrides, highest precedence first. Return None if the caller is exempt.
 
     ``apply`` is ``apply_override``, or a cache of it.
     """
@@ -156,21 +156,21 @@ def overridden(rule: Rule, ranked: Sequence[Override], apply: Apply) -> Rule | N
 
 
 def block_outcomes(rules: Iterable[Rule], ranked: Sequence[Override], apply: Apply, now: float) -> tuple[Outcome, ...]:
-    """Refusals of a call that these rules match, one for each rate; empty when no override blocks it.
+    """Return refusals of a blocked call that these rules match, one for each rate; empty if no override blocks it.
 
-    An override of every rule blocks a call that no rule matches. Rules that only record are blocked all the same.
+    An override of every rule also blocks a call that no rule matches. Shadow rules are blocked like others.
     """
     if not any(override.effect == "block" for override in ranked):
         return ()
     blocks: list[Outcome] = []
-    matched = False
+    has_rule = False
     for rule in rules:
-        matched = True
+        has_rule = True
         override, _ = deciding(rule, ranked, apply)
         if override is not None and override.effect == "block":
             limits = [(part.params.limit - part.tolerance, part.window) for part in rule.parts]
             blocks += [_refusal(override, now, rule.name, limit, window) for limit, window in limits]
-    if not matched:
+    if not has_rule:
         general = next((override for override in ranked if override.names_every_rule), None)
         if general is not None and general.effect == "block":
             blocks.append(_refusal(general, now))
@@ -178,7 +178,7 @@ def block_outcomes(rules: Iterable[Rule], ranked: Sequence[Override], apply: App
 
 
 async def decide_blocked(blocks: tuple[Outcome, ...], decide: Callable[[], Awaitable[Decision]]) -> Decision:
-    """Refuse a blocked call without the store; if all blocks only record, decide its charges too."""
+    """Refuse a blocked call without the store. If all blocks are shadows, decide the charges of the call."""
     if any(not block.shadow for block in blocks):
         return combine_outcomes(blocks)
     decision = await decide()
@@ -186,10 +186,10 @@ async def decide_blocked(blocks: tuple[Outcome, ...], decide: Callable[[], Await
 
 
 def apply_override(rule: Rule, override: Override) -> Rule | None:
-    """The rule with the override's limit; None when the override does not fit the rule.
+    """Return the rule with the override's limit. Return None if the override does not fit the rule.
 
-    Counts continue if the window is the same. Only a larger bucket starts full, under another store key: its state is
-    a time, by which it would still be empty.
+    Counts continue if the window is the same. Only a larger bucket starts full, under another store key, because its
+    state is a time at which it would still be empty.
     """
     try:
         new = _CHANGES[override.effect](rule, override)
@@ -204,7 +204,7 @@ def apply_override(rule: Rule, override: Override) -> Rule | None:
 
 
 def deciding(rule: Rule, ranked: Sequence[Override], apply: Apply) -> tuple[Override | None, Rule | None]:
-    """The first override that names the rule and fits it, and the rule that results."""
+    """Return the first override that names the rule and fits it, and the resulting rule."""
     for override in ranked:
         if not override.names(rule.name):
             continue
@@ -221,16 +221,16 @@ def deciding(rule: Rule, ranked: Sequence[Override], apply: Apply) -> tuple[Over
 def _refusal(
     override: Override, now: float, rule: str = EVERY_RULE, limit: int = 0, window: float | None = None
 ) -> Outcome:
-    ends = None if override.until is None else max(0.0, override.until - now)
-    return Outcome(rule, override.subject, False, limit, 0, ends, ends or 0.0, Reason.BLOCKED, False, window)
+    wait = None if override.until is None else max(0.0, override.until - now)
+    return Outcome(rule, override.subject, False, limit, 0, wait, wait or 0.0, Reason.BLOCKED, False, window)
 
 
 def _multiply(rule: Rule, override: Override) -> Rule:
     algorithm = ALGORITHMS[rule.algorithm]
-    most = floor(min(algorithm.max_limit, algorithm.max_multiplied) / Fraction(repr(rule.enforce_at)))
+    max_limit = floor(min(algorithm.max_limit, algorithm.max_multiplied) / Fraction(repr(rule.enforce_at)))
 
     def multiple(limit: int) -> int:
-        return max(rule.factor, min(max(most, limit), multiplied(limit, override.factor or 1)))
+        return max(rule.factor, min(max(max_limit, limit), multiplied(limit, override.factor or 1)))
 
     if rule.holds_slots:
         return replace(rule, limit=multiple(rule.params.limit))
@@ -245,19 +245,19 @@ def _replace(rule: Rule, override: Override) -> Rule | None:
         any(rate.monthly for rate in override.rates) and not ALGORITHMS[rule.algorithm].has_calendar
     ):
         return None
-    most = max(rate.limit for rate in override.rates)
-    return rule.with_rates(override.rates, None if rule.burst is None else min(rule.burst, most))
+    max_burst = max(rate.limit for rate in override.rates)
+    return rule.with_rates(override.rates, None if rule.burst is None else min(rule.burst, max_burst))
 
 
 def _is_larger(new: Rule, old: Rule) -> bool:
-    """Whether it admits more in some window that both rules have."""
-    before = {part.window: part for part in old.parts}
-    pairs = [(part, before[part.window]) for part in new.parts if part.window in before]
-    return any((part.limit or 0, part.params.limit) > (was.limit or 0, was.params.limit) for part, was in pairs)
+    """Return True if the new rule allows more than the old one in a window that both have."""
+    old_parts = {part.window: part for part in old.parts}
+    pairs = [(part, old_parts[part.window]) for part in new.parts if part.window in old_parts]
+    return any((part.limit or 0, part.params.limit) > (old.limit or 0, old.params.limit) for part, old in pairs)
 
 
 _CHANGES: Final[dict[str, Callable[[Rule, Override], Rule | None]]] = {
-    # Connections of an exempt caller still count, so that the count is right when the exemption ends.
+    # Slots of an exempt caller still count, so that the count is right when the exemption ends.
     "exempt": lambda rule, _: replace(rule, limit=MAX_LIMIT, action="shadow", on_store_failure="allow"),
     "multiply": _multiply,
     "replace": _replace,
@@ -265,11 +265,12 @@ _CHANGES: Final[dict[str, Callable[[Rule, Override], Rule | None]]] = {
 
 
 def describe_effect(override: Override) -> str:
-    """Such as "blocked", "exempt from api" or "3 × the limit of api and search"."""
+    """Describe the effect, such as "blocked", "exempt from api" or "3 × the limit of api and search"."""
     rules = rules_in_words(override.rules)
     if override.effect == "block":
-        covered = gettext_lazy("blocked from what {rules} covers", rules=rules)
-        return gettext_lazy("blocked") if override.names_every_rule else covered
+        if override.names_every_rule:
+            return gettext_lazy("blocked")
+        return gettext_lazy("blocked from what {rules} covers", rules=rules)
     if override.effect == "exempt":
         return gettext_lazy("exempt from {rules}", rules=rules)
     if override.effect == "multiply":
@@ -280,28 +281,24 @@ def describe_effect(override: Override) -> str:
 
 
 def rules_in_words(rules: Iterable[str]) -> str:
-    """The rules by their names and patterns: "every rule", or "api and search"."""
+    """Describe rules by their names and patterns: "every rule", or "api and search"."""
     distinct = list(dict.fromkeys(rules))
     return gettext_lazy("every rule") if EVERY_RULE in distinct else listed(distinct)
 
 
-# Candidates: edited rules that count beside the live ones, and hold for a share of idents already.
+# Candidates: edited rules that count beside the live ones, and are enforced for a share of idents.
 
-PLACES: Final = 10_000  # idents have a place each; a share holds for those below it
+SHARE_SLOTS: Final = 10_000  # each ident has one of them by its hash; a share includes the first of them
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The rule as it would hold instead of the live rule ``live``, and the share of idents for which it does.
+    """An edited rule that is to replace a live rule. It counts under a name and an id of its own."""
 
-    It counts under a name of its own, and so under an id of its own. ``starts_at`` is when it replaces the live rule
-    by itself, in epoch seconds; None is never.
-    """
-
-    live: str
+    live: str  #: name of the live rule
     rule: Rule = field(repr=False)
-    share: float = 0.0
-    starts_at: float | None = None
+    share: float = 0.0  #: share of the idents for which the candidate is enforced
+    starts_at: float | None = None  #: when it replaces the live rule by itself, in seconds since 1970; None for never
 
     @classmethod
     def of(cls, live: str, rule: Rule, share: float = 0.0, starts_at: float | None = None) -> Candidate:
@@ -313,16 +310,16 @@ class Candidate:
 
 
 def candidate_name(live: str) -> str:
-    """Under which the candidate of a rule counts, and is recorded."""
-    return live[: 100 - len(CANDIDATE_SUFFIX)] + CANDIDATE_SUFFIX
+    """Return the name under which the candidate of a rule counts and is recorded."""
+    return live[: MAX_NAME_LENGTH - len(CANDIDATE_SUFFIX)] + CANDIDATE_SUFFIX
 
 
 def is_in_share(ident: str, share: float, secret: bytes) -> bool:
-    """Whether an ident is among this share of all; those of a smaller share are among those of a larger one."""
-    return _place(ident, secret) < share * PLACES
+    """Return True if an ident is in this share of all idents. A larger share includes a smaller one."""
+    return _share_slot(ident, secret) < share * SHARE_SLOTS
 
 
 @lru_cache(maxsize=4096)
-def _place(ident: str, secret: bytes) -> int:
+def _share_slot(ident: str, secret: bytes) -> int:
     # Eight characters of the keyed hash, in base 64, are 48 bits.
-    return int.from_bytes(urlsafe_b64decode(ident_tag(f"candidate:{ident}", secret)[:8])) * PLACES >> 48
+    return int.from_bytes(urlsafe_b64decode(ident_hash(f"candidate:{ident}", secret)[:8])) * SHARE_SLOTS >> 48

@@ -1,6 +1,6 @@
-"""Where a rule applies: names and patterns of scopes, and the scopes that it leaves out.
+"""Scopes of rules: names, patterns and exclusions.
 
-An entry that begins with ``!`` leaves out what it matches: ``*, !health`` is everywhere except on health.
+An entry that begins with ``!`` is an exclusion: ``*, !health`` is everywhere except on health.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from django_throttle.core.texts import gettext_lazy
 
 EVERYWHERE: Final = "*"
 EXCLUSION: Final = "!"
-# How an exclusion is written elsewhere. A route that begins with a hyphen is written [-]/name.
+# Exclusions as other software writes them. A route that begins with a hyphen is written [-]/name.
 _LOOKALIKES: Final = ("-", "not ", "NOT ")
 
 
 def split_scopes(entries: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the patterns that a rule covers, and those that it leaves out; of exclusions alone it covers the rest."""
+    """Return the covered and the excluded patterns. A rule with exclusions alone covers everything else."""
     excluded = tuple([entry.removeprefix(EXCLUSION) for entry in entries if entry.startswith(EXCLUSION)])
     covered = tuple([entry for entry in entries if not entry.startswith(EXCLUSION)])
     return covered or ((EVERYWHERE,) if excluded else ()), excluded
 
 
 def covers(entries: Sequence[str], scope: str) -> bool:
-    """Return whether these entries of a rule cover a scope."""
+    """Return True if the scope entries of a rule cover a scope."""
     covered, excluded = split_scopes(entries)
     return matches(covered, scope) and not matches(excluded, scope)
 
 
 def matches(patterns: Iterable[str], scope: str) -> bool:
-    """Return whether one of the patterns is the scope, or matches it."""
+    """Return True if a pattern equals or matches the scope."""
     return any(pattern in (EVERYWHERE, scope) or fnmatchcase(scope, pattern) for pattern in patterns)
 
 
 def checked_scopes(entries: Sequence[str]) -> tuple[str, ...]:
-    """Return the entries, an exclusion without spaces in it; raises InvalidRule for what looks like one and is none."""
-    found = []
+    """Return the entries, with exclusions stripped of spaces. Raise InvalidRule for an exclusion that is not valid."""
+    checked = []
     for entry in entries:
         lookalike = next((sign for sign in _LOOKALIKES if entry.startswith(sign)), None)
         if lookalike is not None:
-            meant = f"{EXCLUSION}{entry.removeprefix(lookalike).strip()}"
-            fault = gettext_lazy("{entry!r} leaves nothing out: write {meant!r}", entry=entry, meant=meant)
+            exclusion = f"{EXCLUSION}{entry.removeprefix(lookalike).strip()}"
+            fault = gettext_lazy("{entry!r} leaves nothing out: write {meant!r}", entry=entry, meant=exclusion)
             raise InvalidRule(fault, "scopes")
         name = entry.removeprefix(EXCLUSION).strip() if entry.startswith(EXCLUSION) else entry
         if not name or name.startswith(EXCLUSION):
             raise InvalidRule(gettext_lazy("{entry!r} names no scope to leave out", entry=entry), "scopes")
-        found.append(f"{EXCLUSION}{name}" if entry.startswith(EXCLUSION) else entry)
-    covered, excluded = split_scopes(found)
+        checked.append(f"{EXCLUSION}{name}" if entry.startswith(EXCLUSION) else entry)
+    covered, excluded = split_scopes(checked)
     if all(matches(excluded, pattern) for pattern in covered):
         left_out = ", ".join(f"{EXCLUSION}{pattern}" for pattern in excluded)
         raise InvalidRule(
             gettext_lazy("scopes cover nothing, as {left_out} leaves all out", left_out=left_out), "scopes"
         )
-    return tuple(found)
+    return tuple(checked)

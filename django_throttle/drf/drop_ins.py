@@ -22,7 +22,7 @@ from django_throttle.core.algorithms.sliding_log import MAX_LOG
 from django_throttle.core.exceptions import InvalidRate
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.options import MAX_RESOLUTION
-from django_throttle.core.overrides import UNLISTED
+from django_throttle.core.overrides import UNLISTED_PREFIX
 from django_throttle.drf.rule_throttle import DecidedThrottle, finish_in_view
 from django_throttle.http.drf_exceptions import LimiterUnavailable
 from django_throttle.http.request_state import django_request, method_of, scope_and_cost, state_of
@@ -192,7 +192,7 @@ class _TaggedIdent(str):
 @lru_cache(maxsize=512)
 def _rule_of_rate(scope: str, limit: int, window: float, shadow: bool) -> Rule:
     """DRF's promise, never more than the limit in any window: by a log, or by counters where a log would be long."""
-    name, rate = f"{UNLISTED}{scope}", Rate(limit, window)
+    name, rate = f"{UNLISTED_PREFIX}{scope}", Rate(limit, window)
     if limit <= MAX_LOG:
         rule = Rule(name, rate, key=EVERYONE, algorithm="sliding_log")
     else:
@@ -268,7 +268,7 @@ def drop_in_names() -> set[str]:
     for kind in loaded_drop_ins():
         rates = kind.THROTTLE_RATES
         found |= {getattr(kind, "scope", None) or kind.__name__, *(rates if isinstance(rates, Mapping) else ())}
-    return {f"{UNLISTED}{scope}" for scope in found if isinstance(scope, str)}
+    return {f"{UNLISTED_PREFIX}{scope}" for scope in found if isinstance(scope, str)}
 
 
 sources.unlisted_limits.append(drop_in_names)

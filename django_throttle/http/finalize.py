@@ -22,7 +22,7 @@ from django_throttle.core.commands import Charges, Correct
 from django_throttle.core.decide import apply_refunds, correct
 from django_throttle.core.headers import (
     EPOCH,
-    NAMED,
+    NAMED_VERSIONS,
     OFF,
     may_see,
     plain_fields,
@@ -150,7 +150,7 @@ def put_numbers(decision: Decision, is_known: Callable[[], bool], headers: objec
 def _prepared(charges: Charges) -> tuple[Any, ...]:
     """The settings in force, and the fields of plain decisions of these charges, see ``plain_fields``."""
     settings = conf()
-    is_plain = settings.X_RATELIMIT_HEADERS == OFF and settings.RATELIMIT_HEADERS in NAMED
+    is_plain = settings.X_RATELIMIT_HEADERS == OFF and settings.RATELIMIT_HEADERS in NAMED_VERSIONS
     return settings, *(plain_fields(charges, settings.TELL_KEYS) if is_plain else (None, None))
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from django.utils.translation import get_language, gettext, ngettext_lazy
 
 from django_throttle.core.decision import Decision, deciding_outcome, error_code
-from django_throttle.core.headers import names
+from django_throttle.core.headers import policy_names
 from django_throttle.core.texts import gettext_noop
 from django_throttle.translated import joined
 
@@ -105,22 +105,22 @@ _escaped = lru_cache(maxsize=1024)(encode_basestring_ascii)  # in quotes
 
 @lru_cache(maxsize=1024)
 def _around_detail(
-    code: str, sentence: str, status: int, names: tuple[str, ...], language: str | None
+    code: str, sentence: str, status: int, policy_names: tuple[str, ...], language: str | None
 ) -> tuple[str, str]:
     """The document before and after its detail: from one refusal to the next it alone differs.
 
-    ``names`` are those of the policies that refuse, ``language`` the one in force.
+    ``policy_names`` are those of the policies that refuse, ``language`` the one in force.
     """
     is_block = code == "blocked"  # RFC 9457, 4.2.1: the title of about:blank is the status' phrase
     kind = "about:blank" if is_block else _TYPES + (_CAPACITY if code == "limiter_unavailable" else _QUOTA)
     title = "Too Many Requests" if is_block else gettext(sentence).rstrip(".。")
     document = {"type": kind, "title": title, "status": status, "detail": ""}
-    found = json.dumps(document if is_block else document | {"violated-policies": names})
+    found = json.dumps(document if is_block else document | {"violated-policies": policy_names})
     before, _, after = found.partition('""')
     return before, after
 
 
 def violated(decision: Decision) -> tuple[str, ...]:
     """The policies that refuse, by their names in the RateLimit fields."""
-    named = zip(decision.outcomes, names(decision.outcomes), strict=True)
+    named = zip(decision.outcomes, policy_names(decision.outcomes), strict=True)
     return tuple([name for outcome, name in named if not (outcome.allowed or outcome.shadow)])

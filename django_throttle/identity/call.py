@@ -16,10 +16,10 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
 
 from django_throttle.core.decision import Lease
-from django_throttle.core.key import PLAIN
+from django_throttle.core.key import PLAIN_TYPES
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.options import is_dotted
-from django_throttle.core.rate import TOO_COSTLY
+from django_throttle.core.rate import UNAFFORDABLE_COST
 from django_throttle.core.rule import Rule
 from django_throttle.identity.request_body import KeptBody, is_of_request
 from django_throttle.runtime import LogThrottle
@@ -155,7 +155,7 @@ def cost_of(
             logger.exception("%s raised this exception: the %s counts 1; correct the function", _name(said, name), what)
         return 1
     if type(cost) is int and cost >= 0:
-        return min(cost, TOO_COSTLY)
+        return min(cost, UNAFFORDABLE_COST)
     if inspect.iscoroutine(cost):
         cost.close()  # or Python would complain as well
     if _log_throttle.due(f"answers {_name(said, name)}"):
@@ -207,7 +207,7 @@ def plans_said(rule: Rule, path: str, subject: object, *, logs: bool = True) -> 
             found = import_string(path)(subject)
         found = found.value if isinstance(found, Enum) else found
         # A method that is not called is true for everybody, and True names no plan.
-        is_answer = found is None or (isinstance(found, (bool, *PLAIN)) if any(names) else not callable(found))
+        is_answer = found is None or (isinstance(found, (bool, *PLAIN_TYPES)) if any(names) else not callable(found))
         if is_answer and (found is not True or "" in names) and not inspect.isawaitable(found):
             return [name for name in names if found is not None and (str(found) == name if name else found)]
     except SynchronousOnlyOperation:  # on an event loop; matching is tried again in a thread

@@ -22,7 +22,7 @@ from django.db.models import Model
 from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
-from django_throttle.core.key import KEY_KINDS, PLAIN, ident_tag, secret_bytes
+from django_throttle.core.key import KEY_KINDS, PLAIN_TYPES, ident_hash, secret_bytes
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity.request_body import KeptBody, is_of_request
 from django_throttle.runtime import LogThrottle, is_on_event_loop
@@ -80,7 +80,7 @@ def combined(key: str, parts: Iterable[str | None]) -> str | None:
 
 def checked_value(what: str, value: object) -> object:
     """The value itself. Raises InvalidIdent for one that differs from call to call, and so would never be limited."""
-    if value is None or (isinstance(value, PLAIN) and not isinstance(value, bool)):
+    if value is None or (isinstance(value, PLAIN_TYPES) and not isinstance(value, bool)):
         return value
     if inspect.iscoroutine(value):
         value.close()
@@ -184,7 +184,7 @@ def api_key(accepted: object) -> str | None:
     a secret, and idents are told to receivers of signals: so the ident has a keyed hash of it.
     """
     found = ident_of("api_key", _name(accepted))
-    return found and f"api_key:{ident_tag(found, secret_bytes(conf().KEY_SECRET))}"
+    return found and f"api_key:{ident_hash(found, secret_bytes(conf().KEY_SECRET))}"
 
 
 # The types of what authentication has given as an API key in this process.

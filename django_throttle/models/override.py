@@ -20,8 +20,8 @@ from django_throttle.core.overrides import (
     EFFECTS,
     EVERY_RULE,
     MAX_FACTOR,
-    MAX_SUBJECT,
-    UNLISTED,
+    MAX_SUBJECT_LENGTH,
+    UNLISTED_PREFIX,
     apply_override,
     deciding,
     describe_effect,
@@ -102,7 +102,7 @@ class ThrottleOverride(CheckedRow):
     )
     value = TextColumn(
         gettext_lazy("who"),
-        max_length=MAX_SUBJECT,
+        max_length=MAX_SUBJECT_LENGTH,
         help_text=gettext_lazy(
             "User: an id, a name or an e-mail address. Address: 203.0.113.9 or 2001:db8::1, which stands for its "
             "network (IPV6_PREFIX); or a network, 203.0.113.0/24. Group and tenant: the name. API key: the key itself, "
@@ -276,7 +276,7 @@ def misspelt(names: Iterable[str], rules: Iterable[Rule], *, unlisted: bool = Tr
     """
     exact = [name for name in names if set(name).isdisjoint("*?[")]
     known = {rule.name for rule in rules}
-    if unlisted and any(name.startswith(UNLISTED) for name in exact):
+    if unlisted and any(name.startswith(UNLISTED_PREFIX) for name in exact):
         known |= _unlisted()
     return [_missing(name, known, unlisted) for name in exact if name not in known]
 
@@ -294,7 +294,11 @@ def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[
             "The setting {setting} is empty: the override does nothing until it says how {kind}s are found."
         )
         yield translated(texts.gettext_lazy(pattern, setting=kind.setting, kind=row.kind))
-    if not named and not override.names_every_rule and not any(name.startswith(UNLISTED) for name in override.rules):
+    if (
+        not named
+        and not override.names_every_rule
+        and not any(name.startswith(UNLISTED_PREFIX) for name in override.rules)
+    ):
         pattern = gettext_noop("No rule is named {rules}: the override does nothing until there is one.")
         yield translated(texts.gettext_lazy(pattern, rules=rules_in_words(override.rules)))
     if override.effect in ("multiply", "replace"):
@@ -332,7 +336,7 @@ def _unlisted() -> set[str]:
 
 
 def _missing(name: str, known: Iterable[str], unlisted: bool) -> str:
-    if name.startswith(UNLISTED) and not unlisted:
+    if name.startswith(UNLISTED_PREFIX) and not unlisted:
         pattern = gettext_noop(
             "{name!r} is a limit of REST framework's throttles, not a rule: nobody can reset it, it ends by itself."
         )

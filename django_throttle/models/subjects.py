@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 
 from django_throttle.conf import conf
 from django_throttle.core.key import EVERYONE
-from django_throttle.core.overrides import MAX_SUBJECT
+from django_throttle.core.overrides import MAX_SUBJECT_LENGTH
 from django_throttle.core.texts import gettext_lazy, sentences
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity.address import network, unmapped
@@ -39,8 +39,8 @@ TAG_SHAPE: Final = f"^{HASHED}[A-Za-z0-9_-]{{22}}$"
 def tidy_subject(kind: str, typed: str) -> str:
     """The text that is stored for what was typed; raises ValidationError when nobody is meant. Idempotent."""
     text = typed.strip()
-    if not text or not text.isprintable() or len(text) > MAX_SUBJECT:
-        raise ValidationError(gettext("Write 1 to {most} printable characters.").format(most=MAX_SUBJECT))
+    if not text or not text.isprintable() or len(text) > MAX_SUBJECT_LENGTH:
+        raise ValidationError(gettext("Write 1 to {most} printable characters.").format(most=MAX_SUBJECT_LENGTH))
     tidy = _TIDY.get(kind)
     return tidy(text) if tidy else text
 

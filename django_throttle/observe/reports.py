@@ -18,7 +18,7 @@ from django.utils.module_loading import import_string
 from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, deciding_outcome
-from django_throttle.core.key import ident_tag, secret_bytes
+from django_throttle.core.key import ident_hash, secret_bytes
 from django_throttle.identity.call import Call
 from django_throttle.observe import recorders
 from django_throttle.runtime import LogThrottle
@@ -79,7 +79,7 @@ def ident_for_logs(ident: str) -> str:
 
 @lru_cache(maxsize=1024)  # who is refused is refused again
 def _beginning(ident: str, secret: str) -> str:
-    return urlsafe_b64decode(ident_tag(ident, secret_bytes(secret)) + "==")[:4].hex()
+    return urlsafe_b64decode(ident_hash(ident, secret_bytes(secret)) + "==")[:4].hex()
 
 
 def reference(decision: Decision) -> str:

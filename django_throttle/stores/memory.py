@@ -32,8 +32,8 @@ from django_throttle.core.commands import (
     pause_id,
     wait_once_charged,
 )
-from django_throttle.core.control_messages import MAX_WAITING, ControlMessage, Received, closing, with_tags
-from django_throttle.core.key import ident_tag
+from django_throttle.core.control_messages import MAX_WAITING_MESSAGES, ControlMessage, Received, closing, with_tags
+from django_throttle.core.key import ident_hash
 from django_throttle.core.rule import Rule
 from django_throttle.local.damper_aggregate import Aggregates, Reply, Report
 from django_throttle.local.freed_slots import freed_slots
@@ -305,7 +305,7 @@ class LocalControl:
     """The control messages of a store in memory: all are for this process."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[ControlMessage, float]] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[tuple[ControlMessage, float]] = deque(maxlen=MAX_WAITING_MESSAGES)
         in_child(self, lambda control: control._waiting.clear())
 
     def give(self, messages: Iterable[ControlMessage]) -> None:
@@ -322,4 +322,4 @@ class LocalControl:
 
     @staticmethod
     def tag(ident: str) -> str:
-        return ident_tag(ident, b"")
+        return ident_hash(ident, b"")

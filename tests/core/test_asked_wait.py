@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from django_throttle.core.asked_wait import asked_wait
-from django_throttle.core.headers import VERSIONS, Policy, rate_limit
+from django_throttle.core.headers import HEADER_VERSIONS, Policy, rate_limit
 
 NOW = 1_760_000_000.0  # Thu, 09 Oct 2025 08:53:20 GMT
 LATER = "Thu, 09 Oct 2025 08:54:00 GMT"
@@ -88,7 +88,7 @@ def test_quotas_of_which_nothing_is_left(fields: dict[str, str], seconds: float)
     assert asked_wait(200, httpx.Headers(fields), NOW) == seconds
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", HEADER_VERSIONS)
 def test_what_this_package_writes_is_read(version: str) -> None:
     policies = (Policy('we "call", it', 10, 0, 60, 33, 33.0), Policy("other", 10, 5, 60, 40, 40.0))
     expected = 33.0 if version != "off" else 0.0

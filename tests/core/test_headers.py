@@ -13,13 +13,13 @@ from django_throttle.core import decision as core_decision
 from django_throttle.core.commands import Answers, Charges, Decide, rule_set
 from django_throttle.core.decision import combine_outcomes
 from django_throttle.core.headers import (
+    HEADER_VERSIONS,
     MAX_POLICIES,
-    VERSIONS,
     delay_seconds,
     may_see,
-    names,
     plain_fields,
     policies,
+    policy_names,
     rate_limit,
     tightest,
     visible,
@@ -118,7 +118,7 @@ FIELDS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", HEADER_VERSIONS)
 def test_what_each_version_says(version: str) -> None:
     same = "draft-11" if version in ("draft-08", "draft-09", "draft-10") else version
     assert said(decided([(0.0, 3)], RATES, HELD), version) == FIELDS[same]
@@ -192,12 +192,12 @@ NOT_ALLOWED = {"allowed": False, "remaining": 0, "retry_after": 5.0}
     ],
 )  # fmt: skip
 def test_a_name_is_printable_ascii(rule: str, name: str) -> None:
-    assert names([outcome(rule)]) == [name]
+    assert policy_names([outcome(rule)]) == [name]
 
 
 def test_the_rates_of_a_rule_have_names_of_their_own() -> None:
     windows = [1.0, 60.0, 600.0, 86_400.0, 0.25, 31 * 86_400.0]
-    found = names([outcome(window=window) for window in windows] + [outcome("other")])
+    found = policy_names([outcome(window=window) for window in windows] + [outcome("other")])
     assert found == ["api#s", "api#min", "api#10m", "api#day", "api#250ms", "api#31d", "other"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from django_throttle.core import Rule
-from django_throttle.core.key import MAX_IDENT, check_ident, ident_tag, key_root, secret_bytes
+from django_throttle.core.key import MAX_IDENT_LENGTH, check_ident, ident_hash, key_root, secret_bytes
 from django_throttle.exceptions import InvalidIdent
 from tests.strategies import IDENTS, NAMES
 
@@ -34,17 +34,19 @@ def test_a_key_is_short_plain_and_tells_nothing(ident: str) -> None:
 
 @pytest.mark.row("A19")
 def test_idents_with_a_tag_of_their_own_do_not_gather_in_one_slot() -> None:
-    tags = {ident_tag(f"{{x}}{number}", SECRET) for number in range(1000)}
+    tags = {ident_hash(f"{{x}}{number}", SECRET) for number in range(1000)}
     assert len(tags) == 1000
 
 
 def test_the_secret_keys_the_hash() -> None:
-    tags = {ident_tag("user:1", secret_bytes(secret)) for secret in ("", "a", "b", "a" * 200, "\ud800")}
+    tags = {ident_hash("user:1", secret_bytes(secret)) for secret in ("", "a", "b", "a" * 200, "\ud800")}
     assert len(tags) == 5
-    assert ident_tag("user:1", SECRET) == "XdSj31c2aGiDofKmwp5fZw", "as every process of a site computes it, old or new"
+    assert ident_hash("user:1", SECRET) == "XdSj31c2aGiDofKmwp5fZw", (
+        "as every process of a site computes it, old or new"
+    )
 
 
-@pytest.mark.parametrize("ident", ["", "a" * (MAX_IDENT + 1), None, 42, b"user:1", ["user:1"], True])
+@pytest.mark.parametrize("ident", ["", "a" * (MAX_IDENT_LENGTH + 1), None, 42, b"user:1", ["user:1"], True])
 def test_an_ident_is_text_of_bounded_length(ident: Any) -> None:
     with pytest.raises(InvalidIdent) as caught:
         check_ident(ident)

@@ -16,7 +16,7 @@ from django_throttle import rulebook
 from django_throttle.checks.settings import check_rows
 from django_throttle.conf import conf
 from django_throttle.core import Override, Rate
-from django_throttle.core.key import ident_tag, secret_bytes
+from django_throttle.core.key import ident_hash, secret_bytes
 from django_throttle.identity.keys import api_key
 from django_throttle.models import ThrottleOverride
 from tests.inside import forget_rules
@@ -136,7 +136,7 @@ class TestStored:
     def test_of_an_api_key_only_a_keyed_hash(self) -> None:
         found = cleaned(kind="api_key", value="canary-4711")
         found.save()
-        tag = ident_tag("api_key:canary-4711", secret_bytes(conf().KEY_SECRET))
+        tag = ident_hash("api_key:canary-4711", secret_bytes(conf().KEY_SECRET))
         assert found.as_override().subject == f"api_key:{tag}" == api_key("canary-4711")
         assert "canary" not in str(ThrottleOverride.objects.values()) + str(found) + repr(found.as_override())
         found.full_clean()  # saving it again does not hash the hash

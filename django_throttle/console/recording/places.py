@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from django_throttle.conf import conf
 from django_throttle.console.recording.cells import HOUR, MINUTE
-from django_throttle.core.key import ident_tag, secret_bytes
+from django_throttle.core.key import ident_hash, secret_bytes
 
 DAY: Final = 24 * HOUR
 SLOT: Final = 10 * MINUTE  # that one sample is about
@@ -68,7 +68,7 @@ def tag_of(ident: str) -> str:
 
 
 def hashed(ident: str) -> str:
-    return urlsafe_b64decode(ident_tag(ident, secret_bytes(conf().KEY_SECRET)) + "==").hex()[:TAG_HEX]
+    return urlsafe_b64decode(ident_hash(ident, secret_bytes(conf().KEY_SECRET)) + "==").hex()[:TAG_HEX]
 
 
 CLEAR: Final = b"clear:"

@@ -10,8 +10,8 @@ from threading import Lock
 from typing import Any, Final
 
 from django_throttle.core.commands import SendControl
-from django_throttle.core.control_messages import MAX_WAITING, ControlMessage, Received, with_tags
-from django_throttle.core.key import ident_tag
+from django_throttle.core.control_messages import MAX_WAITING_MESSAGES, ControlMessage, Received, with_tags
+from django_throttle.core.key import ident_hash
 from django_throttle.exceptions import StoreError
 from django_throttle.runtime import in_child
 from django_throttle.stores.redis.commands import RedisCommand
@@ -48,7 +48,7 @@ class RedisControl:
 
     def tag(self, ident: str) -> str:
         """How a message names an ident."""
-        return ident_tag(ident, self.context.secret)
+        return ident_hash(ident, self.context.secret)
 
     def keep(self, messages: Iterable[ControlMessage]) -> tuple[ControlMessage, ...]:
         """Keep these until Redis has taken them; returns them as they are sent."""
@@ -87,7 +87,7 @@ class RedisControl:
         Returns for how many seconds it has been asked again and again.
         """
         keys = (self.context.process_key("live"), self.context.process_key(f"asked:{about}"))
-        args = (TTL_MS, MAX_WAITING, quiet_ms, ASKED_MS, _written(message))
+        args = (TTL_MS, MAX_WAITING_MESSAGES, quiet_ms, ASKED_MS, _written(message))
         _, since = self.context.call("send_to_all", keys, args)
         return int(since) / 1000
 
@@ -132,9 +132,9 @@ class RedisControl:
         text = _written(message)
         if message.uid:
             key = self.context.process_key(f"orders:{message.uid}")
-            return RedisCall(script("send_message"), (key,), (TTL_MS, MAX_WAITING, text))
+            return RedisCall(script("send_message"), (key,), (TTL_MS, MAX_WAITING_MESSAGES, text))
         keys = (self.context.process_key("live"), self.context.process_key("asked"))
-        return RedisCall(script("send_to_all"), keys, (TTL_MS, MAX_WAITING, 0, 0, text), derives=True)
+        return RedisCall(script("send_to_all"), keys, (TTL_MS, MAX_WAITING_MESSAGES, 0, 0, text), derives=True)
 
 
 def send_control_command(context: RedisContext, command: SendControl, control: RedisControl) -> RedisCommand[None]:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from django_throttle.core.algorithms import CalendarWindow, Concurrency, CounterParams
 from django_throttle.core.commands import Decide, RuleSet
-from django_throttle.core.rate import TOO_COSTLY
+from django_throttle.core.rate import UNAFFORDABLE_COST
 from django_throttle.core.rule import Rule
 from django_throttle.local.store_time import Calendar
 from django_throttle.stores.redis.context import RedisContext
@@ -131,7 +131,9 @@ CHARGE: Final = Struct("<7d")
 def pack_charge(params: CounterParams, rule: Rule, cost: int) -> bytes:
     """Pack a charge as the script reads it. ``params`` is the rule's, or has a calendar's bounds."""
     flags = COUNTS_DENIED * rule.count_denied + IS_SHADOW * rule.is_shadow + IS_LARGE * params.is_large
-    return CHARGE.pack(record_head(rule.id, params), params.wire_id + flags, min(cost, TOO_COSTLY), *params.numbers)
+    return CHARGE.pack(
+        record_head(rule.id, params), params.wire_id + flags, min(cost, UNAFFORDABLE_COST), *params.numbers
+    )
 
 
 @lru_cache(maxsize=4096)
