@@ -137,6 +137,8 @@ class TestRuleForm:
         def shown() -> set[str]:
             return {name for name in table(Rule) if page.locator(f".form-row.field-{name}").is_visible()}
 
+        assert shown() == {name for name, row in form_options(Rule).items() if not row.group and name != "limit"}
+        page.evaluate("document.querySelectorAll('details').forEach((group) => { group.open = true; })")
         for algorithm in ALGORITHMS:
             page.select_option("[name=algorithm]", algorithm)
             assert shown() == {name for name, row in form_options(Rule).items() if row.takes(algorithm)}
