@@ -93,7 +93,7 @@ def test_a_script_that_derives_keys_waits_until_its_slot_has_moved(nodes: list[S
     store = over(nodes)
     ident = idents_of(store)[0]
     ask = f"-ASK {key_slot(store.key('', ident).encode())} 127.0.0.1:{nodes[1].port}\r\n".encode()
-    commands: list[Command[Any]] = [Enlist("rule", ident, "run", b"", 1000, is_first=False, most=5)]
+    commands: list[Command[Any]] = [Enlist("rule", ident, "run", b"", 1000, is_first=False, max_waiting=5)]
     for command in [*commands, CallNext("rule", ident), Evict(Charge(CAP, ident, 1), "~a")]:
         nodes[0].next["EVALSHA"] = [ask]
         store.execute(command)
