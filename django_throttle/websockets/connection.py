@@ -1,4 +1,4 @@
-"""The state of one guarded socket, from its handshake to its end; its frames pass through ``messages``."""
+"""The state of a guarded socket, from its handshake to its end."""
 
 from __future__ import annotations
 
@@ -45,91 +45,96 @@ from django_throttle.websockets.server_stream import is_given_up
 from django_throttle.websockets.settings import SocketSettings
 from django_throttle.websockets.subprotocols import Subprotocol, subprotocol_of
 
-# What applications put into the scope for a caller: as soon as one of these changes, the socket may be of another.
+# Keys of the ASGI scope under which applications put the caller.
 CALLER_ENTRIES: Final = ("user", "auth", "session")
-# What a wait returns that was cut short: known by its identity.
+# Result of an interrupted wait. It is compared by identity.
 INTERRUPTED: Final[Event] = {}
 
 
 class InterruptibleWaits:
-    """What the ``tasks`` of one application wait for: each for one thing at a time."""
+    """The waits of one application's tasks, which a close interrupts."""
 
     __slots__ = ("tasks",)
 
     def __init__(self) -> None:
+        #: The tasks that wait now.
         self.tasks: set[asyncio.Task[Any] | None] = set()
 
     async def on(self, work: Awaitable[object]) -> object:
-        """Wait for this; returns INTERRUPTED when ``interrupt`` is called meanwhile."""
+        """Await ``work``. Return INTERRUPTED if ``interrupt`` is called meanwhile."""
         task = asyncio.current_task()
-        before = self.begin(task)
+        cancellations = self.begin(task)
         try:
             return await work
         except BaseException as error:
-            if not self.was_cut(task, before, error):
+            if not self.was_interrupted(task, cancellations, error):
                 raise
             return INTERRUPTED
         finally:
             self.tasks.discard(task)
 
     def begin(self, task: asyncio.Task[Any] | None) -> int:
-        """This task begins to wait; returns what ``was_cut`` asks for."""
+        """Register a task that begins to wait. Return its pending cancellations, for ``was_interrupted``."""
         self.tasks.add(task)
         return 0 if task is None else task.cancelling()
 
-    def was_cut(self, task: asyncio.Task[Any] | None, before: int, error: BaseException) -> bool:
-        """Whether ``interrupt`` has raised this. As asyncio.timeout has it, another's cancellation goes on."""
-        # A server may have an error of its own for a frame that is cut.
+    def was_interrupted(self, task: asyncio.Task[Any] | None, cancellations: int, error: BaseException) -> bool:
+        """Return True if ``interrupt`` is the cause of the error. As in asyncio.timeout, other cancellations go on."""
+        # Servers may raise their own errors for an interrupted frame.
         may_be = task is not None and task not in self.tasks and isinstance(error, (asyncio.CancelledError, Exception))
-        return may_be and task.uncancel() <= before  # type: ignore[union-attr]
+        return may_be and task.uncancel() <= cancellations  # type: ignore[union-attr]
 
     def interrupt(self) -> None:
+        """End all waits."""
         tasks, self.tasks = self.tasks, set()
         for task in tasks:
             if task is not None:
                 task.cancel()
 
 
-# Seconds between two looks at a deadline that has passed but for the time in which an application was busy.
-LOOK_AGAIN: Final = 0.05
+# Minimal seconds until a deadline is checked again. The time in which an application is busy moves its deadline.
+RECHECK_SECONDS: Final = 0.05
 
 
-class Unaccepted:
-    """The sockets of one event loop that nobody has accepted yet: one timer for all, as nearly all of them soon are."""
+class UnacceptedSockets:
+    """The sockets of one event loop that are not accepted yet. They share a timer, as most are accepted soon."""
 
-    __slots__ = ("_due", "_is_watched")
+    __slots__ = ("_due", "_has_timer")
 
     def __init__(self) -> None:
-        self._due: dict[Deadlines, float] = {}  # on the monotonic clock
-        self._is_watched = False  # by a timer, which is not kept: it refers to the loop
+        #: The times on the monotonic clock at which accepting is overdue.
+        self._due: dict[Deadlines, float] = {}
+        #: True if a timer runs. The timer is not kept, as it refers to the loop.
+        self._has_timer = False
 
     def add(self, deadlines: Deadlines, seconds: float) -> None:
-        """Have these pass in so many seconds, unless they are discarded."""
+        """Call ``on_passed`` of the deadlines after ``seconds``, unless they are discarded."""
         self._due[deadlines] = monotonic() + seconds
-        if not self._is_watched:
-            self._is_watched = True
-            asyncio.get_running_loop().call_later(seconds, self._look)
+        if not self._has_timer:
+            self._has_timer = True
+            asyncio.get_running_loop().call_later(seconds, self._check)
 
     def discard(self, deadlines: Deadlines) -> None:
         self._due.pop(deadlines, None)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         loop, now = asyncio.get_running_loop(), monotonic()
-        for one in [one for one, due in self._due.items() if due <= now]:
-            self.discard(one)
-            loop.call_soon(one.on_passed, "not_accepted")  # what one raises is no concern of the others
-        self._is_watched = bool(self._due)
+        for deadlines in [deadlines for deadlines, due in self._due.items() if due <= now]:
+            self.discard(deadlines)
+            loop.call_soon(deadlines.on_passed, "not_accepted")  # an error must not affect other sockets
+        self._has_timer = bool(self._due)
         if self._due:
-            loop.call_later(max(LOOK_AGAIN, min(self._due.values()) - now), self._look)
+            loop.call_later(max(RECHECK_SECONDS, min(self._due.values()) - now), self._check)
 
 
-_unaccepted: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Unaccepted]] = WeakKeyDictionary()
+_unaccepted_sockets: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, UnacceptedSockets]] = WeakKeyDictionary()
 
 
 class Deadlines:
-    """Calls ``on_passed`` with the first deadline of a socket that has passed: not_accepted, idle or too_old.
+    """The deadlines of a socket.
 
-    ``silence`` returns for how many seconds the application has listened and received nothing.
+    ``on_passed`` is called with the first deadline that passes: "not_accepted", "idle" or "too_old". ``silence``
+    returns the seconds for which the application has listened and received nothing.
     """
 
     __slots__ = ("_idle", "_max_age", "_opened", "_silence", "_timer", "_unaccepted", "on_passed")
@@ -139,20 +144,23 @@ class Deadlines:
         self._opened = monotonic()
         self._idle = self._max_age = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._unaccepted: Unaccepted | None = None
-        if wait := conf().SOCKET_ACCEPT_TIMEOUT:
+        self._unaccepted: UnacceptedSockets | None = None
+        if seconds := conf().SOCKET_ACCEPT_TIMEOUT:
             loop = asyncio.get_running_loop()
-            self._unaccepted = _unaccepted.get(loop) or _unaccepted.setdefault(loop, Unaccepted())
-            self._unaccepted.add(self, wait)
+            self._unaccepted = _unaccepted_sockets.get(loop) or _unaccepted_sockets.setdefault(
+                loop, UnacceptedSockets()
+            )
+            self._unaccepted.add(self, seconds)
 
     def accept(self, idle: float, max_age: float) -> None:
-        """It was accepted: watch these from now on, in seconds, 0 for never. Called again, it replaces them."""
+        """Watch the deadlines of an accepted socket, in seconds, 0 for never. A second call replaces them."""
         self.end()
         self._idle, self._max_age = idle, max_age
         if idle or max_age:
             self._schedule()
 
     def end(self) -> None:
+        """Stop watching."""
         if self._unaccepted is not None:
             self._unaccepted.discard(self)
             self._unaccepted = None
@@ -160,31 +168,30 @@ class Deadlines:
             self._timer.cancel()
             self._timer = None
 
-    def _next(self) -> tuple[float, str] | None:
-        """When the next one passes, on the monotonic clock, and which."""
+    def _next_deadline(self) -> tuple[float, str] | None:
+        """Return the time of the next deadline, on the monotonic clock, and its name."""
         idle = (monotonic() + self._idle - self._silence(), "idle") if self._idle else None
         too_old = (self._opened + self._max_age, "too_old") if self._max_age else None
         return min(filter(None, (idle, too_old)), default=None)
 
     def _schedule(self) -> None:
-        if (due := self._next()) is not None:
+        if (due := self._next_deadline()) is not None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(LOOK_AGAIN, due[0] - monotonic()), self._look)
+            self._timer = loop.call_later(max(RECHECK_SECONDS, due[0] - monotonic()), self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
-        due = self._next()
+        due = self._next_deadline()
         if due is not None and due[0] <= monotonic():
             self.on_passed(due[1])
         else:
             self._schedule()
 
 
-# Seconds that an application may go on sending to a client that we have closed, before it gets an error for it, and
-# that its own close may take.
+# Seconds for which an application may send after our close before it gets an error, and that its own close may take.
 CLOSE_TIMEOUT: Final = 10.0
 
-_DETAILS: Final = {
+_CLOSE_DETAILS: Final = {
     "idle": gettext_noop("Nothing has come from you for too long."),
     "too_old": gettext_noop("This connection has been open for as long as one may be."),
     "not_accepted": gettext_noop("The server took too long to accept this connection."),
@@ -192,20 +199,17 @@ _DETAILS: Final = {
 
 
 class Connection:
-    """One socket, as its application, its limits and other threads see it (``local.open_sockets``).
+    """A guarded socket: an ``OpenSocket`` of ``local.open_sockets``.
 
-    ``settings`` are those of its door. ``send_own`` sends our own frames, in the shape of ``subprotocol``. ``outer`` is
-    a connection of another scope around this one and ``inner`` are those within. ``take_dropped`` ends the wait of
-    unsent frames. ``is_open`` is True between accept and close, ``has_ended`` once either side has closed; ``closed``
-    is how we have closed it, and ``is_left`` is True once its application has returned. Used on its event loop;
-    ``close`` and ``reset`` are called, and numbers read, from anywhere.
+    Use it on its event loop. Other threads may call ``close`` and ``reset`` and read its numbers.
     """
 
     __slots__ = (
-        "__weakref__", "_caller", "_closed_at", "_counters", "_deadlines", "_listened", "_listening_since", "_receive",
-        "_send", "caller", "_sending_since", "closed", "escalation", "handshake", "has_ended", "id", "incoming",
-        "inner", "is_left", "is_open", "last_received", "leases", "loop", "lost", "opened", "outer", "outgoing", "path",
-        "received", "refused", "scope", "send_own", "sent", "settings", "subprotocol", "take_dropped", "waits",
+        "__weakref__", "_closed_at", "_counters", "_deadlines", "_last_caller_entries", "_listened",
+        "_listening_since", "_receive", "_send", "_sending_since", "caller", "closed", "escalation", "handshake",
+        "has_ended", "has_returned", "id", "incoming", "inner", "is_open", "last_received", "leases", "loop", "lost",
+        "opened", "outer", "outgoing", "path", "received", "refused", "scope", "send_own", "sent", "settings",
+        "subprotocol", "take_dropped", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -213,89 +217,108 @@ class Connection:
     ) -> None:
         self.id: str = open_sockets.new_id() if outer is None else outer.id
         self.scope, self.path, self.caller = settings.scope, scope.get("path", ""), AsgiCaller(scope)
-        self.settings, self.outer = settings, outer
-        # We accept by the first one that the client offers, its application by what it likes.
+        #: The settings of the entry point.
+        self.settings = settings
+        #: The connection of another scope around this one.
+        self.outer = outer
+        #: The first offer of the client, with which we accept; then the choice of the application.
         self.subprotocol: Subprotocol = subprotocol_of(next(iter(scope.get("subprotocols") or ()), None))
+        #: The connections of other scopes inside this one.
         self.inner: tuple[Connection, ...] = ()
+        #: Sends frames of django_throttle.
         self.send_own: Send = best_effort(send) if outer is None else bypassing(outer.send_own, send)
         self._receive, self._send = receive, send
         self.loop = asyncio.get_running_loop()
         self.waits = InterruptibleWaits()
         self.leases: tuple[Lease, ...] = ()
-        self.handshake: Decision | None = None  # how that was decided, until it is accepted
+        #: The decision on the handshake, until the application accepts.
+        self.handshake: Decision | None = None
         self.opened = self.last_received = monotonic()
         self.received = self.refused = self.sent = self.lost = 0
-        around = (None, None) if outer is None else (outer.incoming, outer.outgoing)
+        outer_incoming, outer_outgoing = (None, None) if outer is None else (outer.incoming, outer.outgoing)
         self._counters = SocketCounters()
-        self.incoming: FrameLimits = FrameLimits(self.scope, "message", self.caller, self._counters, around[0])
-        self.outgoing: FrameLimits = FrameLimits(self.scope, "send", self.caller, self._counters, around[1])
+        self.incoming: FrameLimits = FrameLimits(self.scope, "message", self.caller, self._counters, outer_incoming)
+        self.outgoing: FrameLimits = FrameLimits(self.scope, "send", self.caller, self._counters, outer_outgoing)
         self.escalation = Escalation()
-        self.take_dropped: Callable[[], DroppedFrames | None] = _none_dropped
-        self._caller: list[object] = []
-        self.is_open = self.has_ended = self.is_left = False
+        #: Drops the frames that wait to be sent. Returns the dropped frames that are not reported yet.
+        self.take_dropped: Callable[[], DroppedFrames | None] = _no_dropped_frames
+        self._last_caller_entries: list[object] = []
+        #: True between accept and close.
+        self.is_open = False
+        #: True after either side has closed.
+        self.has_ended = False
+        #: True after the application has returned.
+        self.has_returned = False
+        #: The close by django_throttle.
         self.closed: Close | None = None
         self._closed_at = 0.0
         self._deadlines: Deadlines | None = None
-        self._listened = 0.0  # seconds that the application has listened in vain, up to its last wait
+        #: Seconds for which the application has listened since the last frame, without the current wait.
+        self._listened = 0.0
         self._listening_since: float | None = None
         self._sending_since: float | None = None
 
     @property
     def idents(self) -> frozenset[str]:
-        """Whom it counts for: the idents that it holds leases under, its user's and its address's."""
+        """The idents under which it holds leases, and those of its user and address."""
         leased = {ident for lease in self.leases for _, ident in lease.lease_keys}
         return frozenset(leased.union(filter(None, map(self.caller.ident, ("user", "ip")))))
 
     @property
     def address(self) -> str:
-        """The client's address as text; empty when nobody knows it."""
+        """The client's address as text; empty if the server reports none."""
         return str(self.caller.address() or "")
 
     def close_code(self, reason: str) -> int:
+        """Return the close code for a reason: that of the site, else of the subprotocol, else the default."""
         return close_code(reason, self.settings.close_codes, self.subprotocol.close_codes)
 
     def close(self, code: int, reason: str, payload: object = None) -> None:
-        """Have its event loop close it; a second time, or when it has ended, changes nothing."""
-        self._call(self.start_close, Close(code, reason, payload))
+        """Close the socket on its event loop. Do nothing if it is closed already."""
+        self._call_on_loop(self.start_close, Close(code, reason, payload))
 
     def reset(self) -> None:
-        """Have it forget what it has counted and refused: its budgets were given back."""
-        self._call(self._reset)
+        """Clear its counters and cached refusals, on its event loop."""
+        self._call_on_loop(self._reset)
 
-    def _call(self, function: Callable[..., None], *args: object) -> None:
-        with suppress(RuntimeError):  # the loop has been closed, and the socket with it
+    def _call_on_loop(self, function: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and the socket with it
             self.loop.call_soon_threadsafe(function, *args)
 
     def close_for(self, decision: Decision, message: Event | None = None, *, has_started: bool = True) -> Close:
-        """Return how to close it for a refusal, and the frame that says so before."""
+        """Return the close for a refusal, with the payload of the last frame.
+
+        ``message`` is the refused frame. ``has_started`` is False before the client's first operation.
+        """
         shape = self.subprotocol.last if has_started else self.subprotocol.last_before_start
         payload = self.settings.refusal_content(decision, shape, message)
         return Close(self.close_code(error_code(decision)), close_reason(decision), payload)
 
     def start(self) -> None:
-        """It has been let in: its application begins."""
-        self._caller = self._caller_entries()
+        """Register the socket after its handshake is allowed, before its application runs."""
+        self._last_caller_entries = self._caller_entries()
         if self.outer is None:
             open_sockets.add(self)
         else:
             self.outer.leases += self.leases
             self.outer.inner += (self,)
         self._deadlines = Deadlines(self._deadline_passed, self.silence)
-        if self.outer is not None and self.outer.has_ended:  # while this one was decided
+        if self.outer is not None and self.outer.has_ended:  # during the decision
             self.end()
 
-    def all_scopes(self) -> Iterator[Connection]:
+    def with_inner(self) -> Iterator[Connection]:
+        """Yield this connection and all connections inside it."""
         yield self
-        for one in self.inner:
-            yield from one.all_scopes()
+        for connection in self.inner:
+            yield from connection.with_inner()
 
     def adopt(self, settings: SocketSettings, scope: Scope) -> None:
-        """An entry point inside, of the same scope, leaves its part to this one, which has its settings from now on.
+        """Take over the settings and the ASGI scope of an inner entry point of the same scope.
 
-        Its ASGI scope too: a router has made a copy, into which a consumer puts who has logged in.
+        A router has copied the ASGI scope, and a consumer puts the logged-in user into the copy.
         """
         self.settings, self.caller.subject = settings, scope
-        self._caller = self._caller_entries()
+        self._last_caller_entries = self._caller_entries()
         if self._deadlines is not None and self.is_open:
             self._deadlines.accept(*settings.lifetimes())
 
@@ -303,32 +326,32 @@ class Connection:
         scope = self.caller.subject
         return [*map(scope.get, CALLER_ENTRIES), len(scope)]
 
-    def caller_has_changed(self) -> bool:
-        """Return True once after the application has put another caller into the scope."""
-        before, self._caller = self._caller, self._caller_entries()
-        return not all(map(is_, before, self._caller))  # comparing them might ask a database
+    def refresh_caller(self) -> bool:
+        """Note the caller in the scope. Return True if the application has replaced it since the last call."""
+        former, self._last_caller_entries = self._last_caller_entries, self._caller_entries()
+        return not all(map(is_, former, self._last_caller_entries))  # an equality test might query a database
 
     def put_leases(self, leases: tuple[Lease, ...]) -> None:
-        """Hold these in place of its leases until now."""
+        """Replace the leases."""
         if (outer := self.outer) is not None:
             outer.leases = (*[lease for lease in outer.leases if lease not in self.leases], *leases)
         self.leases = leases
 
     async def outer_pairs(self, events: tuple[str, ...]) -> frozenset[tuple[str, str]]:
-        """Return the names of rules, and idents, that the connection around this one charges for these events."""
+        """Return the names of rules, and idents, that the outer connection charges for these events."""
         if self.outer is None:
             return frozenset()
         return (await match(self.outer.scope, events, self.outer.caller, await rulebook.acurrent())).pairs
 
     async def next_event(self) -> Event:
-        """The next event from the server; INTERRUPTED where the wait was cut short."""
+        """Return the next event of the server, or INTERRUPTED if the socket was closed meanwhile."""
         self._listening_since = monotonic()
         waits, task = self.waits, asyncio.current_task()
-        before = waits.begin(task)  # and not ``waits.on``: on the hot path, here and in ``deliver``
+        cancellations = waits.begin(task)  # instead of ``waits.on``: hot path, as in ``deliver``
         try:
             event = await self._receive()
         except BaseException as error:
-            if not waits.was_cut(task, before, error):  # the application has stopped waiting, and may come back
+            if not waits.was_interrupted(task, cancellations, error):  # the application may receive again later
                 self._listened, self._listening_since = self._listened_for(), None
                 raise
             event = INTERRUPTED
@@ -338,20 +361,20 @@ class Connection:
         if event is not INTERRUPTED and event["type"] == "websocket.receive":
             self.received += 1
             self.last_received, self._listened = monotonic(), 0.0
-            for one in self.inner:
-                one.client_was_heard()
+            for connection in self.inner:
+                connection.restart_silence()
         return event
 
-    def client_was_heard(self) -> None:
-        """An outer connection has received a frame, which this one may never see."""
+    def restart_silence(self) -> None:
+        """Measure silence from now on: an outer connection has received a frame, and may not pass it on."""
         self.last_received, self._listened = monotonic(), 0.0
         if self._listening_since is not None:
             self._listening_since = self.last_received
-        for one in self.inner:
-            one.client_was_heard()
+        for connection in self.inner:
+            connection.restart_silence()
 
     async def deliver(self, event: Event) -> None:
-        """Send the application's event to the server, unless we have closed; our close cuts a send that is stuck."""
+        """Send the application's event to the server. Do nothing after our close, which interrupts a pending send."""
         if self.closed is not None:
             return
         if event["type"] == "websocket.send":
@@ -360,13 +383,13 @@ class Connection:
         if is_first:
             self._sending_since = monotonic()
         waits, task = self.waits, asyncio.current_task()
-        before = waits.begin(task)
+        cancellations = waits.begin(task)
         try:
             await self._send(event)
         except BaseException as error:
-            # Each server has its own for what comes after a close, which is our doing.
-            is_after_ours = self.closed is not None and isinstance(error, Exception)
-            if not (waits.was_cut(task, before, error) or is_after_ours):
+            # Each server raises its own error for an event after our close.
+            is_after_close = self.closed is not None and isinstance(error, Exception)
+            if not (waits.was_interrupted(task, cancellations, error) or is_after_close):
                 raise
         finally:
             waits.tasks.discard(task)
@@ -374,7 +397,7 @@ class Connection:
                 self._sending_since = None
 
     async def deliver_close(self, event: Event) -> None:
-        """Send the application's close to the server. Raises TimeoutError, and cuts all that is stuck."""
+        """Send the application's close to the server. After a timeout, interrupt all waits and raise TimeoutError."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self.deliver(event)
@@ -383,10 +406,10 @@ class Connection:
             raise
 
     def silence(self) -> float:
-        """For how many seconds the application has listened since its client was last heard, or accepted.
+        """Return the seconds for which the application has listened since the last frame, or since accept.
 
-        What a client sends to an application that is busy stays unread, and is not held to be silence. But a client
-        that takes no frame for so long has gone, or might as well have.
+        The time in which an application is busy does not count, as it reads no frames then. If a send has been
+        pending for longer, return its duration: the client has probably gone.
         """
         sending = 0.0 if self._sending_since is None else monotonic() - self._sending_since
         return max(self._listened_for(), sending)
@@ -395,6 +418,7 @@ class Connection:
         return self._listened if self._listening_since is None else self._listened + monotonic() - self._listening_since
 
     def accepted(self) -> None:
+        """Note that the application has accepted."""
         self.handshake = None
         self.is_open = not self.has_ended
         self._listened = 0.0
@@ -404,32 +428,30 @@ class Connection:
             self._deadlines.accept(*self.settings.lifetimes())
 
     def end_if_given_up(self) -> None:
-        """Close a socket that the server has refused meanwhile and will never speak of again."""
+        """Close the socket if the server has refused the handshake without telling the application."""
         if is_given_up(self._send):
             self._deadline_passed("not_accepted")
-
-    def rules_changed(self) -> None:
-        """Refusals under the former rules hold no more."""
-        self._forget()
 
     def _reset(self) -> None:
         self._counters.clear()
         self.escalation.reset()
-        self._forget()
-        for one in self.inner:
-            one._reset()
+        self.forget_refusals()
+        for connection in self.inner:
+            connection._reset()
 
-    def _forget(self) -> None:
+    def forget_refusals(self) -> None:
+        """Drop the matched rules and cached refusals."""
         self.escalation.quiet_until = 0.0
         self.incoming.forget()
         self.outgoing.forget()
 
     def start_close(self, close: Close) -> None:
+        """Start closing in a task of its own. Do nothing if the socket is closed already."""
         if self.closed is None and not self.has_ended:
             spawn(self.close_by(close))
 
     async def close_by(self, close: Close) -> None:
-        """Send the last frames, close, and have the application see it; leases do not wait for any of that."""
+        """Release the leases, send the last frames and the close, and end the application's waits."""
         is_outer_closed = self.outer is not None and self.outer.closed is not None
         if self.closed is not None or self.has_ended or is_outer_closed:
             return
@@ -449,7 +471,7 @@ class Connection:
             self.waits.interrupt()
 
     def last_frames(self) -> tuple[Event, ...]:
-        """What its client is sent before it closes, whoever closes it: the report of dropped frames that is due."""
+        """Return the frames that precede any close: the report of dropped frames, if there are any."""
         dropped = self.take_dropped()
         if dropped is None or not self.is_open:
             return ()
@@ -457,16 +479,16 @@ class Connection:
         return () if content is None else (frame_event(content),)
 
     def check_still_sending(self) -> None:
-        """The application sends after we have closed: ignored at first, so that it can end what it is doing.
+        """Raise ConnectionAbortedError, an OSError as ASGI wants it, if the application sends long after our close.
 
-        An application that never listens would go on for ever. Raises what servers do for a closed socket (ASGI: an
-        OSError).
+        Sending is ignored for CLOSE_TIMEOUT, so that the application can finish. Without the error, an application
+        that never receives would go on sending.
         """
         if monotonic() > self._closed_at + CLOSE_TIMEOUT:
             raise ConnectionAbortedError("django_throttle closed this socket: stop sending to it")
 
     def end(self) -> None:
-        """It has ended: deadlines and limits end, and its leases are released; a second time changes nothing."""
+        """End deadlines and limits, and release the leases. A second call does nothing."""
         if self.has_ended:
             return
         self.is_open, self.has_ended = False, True
@@ -475,24 +497,24 @@ class Connection:
             self._deadlines.end()
             self._deadlines = None
         if (outer := self.outer) is not None:
-            outer.inner = tuple([one for one in outer.inner if one is not self])
-            outer.leases = tuple([one for one in outer.leases if one not in self.leases])
+            outer.inner = tuple([connection for connection in outer.inner if connection is not self])
+            outer.leases = tuple([lease for lease in outer.leases if lease not in self.leases])
         for lease in self.leases:
             get_store().release_soon(Release(lease.id, lease.lease_keys))
         self.take_dropped()
-        self.take_dropped = _none_dropped
+        self.take_dropped = _no_dropped_frames
         self.outgoing.end()
         self.incoming.end()
 
-    def leave(self) -> None:
-        """Its application has returned: it has ended, and is no connection around others any more."""
-        self.is_left = True
+    def application_returned(self) -> None:
+        """End the connection after its application has returned. It is not an outer connection any more."""
+        self.has_returned = True
         self.end()
 
     async def refund_handshake(self) -> None:
-        """Another entry point refuses the handshake: what this one and those around it have charged for it goes back.
+        """Refund the handshake here and in outer connections, as an inner entry point refuses it.
 
-        Not where an application has accepted it.
+        Connections that are accepted already keep their charges.
         """
         refunds: list[Correct] = []
         connection: Connection | None = self
@@ -503,9 +525,9 @@ class Connection:
         await correct(LoopIo(get_store()), refunds)
 
     def _deadline_passed(self, reason: str) -> None:
-        payload = notice_payload(reason, _DETAILS[reason], retry_after=0)
+        payload = notice_payload(reason, _CLOSE_DETAILS[reason], retry_after=0)
         self.start_close(Close(self.close_code(reason), reason.replace("_", " "), payload))
 
 
-def _none_dropped() -> DroppedFrames | None:
+def _no_dropped_frames() -> DroppedFrames | None:
     return None

@@ -141,7 +141,7 @@ class Escalation:
         """A frame has passed: the next refusal is the first in a row."""
         self.violations, self.quiet_until = 0, 0.0
 
-    def refused(self, decision: Decision, action_for: Callable[[int], str]) -> str:
+    def action_for_refusal(self, decision: Decision, action_for: Callable[[int], str]) -> str:
         """What to do about this refusal, by the action for so many in a row; a failed store is no violation."""
         if decision.unavailable:
             return min(action_for(max(1, self.violations)), "error", key=ACTIONS.index)

@@ -54,7 +54,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
         if connection.closed is None:
             raise
     finally:
-        connection.leave()
+        connection.application_returned()
         with suppress(Exception):  # the scope is the site's, and may be anything by now: its own error matters
             _restore(scope, connection)
 
@@ -62,7 +62,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
 def _innermost(found: object) -> Connection | None:
     """Return the innermost connection around, of which the scope has ``found``. Those that were left do not count."""
     connection = found if isinstance(found, Connection) else None
-    while connection is not None and connection.is_left:
+    while connection is not None and connection.has_returned:
         connection = connection.outer
     return connection
 

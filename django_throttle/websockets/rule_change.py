@@ -61,7 +61,7 @@ def _rules_changed(*, old: Snapshot | None, new: Snapshot, **_: object) -> None:
 async def apply(connections: Iterable[Connection], old: Snapshot | None, new: Snapshot) -> None:
     """Apply the rules to these sockets of the running loop, a few at a time."""
     lowered: dict[LoweredLimit, list[Connection]] = defaultdict(list)
-    for number, connection in enumerate(chain.from_iterable(one.all_scopes() for one in connections), 1):
+    for number, connection in enumerate(chain.from_iterable(one.with_inner() for one in connections), 1):
         try:
             for limit in await _apply(connection, old, new):
                 lowered[limit].append(connection)
@@ -80,7 +80,7 @@ async def apply(connections: Iterable[Connection], old: Snapshot | None, new: Sn
 
 async def _apply(connection: Connection, old: Snapshot | None, new: Snapshot) -> list[LoweredLimit]:
     """Close it when it is blocked; else the limits under which it holds leases and that are lower now."""
-    connection.rules_changed()
+    connection.forget_refusals()
     call = Call(connection.scope, HANDSHAKE_EVENTS, connection.caller)
     blocked, lowered = await at_once_or_in_thread(_judge, connection, call, old, new)
     if blocked is not None:
