@@ -188,7 +188,8 @@ class _Call:
     ) -> object:
         """Make a call that is no request."""
         call = await io.call(partial(self.call, known_caller), partial(self.acall, known_caller))
-        decision = limiter.admitted(await io.call(partial(limiter.decide, call), partial(limiter.adecide, call)))
+        decision = await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
+        limiter.raise_if_refused(decision)
         try:
             return await measured(io, decision.ledger, call.scope, lambda: io.call(go, go))
         finally:

@@ -1,4 +1,4 @@
-"""``Limiter``, and the decisions of entry points."""
+"""Public limiter API, and the decision functions that entry points call."""
 
 from __future__ import annotations
 
@@ -50,59 +50,65 @@ from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, Store, StoreIo
 from django_throttle.stores.prepaid import decide_prepaid, peek_prepaid
 
-#: The rules that transports for httpx name; here, as httpx is optional.
+#: Names of the rules that httpx transports use. Kept in this module because httpx is optional.
 named_by_transports: Final[set[str]] = set()
 
 
 class Limiter:
-    """Decides calls under a fixed set of rules; every enabled one applies, all or nothing.
+    """Decide calls under a fixed set of rules. All enabled rules apply: they charge a call together or not at all.
 
-    An ident is text of 1 to 1024 characters, such as "user:42", under which all the rules count; a cost is
-    a whole number. Raises InvalidIdent, InvalidCost, and InvalidRule when two rules share a name. The
-    store's failures are not raised: each rule's failure policy decides. Rules of policy "local", of slots and of
-    dampers have a background thread serve a store on Redis until the process ends, so keep one store, not one a call.
+    All rules count an ident: a text of 1 to 1024 characters, such as "user:42". A cost is a whole number. Methods raise
+    InvalidIdent or InvalidCost for other values. The constructor raises InvalidRule if two rules share a name.
+
+    Store failures are not raised: the failure policy of each rule decides. Concurrency rules, dampers and rules of
+    failure policy "local" start a background thread for a Redis store, until the process ends. Keep one store per
+    process, not one per call.
     """
 
     def __init__(self, rules: Iterable[Rule], store: Store) -> None:
         self.rules = tuple(rules)
         self.store, self._io, self._aio = store, BlockingIo(store), LoopIo(store)
         self._set = rule_set(tuple(part for rule in self.rules if rule.enabled for part in rule.parts))
-        # A share of the limit takes knowing how many processes there are, and so saying that this one lives.
-        self._shares = (
+        # A share of the limit depends on the number of processes, so this process must announce itself.
+        self._needs_agent = (
             store.is_remote
             and conf().AGENT
             and any(part.on_store_failure == "local" or part.decided_locally for part in self._set.rules)
         )
-        is_held = self._set.has_local or (self._set.has_prepaid and store.is_costly)
-        self._local = self._set.rules[0] if len(self._set.rules) == 1 and is_held else None
+        has_local_units = self._set.has_local or (self._set.has_prepaid and store.is_costly)
+        #: The only rule, if the process may decide it without the store: a damper or a prepaid rule.
+        self._local_rule = self._set.rules[0] if len(self._set.rules) == 1 and has_local_units else None
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise InvalidRule(f"two rules share a name: {', '.join(sorted(names))}")
 
     def acquire(self, ident: str, cost: int = 1) -> Decision:
-        """Charge one call; a refused one charges nothing. Cost 0 charges nothing and takes no lease."""
-        if (known := self._locally(ident, cost)) is not None:
-            return known
+        """Charge a call of ``cost`` units and return the decision. A refused call charges nothing.
+
+        Cost 0 charges nothing and takes no lease.
+        """
+        if (decision := self._decide_locally(ident, cost)) is not None:
+            return decision
         charges, io = self._charges(ident, cost), self._io
         return execute_decision(io, fast_path_command(charges, io.store) or decide_fully(io, charges))
 
     async def aacquire(self, ident: str, cost: int = 1) -> Decision:
-        if self._local is not None and (known := self._locally(ident, cost)) is not None:
-            return known
+        if self._local_rule is not None and (decision := self._decide_locally(ident, cost)) is not None:
+            return decision
         charges, io = self._charges(ident, cost), self._aio
         return await aexecute_decision(io, fast_path_command(charges, io.store) or decide_fully(io, charges))
 
     def peek(self, ident: str, cost: int = 1) -> Decision:
-        """What acquire would answer now; charges nothing, and ``remaining`` is what is there."""
+        """Return the decision that ``acquire`` would make now. Charge nothing: ``remaining`` is the present budget."""
         return run(decide_fully(self._io, self._charges(ident, cost), commit=False))
 
     async def apeek(self, ident: str, cost: int = 1) -> Decision:
         return await decide_fully(self._aio, self._charges(ident, cost), commit=False)
 
     def reset(self, ident: str) -> int:
-        """Make every rate full again for an ident; what it holds open stays. Returns the counters removed.
+        """Delete the counters of an ident and return their number. Leases stay.
 
-        Raises StoreError when the store does not answer.
+        Raise StoreError if the store does not answer.
         """
         return run(reset_charges(self._io, self._charges(ident, 0)))
 
@@ -110,17 +116,17 @@ class Limiter:
         return await reset_charges(self._aio, self._charges(ident, 0))
 
     def release(self, lease: Lease | None) -> None:
-        """Give back what ``decision.lease`` holds; None and a second time change nothing."""
+        """Release ``decision.lease``. None and a released lease are ignored."""
         run(release_lease(self._io, lease))
 
     async def arelease(self, lease: Lease | None) -> None:
-        """Release without blocking the event loop."""
+        """Release a lease without blocking the event loop."""
         await release_lease(self._aio, lease)
 
     @contextmanager
     def lease(self, ident: str) -> Iterator[Decision]:
-        """Hold a slot of the concurrency rules inside a ``with`` block; rates are charged once. Raises Refused."""
-        decision = admitted(self.acquire(ident))
+        """Hold a slot of the concurrency rules in a ``with`` block. Charge rates once. Raise Refused for a refusal."""
+        decision = raise_if_refused(self.acquire(ident))
         try:
             yield decision
         finally:
@@ -128,15 +134,15 @@ class Limiter:
 
     @asynccontextmanager
     async def alease(self, ident: str) -> AsyncIterator[Decision]:
-        decision = admitted(await self.aacquire(ident))
+        decision = raise_if_refused(await self.aacquire(ident))
         try:
             yield decision
         finally:
             await self.arelease(decision.lease)
 
-    def _locally(self, ident: str, cost: int) -> Decision | None:
-        """The decision where the only rule is a damper, or is prepaid and enough is held."""
-        rule = self._local
+    def _decide_locally(self, ident: str, cost: int) -> Decision | None:
+        """Return the decision of a single damper, or of a single prepaid rule that has enough units; else None."""
+        rule = self._local_rule
         if rule is None:
             return None
         limits = self.store.local_limits
@@ -145,101 +151,99 @@ class Limiter:
             return limits.decide_damper(charge)
         if type(ident) is not str or type(cost) is not int or cost < 0:
             return None
-        # For an ident that holds something there is nothing more to check, nor to start.
+        # An ident with prepaid units was checked, and the agent started, when they were bought.
         return limits.prepaid.spend(rule, ident, cost * rule.factor)
 
     def _charges(self, ident: str, cost: int) -> Charges:
         check_ident(ident)
         check_cost(cost)
-        if self._shares and id(self.store) not in agent.services:
+        if self._needs_agent and id(self.store) not in agent.services:
             agent.ensure(self.store)
         return charges_under(self._set, ident, cost)
 
 
 class Verdict(Decision):
-    """A decision that is true where the call is allowed, so that ``if not allows(…)`` does what it says."""
+    """Decision whose truth value is ``allowed``, for ``if not allows(…)``."""
 
     def __bool__(self) -> bool:
         return self.allowed
 
 
 def allows(rule: str, caller: object, *, cost: int = 1, raises: bool = False) -> Verdict:
-    """Charge one call to the rule of that name, whatever its scopes and events, and say whether it may pass.
+    """Charge a call of ``cost`` units to the named rule, and return a decision that is true if the call is allowed.
 
-    ``caller`` is an ident such as "ip:203.0.113.9" or "account:anna", a user, a request, a consumer or its scope. An
-    ident counts as it is, a user as that user, and of anything else the rule's key is counted. The answer is true
-    where the call is allowed, and has what a decision has. Cost 0 charges nothing.
+    The rule's scopes and events do not matter. ``caller`` is an ident such as "ip:203.0.113.9" or "account:anna", a
+    user, a request, a consumer or its scope. An ident is counted as it is, and a user under the user's ident. For the
+    other kinds the rule's key is counted. Cost 0 charges nothing.
 
-    Raises Refused for a refused call if ``raises``. Raises InvalidRule for a rule that nobody has made, for one that
-    counts no calls, or counts them by their answers, and for one that needs a request where there is none; InvalidIdent
-    for a user who is not logged in; InvalidCost and TypeError for what is no cost and no caller; RuntimeError on an
-    event loop.
+    Raise Refused for a refused call if ``raises``. Raise InvalidRule if no rule has the name, if the rule does not
+    count calls, if it counts them by the status of the answer, or if it needs a request and ``caller`` is none. Raise
+    InvalidIdent for a user who is not logged in. Raise InvalidCost or TypeError for an invalid cost or caller. Raise
+    RuntimeError on an event loop.
     """
     if is_on_event_loop():
         raise RuntimeError("allows() would block the event loop, and nothing was charged: await aallows() instead")
-    return _verdict(decide(_question(rulebook.loaded() or rulebook.current(), rule, caller, cost)), raises)
+    return _verdict(decide(_named_call(rulebook.loaded() or rulebook.current(), rule, caller, cost)), raises)
 
 
 async def aallows(rule: str, caller: object, *, cost: int = 1, raises: bool = False) -> Verdict:
-    """The same without blocking the event loop."""
-    call = _question(rulebook.loaded() or await rulebook.acurrent(), rule, caller, cost)
+    """Charge a call like ``allows``, without blocking the event loop."""
+    call = _named_call(rulebook.loaded() or await rulebook.acurrent(), rule, caller, cost)
     if isinstance(call.caller, RequestCaller):
         await call.caller.aload()
     return _verdict(await adecide(call), raises)
 
 
-def _question(snapshot: rulebook.Snapshot, name: str, caller: object, cost: int) -> Call:
+def _named_call(snapshot: rulebook.Snapshot, name: str, caller: object, cost: int) -> Call:
     check_cost(cost)
     rule = snapshot.by_name(name)
     if rule is None:
-        raise InvalidRule(f"there is no rule {name!r}{did_you_mean(name, [known.name for known in snapshot.rules])}")
+        raise InvalidRule(f"there is no rule {name!r}{did_you_mean(name, [rule.name for rule in snapshot.rules])}")
     if rule.holds_slots or rule.unit != "calls" or rule.key == "connection":
-        counts = "what is held at once" if rule.holds_slots else rule.unit
+        counts = "slots" if rule.holds_slots else rule.unit
         counts = "each WebSocket by itself" if rule.key == "connection" else counts
-        raise InvalidRule(
-            f"rule {name!r} counts {counts}, which only the call itself can tell: use @throttle({name!r})"
-        )
+        raise InvalidRule(f"rule {name!r} counts {counts}, not calls by name: use @throttle({name!r})")
     if rule.count_on or rule.refund_on:
         raise InvalidRule(
-            f"rule {name!r} counts by the status of the answer (count_on, refund_on), which is not known here: put "
+            f"rule {name!r} counts by the status of the answer (count_on, refund_on), and there is none yet: put "
             f"@throttle({name!r}) around the view"
         )
     is_named = isinstance(caller, str) or is_user(caller)
     if is_named and isinstance(rule.cost, str):
-        raise InvalidRule(f"the cost of rule {name!r} is a function of the request, so the caller is the request")
+        raise InvalidRule(f"the cost of rule {name!r} is a function of the request: pass the request as the caller")
     if rule.methods and (is_named or not isinstance(caller_of(caller, "caller"), RequestCaller)):
-        raise InvalidRule(f"rule {name!r} is for requests of some methods, so the caller is the request")
+        raise InvalidRule(f"rule {name!r} has methods: pass the request as the caller")
     if is_user(caller) and not caller.is_authenticated:
-        raise InvalidIdent("a user who is not logged in has no ident: the caller is the request, which has an address")
+        raise InvalidIdent("a user who is not logged in has no ident: pass the request, whose address is counted")
     if is_named:
         ident = given_ident("caller", caller, None)
-        counted: Caller = IdentCaller(ident or NO_TEXT, account=caller if is_user(caller) else None)
-        return Call(name, (), counted, cost, rule=name, ident=ident, is_untrusted=isinstance(caller, str))
-    counted = caller_of(caller, "caller")
-    method = str(counted.subject.method or "").upper() if isinstance(counted, RequestCaller) else ""
-    return Call(name, (), counted, cost, rule=name, method=method)
+        ident_caller = IdentCaller(ident or NO_TEXT, account=caller if is_user(caller) else None)
+        return Call(name, (), ident_caller, cost, rule=name, ident=ident, is_untrusted=isinstance(caller, str))
+    keyed_caller: Caller = caller_of(caller, "caller")
+    method = str(keyed_caller.subject.method or "").upper() if isinstance(keyed_caller, RequestCaller) else ""
+    return Call(name, (), keyed_caller, cost, rule=name, method=method)
 
 
 def _verdict(decision: Decision, raises: bool) -> Verdict:
     if raises:
-        admitted(decision)
+        raise_if_refused(decision)
     verdict: Verdict = object.__new__(Verdict)
     verdict.__dict__.update(decision.__dict__, allowed=decision.allowed)
     return verdict
 
 
-def admitted(decision: Decision) -> Decision:
-    """The decision of a call that is allowed; raises Refused for any other."""
+def raise_if_refused(decision: Decision) -> Decision:
+    """Return the decision. Raise Refused if the call was refused."""
     if not decision.allowed:
-        raise prepared(Refused(decision))
+        raise prepare_refusal(Refused(decision))
     return decision
 
 
-#: Called before Refused is raised, in the thread that raises it; the REST framework integration adds a function.
+#: Functions that are called before Refused is raised, in the same thread. The REST framework integration adds one.
 before_refusals: Final[list[Callable[[], None]]] = []
 
 
-def prepared(error: Refused) -> Refused:
+def prepare_refusal(error: Refused) -> Refused:
     """Call the functions of ``before_refusals``, and return the error."""
     for prepare in before_refusals:
         prepare()
@@ -247,7 +251,7 @@ def prepared(error: Refused) -> Refused:
 
 
 def fast_path_command(charges: Charges, store: Store) -> Decide | Decision | None:
-    """Return the one command that decides these charges, or the refusal that is remembered; None for any other call."""
+    """Return the single command that decides the charges, or their remembered refusal. Return None for other calls."""
     if not charges.rules.has_fast_path or rulebook.migrate_counts.edits:
         return None
     refused = store.refusal_cache.find(charges) if store.refusal_cache.refusals else None
@@ -258,16 +262,16 @@ Deciding = Coroutine[Any, Any, Decision]
 
 
 def execute_decision(io: StoreIo, prepared: Decide | Decision | Deciding, call: Call | None = None) -> Decision:
-    """Execute what ``prepare_decision`` returned, and return the decision. Entry points pass ``call``."""
+    """Execute the result of ``prepare_decision`` and return the decision. Entry points pass ``call``."""
     if type(prepared) is not Decide:
         return prepared if isinstance(prepared, Decision) else run(prepared)  # type: ignore[arg-type]
     store = io.store
-    since = perf_counter(), store.refusal_cache.epoch
+    started = perf_counter(), store.refusal_cache.epoch
     try:
         answers = store.execute(prepared)
     except StoreError as error:
         answers = error
-    finished = finish_decision(io, prepared, answers, since, call)
+    finished = finish_decision(io, prepared, answers, started, call)
     return finished if isinstance(finished, Decision) else run(finished)
 
 
@@ -275,12 +279,12 @@ async def aexecute_decision(io: StoreIo, prepared: Decide | Decision | Deciding,
     if type(prepared) is not Decide:
         return prepared if isinstance(prepared, Decision) else await prepared  # type: ignore[misc]
     store = io.store
-    since = perf_counter(), store.refusal_cache.epoch
+    started = perf_counter(), store.refusal_cache.epoch
     try:
         answers = await io.execute(prepared)
     except StoreError as error:
         answers = error
-    finished = finish_decision(io, prepared, answers, since, call)
+    finished = finish_decision(io, prepared, answers, started, call)
     if isinstance(finished, Decision):
         return finished
     return await finished  # type: ignore[union-attr]
@@ -295,11 +299,11 @@ async def decide_fully(
     socket: bool = False,
     is_migrated: bool = False,
 ) -> Decision:
-    """Decide these charges with all that their rules ask for: edits, leases, dampers, units bought ahead, evictions.
+    """Decide charges with every feature of their rules: edits, leases, dampers, prepaid units and evictions.
 
-    A ``socket`` may have others make room for it, and makes room for others. ``is_migrated`` where what was used under
-    edited rules counts already. What the call was charged goes back, where it has to, only if it ``keeps_ledger``. The
-    lease is named before anything is sent, and released if deciding is interrupted.
+    A ``socket`` can be evicted for others, and others for it. ``is_migrated`` is true once the counts of edited rules
+    were migrated. Charges can be refunded only if the call ``keeps_ledger``. The lease is named before a command is
+    sent, and released if the decision is interrupted.
     """
     if not isinstance(charges, Charges):
         charges = Charges.of(charges)
@@ -313,7 +317,7 @@ async def decide_fully(
     prepaid = rules.has_prepaid and store.is_costly
     leased = commit and any([charges.costs[place] for place in rules.lease_places])  # noqa: C419 - on the hot path
     if leased or prepaid or rules.has_local:
-        agent.ensure(store)  # which beats for leases, returns prepaid units and reports dampers
+        agent.ensure(store)  # renews leases, returns prepaid units and reports dampers
     lease = (SOCKET_LEASE if socket else "") + secrets.token_urlsafe(9) if leased else None
     counts = store.local_limits if rules.has_local else None
     decide = partial(
@@ -336,16 +340,16 @@ async def decide_fully(
 
 
 def prepare_decision(io: StoreIo, snapshot: rulebook.Snapshot, call: Call, commit: bool) -> Decide | Deciding:
-    """Return the one command that decides an entry point's call, as of most of them; else what decides it.
+    """Return the command that decides a call of an entry point, or a coroutine if one command is not enough.
 
-    Matching its rules may ask a database. Raises InvalidCost.
+    Matching the rules may query the database. Raise InvalidCost for an invalid cost.
     """
     if type(call.cost) is not int or call.cost < 0:
         check_cost(call.cost)
     charges = snapshot.match(call)
     is_plain = commit and not (call.charged or snapshot.overrides.all) and conf().NO_ADDRESS != "refuse"
-    if is_plain and (found := fast_path_command(charges, io.store)) is not None:
-        return found if isinstance(found, Decide) else decide_reported(io, found, call, commit, charges)
+    if is_plain and (command := fast_path_command(charges, io.store)) is not None:
+        return command if isinstance(command, Decide) else decide_reported(io, command, call, commit, charges)
     blocks, is_socket = snapshot.blocks(call), "connection" in call.events
     decide: Callable[[], Deciding]
     decide = partial(decide_fully, io, charges, commit=commit, keeps_ledger=call.refundable, socket=is_socket)
@@ -357,35 +361,34 @@ def prepare_decision(io: StoreIo, snapshot: rulebook.Snapshot, call: Call, commi
 
 
 def finish_decision(
-    io: StoreIo, command: Decide, answers: Sequence[Answer] | StoreError, since: tuple[float, int], call: Call | None
+    io: StoreIo, command: Decide, answers: Sequence[Answer] | StoreError, started: tuple[float, int], call: Call | None
 ) -> Decision | Deciding:
-    """Return the decision from the store's answers to a fast-path command, or a coroutine that makes it of an error.
+    """Turn the store's answers to a fast-path command into a decision, or a coroutine that decides.
 
-    ``since`` is the time, and the epoch of the remembered refusals, before the store was asked. Calls with ``call``
-    are reported.
+    If the store failed, the failure policy of each rule decides. ``started`` is the time on perf_counter's clock and
+    the epoch of the refusal cache, both before the command was sent. The decision is reported if there is a ``call``.
     """
     charges = command.charges
-    found: Any = plain_decision_or_none(command, answers)
-    if found is not None and call is not None and not reports.installed_hooks():  # as of most calls of entry points
+    decided: Any = plain_decision_or_none(command, answers)
+    if decided is not None and call is not None and not reports.installed_hooks():  # as of most calls of entry points
         if (recorder := recorders.current) is not None:
-            recorder.record_allowed(charges, call.scope, call.method, call.events, since[0])
-        return found  # type: ignore[no-any-return]
+            recorder.record_allowed(charges, call.scope, call.method, call.events, started[0])
+        return decided  # type: ignore[no-any-return]
     refusal_cache = io.store.refusal_cache
     if isinstance(answers, RepeatCommand):
-        found = partial(decide_charges, io, charges, refusal_cache=refusal_cache)
+        decided = partial(decide_charges, io, charges, refusal_cache=refusal_cache)
     elif isinstance(answers, StoreError):
-        found = partial(decide_without_store, io, command, answers)
-    elif found is None:
-        found = decision_from_answers(command, answers, refusal_cache, since[1])
+        decided = partial(decide_without_store, io, command, answers)
+    elif decided is None:
+        decided = decision_from_answers(command, answers, refusal_cache, started[1])
     if call is not None:
-        return decide_reported(io, found, call, True, charges, since[0])
-    return found if isinstance(found, Decision) else found()
+        return decide_reported(io, decided, call, True, charges, started[0])
+    return decided if isinstance(decided, Decision) else decided()
 
 
 async def report(io: Io, call: Call, decision: Decision, seconds: float = 0.0) -> None:
-    """Tell hooks, log and signals of a decision that took so many seconds."""
-    told = call, decision, seconds
-    await io.call(partial(reports.report, *told), partial(reports.areport, *told))
+    """Report a decision that took ``seconds`` to hooks, log and signals."""
+    await io.call(partial(reports.report, call, decision, seconds), partial(reports.areport, call, decision, seconds))
 
 
 async def decide_reported(
@@ -396,9 +399,9 @@ async def decide_reported(
     charges: Charges | None = None,
     began: float | None = None,
 ) -> Decision:
-    """Decide; then wait where a rule delays the call, and report to hooks, log and signals what is not ordinary.
+    """Decide a call, wait if a rule delays it, and report a decision that is not ordinary to hooks, log and signals.
 
-    What is ``decided`` is a decision, or decides. It ``began`` now, or at a moment on perf_counter's clock.
+    ``decided`` is a decision or a function that decides. ``began`` is the start on perf_counter's clock; None is now.
     """
     began = perf_counter() if began is None else began
     decision = decided if isinstance(decided, Decision) else await decided()
@@ -417,7 +420,7 @@ async def decide_reported(
         if decision.crossed:
             decision = await drop_reported(io, decision)
         await report(io, call, decision, seconds)
-    except BaseException:  # the client has gone, or a worker's own timeout: nobody will see this decision
+    except BaseException:  # the client disconnected, or a worker timed out: the decision has no effect
         await release_lease(io, decision.lease)
         if decision.delay and commit:
             await correct(io, decision.ledger.refund_queued())
@@ -431,26 +434,27 @@ def decide(call: Call, *, commit: bool = True) -> Decision:
     return execute_decision(io, prepare_decision(io, rulebook.loaded() or rulebook.current(), call, commit), call)
 
 
-Aside = Callable[..., Awaitable[Any]]  # calls a function with these arguments in a thread
+#: Calls a function with arguments in a thread.
+RunInThread = Callable[..., Awaitable[Any]]
 
 
-async def as_view(work: Callable[..., Any], *args: Any) -> Any:
-    """In the thread in which a synchronous view of this request would run."""
-    return await sync_to_async(work)(*args)
+async def run_in_view_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in the thread that runs the synchronous views of this request."""
+    return await sync_to_async(function)(*args)
 
 
-async def adecide(call: Call, *, commit: bool = True, aside: Aside = as_view) -> Decision:
-    """Decide, and wait, without blocking the event loop; ``aside`` where a database has to be asked who is calling."""
+async def adecide(call: Call, *, commit: bool = True, run_in_thread: RunInThread = run_in_view_thread) -> Decision:
+    """Decide, and wait, without blocking the event loop. If the rules' keys need a query, match them in a thread."""
     io, snapshot = LoopIo(watched_store()), rulebook.loaded() or await rulebook.acurrent()
     try:
         prepared = prepare_decision(io, snapshot, call, commit)
     except SynchronousOnlyOperation:
-        prepared = await aside(prepare_decision, io, snapshot, call, commit)
+        prepared = await run_in_thread(prepare_decision, io, snapshot, call, commit)
     return await aexecute_decision(io, prepared, call)
 
 
 def watched_store() -> Store:
-    """The store of the settings; what serves it in the background is started by the first call."""
+    """Return the store of the settings. Start its background agent at the first call."""
     store = get_store()
     if id(store) not in agent.watched:
         agent.ensure(store, rules=True)
@@ -458,5 +462,5 @@ def watched_store() -> Store:
 
 
 async def arelease(lease: Lease | None) -> None:
-    """Release what an entry point's decision holds; None and a second time change nothing."""
+    """Release the lease of an entry point's decision. None and a released lease are ignored."""
     await release_lease(LoopIo(get_store()), lease)

@@ -302,7 +302,7 @@ class _Limited:
     async def _enqueued(self, io: StoreIo, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         queue_slot, due = None, self
         if await self.budget.is_queue(io):
-            queue_slot = last_queue_slot(limiter.admitted(await self.budget.decided(io, (args, kwargs))))
+            queue_slot = last_queue_slot(limiter.raise_if_refused(await self.budget.decided(io, (args, kwargs))))
         try:
             if queue_slot is not None:
                 due = self.using(run_after=max(filter(None, (self.run_after, queue_slot.run_after))))

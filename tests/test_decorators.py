@@ -166,13 +166,13 @@ class TestQuestions:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"limit": 1, "algorithm": "concurrency"}, "held at once"),
+            ({"limit": 1, "algorithm": "concurrency"}, "counts slots"),
             ({"rate": "9/min", "unit": "bytes"}, "counts bytes"),
             (TWICE | {"key": "connection", "events": ["message"]}, "each WebSocket by itself"),
             (TWICE | {"count_on": [401]}, "counts by the status of the answer"),
             (TWICE | {"refund_on": [401]}, "counts by the status of the answer"),
-            (TWICE | {"cost": "django_throttle.contrib.graphql.operation_cost"}, "so the caller is the request"),
-            (TWICE | {"methods": ["POST"]}, "so the caller is the request"),
+            (TWICE | {"cost": "django_throttle.contrib.graphql.operation_cost"}, "pass the request as the caller"),
+            (TWICE | {"methods": ["POST"]}, "pass the request as the caller"),
         ],
     )
     def test_a_rule_that_cannot_answer_is_an_error(
@@ -188,8 +188,8 @@ class TestQuestions:
         [
             ("serach", "x", InvalidRule, "no rule 'serach'; did you mean 'search'"),
             ("search", 5, TypeError, "caller is a consumer, its scope, a request or an ident"),
-            ("search", AnonymousUser(), InvalidIdent, "not logged in has no ident: the caller is the request"),
-            ("posts", {"type": "websocket"}, InvalidRule, "so the caller is the request"),
+            ("search", AnonymousUser(), InvalidIdent, "not logged in has no ident: pass the request"),
+            ("posts", {"type": "websocket"}, InvalidRule, "pass the request as the caller"),
         ],
         ids=str,
     )

@@ -43,7 +43,7 @@ def _charge(request: HttpRequest, size: int) -> None:
     for call in {id(one): one for one in state.byte_calls.values()}.values():
         only = frozenset(name for name, one in state.byte_calls.items() if one is call)
         read = call.but(size=size, charged=None, only=only, refundable=False)
-        decision = limiter.admitted(limiter.decide(read))
+        decision = limiter.raise_if_refused(limiter.decide(read))
         state.note_read(decision, call)
 
 

@@ -1,8 +1,8 @@
-"""Decides and finishes requests; a plain request takes the short way that this module shows from top to bottom.
+"""Fast path of HTTP requests: this module decides and finishes a plain request from top to bottom.
 
-A request is plain if rates alone apply to it, no override is for its caller, no entry point has decided about it
-before, and nothing of its charge is to be corrected later. That is most requests. Each step has the result of the
-general way (``limiter.decide``, ``RequestState.note``, ``finalize.finish``), which any other request takes.
+A request is plain if only rates apply, no override is for its caller, no entry point has decided it before, and its
+charge needs no later correction. Most requests are plain. Each step has the result of the general path
+(``limiter.decide``, ``RequestState.note``, ``finalize.finish``), which all other requests take.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 
 
 def decide(request: HttpRequest, state: RequestState, scope: str, caller: RequestCaller, cost: int = 1) -> Decision:
-    """Decide a request under the rules of its scope, and note the decision. Raises InvalidCost and InvalidIdent."""
+    """Decide a request under the rules of its scope, and note the decision. Raise InvalidCost or InvalidIdent."""
     store, snapshot, charges = get_store(), rulebook.loaded() or rulebook.current(), None
     if id(store) not in agent.watched:
         agent.ensure(store, rules=True)
@@ -51,14 +51,14 @@ def decide(request: HttpRequest, state: RequestState, scope: str, caller: Reques
         if type(answers) is Answers and answers.fits:
             return _admit(request, state, scope, command, answers, began)
     call = RequestCall(request, state, scope, caller)
-    rest = _rest(BlockingIo(store), charges, command, answers, (began, epoch), call)
-    return note_decision(request, state, call, rest if isinstance(rest, Decision) else run(rest))
+    decided = _decide_rest(BlockingIo(store), charges, command, answers, (began, epoch), call)
+    return note_decision(request, state, call, decided if isinstance(decided, Decision) else run(decided))
 
 
 async def adecide(
     request: HttpRequest, state: RequestState, scope: str, caller: RequestCaller, cost: int = 1
 ) -> Decision:
-    """The same without blocking the event loop."""
+    """Decide a request like ``decide``, without blocking the event loop."""
     store, snapshot, charges = get_store(), rulebook.loaded() or await rulebook.acurrent(), None
     if id(store) not in agent.watched:
         agent.ensure(store, rules=True)
@@ -68,7 +68,7 @@ async def adecide(
         try:
             charges = snapshot.plain_charges(scope, REQUEST_EVENTS, caller)
         except SynchronousOnlyOperation:
-            pass  # the general way tries again in a thread
+            pass  # the general path tries again in a thread
     if charges is None:
         call = RequestCall(request, state, scope, caller, cost)
         return note_decision(request, state, call, await limiter.adecide(call))
@@ -82,24 +82,24 @@ async def adecide(
         if type(answers) is Answers and answers.fits:
             return _admit(request, state, scope, command, answers, began)
     call = RequestCall(request, state, scope, caller)
-    rest: Any = _rest(LoopIo(store), charges, command, answers, (began, epoch), call)
-    return note_decision(request, state, call, rest if isinstance(rest, Decision) else await rest)
+    decided: Any = _decide_rest(LoopIo(store), charges, command, answers, (began, epoch), call)
+    return note_decision(request, state, call, decided if isinstance(decided, Decision) else await decided)
 
 
-def _rest(
+def _decide_rest(
     io: StoreIo,
     charges: Charges,
     command: Decide | Decision | None,
     answers: Any,
-    since: tuple[float, int],
+    started: tuple[float, int],
     call: RequestCall,
 ) -> Decision | limiter.Deciding:
-    """Return the decision where a request does not simply pass, or a coroutine that decides it.
+    """Return the decision of a request that is not admitted on the fast path, or a coroutine that decides it.
 
-    The store has refused it or failed, its refusal is remembered, rules were edited, or no rule has an ident for it.
+    The reason is a refusal, a remembered refusal, a store error, edited rules, or a caller without an ident.
     """
     if isinstance(command, Decide):
-        return limiter.finish_decision(io, command, answers, since, call)
+        return limiter.finish_decision(io, command, answers, started, call)
     if command is None:
         decide_fully = partial(limiter.decide_fully, io, charges, keeps_ledger=True)
         return limiter.decide_reported(io, decide_fully, call, charges=charges)
@@ -109,7 +109,7 @@ def _rest(
 def _admit(
     request: HttpRequest, state: RequestState, scope: str, command: Decide, answers: Answers, began: float
 ) -> Decision:
-    """Record and note that a plain request passes."""
+    """Record and note an allowed plain request."""
     if (recorder := recorders.current) is not None:
         recorder.record_allowed(command.charges, scope, (request.method or "").upper(), REQUEST_EVENTS, began)
     decision = plain_decision(command, answers)
@@ -118,16 +118,16 @@ def _admit(
 
 
 def finish(request: HttpRequest, response: Any, state: RequestState) -> finalize.Owed | None:
-    """Add the header fields, and measure the request until it is closed; return what is owed, see ``finalize.finish``.
+    """Add the header fields, and measure the request until it is closed. Return the work due, see ``finalize.finish``.
 
-    For a plain request nothing is.
+    Return None for a plain request.
     """
     if not state.is_plain or len(state.decisions) > 1 or not isinstance(response, HttpResponseBase):
         return finalize.finish(request, response, state)
     state.has_finisher, state.has_ended = False, True
     if not finalize.put_numbers(state.decisions[0], state.is_known, response.headers):
         finalize.put(finalize.header_fields(state.decisions, state.is_known), response.headers)
-    state.callers = ()  # who refer to the request
+    state.callers = ()  # callers refer to the request
     if conf().METER:
         finalize.measure_until_closed(request, response, state, owes=False)
     return None

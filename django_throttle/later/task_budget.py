@@ -86,7 +86,7 @@ class TaskBudget:
 
     async def called(self, io: StoreIo, go: Go[T], given: Arguments) -> T:
         """A call that no worker makes: nobody can put it off."""
-        decision = limiter.admitted(await self.decided(io, given, honours_delay=True))
+        decision = limiter.raise_if_refused(await self.decided(io, given, honours_delay=True))
         return await run_once(io, go, decision, self.name)
 
     async def decided(self, io: StoreIo, given: Arguments, *, honours_delay: bool = False) -> Decision:

@@ -81,7 +81,7 @@ async def _decide(connection: Connection) -> Decision | None:
     outer, events = connection.outer, rule_change.HANDSHAKE_EVENTS
     charged = Ledger.of_costs(dict.fromkeys(await connection.outer_pairs(events), 1))
     call = Call(connection.scope, events, connection.caller, charged=charged, refundable=True)
-    decision = await limiter.adecide(call, aside=in_thread)
+    decision = await limiter.adecide(call, run_in_thread=in_thread)
     if decision.lease is not None:
         connection.leases = (decision.lease,)
     if decision.allowed:

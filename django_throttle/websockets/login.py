@@ -41,7 +41,8 @@ async def _follow(connection: Connection) -> None:
     charged = Ledger.of_costs(dict.fromkeys([*held.values(), *await connection.outer_pairs(EVENTS)], 1))
     decision = NO_RULE_DECISION
     if matched.is_blocked or not matched.pairs.issubset(charged.costs):
-        decision = await limiter.adecide(Call(connection.scope, EVENTS, caller, charged=charged), aside=in_thread)
+        call = Call(connection.scope, EVENTS, caller, charged=charged)
+        decision = await limiter.adecide(call, run_in_thread=in_thread)
     if not decision.allowed:
         await connection.close_by(connection.close_for(decision))
         return

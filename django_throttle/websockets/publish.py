@@ -101,12 +101,12 @@ async def _charged(
         least = _call(caller, scope or group, member_counts.at_least(caller.group, store))
         if decision := _known_refusal(snapshot, least, store):
             await limiter.report(io, least, decision)
-            raise limiter.prepared(PublishRefused(decision, group, least.cost - 1))
+            raise limiter.prepare_refusal(PublishRefused(decision, group, least.cost - 1))
         members = await member_counts.of(io, caller.group)
     call = _call(caller, scope or group, members)
     decision = await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
     if not decision.allowed:
-        raise limiter.prepared(PublishRefused(decision, group, members))
+        raise limiter.prepare_refusal(PublishRefused(decision, group, members))
     return partial(channel_layer.group_send, group, message)
 
 

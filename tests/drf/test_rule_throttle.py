@@ -20,7 +20,7 @@ from django_throttle.core import Rule
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidRate, Refused
 from django_throttle.http.request_state import decisions_of
-from django_throttle.limiter import Limiter, admitted
+from django_throttle.limiter import Limiter, raise_if_refused
 from django_throttle.stores import MemoryStore, get_store
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
@@ -157,7 +157,7 @@ def test_a_view_may_finalize_a_second_response(enforce: Enforce) -> None:
 
     def refused() -> None:
         for _ in range(2):
-            admitted(limiter.acquire("user:1"))
+            raise_if_refused(limiter.acquire("user:1"))
 
     response = Wrapped.as_view(work=refused)(APIRequestFactory().get("/"))
     assert (response.status_code, "Retry-After" in response) == (429, True)
