@@ -1,4 +1,4 @@
-"""Django middleware: limits every request by the rules of its route, also requests that no view answers."""
+"""Django middleware that limits every request by the rules of its route, even a request that no view answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_throttle.core.io import run
 from django_throttle.exceptions import Refused
 from django_throttle.http import plain_request
 from django_throttle.http.refusal import refusal
-from django_throttle.http.request_state import RequestState, place_of, state_of, view_cost
+from django_throttle.http.request_state import RequestState, route_request, state_of, view_cost
 from django_throttle.http.serve import refusal_of_error, serve
 from django_throttle.identity import RequestCaller
 from django_throttle.identity.call import cost_of
@@ -31,12 +31,13 @@ GetResponse = Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseB
 
 
 class ThrottleMiddleware:
-    """Applies the rules of a request's scope to it, of its rate and of requests in flight; sync and async.
+    """Apply the rules of a request's scope: rates, and slots of requests in flight. Sync and async.
 
-    The scope is the ``throttle_scope`` of the view that the path resolves to, else the name of the route, else the
-    route itself, never the raw path: ``//``, a suffix or another method do not escape it. Paths without a route
-    have the scope "404". Stands after AuthenticationMiddleware, so that rules per user see one. A rule that a
-    view's throttle class or decorator also matches is charged once. Refused, raised inside a view, becomes a 429.
+    The scope is the ``throttle_scope`` of the view, else the name of the route, else the route. It is never the raw
+    path, so ``//``, a suffix or another method do not escape a rule. Paths without a route have the scope "404".
+
+    The middleware stands below AuthenticationMiddleware, so that rules per user see the user. A rule is charged once,
+    even if the view's throttle class or decorator also matches it. Refused, raised inside a view, becomes a 429.
     """
 
     sync_capable = True
@@ -55,24 +56,24 @@ class ThrottleMiddleware:
             self.process_view = self._aprocess_view  # type: ignore[method-assign]  # not in a thread
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        answered = serve(request, RequestCaller(request), self._decide, self.get_response, awaits=self.is_async)
-        return answered if self.is_async else run(answered)
+        coroutine = serve(request, RequestCaller(request), self._decide, self.get_response, awaits=self.is_async)
+        return coroutine if self.is_async else run(coroutine)
 
     def process_view(self, request: HttpRequest, *view: object) -> HttpResponse | Awaitable[HttpResponse | None] | None:
-        """Apply the rules of another scope too, where later middleware has changed the view of the request."""
+        """Apply the rules of another scope too if later middleware has changed the view of the request."""
         state, match = state_of(request), request.resolver_match
-        if match is None or state.place.is_of(match):
+        if match is None or state.routed.has_scope_of(match):
             return None
         return _refusal(request, _decide(request, RequestCaller(request), state))
 
     async def _aprocess_view(self, request: HttpRequest, *view: object) -> HttpResponse | None:
         state, match = state_of(request), request.resolver_match
-        if match is None or state.place.is_of(match):
+        if match is None or state.routed.has_scope_of(match):
             return None
         return _refusal(request, await _adecide(request, RequestCaller(request), state))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
-        """A refusal of what a view has called is a refusal of the request: the innermost handler answers it."""
+        """Answer Refused by the innermost handler. A refusal of a call inside a view is a refusal of the request."""
         if not isinstance(error, Refused):
             return None
         answer: HttpResponseBase | None = None
@@ -91,14 +92,14 @@ def _refusal(request: HttpRequest, decision: Decision) -> HttpResponse | None:
 
 
 def _scope_and_cost(request: HttpRequest, state: RequestState) -> tuple[str, int]:
-    """The scope and the cost of a request; functions of the site find the match on it, which Django sets later."""
-    place = state.place = place_of(request)
+    """Return scope and cost of a request. Set its ``resolver_match`` early, because cost functions read it."""
+    routed = state.routed = route_request(request)
     if request.resolver_match is None:
-        request.resolver_match = place.match
-    cost = 1 if place.match is None else view_cost(place.match.func)
+        request.resolver_match = routed.match
+    cost = 1 if routed.match is None else view_cost(routed.match.func)
     if cost != 1:
         cost = cost_of(cost, request, what="request", lets=(SynchronousOnlyOperation,))
-    return place.scope, cost
+    return routed.scope, cost
 
 
 def _decide(request: HttpRequest, caller: RequestCaller, state: RequestState) -> Decision:

@@ -122,7 +122,7 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         ident = key if isinstance(key, _TaggedIdent) else f"key:{shortened(str(key))}"
         call = Call(scope, ("request",), caller, rule=rule, method=method, refundable=True, ident=ident)
         state, decision = state_of(inner), limiter.decide(call)
-        state.note_apart(decision, caller)
+        state.note_drop_in(decision, caller)
         finish_in_view(view, inner, caller, state)
         return self.throttle_success() if self.answer(decision, view) else self.throttle_failure()
 

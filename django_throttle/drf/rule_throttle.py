@@ -127,9 +127,9 @@ class _Finisher:
         except BaseException as error:
             _finish_failed(self.request, error)
             raise
-        if owed := plain_request.finish(self.request, response, self.state):
-            run_soon(owed)
-        self.state.begin_again()
+        if finish_work := plain_request.finish(self.request, response, self.state):
+            run_soon(finish_work)
+        self.state.forget_charges()
         return response
 
     def handle_exception(self, error: Exception) -> Response:
@@ -236,7 +236,7 @@ class RuleThrottle(DecidedThrottle):
         scope, cost = scope_and_cost(view, inner)
         cost = 1 if cost is None or cost == 1 else cost_of(own_function(cost), request, what="request")
         state = state_of(inner)
-        if state.has_charged and state.place.scope and state.place.scope != scope:
+        if state.has_charged and state.routed.scope and state.routed.scope != scope:
             state.correct_scope({rule.name for rule in rulebook.current().covering(scope)})
         decision = plain_request.decide(inner, state, scope, caller, cost)
         state.callers += (caller,)

@@ -50,7 +50,7 @@ _STATUSES: Final = (
 
 
 def status_of(answer: object) -> Any:
-    """The status of a response; of content, a success unless it says another first, as an attribute or in a tuple."""
+    """Return the status of a response. For other content, return the first item of a tuple, else 200."""
     status = getattr(answer, "status_code", None)
     if status is not None:
         return status
@@ -58,31 +58,36 @@ def status_of(answer: object) -> Any:
 
 
 def status_of_error(error: BaseException) -> int | None:
-    """What Django, or the framework that raised it, makes of an error; None when nobody was left to be answered."""
-    found = next((status for kind, status in _STATUSES if isinstance(error, kind)), None)
-    said = getattr(error, "status_code", None)
-    return said if isinstance(said, int) else found
+    """Return the status with which Django, or the framework that raised it, answers an error.
+
+    Return None if there is no answer because the client disconnected.
+    """
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return status
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), None)
 
 
 logger = logging.getLogger("django_throttle")
 
 Response = TypeVar("Response")
-Owed = Callable[[Io], Coroutine[Any, Any, None]]  # refunds, releases and settles
+#: Refunds, releases and settles.
+FinishWork = Callable[[Io], Coroutine[Any, Any, None]]
 
 _log_throttle: Final = LogThrottle()
 
 
 async def afinish(request: HttpRequest, response: Response) -> Response:
-    """Finish a request on an event loop, and do what is then owed."""
-    if owed := finish(request, response, state_of(request)):
-        await owed(LoopIo(get_store()))
+    """Finish a request on an event loop, with its refunds and releases."""
+    if finish_work := finish(request, response, state_of(request)):
+        await finish_work(LoopIo(get_store()))
     return response
 
 
 def finish_failed(request: HttpRequest, status: int | None) -> None:
-    """Refund and release where there is no response, but an error from which somebody else may make one.
+    """Refund and release after an error, which is turned into a response elsewhere.
 
-    ``status`` is that of the error. It is None when the client has gone: it saw no answer, so the call stays charged.
+    ``status`` is that of the error. None is for a client that disconnected without an answer: its call stays charged.
     """
     state = state_of(request)
     state.has_finisher = False
@@ -91,19 +96,19 @@ def finish_failed(request: HttpRequest, status: int | None) -> None:
 
 
 async def afinish_failed(request: HttpRequest, status: int | None) -> None:
-    """The same without blocking the event loop; a second cancellation does not end it.
+    """Refund and release without blocking the event loop. A second cancellation does not interrupt this.
 
-    In the thread of this request, because a synchronous view goes on there when its client has gone: until it
-    returns, it is in flight.
+    The work runs in the thread of the request. A synchronous view continues there after its client disconnects, and
+    keeps its slots until it returns.
     """
     await asyncio.wait({spawn(sync_to_async(finish_failed)(request, status))})
 
 
-def finish(request: HttpRequest, response: object, state: RequestState) -> Owed | None:
-    """Add the header fields; return what is then owed: refunds of charges that this status does not count, and slots.
+def finish(request: HttpRequest, response: object, state: RequestState) -> FinishWork | None:
+    """Add the header fields. Return a coroutine function that refunds by the status and releases slots, or None.
 
-    A second time changes nothing. A response that streams holds its slots until it is closed. What is no response
-    yet, because a framework is to make one of it, is a success unless it has another status.
+    A second call changes nothing. A streaming response keeps its slots until it is closed. Content from which a
+    framework is yet to make a response counts as a success unless it has another status.
     """
     state.has_finisher = False
     refunds: tuple[Correct, ...] = ()
@@ -113,14 +118,16 @@ def finish(request: HttpRequest, response: object, state: RequestState) -> Owed 
     if not isinstance(response, HttpResponseBase):
         return partial(_end, request, state, refunds)
     if decisions := state.decisions:
-        if state.refunds or state.is_refused:  # then they read as the answer has left them
-            decisions = tuple([apply_refunds(one, state.refunds, released=state.is_refused) for one in decisions])
-        if len(decisions) > 1 or not put_numbers(decisions[0], state.is_known, response.headers):
-            put(header_fields(decisions, state.is_known), response.headers)
+        if state.refunds or state.is_refused:
+            decisions = tuple(
+                [apply_refunds(decision, state.refunds, released=state.is_refused) for decision in decisions]
+            )
+        if len(decisions) > 1 or not set_plain_fields(decisions[0], state.is_known, response.headers):
+            set_fields(header_fields(decisions, state.is_known), response.headers)
     if state.is_refused and response.status_code in (429, 503):
-        # Django would log each, and mail each 503 to the admins; observe.reports limits its lines.
+        # Django would log every refusal, and mail every 503 to the admins. observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
-    state.callers = ()  # who refer to the request
+    state.callers = ()  # callers refer to the request
     if (owes := bool(state.unsettled)) or conf().METER:
         measure_until_closed(request, response, state, owes=owes)
     if state.slots and response.streaming:
@@ -128,34 +135,34 @@ def finish(request: HttpRequest, response: object, state: RequestState) -> Owed 
     return partial(_refund_and_release, state, refunds) if state.slots or refunds else None
 
 
-def put_numbers(decision: Decision, is_known: Callable[[], bool], headers: object) -> bool:
-    """Add the header fields of a decision that has nothing to tell but numbers; return False for any other decision."""
+def set_plain_fields(decision: Decision, is_known: Callable[[], bool], headers: object) -> bool:
+    """Add the header fields of a plain decision. Return False, and add nothing, if the decision is not plain."""
     if (answered := decision.answered) is None or type(headers) is not ResponseHeaders:
         return False
     command, answers = answered
-    prepared = command.charges.header_cache
-    if prepared is None or prepared[0] is not conf():
-        prepared = command.charges.header_cache = _prepared(command.charges)
-    _, fields, of_others = prepared
-    if fields is not of_others and not is_known():
-        fields = of_others
+    header_cache = command.charges.header_cache
+    if header_cache is None or header_cache[0] is not conf():
+        header_cache = command.charges.header_cache = _prepare_fields(command.charges)
+    _, fields, anonymous_fields = header_cache
+    if fields is not anonymous_fields and not is_known():
+        fields = anonymous_fields
     if fields is None:
         return False
-    store = headers._store  # ASCII on one line, so Django need not look through each once more
+    store = headers._store  # ASCII on one line: Django's own checks are not needed
     store["ratelimit-policy"] = "RateLimit-Policy", fields.policy
     store["ratelimit"] = "RateLimit", fields.left(answers.numbers)
     return True
 
 
-def _prepared(charges: Charges) -> tuple[Any, ...]:
-    """The settings in force, and the fields of plain decisions of these charges, see ``plain_fields``."""
+def _prepare_fields(charges: Charges) -> tuple[Any, ...]:
+    """Return the current settings, and the fields of plain decisions of these charges, see ``plain_fields``."""
     settings = conf()
     is_plain = settings.X_RATELIMIT_HEADERS == OFF and settings.RATELIMIT_HEADERS in NAMED_VERSIONS
     return settings, *(plain_fields(charges, settings.TELL_KEYS) if is_plain else (None, None))
 
 
-def put(fields: Mapping[str, str], headers: Any) -> None:
-    """Add fields of ours to those of a response."""
+def set_fields(fields: Mapping[str, str], headers: Any) -> None:
+    """Add fields to the headers of a response."""
     if type(headers) is not ResponseHeaders:
         headers.update(fields)
         return
@@ -164,13 +171,13 @@ def put(fields: Mapping[str, str], headers: Any) -> None:
 
 
 def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState, *, owes: bool) -> None:
-    """Measure a request until its response is closed: with outer middleware and rendering, without sending it.
+    """Measure a request until its response is closed. Outer middleware and rendering count; sending does not.
 
-    The sending of a response that streams counts. Where the request ``owes``, it is settled once it is closed.
+    The sending of a streaming response counts. If the request ``owes`` units, they are settled at the close.
     """
-    state.match, state.method = getattr(request, "resolver_match", None), request.method  # none in Ninja's tests
+    state.match, state.method = getattr(request, "resolver_match", None), request.method  # Ninja's tests have no match
     if streams := response.streaming:
-        _ = state.meter.cpu_ms  # as far as it can be read: it is not over before it is closed, by another thread maybe
+        _ = state.meter.cpu_ms  # read now, because another thread may close the response
     elif (call_once_rendered := getattr(response, "add_post_render_callback", None)) is not None:
         call_once_rendered(state.note_end)
     else:
@@ -178,7 +185,7 @@ def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state
     closing = _ResponseClosing(response)
     closing.state, closing.request = state, request if streams or owes else None
     response._resource_closers.append(closing)  # type: ignore[attr-defined]
-    if "close" not in request.__dict__:  # a response that outer middleware replaces is not closed, its request is
+    if "close" not in request.__dict__:  # if outer middleware replaces the response, only the request is closed
         request.close = request_closing = _RequestClosing(request)  # type: ignore[method-assign]
         request_closing.closing = closing
     if streams:
@@ -186,11 +193,10 @@ def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state
 
 
 class _ResponseClosing(ref[HttpResponseBase]):
-    """Closes the meter once the response is closed: the client has all of it. Refers weakly to the response.
+    """Weak reference to a response, called at its close. It stops the meter, and settles what the request owes.
 
-    It has the request only where the response streams or charges are owed: a request refers to what closes it, too.
-    A copy of the response does nothing: Django's caches pickle a response with what closes it, and an answer from there
-    is of another request.
+    It refers to the request only if the response streams or charges are owed, because a request refers to its closers.
+    In a pickled copy it does nothing: Django's caches pickle responses, and use them for other requests.
     """
 
     __slots__ = ("request", "state")
@@ -205,11 +211,11 @@ class _ResponseClosing(ref[HttpResponseBase]):
             run_soon(partial(_settle, self.request, self.state, response))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial, (len, ())  # which does nothing
+        return partial, (len, ())  # a function without effect
 
 
 class _RequestClosing(ref[HttpRequest]):
-    """The ``close`` of a request: its own, then that of its response."""
+    """Replacement of a request's ``close``: it closes the request, and then ends the measurement of its response."""
 
     __slots__ = ("closing",)
 
@@ -224,23 +230,23 @@ class _RequestClosing(ref[HttpRequest]):
 
 
 async def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Correct], io: Io) -> None:
-    """All that is owed where there will be no response to be closed."""
-    state.match, state.method = getattr(request, "resolver_match", None), request.method  # none in Ninja's tests
+    """Refund, release and settle at once, because there is no response that could be closed."""
+    state.match, state.method = getattr(request, "resolver_match", None), request.method  # Ninja's tests have no match
     close_meter(state)
     await _refund_and_release(state, refunds, io)
     await _settle(request, state, None, io)
 
 
-def run_soon(owed: Owed) -> None:
-    """Do what is owed; where an event loop runs, which must not be blocked, soon after."""
+def run_soon(finish_work: FinishWork) -> None:
+    """Run the work at once, or in a task if an event loop runs, which must not be blocked."""
     if is_on_event_loop():
-        spawn(owed(LoopIo(get_store())))
+        spawn(finish_work(LoopIo(get_store())))
     else:
-        run(owed(BlockingIo(get_store())))
+        run(finish_work(BlockingIo(get_store())))
 
 
 async def arelease(request: HttpRequest) -> None:
-    """Release the request's slots alone."""
+    """Release the slots of a request. Refund nothing."""
     await release_slots(LoopIo(get_store()), state_of(request).take_slots())
 
 
@@ -260,19 +266,19 @@ async def _refund_and_release(state: RequestState, refunds: Sequence[Correct], i
 
 
 def header_fields(decisions: Sequence[Decision], is_known: Callable[[], bool]) -> dict[str, str]:
-    """RateLimit, RateLimit-Policy and X-RateLimit-*, as the settings ask for, from the decisions that were made.
+    """Return the RateLimit, RateLimit-Policy and X-RateLimit-* fields of decisions, depending on the settings.
 
-    ``is_known`` says whether the client is logged in; only asked where it makes a difference, as it may take a query.
+    ``is_known`` returns True if the client is logged in. It may take a query, so it is called only if it matters.
 
-    A client is told of its own budgets only: by its address, its session, the key or the account that it has proved
-    to hold. Under what it merely says, as the name in a login form, there may be somebody else.
+    Fields show a client its own budgets only: those of its address, its session, or a key or account that it has
+    proved to hold. An unproved ident, such as the name in a login form, may be somebody else's.
     """
     settings = conf()
     version, x_version = settings.RATELIMIT_HEADERS, settings.X_RATELIMIT_HEADERS
     if x_version == version == OFF:
         return {}
-    found = policies(visible(decisions, partial(may_see, settings.TELL_KEYS, is_known)))
-    said = rate_limit(found, version)
+    shown = policies(visible(decisions, partial(may_see, settings.TELL_KEYS, is_known)))
+    fields = rate_limit(shown, version)
     if x_version == OFF:
-        return said
-    return said | x_rate_limit(found, timezone.now().timestamp() if x_version == EPOCH else 0.0)
+        return fields
+    return fields | x_rate_limit(shown, timezone.now().timestamp() if x_version == EPOCH else 0.0)

@@ -1,4 +1,4 @@
-"""Charges the bytes that a view reads from the server's own input, past Django's request."""
+"""Charging of bytes that a view reads from the WSGI server's input, bypassing Django's request."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from django_throttle.http.request_state import RequestState, state_of
 from django_throttle.identity.call import Call
 
 WSGI_INPUT: Final = "wsgi.input"
-# Where a view asks for everything at once, this much is read, and charged, at a time.
+#: Size of the parts that are read, and charged, when a view reads everything at once.
 READ_BYTES: Final = 65_536
 
 
 def note_decision(request: HttpRequest, state: RequestState, call: Call, decision: Decision) -> Decision:
-    """Note and return what was decided under the rules that match a request, also for the bytes that it will read."""
+    """Note and return the decision of a request, and meter the bytes that its view will read."""
     state.note(decision, call)
     if state.byte_calls:
         meter_input(request, call.size)
@@ -27,10 +27,10 @@ def note_decision(request: HttpRequest, state: RequestState, call: Call, decisio
 
 
 def meter_input(request: HttpRequest, charged: int) -> None:
-    """Have the rules that count bytes charge what the view reads past Django's request, beyond ``charged`` bytes.
+    """Have the rules that count bytes charge what the view reads from the server's input, beyond ``charged`` bytes.
 
-    A WSGI server's own input has what was sent in chunks, and may have more than Content-Length says: its size is not
-    known before it is read. Reading it raises Refused for what is too much.
+    The input of a WSGI server includes chunked content, and possibly more than Content-Length bytes. Its size is
+    unknown until it is read. Reading it raises Refused beyond the limit.
     """
     stream = request.META.get(WSGI_INPUT)
     if stream is not None and not isinstance(stream, _Metered):
@@ -38,17 +38,17 @@ def meter_input(request: HttpRequest, charged: int) -> None:
 
 
 def _charge(request: HttpRequest, size: int) -> None:
-    """Charge each rule once, as the last entry point knows the caller. Bytes that were read stay charged."""
+    """Charge each rule once, for the caller as the last entry point knows it. Bytes that were read stay charged."""
     state = state_of(request)
-    for call in {id(one): one for one in state.byte_calls.values()}.values():
-        only = frozenset(name for name, one in state.byte_calls.items() if one is call)
+    for call in {id(call): call for call in state.byte_calls.values()}.values():
+        only = frozenset(name for name, byte_call in state.byte_calls.items() if byte_call is call)
         read = call.but(size=size, charged=None, only=only, refundable=False)
         decision = limiter.raise_if_refused(limiter.decide(read))
-        state.note_read(decision, call)
+        state.note_read_bytes(decision, call)
 
 
 class _Metered:
-    """A server's input, in PEP 3333's shape; what is read of it beyond what was charged before is charged then."""
+    """Input stream of a WSGI server (PEP 3333) that charges bytes when they are read, unless charged before."""
 
     def __init__(self, stream: Any, charged: int, charge: Callable[[int], None]) -> None:
         self._stream, self._charge = stream, charge

@@ -117,7 +117,7 @@ def _admit(
     return decision
 
 
-def finish(request: HttpRequest, response: Any, state: RequestState) -> finalize.Owed | None:
+def finish(request: HttpRequest, response: Any, state: RequestState) -> finalize.FinishWork | None:
     """Add the header fields, and measure the request until it is closed. Return the work due, see ``finalize.finish``.
 
     Return None for a plain request.
@@ -125,8 +125,8 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> finalize
     if not state.is_plain or len(state.decisions) > 1 or not isinstance(response, HttpResponseBase):
         return finalize.finish(request, response, state)
     state.has_finisher, state.has_ended = False, True
-    if not finalize.put_numbers(state.decisions[0], state.is_known, response.headers):
-        finalize.put(finalize.header_fields(state.decisions, state.is_known), response.headers)
+    if not finalize.set_plain_fields(state.decisions[0], state.is_known, response.headers):
+        finalize.set_fields(finalize.header_fields(state.decisions, state.is_known), response.headers)
     state.callers = ()  # callers refer to the request
     if conf().METER:
         finalize.measure_until_closed(request, response, state, owes=False)

@@ -21,7 +21,7 @@ from django.utils.translation import get_language
 
 from django_throttle.core import Decision
 from django_throttle.core.decision import deciding_outcome, error_code
-from django_throttle.http.finalize import put
+from django_throttle.http.finalize import set_fields
 from django_throttle.http.problem_details import CONTENT_TYPE, problem, wait_in_words
 from django_throttle.http.retry_after import retry_seconds
 from django_throttle.observe.reports import reference
@@ -62,7 +62,7 @@ def refusal(request: Any, decision: Decision) -> HttpResponse:
         response = problem_response(decision, status, seconds)
     else:  # a type that is not given is made of what Django looks for
         response = _uncached(page, status, seconds, f"{HTML}; charset={settings.DEFAULT_CHARSET}")
-    put(VARY, response.headers)
+    set_fields(VARY, response.headers)
     return response
 
 
@@ -82,7 +82,7 @@ def late_problem(decision: Decision) -> dict[str, Any]:
 
 def _uncached(content: str | bytes, status: int, seconds: int | None, kind: str) -> HttpResponse:
     response = HttpResponse(content, kind, status)
-    put(UNCACHED if seconds is None else UNCACHED | {"Retry-After": str(seconds)}, response.headers)
+    set_fields(UNCACHED if seconds is None else UNCACHED | {"Retry-After": str(seconds)}, response.headers)
     return response
 
 

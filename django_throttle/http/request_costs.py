@@ -1,6 +1,6 @@
-"""What a request has used in all, once its response is closed: counted for its route, and logged where it is too much.
+"""Resource use of a request, recorded for its route when the response is closed, and logged if it is too high.
 
-A response refers to what closes it, so that must not refer to the response, which would then be collected late.
+Responses refer to their closers, so closers must not refer to the response: the cycle would delay its collection.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ Part = TypeVar("Part")
 
 
 def close_meter(state: RequestState, answer: object = None) -> None:
-    """Stop the meter, and note what it says for the route; a second time changes nothing.
+    """Stop the meter, and record its figures for the route. A second call changes nothing.
 
-    ``answer`` is the response, where there is one.
+    ``answer`` is the response, or None if there is none.
     """
     meter = state.meter
     if not meter.stop(state.ended_at, state.ended_cpu):
         return
-    if in_use.get() is meter:  # else another request has begun in this thread
+    if in_use.get() is meter:  # otherwise another request has begun in this thread
         in_use.set(None)
     if not conf().METER:
         return
     meter.bytes = meter.bytes or _size(answer)
-    scope = state.place.scope or (scope_of_match(state.match) if state.match else "")
+    scope = state.routed.scope or (scope_of_match(state.match) if state.match else "")
     if scope:
         if (recorder := recorders.current) is not None:
             recorder.record_request(scope, meter)
@@ -38,7 +38,7 @@ def close_meter(state: RequestState, answer: object = None) -> None:
 
 
 def _size(response: Any) -> int:
-    """The bytes of a response that is whole, or says how long it is."""
+    """Return the size of a response in bytes: its content's, or its Content-Length if it streams. Else return 0."""
     if response is None or not getattr(response, "is_rendered", True):
         return 0
     if not response.streaming:
@@ -47,15 +47,15 @@ def _size(response: Any) -> int:
     return int(length) if length.isdecimal() else 0
 
 
-def watch_stream(response: Any, meter: Meter, failed: Callable[[], object]) -> None:
-    """Have the bytes of a response that streams counted as they are sent, unless it says how many there are.
+def watch_stream(response: Any, meter: Meter, on_failure: Callable[[], object]) -> None:
+    """Count the bytes of a streaming response as they are sent, unless it has a Content-Length.
 
-    ``failed`` is called where making them fails: a handler of ASGI then does not close the response.
+    Call ``on_failure`` if the content raises an error, because ASGI handlers then do not close the response.
     """
-    is_said = response.has_header("Content-Length")
-    count = (lambda part: part) if is_said else partial(_counted, meter, response.charset)
+    has_length = response.has_header("Content-Length")
+    count = (lambda part: part) if has_length else partial(_counted, meter, response.charset)
     parts = response._iterator
-    response._iterator = (_AsyncParts if response.is_async else _parts)(parts, count, failed)
+    response._iterator = (_AsyncParts if response.is_async else _parts)(parts, count, on_failure)
 
 
 def _counted(meter: Meter, charset: str, part: Part) -> Part:
@@ -63,17 +63,17 @@ def _counted(meter: Meter, charset: str, part: Part) -> Part:
     return part
 
 
-def _parts(parts: Iterator[Any], count: Callable[[Any], Any], failed: Callable[[], object]) -> Iterator[Any]:
+def _parts(parts: Iterator[Any], count: Callable[[Any], Any], on_failure: Callable[[], object]) -> Iterator[Any]:
     try:
         yield from map(count, parts)
     except Exception:
-        failed()
+        on_failure()
         raise
 
 
 class _AsyncParts(AsyncIterator[Any]):
-    def __init__(self, parts: Any, count: Callable[[Any], Any], failed: Callable[[], object]) -> None:
-        self._parts, self._count, self._failed = aiter(parts), count, failed
+    def __init__(self, parts: Any, count: Callable[[Any], Any], on_failure: Callable[[], object]) -> None:
+        self._parts, self._count, self._on_failure = aiter(parts), count, on_failure
 
     async def __anext__(self) -> Any:
         try:
@@ -81,5 +81,5 @@ class _AsyncParts(AsyncIterator[Any]):
         except StopAsyncIteration:
             raise
         except BaseException:
-            self._failed()
+            self._on_failure()
             raise

@@ -1,4 +1,4 @@
-"""One HTTP request: its scope and size, and what entry points have decided about it and owe it."""
+"""State of one HTTP request: its scope and size, the decisions of entry points, and the corrections they owe."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ from django_throttle.identity.call import Call, Caller, own_function
 from django_throttle.later.queue_slots import QueueSlot, queue_slot_under
 from django_throttle.stores import get_store
 
-# The scope of what leads nowhere.
+#: The scope of paths that no route matches.
 NO_ROUTE: Final = "404"
 
 
 class RoutedRequest(NamedTuple):
-    """Where a request is taken to go: the scope, and what the path resolves to; None where it leads nowhere."""
+    """Scope and resolver match of a request's path. The match is None if no route matches the path."""
 
     scope: str
     match: ResolverMatch | None = None
 
-    def is_of(self, match: ResolverMatch) -> bool:
-        """Whether a request that Django has taken there is in the same scope."""
-        mine = self.match
-        if mine is None or mine.func is not match.func or mine.route != match.route:
+    def has_scope_of(self, match: ResolverMatch) -> bool:
+        """Return True if the match, as Django resolved it, is of the same scope."""
+        own = self.match
+        if own is None or own.func is not match.func or own.route != match.route:
             return scope_of_match(match) == self.scope
-        return mine.view_name == match.view_name or scope_of_match(match) == self.scope
+        return own.view_name == match.view_name or scope_of_match(match) == self.scope
 
 
-def place_of(request: HttpRequest) -> RoutedRequest:
-    """The ``throttle_scope`` of the view that the path resolves to, else the route's; never the raw path.
+def route_request(request: HttpRequest) -> RoutedRequest:
+    """Resolve the path of a request. The scope is the view's ``throttle_scope``, else the route's, never the raw path.
 
-    Those of short paths are remembered: where a route depends on more than its path, ``process_view`` sees another.
+    Results for short paths are cached. If a route depends on more than its path, ``process_view`` sees another route.
     """
     path, resolver = request.path_info, get_resolver(getattr(request, "urlconf", None))  # as Django's handler does
     urlconf: Any = resolver.urlconf_name
     language = get_language() if is_language_prefix_patterns_used(urlconf)[0] else None
-    find = _place_of_path if len(path) <= LONGEST_PATH else _place_of_path.__wrapped__
-    return find(resolver, path, language)
+    resolve = _resolve_path if len(path) <= MAX_CACHED_PATH_CHARS else _resolve_path.__wrapped__
+    return resolve(resolver, path, language)
 
 
-LONGEST_PATH: Final = 200  # of those whose scope is remembered
+MAX_CACHED_PATH_CHARS: Final = 200
 
 
 @lru_cache(maxsize=4096)
-def _place_of_path(resolver: URLResolver, path: str, language: str | None) -> RoutedRequest:
+def _resolve_path(resolver: URLResolver, path: str, language: str | None) -> RoutedRequest:
     try:
         match = resolver.resolve(path)
     except Resolver404:
@@ -81,7 +81,7 @@ def route_of(match: ResolverMatch) -> str:
 
 
 def view_scope(view: object) -> str | None:
-    """Return the ``throttle_scope`` of a view; None where it has none, or only an instance would tell."""
+    """Return the ``throttle_scope`` of a view. Return None if it has none, or if only its instances have one."""
     return scope_text(view_attribute(view, "throttle_scope"))
 
 
@@ -90,27 +90,27 @@ def scope_text(value: object) -> str | None:
 
 
 def view_attribute(view: object, name: str) -> Any:
-    """Return what a view carries under a name: as_view() was given it, or the function has it, or the class.
+    """Return an attribute of a view: an argument of as_view(), else the function's, else the class's, else None.
 
-    None where it carries nothing. A decorator that sets an attribute sets it on the function.
+    Decorators set attributes on the function.
     """
     while isinstance(view, partial) and name not in vars(view):
         view = view.func
-    given = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", None) or {}
-    if name in given:
-        return given[name]
+    initkwargs = getattr(view, "view_initkwargs", None) or getattr(view, "initkwargs", None) or {}
+    if name in initkwargs:
+        return initkwargs[name]
     if name in getattr(view, "__dict__", ()):
         return vars(view)[name]
     return getattr(getattr(view, "view_class", None) or getattr(view, "cls", None) or view, name, None)
 
 
 def scope_and_cost(view: object, request: HttpRequest) -> tuple[str, Any]:
-    """Return the scope of a view of REST framework while it answers, and its ``throttle_cost``, None without.
+    """Return the scope of a running REST framework view, and its ``throttle_cost`` or None.
 
-    The scope is the view's ``throttle_scope``, else its route's name, else its route. An attribute of the instance
-    comes first, then one that a decorator has set on the function, then the class's.
+    The scope is the view's ``throttle_scope``, else the name of its route, else its route. Attributes of the instance
+    come first, then those that a decorator has set on the function, then the class's.
     """
-    match = request.resolver_match  # None when called directly; one that a site made by hand may have no route
+    match = request.resolver_match  # None if called directly; a match that a site made by hand may have no route
     scope, cost = getattr(view, "throttle_scope", None), getattr(view, "throttle_cost", None)
     function = getattr(match, "func", None)
     if function is not None and getattr(function, "cls", None) is type(view):
@@ -127,9 +127,9 @@ def scope_and_cost(view: object, request: HttpRequest) -> tuple[str, Any]:
 
 @lru_cache(maxsize=4096)
 def view_cost(view: Any) -> Any:
-    """Return the ``throttle_cost`` of a view for a request that has not come to it: a number, or a function.
+    """Return the ``throttle_cost`` of a view that has not been called yet: a number, or a function of the request.
 
-    1 for a function of a view of REST framework, which gets REST framework's request: its throttle class asks it.
+    Return 1 for a function of a REST framework view. It takes REST framework's request, so the throttle class calls it.
     """
     kind: Any = getattr(view, "view_class", None)
     cost = view_attribute(view, "throttle_cost")
@@ -140,7 +140,7 @@ def view_cost(view: Any) -> Any:
     return cost
 
 
-# The events of a request: it is counted, and it is in flight until it has been answered.
+#: Events of a request: it is counted, and it is in flight until it has been answered.
 REQUEST_EVENTS: Final = ("request", "inflight")
 _STATE: Final = "_throttle_state"
 EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
@@ -148,51 +148,57 @@ _SUCCESSES: Final = range(HTTPStatus.BAD_REQUEST)
 
 
 class RequestState:
-    """What entry points know and owe of a request: ``has_finisher`` once an entry point will finish it.
+    """State that the entry points of one request share. They note decisions in it, and the first one finishes it."""
 
-    ``callers`` are the caller as each entry point knows it, and ``decisions`` what they have decided. ``byte_calls``
-    are the rules that count bytes, and the call that each was last asked about. ``place`` is where the middleware took
-    the request to go. ``meter`` is in use from the first entry point on. ``ledger`` has what was charged; some of it
-    may go back by the answer's status where a rule ``counts_some`` answers, or where an entry point ``has_refused``.
-    ``drop_in_ledger`` is that of drop-ins: as in REST framework, what they charged stays where only drop-ins refuse.
-    ``refunds`` are those that the answer has called for; it is a refusal where ``is_refused``. Where an entry point
-    ``has_reserved`` costs, they are settled once there is an answer; ``call`` are those of the door. ``match`` and
-    ``method`` are those of the request when it ended. ``ended_at`` and ``ended_cpu`` are when the answer was made, on
-    the clocks of the meter. ``queue_slots`` are the decisions by which rules may have reserved a queue slot.
-    """
+    # Class attributes are defaults: most requests are charged once and owe nothing, so they set few attributes.
 
-    # A request has values of its own only for what happens to it: most are charged once, and owe nothing.
+    #: In use from the first entry point on.
     meter: Meter
     _ledger: Ledger | None = None
-    #: True while the request was decided once, by ``plain_request``, and nobody has read the ledger.
+    #: True while the request was decided once, by ``plain_request``, and its ledger was not read.
     is_plain: bool = False
-    #: True once the request has been finished: what was charged stays.
+    #: True once the request has been finished: its charges are final.
     has_ended: bool = False
+    #: True once an entry point has undertaken to finish the request.
     has_finisher: bool = False
+    #: The caller as each entry point knows it, in their order.
     callers: tuple[Caller, ...] = ()
+    #: Decisions of entry points, in their order.
     decisions: tuple[Decision, ...] = ()
     slots: Sequence[Slot] = ()
+    #: Names of rules that count bytes, with the last call that each decided.
     byte_calls: Mapping[str, Call] = EMPTY
-    place: RoutedRequest = RoutedRequest("")
+    #: The route that the middleware resolved.
+    routed: RoutedRequest = RoutedRequest("")
+    #: The call whose costs are settled.
     call: Call | None = None
+    #: Resolver match and method of the request when it ended.
     match: ResolverMatch | None = None
     method: str | None = None
+    #: Time of the answer, in seconds on the meter's clocks.
     ended_at: float | None = None
     ended_cpu: float | None = None
+    #: Refunds that the answer's status caused.
     refunds: tuple[Correct, ...] = ()
+    #: Charges of drop-ins. As in REST framework, they stay if only drop-ins refuse.
     drop_in_ledger: Ledger | None = None
+    #: True if a rule refunds charges by the answer's status.
     counts_some: bool = False
+    #: True if costs were reserved that are settled after the answer.
     has_reserved: bool = False
+    #: True if an entry point has refused the request, and if a rule (not a drop-in) has.
     has_refused: bool = False
     rule_has_refused: bool = False
+    #: True if the answer is a refusal.
     is_refused: bool = False
+    #: Decisions that may have reserved a queue slot, by name of the rule.
     queue_slots: Mapping[str, Decision] = EMPTY
     has_charged: bool = False
     _spending: Spending | None = None
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the request, made when it is first read; that of a plain request has its one decision."""
+        """Ledger of the request, made at the first access. That of a plain request has its single decision."""
         if self._ledger is not None:
             return self._ledger
         ledger = Ledger()
@@ -200,19 +206,19 @@ class RequestState:
             ledger.note(self.decisions[0])
             if self.has_ended:
                 ledger.drop()
-        made: Ledger = self.__dict__.setdefault("_ledger", ledger)  # threads of one request have one ledger
+        shared: Ledger = self.__dict__.setdefault("_ledger", ledger)  # threads of one request share a ledger
         self.is_plain = False
-        return made
+        return shared
 
     def become_finisher(self, caller: Caller) -> bool:
-        """True for the first entry point that a request comes to: it finishes the request, and no other does."""
+        """Return True for the first entry point of a request. Only that one finishes the request."""
         if self.has_finisher:
             return False
         self.has_finisher, self.callers = True, (caller,)
         return True
 
-    def note_apart(self, decision: Decision, caller: Caller) -> None:
-        """Note the decision of a drop-in, whose rule no other entry point applies."""
+    def note_drop_in(self, decision: Decision, caller: Caller) -> None:
+        """Note the decision of a drop-in. No other entry point applies its rule."""
         self.decisions += (decision,)
         self.callers += (caller,)
         if not decision.allowed:
@@ -222,10 +228,7 @@ class RequestState:
         self.drop_in_ledger.note(decision)
 
     def note(self, decision: Decision, call: Call | None = None) -> None:
-        """Note a decision, also for the entry points that come after, and what is owed for it.
-
-        ``call`` are those that were decided.
-        """
+        """Note the decision of a call, its lease and later corrections. Entry points that follow see the decision."""
         self.decisions += (decision,)
         if not decision.allowed:
             self.has_refused = self.rule_has_refused = True
@@ -240,11 +243,11 @@ class RequestState:
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """What entry points hold for the request."""
+        """Leases that entry points hold for the request."""
         return tuple([slot.lease for slot in self.slots if slot.lease is not None])
 
     def _note_owed(self, decision: Decision, call: Call | None, answered: tuple[Decide, Answers] | None) -> None:
-        """Note what may be owed for a call that has passed."""
+        """Note the corrections that an allowed call may need."""
         if answered is not None and (rules := answered[0].charges.rules).is_plain:
             if rules.is_settled:
                 self._note_settled(call, counts_some=rules.counts_some)
@@ -258,8 +261,8 @@ class RequestState:
                 self.byte_calls = {**self.byte_calls, outcome.rule: call}
         self._note_settled_of(decision.ledger.entries, call)
 
-    def note_read(self, decision: Decision, call: Call) -> None:
-        """Note what reading the body was charged; it stays so, unless its rules themselves say otherwise."""
+    def note_read_bytes(self, decision: Decision, call: Call) -> None:
+        """Note charges for reading the body. They are final unless their rules settle them by the answer."""
         settled = tuple([entry for entry in decision.ledger.entries if entry.charge.rule.is_settled])
         self.ledger.add(settled)
         self._note_settled_of(settled, call)
@@ -275,7 +278,7 @@ class RequestState:
         self.call = call or self.call
 
     def end_charging(self) -> None:
-        """What was charged so far stays, whatever the answer: the request has been finished."""
+        """Make all charges final: the request has been finished."""
         if self.has_reserved:
             self.ledger.end()
         elif self._ledger is not None:
@@ -283,23 +286,23 @@ class RequestState:
         self.has_ended, self.has_reserved, self.drop_in_ledger = True, False, None
 
     def note_end(self, response: object = None) -> None:
-        """The answer has been made."""
+        """Note the time of the answer."""
         self.ended_at = perf_counter()
         self.ended_cpu = thread_time() if self.meter.thread == get_ident() else None
 
-    def begin_again(self) -> None:
-        """Nothing was charged for what the request is used for next."""
+    def forget_charges(self) -> None:
+        """Forget the charges, because the same request is used for another call."""
         if self._ledger is not None:
             self._ledger.forget_costs()
         self.has_ended = self.is_plain = self.has_charged = False
 
     @property
     def unsettled(self) -> tuple[Entry, ...]:
-        """The entries that have yet to be settled, as the request has ended."""
+        """Ledger entries of the ended request that have yet to be settled."""
         return () if self._ledger is None else self._ledger.unsettled
 
     def is_known(self) -> bool:
-        """Whether the caller is logged in, as far as any entry point knows."""
+        """Return True if the caller is logged in, as far as any entry point knows."""
         for caller in reversed(self.callers):
             if getattr(caller, "is_known", False) or caller.is_("authenticated"):
                 return True
@@ -309,20 +312,20 @@ class RequestState:
     def spending(self) -> Spending:
         if self._spending is not None:
             return self._spending
-        # Threads of one request have one object; a lock would stay held in a child that is forked meanwhile.
-        made: Spending = self.__dict__.setdefault("_spending", Spending())
-        return made
+        # Threads of one request share the object. A lock would stay held in a child forked meanwhile.
+        shared: Spending = self.__dict__.setdefault("_spending", Spending())
+        return shared
 
     def take_slots(self) -> Sequence[Slot]:
-        """The slots, which are no longer the request's to release."""
+        """Return the slots and give up their ownership: the request no longer releases them."""
         slots, self.slots = self.slots, ()
         return slots
 
     def take_refunds(self, status: int | str) -> tuple[Correct, ...]:
-        """What goes back, once, after an answer of that status, or CANCELLED where nobody was left to be answered.
+        """Return the refunds after an answer of that status, once. The status is CANCELLED if the client disconnected.
 
-        A request that some entry point has refused is charged by none. A view may still have answered it, as it handles
-        a refusal of something that it called.
+        If an entry point has refused the request, all charges are refunded, unless the answer is a success. A view can
+        answer with success when it handles a refusal of something that it called.
         """
         refused = self.has_refused and status != CANCELLED and status not in _SUCCESSES
         refunds = self.ledger.refund_for_refusal() if refused else self.ledger.refund_for_status(status)
@@ -334,9 +337,9 @@ class RequestState:
         return refunds
 
     def correct_scope(self, covered: Collection[str]) -> None:
-        """Have what was charged by rules that do not cover the view's scope go back with the next decision.
+        """Refund charges of rules that do not cover the view's scope, with the next decision.
 
-        ``covered`` are the names of those that do. No header field tells of the others.
+        ``covered`` are the names of the rules that cover it. Header fields no longer mention the others.
         """
         ledger = self.ledger
         ledger.misplaced = frozenset(pair for pair in ledger.costs if pair[0] not in covered)
@@ -344,36 +347,42 @@ class RequestState:
             self.decisions = tuple(
                 [
                     decision._replace(
-                        outcomes=tuple([o for o in decision.outcomes if (o.rule, o.ident) not in ledger.misplaced])
+                        outcomes=tuple(
+                            [
+                                outcome
+                                for outcome in decision.outcomes
+                                if (outcome.rule, outcome.ident) not in ledger.misplaced
+                            ]
+                        )
                     )
                     for decision in self.decisions
                 ]
             )
 
     def take_queue_slot(self, rule: str) -> QueueSlot | None:
-        """The queue slot that was reserved under a rule, which is taken once."""
+        """Return the queue slot reserved under a rule, once. Return None if there is none, or none left."""
         decision = self.queue_slots.get(rule)
         if decision is None:
             return None
-        self.queue_slots = {name: other for name, other in self.queue_slots.items() if name != rule}
+        self.queue_slots = {name: decision for name, decision in self.queue_slots.items() if name != rule}
         return queue_slot_under(decision, rule)
 
 
 def django_request(request: Any) -> Any:
-    """Django's request; REST framework's views get one that wraps it."""
+    """Return Django's request, also for the wrapper that REST framework's views get."""
     return getattr(request, "_request", request)
 
 
 def method_of(request: HttpRequest) -> str:
-    """GET, POST, …, in capitals; headers that name another method are ignored."""
+    """Return the method in capitals. Headers that override the method are ignored."""
     return (request.method or "").upper()
 
 
 def size_of(request: HttpRequest) -> int:
-    """How many bytes the view can read by Django's request.
+    """Return the number of bytes that the view can read from Django's request.
 
-    Under ASGI Django has read the whole body before there is a request: that is measured. Under WSGI it lets as many be
-    read as Content-Length says, which is none where there is no such header, or no number in it.
+    Under ASGI, Django has read the whole body already, so its size is measured. Under WSGI, Django lets the view read
+    Content-Length bytes, and none if that header is missing or no number.
     """
     stream: Any = getattr(request, "_stream", None)
     if type(stream) is LimitedStream:  # as of most requests
@@ -383,9 +392,9 @@ def size_of(request: HttpRequest) -> int:
         return max(0, limit) if type(limit) is int else _readable(request, stream)
     if getattr(stream, "closed", False) or not hasattr(stream, "seekable") or not stream.seekable():
         return _readable(request, stream)
-    at = stream.tell()
+    position = stream.tell()
     size: int = stream.seek(0, SEEK_END)
-    stream.seek(at)
+    stream.seek(position)
     return size
 
 
@@ -403,9 +412,9 @@ def decisions_of(request: HttpRequest) -> tuple[Decision, ...]:
 
 
 class RequestCall(Call):
-    """The call of a request, with what other entry points have charged for it; later ones may give that back.
+    """Call of a request, with the charges of earlier entry points. Later entry points may refund them.
 
-    Its size is read when a rule first asks for it, which is before a view reads the body.
+    The size is measured when a rule first needs it, before a view reads the body.
     """
 
     refundable = True
@@ -430,7 +439,7 @@ class RequestCall(Call):
 
 
 def state_of(request: HttpRequest) -> RequestState:
-    """The state of the request; the first time an empty one, whose meter is put in use."""
+    """Return the state of the request. At the first call, make an empty state and start its meter."""
     state: RequestState | None = request.__dict__.get(_STATE)
     if state is None:
         state = request.__dict__[_STATE] = RequestState()

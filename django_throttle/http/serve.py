@@ -1,4 +1,4 @@
-"""Serves a request for the HTTP entry points, once for sync and async: decides, answers or refuses, finishes."""
+"""Shared course of the HTTP entry points, sync and async: decide a request, answer or refuse it, and finish it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ async def serve(
     caller: Caller,
     decide: Callable[[HttpRequest, Any, RequestState], Any],
     view: Callable[[HttpRequest], Any],
-    instead: Callable[[Io], Awaitable[HttpResponse | None]] | None = None,
+    answer_instead: Callable[[Io], Awaitable[HttpResponse | None]] | None = None,
     *,
     awaits: bool,
 ) -> Any:
-    """Answer a request by its ``view``, or refuse it; the first entry point that it comes to finishes it.
+    """Answer a request by its ``view``, or refuse it. The first entry point of a request finishes it.
 
-    Where it ``awaits``, what ``decide`` and ``view`` return is awaited; else nothing is, and ``run`` returns the
-    response. ``decide`` notes its decision about the call of this caller, and returns it. A refusal that the view lets
-    pass, of something it called, is one of the request. ``instead`` may answer an allowed request in the view's place.
+    ``decide`` notes its decision of this caller's call, and returns it. ``answer_instead`` may answer an allowed
+    request in place of the view. If ``awaits``, ``decide`` and ``view`` are awaited. Otherwise nothing suspends, and
+    ``run`` returns the response. Refused, raised in the view by an inner call, is a refusal of the request.
     """
     state = state_of(request)
     finishes = state.become_finisher(caller)
@@ -41,8 +41,8 @@ async def serve(
     try:
         decision = await decide(request, caller, state) if awaits else decide(request, caller, state)
         response = None if decision.allowed else refusal(caller.subject, decision)
-        if response is None and instead is not None:
-            response = await instead((LoopIo if awaits else BlockingIo)(get_store()))
+        if response is None and answer_instead is not None:
+            response = await answer_instead((LoopIo if awaits else BlockingIo)(get_store()))
         if response is None:
             response = await view(request) if awaits else view(request)
     except Refused as error:
@@ -55,12 +55,12 @@ async def serve(
         elif finishes:
             finish_failed(request, status_of_error(error))
         raise
-    if finishes and (owed := plain_request.finish(request, response, state)):
-        await owed((LoopIo if awaits else BlockingIo)(get_store()))
+    if finishes and (finish_work := plain_request.finish(request, response, state)):
+        await finish_work((LoopIo if awaits else BlockingIo)(get_store()))
     return response
 
 
 def refusal_of_error(request: Any, error: Refused) -> HttpResponse:
-    """The response to a refusal of something that the view called."""
+    """Return the response to a refusal of an inner call of the view, and note the decision."""
     state_of(django_request(request)).note(error.decision)
     return refusal(request, error.decision)

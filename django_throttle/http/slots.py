@@ -1,4 +1,4 @@
-"""Slots of requests in flight: released once, by the entry point, or by the end of a response that streams."""
+"""Slots of requests in flight. Each is released once: by the entry point, or by the end of a streaming response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_throttle.stores.base import BlockingIo, LoopIo
 
 
 class Slot:
-    """A lease that is released once; at the latest when it is collected, as of a response that was never closed."""
+    """Lease that is released once. If its response is never closed, it is released when it is garbage-collected."""
 
     __slots__ = ("_leases", "lease")
 
@@ -31,12 +31,12 @@ class Slot:
         self._leases = leases
 
     def take(self) -> Lease | None:
-        """The lease; None from the second time on."""
+        """Return the lease, and give up its ownership. Return None from the second call on."""
         lease, self.lease = self.lease, None
         return lease
 
     def drop(self) -> None:
-        """Have the lease released a little later, without waiting for a store."""
+        """Schedule the release of the lease, without waiting for a store."""
         lease = self.take()
         if lease is not None:
             self._leases.release_later(lease)
@@ -45,33 +45,33 @@ class Slot:
 
 
 async def release_slots(io: Io, slots: Sequence[Slot]) -> None:
-    """Give back what these hold; a second time changes nothing."""
+    """Release the leases of slots. A second call changes nothing."""
     for slot in slots:
         await release_lease(io, slot.take())
 
 
 def hold_until_closed(request: Any, response: Any, slots: Sequence[Slot]) -> None:
-    """Release the slots when all has been sent or sending failed, at the latest when the response is closed.
+    """Release the slots when the content was sent, when sending failed, or at the latest when the response is closed.
 
-    When a server sends a file by itself, only closing the response tells that it is sent. Django may answer 304 in
-    place of a file, and then closes the request but not the file's response. When sending fails, nothing may be
-    closed, so only the response refers to the slots, in no reference cycle: they are released when it is collected.
+    If a server sends a file by itself, only the close of the response shows the end. Django may answer 304 in place of
+    a file, and then closes the request but not the file's response. If sending fails, neither may be closed. So only
+    the response refers to the slots, without a reference cycle, and they are released when it is garbage-collected.
     Under ASGI, exceptions refer to each other and to the response, so the slots are released when the request ends.
     """
     leases = [slot.lease for slot in slots]
     response._resource_closers.append(partial(_release, slots))
     request.close = partial(_close_request, weakref.ref(request), request.__dict__.get("close"), leases)
-    to_the_end = _ato_the_end if response.is_async else _to_the_end
-    parts = to_the_end(response._iterator, slots)
-    # By the base class: a FileResponse would no longer be a file that a server can send by itself.
+    release_at_end = _arelease_at_end if response.is_async else _release_at_end
+    parts = release_at_end(response._iterator, slots)
+    # Set by the base class, because otherwise servers could no longer send a FileResponse by themselves.
     StreamingHttpResponse._set_streaming_content(response, parts)  # type: ignore[attr-defined]
     _drop_with_request(slots)
 
 
-def _to_the_end(content: Iterator[bytes], slots: Sequence[Slot]) -> Iterator[bytes]:
+def _release_at_end(content: Iterator[bytes], slots: Sequence[Slot]) -> Iterator[bytes]:
     try:
         yield from content
-    except GeneratorExit:  # closing the response releases them, not collecting this generator
+    except GeneratorExit:  # closing the response releases the slots, not collecting this generator
         raise
     except BaseException:
         _release(slots)
@@ -79,21 +79,21 @@ def _to_the_end(content: Iterator[bytes], slots: Sequence[Slot]) -> Iterator[byt
     _release(slots)
 
 
-async def _ato_the_end(content: AsyncIterator[bytes], slots: Sequence[Slot]) -> AsyncIterator[bytes]:
+async def _arelease_at_end(content: AsyncIterator[bytes], slots: Sequence[Slot]) -> AsyncIterator[bytes]:
     try:
         async for part in content:
             yield part
-    except BaseException:  # also where the event loop ends it; a second cancellation does not end this
+    except BaseException:  # also if the event loop cancels it; a second cancellation does not interrupt this
         await asyncio.wait({spawn(release_slots(LoopIo(get_store()), slots))})
         raise
     await release_slots(LoopIo(get_store()), slots)
 
 
 def _drop_with_request(slots: Sequence[Slot]) -> None:
-    """Under ASGI, release the slots when the thread of the request ends, which Django ends with the request.
+    """Under ASGI, release the slots when the thread of the request ends. Django ends that thread with the request.
 
-    Not when a task ends: it may be the server's. Not when the thread's executor is collected: if the client leaves
-    before the response is made, exceptions that refer to each other keep it alive.
+    The end of a task is no sign, because the task may be the server's. The collection of the thread's executor is none
+    either: if the client disconnects early, exceptions that refer to each other keep the executor alive.
     """
     context = SyncToAsync.thread_sensitive_context.get(None)
     if context is None:
@@ -105,30 +105,30 @@ def _drop_with_request(slots: Sequence[Slot]) -> None:
 
 
 class _ThreadSlots(list[Slot]):
-    """The slots that a thread holds until it ends."""
+    """Slots that a thread holds until it ends."""
 
     def __del__(self) -> None:
         for slot in self:
             slot.drop()
 
 
-_of_thread: Final = threading.local()
+_local: Final = threading.local()
 
 
 def _drop_with_thread(slots: Sequence[Slot]) -> None:
-    held: _ThreadSlots = _of_thread.__dict__.setdefault("slots", _ThreadSlots())
+    held: _ThreadSlots = _local.__dict__.setdefault("slots", _ThreadSlots())
     held[:] = [*(slot for slot in held if slot.lease), *slots]
 
 
 def _close_request(request: weakref.ref[Any], close: Callable[[], None] | None, leases: Sequence[Lease | None]) -> None:
-    """``close`` is what was in this one's place; without it the request's own."""
+    """Close a request by the replaced ``close``, or by its own if that is None, and release the leases."""
     try:
         if close is not None:
             close()
-        elif (found := request()) is not None:
-            type(found).close(found)
+        elif (referent := request()) is not None:
+            type(referent).close(referent)
     finally:
-        for lease in leases:  # a second time changes nothing
+        for lease in leases:  # a second release changes nothing
             run(release_lease(BlockingIo(get_store()), lease))
 
 

@@ -1,4 +1,4 @@
-"""The decorators around a view, as far as they can be seen, and which of them may refuse a call."""
+"""Discovery of the decorators around a view, and of those that may refuse a call."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def guard_in(view: object) -> str | None:
         if _is_dispatch(layer):
             return getattr(layer, "__qualname__", DISPATCH)
         if (decorators := method_decorators(layer)) is not None:
-            if guard := next((_name(one) for one in reversed(decorators) if _module(one) not in HARMLESS), None):
+            outermost_first = reversed(decorators)
+            if guard := next((_name(inner) for inner in outermost_first if _module(inner) not in HARMLESS), None):
                 return guard
         elif _may_refuse(layer):
             return _name(layer)
@@ -48,15 +49,15 @@ def guard_in(view: object) -> str | None:
 
 
 def _may_refuse(layer: object) -> bool:
-    """Return True for a decorator that is not known to be harmless, also one that hides what it is around."""
+    """Return True for a decorator that is not known to be harmless, also if it hides the function that it wraps."""
     if isinstance(layer, partial):
-        return any(map(callable, layer.args))  # which its function calls, or not
+        return any(map(callable, layer.args))  # the partial's function may or may not call them
     if isinstance(layer, SyncToAsync | AsyncToSync) or _module(layer) in HARMLESS:
         return False
     cells = closure_of(layer)
     if _module(layer) == "contextlib":
         block = cells.get("self")
-        return not type(block).__module__.startswith("django.")  # as transaction.atomic is
+        return not type(block).__module__.startswith("django.")  # such as transaction.atomic
     if hasattr(layer, "__wrapped__") or not inspect.isroutine(layer):
         return True
     return "<locals>" in layer.__qualname__ and any(map(inspect.isroutine, cells.values()))
@@ -73,7 +74,7 @@ def closure_of(layer: object) -> dict[str, Any]:
 def _content(cell: CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # empty still
+    except ValueError:  # the cell is still empty
         return None
 
 
@@ -87,13 +88,13 @@ def method_decorators(layer: object) -> Sequence[Any] | None:
 
 
 def _is_dispatch(layer: object) -> bool:
-    """Return whether the layer is a method ``dispatch``, and no function of that name."""
+    """Return True if the layer is a method ``dispatch``, and not a function of that name."""
     owner, _, name = getattr(layer, "__qualname__", "").rpartition(".")
     return name == DISPATCH and owner != "" and not owner.endswith("<locals>")
 
 
 def _module(decorator: object) -> str:
-    """Return the module in which the code of a decorator stands; ``wraps`` has changed its ``__module__``."""
+    """Return the module that defines a decorator. Its ``__module__`` may be another, because of ``wraps``."""
     names = getattr(decorator, "__globals__", None) or {}
     return str(names.get("__name__", type(decorator).__module__))
 

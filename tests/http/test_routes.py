@@ -15,7 +15,7 @@ from rest_framework.urlpatterns import format_suffix_patterns
 from rest_framework.views import APIView
 
 from django_throttle.drf import RuleThrottle
-from django_throttle.http.request_state import NO_ROUTE, place_of
+from django_throttle.http.request_state import NO_ROUTE, route_request
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
 from tests.http.conftest import Ask
@@ -141,13 +141,13 @@ def test_a_host_is_no_part_of_it(enforce: Enforce, client: Ask) -> None:
     ],
 )
 def test_the_scope_is_the_name_of_the_route_else_the_route(where: str, scope: str) -> None:
-    assert place_of(RequestFactory().get(where)).scope == scope
+    assert route_request(RequestFactory().get(where)).scope == scope
 
 
 def test_a_urlconf_that_only_links_are_made_by(settings: Any) -> None:
     set_urlconf("tests.entry_points.site")  # Django's handler goes by that of the request, or the setting
     try:
-        assert place_of(RequestFactory().get("/middleware/ok")) == (NO_ROUTE, None)
+        assert route_request(RequestFactory().get("/middleware/ok")) == (NO_ROUTE, None)
     finally:
         set_urlconf(None)
 
