@@ -1,4 +1,4 @@
-"""``@throttle``: limits a view, or any callable, by one rule."""
+"""Decorator ``@throttle``, which limits a view or any other callable by one rule."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 
 __all__ = ["throttle"]
 
-# What tasks have (Celery, Django, Dramatiq), and a wrapper around one would hide.
+#: Methods of tasks (Celery, Django, Dramatiq). A wrapper would hide them.
 TASK_METHODS: Final = ("delay", "enqueue", "send_with_options")
-# What a view may answer beside a response: frameworks make one of it.
+#: Types that a view may return: a response, or content from which its framework makes a response.
 CONTENT: Final = (HttpResponseBase, Mapping, list, tuple, str, bytes)
-# Functions that @throttle has no way to know the caller of, by rule and name, and where they may have a request.
-unidentified: Final[dict[tuple[str, str], tuple[Callable[..., object], str]]] = {}
-# Methods under @throttle that get a request after self, as views do: the rule, the function, the name of the request.
+#: Functions whose caller @throttle cannot identify, by rule and name, and where each may have a request.
+functions_without_ident: Final[dict[tuple[str, str], tuple[Callable[..., object], str]]] = {}
+#: Methods under @throttle that take a request after self: the rule, the function, the name of the request parameter.
 request_methods: Final[list[tuple[str, Callable[..., object], str]]] = []
-# The attribute by which Django Ninja knows what it has made of a function.
+#: Attribute in which Django Ninja keeps the operation that it has made from a function.
 OPERATION: Final = "_ninja_operation"
-# Functions around those that Ninja has taken, which it may take later: the rule, the function, the former operation.
-around_operations: Final[list[tuple[str, Callable[..., object], object]]] = []
-# What is under a rule by its name: the rule, and the names of those functions.
+#: Wrappers around functions that Ninja has registered: the rule, the wrapper, the operation of the wrapped function.
+wrapped_operations: Final[list[tuple[str, Callable[..., object], object]]] = []
+#: Names of the decorated functions, by rule.
 decorated: Final[dict[str, set[str]]] = {}
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,23 +68,25 @@ def throttle(
     payload: Payload = None,
     show_result: bool = False,
 ) -> Callable[[F], F]:
-    """Put a view, or any callable, sync or async, under the rule of that name, whatever its scopes and events.
+    """Limit a view or any other callable, sync or async, by the named rule. The rule's scopes and events do not matter.
 
-    A view's caller is found by the rule's key, and a refused one is answered with 429. Any other callable
-    needs ``ident``, and raises Refused. ``ident`` is a text, or a function of the call's arguments that returns a
-    text, a number, a user, or None where the call is not limited.
-    ``cost`` is a number or a function of the arguments. A rule that is switched off, or that nobody has made
-    yet, limits nothing. Around a class of Django's views it covers all its methods. What a concurrency rule
-    holds goes back when the callable returns, or when the response has been sent.
-    ``defer_to`` is the task that does the work later under a rule of action "defer"; ``payload``, a function of the
-    view's arguments, returns the task's, and ``show_result`` shows what it returns to the caller. Decorators below this
-    one are skipped when a call is deferred, so none may stand there that can refuse it: then no call is deferred, but
-    refused. Around a class it covers the methods that answer, after ``dispatch``. HEAD and OPTIONS are never deferred.
-    Raises TypeError around what it cannot limit, and says what to do instead; ValueError for an empty name, InvalidCost
-    for a number that is no cost.
+    The rule's key identifies the caller of a view, and a refused request gets a 429. Any other callable needs
+    ``ident``, and raises Refused. ``ident`` is a text, or a function of the call's arguments. The function returns a
+    text, a number, a user, or None for a call that is not limited. ``cost`` is a number of units, or a function of the
+    arguments. A rule that is disabled or does not exist limits nothing. Around a class-based view of Django, all its
+    methods are limited. Slots of a concurrency rule are released when the callable returns, or when the response was
+    sent.
+
+    ``defer_to`` is the task that does the work later under a rule of action "defer". ``payload`` is a function of the
+    view's arguments that returns the task's arguments. ``show_result`` shows the task's result to the caller. A
+    deferred call skips decorators below this one. If one of them could refuse the call, the call is refused, not
+    deferred. Around a class, only the methods that answer are limited, after ``dispatch``. HEAD and OPTIONS are never
+    deferred.
+
+    Raise TypeError for an object that cannot be limited, ValueError for an empty name, and InvalidCost for an invalid
+    cost.
     """
     _check_name(rule)
-
     later = deferral(rule, defer_to, payload, show_result)
 
     def decorate(function: F) -> F:
@@ -97,55 +99,55 @@ def throttle(
                 function = method_decorator(decorate, name=name)(function)
             return function
         if ident is None and (where := _lacks_request(function)) is not None:
-            unidentified[rule, getattr(function, "__qualname__", "")] = function, where
+            functions_without_ident[rule, getattr(function, "__qualname__", "")] = function, where
         elif ident is None and (argument := _request_of_method(function)) is not None:
             request_methods.append((rule, function, argument))
         awaits = _is_awaited(function)
         deferred = None if later is None else later.below(function)
 
-        def decided(args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+        def answer(args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
             return _Call(rule, cost, ident, deferred, function, args, kwargs).answer(awaits)
 
-        around = throttled(function, decided)
+        wrapper = throttled(function, answer)
         if (operation := vars(function).get(OPERATION) if hasattr(function, "__dict__") else None) is not None:
-            around_operations.append((rule, around, operation))
-        return around
+            wrapped_operations.append((rule, wrapper, operation))
+        return wrapper
 
     vars(decorate)[DEFERRAL] = later
     return decorate
 
 
 def _methods_around(view: Any, is_deferred: bool) -> list[str]:
-    """Return the methods of a class-based view that are limited.
+    """Return the names of the methods of a class-based view that are limited.
 
-    After ``dispatch`` where that decides who is calling, as in REST framework, or whether the call may be deferred.
+    That is ``dispatch``, unless calls may be deferred or the view authenticates in ``dispatch`` (REST framework).
     """
     if not (is_deferred or hasattr(view, "throttle_classes")):
         return ["dispatch"]
     return [name for name in view.http_method_names if name != "options" and hasattr(view, name)]
 
 
-def throttled(function: F, decided: Callable[[tuple[object, ...], dict[str, object]], Any]) -> F:
-    """The function that is called in place of this one.
+def throttled(function: F, answer: Callable[[tuple[object, ...], dict[str, object]], Any]) -> F:
+    """Return a wrapper of the function that calls ``answer`` with the arguments.
 
-    It has the same globals, as Django Ninja resolves the names of annotations in them.
+    The wrapper has the function's globals, because Django Ninja resolves the names of annotations in them.
     """
 
     def called(*args: object, **kwargs: object) -> object:
-        return decided(args, kwargs)
+        return answer(args, kwargs)
 
     async def acalled(*args: object, **kwargs: object) -> object:
-        return await decided(args, kwargs)
+        return await answer(args, kwargs)
 
-    made = acalled if _is_awaited(function) else called
+    wrapper = acalled if _is_awaited(function) else called
     names = getattr(inspect.unwrap(function), "__globals__", None)
     if names is not None:
-        made = FunctionType(made.__code__, names, closure=made.__closure__)
-    return wraps(function)(made)  # type: ignore[return-value]
+        wrapper = FunctionType(wrapper.__code__, names, closure=wrapper.__closure__)
+    return wraps(function)(wrapper)  # type: ignore[return-value]
 
 
 class _Call:
-    """One call of the decorated function; ``subject`` is its request, as the view gets it, or None."""
+    """Call of a decorated function. ``subject`` is its request, as the view gets it, or None."""
 
     def __init__(
         self,
@@ -160,42 +162,43 @@ class _Call:
         self.rule, self.ident, self._later = rule, ident, later
         self._function, self._args, self._kwargs = function, args, kwargs
         self._cost = cost
-        self._refused: tuple[Call, Decision] | None = None  # which waits for a slot
-        found = args[isinstance(args[0], View) :][:1] if args else ()  # after self, in a view's method
-        self.subject: Any = found[0] if found and isinstance(django_request(found[0]), HttpRequest) else None
+        #: A refused call that waits for a slot, and its decision.
+        self._refused: tuple[Call, Decision] | None = None
+        first = args[isinstance(args[0], View) :][:1] if args else ()  # after self, in a view's method
+        self.subject: Any = first[0] if first and isinstance(django_request(first[0]), HttpRequest) else None
 
     def answer(self, awaits: bool) -> Any:
-        """Decide the call, then make it or refuse it; what this returns is to be awaited where the function is."""
-        go = partial(self._function, *self._args, **self._kwargs)
+        """Decide the call, and make or refuse it. If ``awaits``, return an awaitable."""
+        call_function = partial(self._function, *self._args, **self._kwargs)
         if self.subject is None:
             if self._later is not None:
-                raise TypeError("defer_to goes with views: a function that gets no request has nobody to tell of it")
+                raise TypeError("defer_to is for views: a function that gets no request cannot answer with a 202")
             caller = self._caller_in_arguments()
             if awaits:
-                return self._call_unless_refused(LoopIo(get_store()), caller, go)
-            return run(self._call_unless_refused(BlockingIo(get_store()), caller, go))
-        caller, instead = RequestCaller(self.subject), None
+                return self._call_unless_refused(LoopIo(get_store()), caller, call_function)
+            return run(self._call_unless_refused(BlockingIo(get_store()), caller, call_function))
+        caller, answer_instead = RequestCaller(self.subject), None
         if self._later is not None:
             rest = self._args[isinstance(self._args[0], View) + 1 :]
-            instead = partial(self._answered_later, self._later, caller, rest)
+            answer_instead = partial(self._answer_deferred, self._later, caller, rest)
         decide = self._adecide if awaits else self._decide
-        answer = partial(_aview if awaits else _view, self.rule, self._function, go)
-        answered = serve(django_request(self.subject), caller, decide, answer, instead, awaits=awaits)
-        return answered if awaits else run(answered)
+        answer = partial(_aview if awaits else _view, self.rule, self._function, call_function)
+        coroutine = serve(django_request(self.subject), caller, decide, answer, answer_instead, awaits=awaits)
+        return coroutine if awaits else run(coroutine)
 
     async def _call_unless_refused(
-        self, io: StoreIo, known_caller: KeyedCaller | None, go: Callable[[], Any]
+        self, io: StoreIo, known_caller: KeyedCaller | None, call_function: Callable[[], Any]
     ) -> object:
-        """Make a call that is no request."""
+        """Make the call of a function that is no view. Raise Refused for a refused call."""
         call = await io.call(partial(self.call, known_caller), partial(self.acall, known_caller))
         decision = await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
         limiter.raise_if_refused(decision)
         try:
-            return await measured(io, decision.ledger, call.scope, lambda: io.call(go, go))
+            return await measured(io, decision.ledger, call.scope, lambda: io.call(call_function, call_function))
         finally:
             await release_lease(io, decision.lease)
 
-    async def _answered_later(
+    async def _answer_deferred(
         self, later: Deferral, caller: RequestCaller, rest: tuple[object, ...], io: Io
     ) -> HttpResponse | None:
         if self._refused is not None:
@@ -207,18 +210,18 @@ class _Call:
         return note_decision(request, state, call, self._noted(call, limiter.decide(call)))
 
     async def _adecide(self, request: HttpRequest, caller: RequestCaller, state: RequestState) -> Decision:
-        if self._later is not None:  # which asks for its rule
+        if self._later is not None:  # the deferral needs the rules
             await rulebook.acurrent()
         call = self._with_report(await self.acall(caller))
         return note_decision(request, state, call, self._noted(call, await limiter.adecide(call)))
 
     def _with_report(self, call: Call) -> Call:
-        """Have a refusal reported only where the call is not done later."""
+        """Have a refusal reported, unless the call may wait for a slot instead."""
         call.retries_when_refused = self._later is not None and self._later.defers_to_slots()
         return call
 
     def _noted(self, call: Call, decision: Decision) -> Decision:
-        """Return the decision, as one that passes where a refused call may wait for a slot."""
+        """Return the decision, changed to allowed if the refused call may wait for a slot."""
         outcome = deciding_outcome(decision) if call.retries_when_refused and not decision.allowed else None
         if outcome is None or outcome.reason is not Reason.EXCEEDED:
             return decision
@@ -226,7 +229,7 @@ class _Call:
         return decision._replace(allowed=True)
 
     def call(self, known_caller: KeyedCaller | None) -> Call:
-        """Raises InvalidIdent for a call without a request whose ident is not given."""
+        """Return the call to decide. Raise InvalidIdent for a call with neither request nor ident."""
         lets = (SynchronousOnlyOperation,)  # see acall
         price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", lets=lets)
         ident, is_untrusted, user = self._ident_of_call(known_caller)
@@ -242,7 +245,7 @@ class _Call:
         return call
 
     async def acall(self, known_caller: KeyedCaller | None) -> Call:
-        """The same on an event loop: in a thread where a function of the site makes a query."""
+        """Return the call to decide, on an event loop. If a function of the site makes a query, it runs in a thread."""
         if isinstance(known_caller, RequestCaller) and self.subject is not None:
             await known_caller.aload()
         try:
@@ -251,45 +254,51 @@ class _Call:
             return await sync_to_async(self.call)(known_caller)
 
     def _ident_of_call(self, known_caller: KeyedCaller | None) -> tuple[str | None, bool, User | None]:
-        """The ident, whether nothing else identifies the caller, and the user if the site's function returned one."""
+        """Return the ident, whether it is untrusted, and the user if the site's function returned a user.
+
+        An ident is untrusted if nothing else identifies the caller.
+        """
         if callable(self.ident):
             value = self.ident(*self._args, **self._kwargs)
             user = value if is_user(value) else None
             return given_ident("ident", value, known_caller), known_caller is None and user is None, user
         if self.ident is None and self.subject is None:
-            where = _place_of_request(self._function, self._args, self._kwargs)
-            raise InvalidIdent(_without_ident(self.rule, self._function, where))
+            where = _request_expression(self._function, self._args, self._kwargs)
+            raise InvalidIdent(_no_ident_message(self.rule, self._function, where))
         return (BY_KEY if self.ident is None else shortened(normalize_ident(self.ident))), False, None
 
     def _caller_in_arguments(self) -> KeyedCaller | None:
-        """The caller of a function that is no view: of a request, or a consumer, among its arguments."""
-        for found in (*self._args, *self._kwargs.values()):
-            if isinstance(django_request(found), HttpRequest):
-                return RequestCaller(django_request(found))
-            if isinstance(scope := getattr(found, "scope", None), dict):
+        """Return the caller of the first request or consumer among the arguments, or None."""
+        for argument in (*self._args, *self._kwargs.values()):
+            if isinstance(django_request(argument), HttpRequest):
+                return RequestCaller(django_request(argument))
+            if isinstance(scope := getattr(argument, "scope", None), dict):
                 return AsgiCaller(scope)
         return None
 
 
-def _view(rule: str, function: object, go: Callable[[], object], request: HttpRequest) -> object:
-    return _checked_answer(rule, function, go())
+def _view(rule: str, function: object, call_function: Callable[[], object], request: HttpRequest) -> object:
+    return _checked_answer(rule, function, call_function())
 
 
-async def _aview(rule: str, function: object, go: Callable[[], Awaitable[object]], request: HttpRequest) -> object:
-    return _checked_answer(rule, function, await go())
+async def _aview(
+    rule: str, function: object, call_function: Callable[[], Awaitable[object]], request: HttpRequest
+) -> object:
+    return _checked_answer(rule, function, await call_function())
 
 
 def _checked_answer(rule: str, function: object, answer: T) -> T:
-    """Return what a view has answered. Raise TypeError for what no view answers.
+    """Return the answer of a view. Raise TypeError if it is no answer of a view, so the function is none.
 
-    A refusal would be a response in place of a value, and true. Django Ninja makes a response of any value.
+    Otherwise the caller of the function would take a refusal, which is a response, for its value. Django Ninja makes a
+    response from any value.
     """
     if isinstance(answer, CONTENT) or hasattr(answer, "status_code") or inspect.isawaitable(answer) or _is_in_ninja():
         return answer
     name = getattr(function, "__qualname__", type(function).__name__)
     raise TypeError(
-        f"{name} returns {answer!r:.80}, so it is no view, and a refusal, which is a response, would be taken for its "
-        f'answer: in place of @throttle ask in it, if not allows("{rule}", request), of django_throttle.limiter'
+        f"{name} returns {answer!r:.80}, so it is no view, and its caller would take a refusal (a response) for its "
+        f'value: in place of @throttle ask in it, if not allows("{rule}", request), of django_throttle.limiter'
     )
 
 
@@ -302,10 +311,10 @@ def _is_in_ninja() -> bool:
     return False
 
 
-def _place_of_request(
+def _request_expression(
     function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> str | None:
-    """Return where a call has a request: "request", or "self.request"; None where it has none."""
+    """Return the expression for the request of a call, such as "request" or "self.request". Return None without one."""
     with suppress(TypeError, ValueError):
         arguments = inspect.signature(function).bind(*args, **kwargs).arguments
         for name, value in arguments.items():
@@ -316,8 +325,8 @@ def _place_of_request(
     return None
 
 
-def _without_ident(rule: str, function: Callable[..., object], where: str | None) -> str:
-    """Return what to write in place of a decorator that has no way to know the caller."""
+def _no_ident_message(rule: str, function: Callable[..., object], where: str | None) -> str:
+    """Return the error message for a decorator that cannot identify the caller."""
     name = getattr(function, "__qualname__", type(function).__name__)
     fault = f'@throttle("{rule}") around {name}: a callable that gets no request'
     fault = f"{fault} needs ident=, a text or a function of its arguments"
@@ -328,7 +337,7 @@ def _without_ident(rule: str, function: Callable[..., object], where: str | None
 
 
 def _parameters(function: Callable[..., object]) -> str:
-    """Return the parameters of a function as they are written, without annotations."""
+    """Return the source of a function's parameters, without annotations."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -337,12 +346,12 @@ def _parameters(function: Callable[..., object]) -> str:
     return str(inspect.Signature(plain))[1:-1]
 
 
-# What looks like the request of a view, as its parameter is called.
-REQUESTS: Final = re.compile("_?re?q")
+#: Usual names of a view's request parameter.
+REQUEST_PARAMETER: Final = re.compile("_?re?q")
 
 
 def _lacks_request(function: Callable[..., object]) -> str | None:
-    """Return where a function that is no view may have a request, by its parameters; None for what may be a view."""
+    """Return an expression for the request of a function that is no view, or "". Return None for a possible view."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -352,9 +361,9 @@ def _lacks_request(function: Callable[..., object]) -> str | None:
         return None
     is_method = names[:1] == ["self"]
     first = names[is_method:][:1]
-    if (first and REQUESTS.match(first[0])) or getattr(function, "__name__", "") in View.http_method_names:
+    if (first and REQUEST_PARAMETER.match(first[0])) or getattr(function, "__name__", "") in View.http_method_names:
         return None
-    if named := list(filter(REQUESTS.match, names)):
+    if named := list(filter(REQUEST_PARAMETER.match, names)):
         return named[0]
     if is_method:
         return "self.request"
@@ -362,32 +371,33 @@ def _lacks_request(function: Callable[..., object]) -> str | None:
 
 
 def _request_of_method(function: Callable[..., object]) -> str | None:
-    """Return the name of the first parameter after ``self`` that is called as a request is; None for any other."""
+    """Return the name of the first parameter after ``self`` if it is a usual name of a request, else None."""
     try:
         first, second = list(inspect.signature(function).parameters)[:2]
     except (TypeError, ValueError):
         return None
-    return second if first == "self" and REQUESTS.match(second) else None
+    return second if first == "self" and REQUEST_PARAMETER.match(second) else None
 
 
-def is_of_view(function: Callable[..., object]) -> bool:
-    """Return False for a method of a class that is no view, nor a base of one; True where the class cannot be found.
+def is_view_method(function: Callable[..., object]) -> bool:
+    """Return False for a method of a class that is neither a view nor a base of a view. Return True if in doubt.
 
-    A class without subclasses whose method is called as those of views are may become a base of one.
+    Doubtful are classes that cannot be found, and classes without subclasses whose method has a view method's name.
     """
     owner: object = sys.modules.get(getattr(function, "__module__", ""))
     for name in getattr(function, "__qualname__", "").split(".")[:-1]:
         owner = getattr(owner, name, None)
     if not isinstance(owner, type):
         return True
-    kinds, may_become = [owner], function.__name__ in View.http_method_names and not type.__subclasses__(owner)
-    for kind in kinds:
-        kinds += type.__subclasses__(kind)
-    return may_become or any(issubclass(kind, View) for kind in kinds)
+    may_become_base = function.__name__ in View.http_method_names and not type.__subclasses__(owner)
+    classes = [owner]
+    for kind in classes:
+        classes += type.__subclasses__(kind)
+    return may_become_base or any(issubclass(kind, View) for kind in classes)
 
 
 def _is_awaited(function: object) -> bool:
-    """Whether it returns an awaitable, as ``dispatch`` and ``options`` of an asynchronous class-based view do too."""
+    """Return True if the function returns an awaitable, as ``dispatch`` of an asynchronous class-based view does."""
     owner = getattr(getattr(function, "func", function), "__self__", None)
     return iscoroutinefunction(function) or is_async(function) or getattr(owner, "view_is_async", False)
 
@@ -395,7 +405,7 @@ def _is_awaited(function: object) -> bool:
 def _check_name(rule: object) -> None:
     if not isinstance(rule, str) or not rule:
         error = ValueError if rule == "" else TypeError
-        raise error('@throttle is given the name of a rule: @throttle("search")')
+        raise error('@throttle needs the name of a rule: @throttle("search")')
 
 
 def _check_decoration(function: object, cost: object, ident: object, is_deferred: bool) -> None:
@@ -406,9 +416,9 @@ def _check_decoration(function: object, cost: object, ident: object, is_deferred
     if isinstance(function, type):
         _check_class(function, is_deferred)
     if not callable(function):
-        raise TypeError(f"@throttle goes around something to call, not around {type(function).__name__}")
+        raise TypeError(f"@throttle goes around a callable, not around {type(function).__name__}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError("a generator runs after the call, piece by piece: put @throttle around what iterates over it")
+        raise TypeError("a generator runs after the call: put @throttle around the function that iterates over it")
     if not callable(cost):
         check_cost(cost)
     if ident is not None and not callable(ident) and not (isinstance(ident, str) and ident):
@@ -420,9 +430,9 @@ def _check_decoration(function: object, cost: object, ident: object, is_deferred
 def _check_class(kind: type, is_deferred: bool) -> None:
     if issubclass(kind, View) and is_deferred:
         if not _methods_around(kind, is_deferred):
-            raise TypeError(f"put @throttle around the actions of {kind.__name__}: it has them in place of methods")
+            raise TypeError(f"put @throttle around the actions of {kind.__name__}: it has no methods such as get()")
     elif not issubclass(kind, View) or hasattr(kind, "throttle_classes"):
         raise TypeError(
             f"@throttle goes around functions, methods and Django's class-based views, not around {kind.__name__}: "
-            "a view of REST framework has throttle_classes = [RuleThrottle], a consumer the ThrottledConsumerMixin"
+            "a view of REST framework needs throttle_classes = [RuleThrottle], a consumer the ThrottledConsumerMixin"
         )

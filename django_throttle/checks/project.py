@@ -36,7 +36,13 @@ from django_throttle.checks.settings import (
 from django_throttle.core import Rule
 from django_throttle.core.options import key_parts, misspellings, table
 from django_throttle.core.scopes import matches, split_scopes
-from django_throttle.decorators import OPERATION, around_operations, is_of_view, request_methods, unidentified
+from django_throttle.decorators import (
+    OPERATION,
+    functions_without_ident,
+    is_view_method,
+    request_methods,
+    wrapped_operations,
+)
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
 from django_throttle.http.request_state import NO_ROUTE, view_attribute, view_scope
@@ -498,8 +504,8 @@ def check_drop_ins(raw: RawSettings) -> Iterator[CheckMessage]:
     from django_throttle.drf.drop_ins import unsupported_reads
 
     for throttle in drop_ins:
-        for method, name, instead in unsupported_reads(throttle):
-            message = f"{throttle.__name__}.{method} reads self.{name}, which the drop-in does not have: {instead}"
+        for method, name, advice in unsupported_reads(throttle):
+            message = f"{throttle.__name__}.{method} reads self.{name}, which the drop-in does not have: {advice}"
             hint = (
                 "Each such call is an error 500. To tell clients what is left, set X_RATELIMIT_HEADERS, or read "
                 "self.decision."
@@ -557,9 +563,11 @@ def check_decorated_functions(raw: RawSettings) -> Iterator[CheckMessage]:
     of_no_view = {
         (rule, function.__qualname__): argument
         for rule, function, argument in request_methods
-        if not is_of_view(function)
+        if not is_view_method(function)
     }
-    others = {key: where for key, (function, where) in unidentified.items() if unwrap(function) not in answering}
+    others = {
+        key: where for key, (function, where) in functions_without_ident.items() if unwrap(function) not in answering
+    }
     for (rule, name), where in sorted((others | of_no_view).items()):
         reason = "is a method of no view" if (rule, name) in of_no_view else "gets no request as its first argument"
         message = f"@throttle({rule!r}) is around {name}, which {reason}, and has no ident="
@@ -575,7 +583,7 @@ def check_decorated_functions(raw: RawSettings) -> Iterator[CheckMessage]:
 def check_operations(raw: RawSettings) -> Iterator[CheckMessage]:
     """Functions under ``@throttle`` that no operation of Django Ninja calls, as it stands above Ninja's decorator."""
     _ = list(_views())  # which imports the views
-    for rule, function, operation in around_operations:
+    for rule, function, operation in wrapped_operations:
         if getattr(function, OPERATION, None) is operation:  # Ninja has not taken it
             message = (
                 f"@throttle({rule!r}) stands above Django Ninja's decorator at {function.__name__}: it limits nothing"

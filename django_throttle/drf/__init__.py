@@ -1,8 +1,8 @@
-"""The REST framework entry point: one decision for every rule that matches, and drop-ins for DRF's own throttles.
+"""REST framework's entry point: ``RuleThrottle`` for the rules, and drop-ins for DRF's own throttles.
 
-``RuleThrottle`` obeys the rulebook. ``AnonRateThrottle``, ``UserRateThrottle``, ``ScopedRateThrottle`` and
-``SimpleRateThrottle`` obey DRF's settings, as the classes they replace do: each is a limit of its own, decided by
-itself, and an allowed one stays charged when another refuses.
+``RuleThrottle`` applies all rules that match in one decision. ``AnonRateThrottle``, ``UserRateThrottle``,
+``ScopedRateThrottle`` and ``SimpleRateThrottle`` obey DRF's settings, like the classes that they replace. Each is
+decided by itself, and its charge stays if another throttle refuses.
 """
 
 from django_throttle.exceptions import needs_extra
@@ -12,7 +12,7 @@ with needs_extra("drf", "rest_framework"):
     from django_throttle.drf.rule_throttle import DecidedThrottle, RuleThrottle
     from django_throttle.http.drf_exceptions import LimiterUnavailable
 
-StoreRateThrottle = SimpleRateThrottle  # its former name
+StoreRateThrottle = SimpleRateThrottle  # former name
 
 __all__ = [
     "AnonRateThrottle", "DecidedThrottle", "LimiterUnavailable", "RuleThrottle", "ScopedRateThrottle",

@@ -1,4 +1,4 @@
-"""Drop-ins for DRF's own throttles: they obey its settings and methods, and count in our store."""
+"""Drop-in replacements of DRF's throttles, with DRF's settings and methods, which count in our store."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class Unsupported:
-    """What DRF's throttles have and these have not: whoever reads it, or puts something there, is told so."""
+    """Attribute of DRF's throttles that drop-ins lack. Reading it on a throttle raises AttributeError with advice."""
 
-    def __init__(self, instead: str) -> None:
-        self.instead = instead
+    def __init__(self, advice: str) -> None:
+        self.advice = advice
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -53,13 +53,13 @@ class Unsupported:
         raise AttributeError(self.message(owner))
 
     def message(self, owner: type) -> str:
-        return f"{owner.__name__}.{self.name}: {self.instead}"
+        return f"{owner.__name__}.{self.name}: {self.advice}"
 
 
-class _RatesInForce:
-    """``THROTTLE_RATES`` as DRF's setting is now, of a class and of a throttle; DRF itself reads it once, at import.
+class _CurrentRates:
+    """Descriptor ``THROTTLE_RATES`` with the current value of DRF's setting. DRF itself reads it once, at import.
 
-    Tests of a site may put other rates on DRF's own class: those hold then.
+    If a test has replaced the rates of DRF's own class, they are used instead.
     """
 
     def __get__(self, throttle: object | None, owner: type) -> Mapping[str, object]:
@@ -71,22 +71,22 @@ _RATES_AT_IMPORT: Final = throttling.SimpleRateThrottle.THROTTLE_RATES
 
 
 class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
-    """DRF's SimpleRateThrottle, counted in our store: atomic, by the store's clock, refused calls free.
+    """DRF's SimpleRateThrottle, counted in our store: atomically, by the store's clock, without charging refused calls.
 
-    A subclass sets ``rate``, or ``scope`` for DEFAULT_THROTTLE_RATES, and may override ``get_cache_key`` (whose
-    text is what the call counts under), ``get_rate``, ``parse_rate``, ``get_ident``, ``throttle_success``,
-    ``throttle_failure`` and ``wait``. ``key`` and ``decision`` are those of the last request. A limit of 0 refuses
-    every request, and counts none. Raises ImproperlyConfigured for a ``timer``, a ``cache`` or a ``cache_format``
-    of one's own, by which nothing would be counted.
+    A subclass sets ``rate``, or ``scope`` for DEFAULT_THROTTLE_RATES. It may override ``get_cache_key``, whose text is
+    counted, ``get_rate``, ``parse_rate``, ``get_ident``, ``throttle_success``, ``throttle_failure`` and ``wait``.
+    ``key`` and ``decision`` are those of the last request. A limit of 0 refuses every request, and counts none.
+
+    Raise ImproperlyConfigured if a subclass sets ``timer``, ``cache`` or ``cache_format``, which would have no effect.
     """
 
     num_requests: int
     duration: float
     key: str
 
-    timer: Any = Unsupported("calls are counted by the clock of the store, which a test moves by override_rules({})")
-    cache: Any = Unsupported("calls are counted in the store that DJANGO_THROTTLE names, in no cache")
-    history: Any = Unsupported("the store keeps none; self.decision has limit, remaining and retry_after")
+    timer: Any = Unsupported("calls are counted by the store's clock; a test sets that clock with override_rules({})")
+    cache: Any = Unsupported("calls are counted in the store that DJANGO_THROTTLE names, not in a cache")
+    history: Any = Unsupported("the store keeps no history; self.decision has limit, remaining and retry_after")
     now: Any = Unsupported("calls are counted by the clock of the store")
 
     def __init_subclass__(cls, **options: object) -> None:
@@ -95,14 +95,14 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         is_formatted = cls.cache_format != throttling.SimpleRateThrottle.cache_format
         if is_formatted and cls.get_cache_key.__module__ == __name__:
             raise ImproperlyConfigured(
-                f"{cls.__name__}.cache_format is only for a get_cache_key of its own; "
-                "what is to count apart has another scope"
+                f"{cls.__name__}.cache_format has no effect without a get_cache_key of the class; "
+                "set another scope to count separately"
             )
 
-    THROTTLE_RATES: Any = _RatesInForce()
+    THROTTLE_RATES: Any = _CurrentRates()
 
     def parse_rate(self, rate: str | None) -> Any:  # whole seconds in DRF
-        """(limit, window in seconds), or a pair of None for no limit; raises InvalidRate."""
+        """Return limit and window in seconds, or two None for no limit. Raise InvalidRate for other texts."""
         return read_rate(rate)
 
     def allow_request(self, request: Request, view: APIView) -> bool:
@@ -114,7 +114,7 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         if self.num_requests <= 0:
             return conf().SHADOW or self.throttle_failure()
         caller = RequestCaller(request)
-        # A limit and a window that the site has computed need be no whole numbers.
+        # A limit and a window that the site has computed may be fractions.
         limit, window = ceil(self.num_requests), ceil(self.duration * 1000) / 1000
         rule = _rule_of_rate(self.scope or type(self).__name__, limit, window, conf().SHADOW)
         inner = django_request(request)
@@ -127,21 +127,21 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
         return self.throttle_success() if self.answer(decision, view) else self.throttle_failure()
 
     def throttle_success(self) -> bool:
-        """True; called for each request that passes, which has been counted by then."""
+        """Return True. Called for each allowed request, after it was counted."""
         return True
 
     def wait(self) -> float | None:
-        """Retry-After in seconds; None when the request will never pass. Of a limit of 0 it is the window, as DRF's."""
+        """Return Retry-After in seconds, or None if the request can never pass. For limit 0 return the window."""
         return self.duration if self.num_requests == 0 else super().wait()
 
     def get_ident(self, request: Request) -> str | None:  # type: ignore[override]
-        """The client's address: DRF's reading where NUM_PROXIES is set, else one that no header can forge.
+        """Return the ident of the client's address. Read it as DRF does if NUM_PROXIES is set, else unforgeably.
 
-        Raises LimiterUnavailable where nobody knows it and the site refuses that (NO_ADDRESS).
+        Raise LimiterUnavailable if the address is unknown, and NO_ADDRESS is "refuse".
         """
-        # What the header says is taken only when it is an address, in one notation.
-        said = None if api_settings.NUM_PROXIES is None else super().get_ident(request)
-        address = network(said, conf().IPV6_PREFIX)
+        # Text from the header is used only if it is an address, in normal form.
+        text = None if api_settings.NUM_PROXIES is None else super().get_ident(request)
+        address = network(text, conf().IPV6_PREFIX)
         ident = f"ip:{address}" if address else RequestCaller(request).ident("ip")
         if ident is None and refuses_without_address():
             raise LimiterUnavailable(NO_ADDRESS_WAIT)
@@ -149,7 +149,7 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
 
     @classmethod
     def _check(cls) -> None:
-        """At each request too, because DRF's way to test a throttle is to set a timer on its class."""
+        """Raise ImproperlyConfigured for an overridden attribute. Called at each request, because tests set a timer."""
         for unsupported in _NEVER_OVERRIDDEN:
             if getattr(cls, unsupported.name) is not unsupported:
                 raise ImproperlyConfigured(unsupported.message(cls))
@@ -159,7 +159,7 @@ _NEVER_OVERRIDDEN: Final = (SimpleRateThrottle.timer, SimpleRateThrottle.cache)
 
 
 class AnonRateThrottle(SimpleRateThrottle):
-    """Limits each address that is not logged in."""
+    """Limit each address that is not logged in."""
 
     scope = "anon"
 
@@ -168,7 +168,7 @@ class AnonRateThrottle(SimpleRateThrottle):
 
 
 class UserRateThrottle(SimpleRateThrottle):
-    """Limits each user, and each address that is not logged in."""
+    """Limit each user, and each address that is not logged in."""
 
     scope = "user"
 
@@ -178,20 +178,20 @@ class UserRateThrottle(SimpleRateThrottle):
 
 
 class ScopedRateThrottle(throttling.ScopedRateThrottle, UserRateThrottle):
-    """Limits each user, or address, in the view's ``throttle_scope``; views without one are free."""
+    """Limit each user, or address, in the view's ``throttle_scope``. Views without a scope are not limited."""
 
     get_cache_key = UserRateThrottle.get_cache_key
 
 
 class _TaggedIdent(str):
-    """What we have found ourselves, and tagged by its kind; any other key is a text of the site's own making."""
+    """Ident of our own making, with its kind as the prefix. Any other key is a text from the site's own code."""
 
     __slots__ = ()
 
 
 @lru_cache(maxsize=512)
 def _rule_of_rate(scope: str, limit: int, window: float, shadow: bool) -> Rule:
-    """DRF's promise, never more than the limit in any window: by a log, or by counters where a log would be long."""
+    """Return a rule that keeps DRF's promise, never more than the limit in any window. Long logs become counters."""
     name, rate = f"{UNLISTED_PREFIX}{scope}", Rate(limit, window)
     if limit <= MAX_LOG:
         rule = Rule(name, rate, key=EVERYONE, algorithm="sliding_log")
@@ -201,10 +201,10 @@ def _rule_of_rate(scope: str, limit: int, window: float, shadow: bool) -> Rule:
 
 
 def read_rate(rate: str | None) -> tuple[int | None, float | None]:
-    """Return limit and window in seconds of a rate as ``Rate.parse`` reads it, or else as DRF does; of None, two Nones.
+    """Return limit and window in seconds of a rate, read by ``Rate.parse`` or else by DRF. Return two None for None.
 
-    DRF reads one letter of the unit, so ``10/months`` would be ten a minute there: no month is read.
-    Raises InvalidRate, also for what DRF cannot read.
+    Months are not read by DRF: it reads the first letter of a unit only, so ``10/months`` would be ten per minute.
+    Raise InvalidRate if neither can read the rate.
     """
     if rate is None:
         return None, None
@@ -222,26 +222,29 @@ def read_rate(rate: str | None) -> tuple[int | None, float | None]:
 
 
 def unsupported_reads(kind: type[Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield each read of what drop-ins lack in the methods of a throttle: the method, the attribute, what to do.
+    """Yield each read of an unsupported attribute in the methods of a throttle: method, attribute, advice.
 
-    Methods whose source cannot be read, and attributes that the class itself sets, are passed over.
+    Skip methods whose source cannot be read, and attributes that the class itself sets.
     """
-    missing = {name: at for name, at in vars(SimpleRateThrottle).items() if isinstance(at, Unsupported)}
-    wanted = {name: at for name, at in missing.items() if inspect.getattr_static(kind, name, None) is at}
     uses = [use for base in kind.__mro__ if base.__module__ not in _LIBRARIES for use in _uses_of_self(base)]
-    wanted = {
-        name: at for name, at in wanted.items() if not any(node.attr == name and is_set for _, node, is_set in uses)
+    set_names = {node.attr for _, node, is_set in uses if is_set}
+    unsupported = {
+        name: value
+        for name, value in vars(SimpleRateThrottle).items()
+        if isinstance(value, Unsupported)
+        and inspect.getattr_static(kind, name, None) is value
+        and name not in set_names
     }
     for method, name in dict.fromkeys((method, node.attr) for method, node, _ in uses):
-        if name in wanted:
-            yield method, name, wanted[name].instead
+        if name in unsupported:
+            yield method, name, unsupported[name].advice
 
 
 _LIBRARIES: Final = {__name__, DecidedThrottle.__module__, throttling.__name__, "builtins"}
 
 
 def _uses_of_self(kind: type[Any]) -> Iterator[tuple[str, ast.Attribute, bool]]:
-    """Yield each attribute of ``self`` in the source of a class: the method, its node, whether it is set there."""
+    """Yield each attribute of ``self`` in the source of a class: the method, its node, and True if it is set."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     except (OSError, TypeError, SyntaxError):
@@ -254,7 +257,7 @@ def _uses_of_self(kind: type[Any]) -> Iterator[tuple[str, ast.Attribute, bool]]:
 
 
 def loaded_drop_ins() -> Iterator[type[SimpleRateThrottle]]:
-    """Yield the classes that are loaded, without ``SimpleRateThrottle`` itself."""
+    """Yield all loaded subclasses of ``SimpleRateThrottle``."""
     classes = SimpleRateThrottle.__subclasses__()
     while classes:
         kind = classes.pop()
@@ -263,12 +266,12 @@ def loaded_drop_ins() -> Iterator[type[SimpleRateThrottle]]:
 
 
 def drop_in_names() -> set[str]:
-    """What overrides call the limits of the throttles that are loaded, and of every scope that has a rate."""
-    found = set(api_settings.DEFAULT_THROTTLE_RATES)
+    """Return the names for overrides of the limits of loaded throttles, and of every scope that has a rate."""
+    scopes = set(api_settings.DEFAULT_THROTTLE_RATES)
     for kind in loaded_drop_ins():
         rates = kind.THROTTLE_RATES
-        found |= {getattr(kind, "scope", None) or kind.__name__, *(rates if isinstance(rates, Mapping) else ())}
-    return {f"{UNLISTED_PREFIX}{scope}" for scope in found if isinstance(scope, str)}
+        scopes |= {getattr(kind, "scope", None) or kind.__name__, *(rates if isinstance(rates, Mapping) else ())}
+    return {f"{UNLISTED_PREFIX}{scope}" for scope in scopes if isinstance(scope, str)}
 
 
 sources.unlisted_limits.append(drop_in_names)

@@ -1,6 +1,6 @@
-"""``RuleThrottle``, its base, and the exceptions of refusals.
+"""``RuleThrottle``, its base class, and the finish of requests inside REST framework's views.
 
-A view with such a throttle finishes its request, where no other entry point does: header fields, refunds, slots.
+A view with such a throttle finishes its request unless another entry point does: header fields, refunds, slots.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ if TYPE_CHECKING:
 
 
 def _raise_throttled(request: Request, wait: float | None) -> NoReturn:
-    """What a view's own ``throttled`` does."""
+    """Raise Throttled, as a view's own ``throttled`` does."""
     raise throttled_error(None if wait is None else ceil(wait))
 
 
 @lru_cache(maxsize=512)
-def _raises_as_usual(view: type[object]) -> bool:
-    from rest_framework.views import APIView  # which imports this module, see above
+def _has_default_throttled(view: type[object]) -> bool:
+    from rest_framework.views import APIView  # a circular import, see above
 
     return getattr(view, "throttled", None) is APIView.throttled
 
 
 def finish_in_view(view: Any, request: HttpRequest, caller: Caller, state: RequestState) -> None:
-    """Have the view finish its request, also where it raises; not where another entry point does.
+    """Wrap the view so that headers, refunds and slots are handled when it returns or raises.
 
-    The view itself answers a refusal of something that it has called, by the site's EXCEPTION_HANDLER.
-    An asynchronous view makes its response on the event loop without awaiting, so what it owes is settled as soon as
-    its method has returned.
+    If another entry point already does this, wrap only the view's ``handle_exception``: it answers Refused of an inner
+    call by the site's EXCEPTION_HANDLER. An asynchronous view makes its response on the event loop without awaiting, so
+    its request is finished as soon as its method has returned.
     """
     if "throttle" not in request.__dict__:
         request.__dict__["throttle"] = RequestThrottle(state)
@@ -84,7 +84,7 @@ def finish_in_view(view: Any, request: HttpRequest, caller: Caller, state: Reque
 
 
 def finish_in_running_view() -> None:
-    """Have the view of REST framework that is running in this thread, if any, answer a refusal; see ``_Finisher``."""
+    """Wrap the REST framework view that runs in this thread, if any, so that it answers Refused. See ``_Finisher``."""
     if (views := sys.modules.get("rest_framework.views")) is None:
         return
     frame = sys._getframe(1)
@@ -98,15 +98,15 @@ def finish_in_running_view() -> None:
 
 
 def connect() -> None:
-    """Have refusals that no entry point has answered prepare the view that is running."""
+    """Register ``finish_in_running_view`` to be called before Refused is raised."""
     if finish_in_running_view not in limiter.before_refusals:
         limiter.before_refusals.append(finish_in_running_view)
 
 
 class _Finisher:
-    """Finishes a request in the view that answers it: has the methods that the view calls in place of its own.
+    """Replacements for methods of a view, which finish the request in the view that answers it.
 
-    Whoever calls a view with this request again makes another call.
+    If the view is called with the same request again, that is another call.
     """
 
     __slots__ = ("finalize", "handle", "request", "state")
@@ -121,7 +121,7 @@ class _Finisher:
         self.request, self.state, self.handle, self.finalize = request, state, handle, finalize
 
     def finalize_response(self, *args: Any, **kwargs: Any) -> Response:
-        """Return the view's response; where an event loop runs, which must not be blocked, refund and release later."""
+        """Return the view's response. Refund and release at once, or in a task if an event loop runs."""
         try:
             response = self.finalize(*args, **kwargs)
         except BaseException as error:
@@ -133,7 +133,7 @@ class _Finisher:
         return response
 
     def handle_exception(self, error: Exception) -> Response:
-        """Return the response to an error; see ``handle_refusal``."""
+        """Return the response to an error, see ``handle_refusal``. If the handler raises, finish the request."""
         try:
             return self.handle_refusal(error)
         except BaseException as raised:
@@ -141,7 +141,7 @@ class _Finisher:
             raise
 
     def handle_refusal(self, error: Exception) -> Response:
-        """Return the response to an error; a refusal that the view did not catch is one of the request."""
+        """Return the response to an error. Refused, if the view did not catch it, is a refusal of the request."""
         if isinstance(error, Refused):
             self.state.note(error.decision)
             error = exception_of(error.decision)
@@ -149,9 +149,9 @@ class _Finisher:
 
 
 def answer_of_view(request: HttpRequest, error: Refused) -> Response | None:
-    """Return the response that the view of REST framework which this request came to makes of a refusal.
+    """Return the response to a refusal by the exception handler of the request's REST framework view.
 
-    The view has let it pass, as it knows nothing of it. None for any other view.
+    The view itself did not handle the error, because it does not know Refused. Return None for other views.
     """
     match: Any = request.resolver_match
     kind: Any = getattr(match.func, "cls", None)
@@ -169,7 +169,7 @@ def answer_of_view(request: HttpRequest, error: Refused) -> Response | None:
 
 
 def _finish_failed(request: HttpRequest, error: BaseException) -> None:
-    """Settle what is owed where the view has no response; soon after, where an event loop must not be blocked."""
+    """Finish a request without a response, at once, or in a task if an event loop runs, which must not be blocked."""
     state, status = state_of(request), status_of_error(error)
     if (state.slots or state.counts_some or state.has_refused) and is_on_event_loop():
         spawn(sync_to_async(finish_failed)(request, status))
@@ -179,56 +179,57 @@ def _finish_failed(request: HttpRequest, error: BaseException) -> None:
 
 @lru_cache(maxsize=512)
 def _is_async(view: type[object]) -> bool:
-    return bool(getattr(view, "view_is_async", False))  # Django computes it anew each time
+    return bool(getattr(view, "view_is_async", False))  # cached, because Django computes it at each access
 
 
 def _finish_in_method(view: Any, method: str, request: HttpRequest) -> None:
-    answer = getattr(view, method, None)
-    if answer is None:
+    handler = getattr(view, method, None)
+    if handler is None:
         return
-    awaited = answer if iscoroutinefunction(answer) else sync_to_async(answer)
+    async_handler = handler if iscoroutinefunction(handler) else sync_to_async(handler)
 
-    @wraps(answer)
-    async def answered(*args: Any, **kwargs: Any) -> Any:
+    @wraps(handler)
+    async def finishing_handler(*args: Any, **kwargs: Any) -> Any:
         try:
-            return await afinish(request, await awaited(*args, **kwargs))
-        except Exception:  # the view will make a response of it: its status will say what is refunded
+            return await afinish(request, await async_handler(*args, **kwargs))
+        except Exception:  # the view will make a response from it, whose status decides the refunds
             await arelease(request)
             raise
         except BaseException as error:
             await afinish_failed(request, status_of_error(error))
             raise
 
-    setattr(view, method, answered)
+    setattr(view, method, finishing_handler)
 
 
 class DecidedThrottle(throttling.BaseThrottle):
-    """Translates a decision into what DRF asks of a throttle; ``decision`` is that of the request."""
+    """Base of throttles that answer REST framework by a decision."""
 
+    #: The decision of the last request.
     decision: Decision | None = None
 
     def answer(self, decision: Decision, view: APIView) -> bool:
-        """Whether the request may pass. Raises an APIException for a failed store and for what is too large."""
+        """Return True for an allowed request. Raise an APIException if the store failed, or the cost is too large."""
         self.decision = decision
         if decision.allowed:
             return True
         if decision.unavailable or (decision.retry_after is None and is_too_large(decision)):
             raise exception_of(decision)
         kind: Any = type(view)
-        if _raises_as_usual(kind):
+        if _has_default_throttled(kind):
             view.throttled = _raise_throttled  # type: ignore[method-assign]
         return False
 
     def wait(self) -> float | None:
-        """Retry-After in seconds, RETRY_JITTER included; None when the request will never pass."""
+        """Return Retry-After in seconds, with RETRY_JITTER, or None if the request can never pass."""
         return None if self.decision is None else retry_seconds(self.decision.retry_after)
 
 
 class RuleThrottle(DecidedThrottle):
-    """All rules that match the view's scope, decided as one: refused by one, charged by none.
+    """Apply all rules of the view's scope in one decision: if one rule refuses, none is charged.
 
-    The scope is the view's ``throttle_scope``, else its route's name, else its route. ``throttle_cost``
-    on the view is a number, or a callable of the request.
+    The scope is the view's ``throttle_scope``, else its route's name, else its route. ``throttle_cost`` on the view is
+    a number of units, or a function of the request.
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:

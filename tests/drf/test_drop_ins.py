@@ -57,7 +57,7 @@ class TestWhatTheyDoNotHave:
             getattr(Two(), name)
 
     def test_a_format_that_nobody_would_use(self) -> None:
-        with pytest.raises(ImproperlyConfigured, match=r"Own\.cache_format is only for a get_cache_key of its own"):
+        with pytest.raises(ImproperlyConfigured, match=r"Own\.cache_format has no effect without a get_cache_key"):
             type("Own", (drf.AnonRateThrottle,), {"cache_format": "v2_%(scope)s_%(ident)s"})
 
 

@@ -324,7 +324,7 @@ def test_what_it_is_told_makes_sense() -> None:
             throttle("reports", **wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="actions of Actions"):
         throttle("reports", defer_to=make)(type("Actions", (ViewSet,), {}))
-    with pytest.raises(TypeError, match="defer_to goes with views"):
+    with pytest.raises(TypeError, match="defer_to is for views"):
         throttle("reports", defer_to=make, ident="everyone")(len)([])
     assert any(one.rule == "reports" for one in deferrals)
 
