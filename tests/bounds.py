@@ -83,7 +83,7 @@ def interval_bucket_most(plan: IntervalBucket, span: int) -> int:
 
     A full bucket's interval begins with its next use, and ends after the span.
     """
-    return plan.limit - 1 + min(plan.limit, plan.brings)
+    return plan.limit - 1 + min(plan.limit, plan.refill_units)
 
 
 MOST: dict[str, Callable[[Any, int], int]] = {
@@ -106,7 +106,9 @@ def share(rule: Rule) -> Fraction:
     if isinstance(plan, Gcra):
         return Fraction(rate.window_us, rate.limit) / gcra_interval(plan)
     if isinstance(plan, IntervalBucket):
-        return Fraction(min(plan.limit, plan.brings), plan.brings)  # what a refill brings beyond the bucket is lost
+        return Fraction(
+            min(plan.limit, plan.refill_units), plan.refill_units
+        )  # what a refill brings beyond the bucket is lost
     return Fraction(1)
 
 

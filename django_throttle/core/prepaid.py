@@ -163,8 +163,8 @@ class PrepaidBudget:
         self._asked_at, self.demand = now, 0
         params = self.rule.params
         wanted = room = cost
-        if since <= DEMAND_SECONDS and params.hold:
-            ahead = min(AHEAD_SECONDS, params.hold / 1_000_000)
+        if since <= DEMAND_SECONDS and params.hold_us:
+            ahead = min(AHEAD_SECONDS, params.hold_us / 1_000_000)
             wanted = min(ceil(demand / max(since, 0.001) * ahead), MAX_GROWTH * self._size)
             room = min(
                 _most_of(self.known_left + self._refilled(since)), params.limit // LIMIT_DIVISOR - self.held(now)
@@ -176,7 +176,7 @@ class PrepaidBudget:
     def _refilled(self, seconds: float) -> int:
         """Return an estimate of the units that came back since, at most the size of the last order."""
         params, window = self.rule.params, self.rule.window
-        return 0 if params.begins_afresh or not window else min(self._size, int(params.limit * seconds / window))
+        return 0 if params.resets_at_once or not window else min(self._size, int(params.limit * seconds / window))
 
     def smaller_size(self, cost: int, remaining: int) -> int:
         """Return a smaller size for an order that was refused; ``remaining`` is from the refusal."""
@@ -192,8 +192,8 @@ class PrepaidBudget:
 
     def add_units(self, cost: int, answer: Answer, sent_at: float) -> PrepaidUnits:
         """Add the units that the store has charged. They may be spent for as long as they count in the store."""
-        lifetime_us = self.rule.params.hold
-        if self.rule.params.begins_afresh:
+        lifetime_us = self.rule.params.hold_us
+        if self.rule.params.resets_at_once:
             lifetime_us = min(lifetime_us, answer.reset)
         entry = Entry(Charge(self.rule, self.ident, cost), answer.at, answer.reset)
         units = PrepaidUnits(entry, sent_at + (lifetime_us - 1) / 1_000_000)  # a microsecond less, because of rounding

@@ -18,7 +18,7 @@ from rest_framework.settings import api_settings
 from django_throttle import limiter
 from django_throttle.conf import conf
 from django_throttle.core import Rate, Rule
-from django_throttle.core.algorithms.sliding_log import MAX_LOG
+from django_throttle.core.algorithms.sliding_log import MAX_LOG_UNITS
 from django_throttle.core.exceptions import InvalidRate
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.options import MAX_RESOLUTION
@@ -193,7 +193,7 @@ class _TaggedIdent(str):
 def _rule_of_rate(scope: str, limit: int, window: float, shadow: bool) -> Rule:
     """Return a rule that keeps DRF's promise, never more than the limit in any window. Long logs become counters."""
     name, rate = f"{UNLISTED_PREFIX}{scope}", Rate(limit, window)
-    if limit <= MAX_LOG:
+    if limit <= MAX_LOG_UNITS:
         rule = Rule(name, rate, key=EVERYONE, algorithm="sliding_log")
     else:
         rule = Rule(name, rate, key=EVERYONE, resolution=MAX_RESOLUTION, strict=True)

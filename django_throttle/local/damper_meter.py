@@ -10,7 +10,7 @@ from math import ceil, exp, inf
 from typing import Final
 
 from django_throttle.core.algorithms.base import rate_of
-from django_throttle.core.algorithms.damper import MAX_DAMPED
+from django_throttle.core.algorithms.damper import MAX_DAMPER_LIMIT
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Outcome, Reason
 from django_throttle.core.rule import Rule
@@ -250,7 +250,7 @@ class Meter:
         the whole limit: the stricter of the two holds, and they do not compound.
         """
         factor = self.factor
-        cost = min(cost, MAX_DAMPED)
+        cost = min(cost, MAX_DAMPER_LIMIT)
         self.attempts.current += cost
         wait = self.bucket.wait(now)
         if wait:

@@ -365,7 +365,7 @@ class Fallback:
         before = known.get(rule.id)
         state = before.state if before and before.expires > now else None
         if stored := params.charge_late(state, now, Backfill(cost, now)):
-            known[rule.id] = Admitted(rule, params, stored.state, now + stored.lasts)
+            known[rule.id] = Admitted(rule, params, stored.state, now + stored.lifetime_us)
             self.admitted.put(ident, known.values())
 
     def _late_charges(self, ident: str) -> LateCharges | None:

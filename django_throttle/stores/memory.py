@@ -259,7 +259,7 @@ class MemoryStore:
         state, expires = self._counters.get(_key(charge), (None, 0))
         params = self.calendar.params_at(rule, now)
         if stored := params.charge_late(state if expires > now else None, now, Backfill(cost, now - age)):
-            self._write(_key(charge), stored.state, now + stored.lasts)
+            self._write(_key(charge), stored.state, now + stored.lifetime_us)
 
     def _mean(self, one: MeasuredCost) -> int:
         """Each new value has an eighth of the weight; kept in thousandths."""

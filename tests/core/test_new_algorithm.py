@@ -11,7 +11,7 @@ import pytest
 from django_throttle.admin.rules import PreviewForm, RuleForm, preview_options
 from django_throttle.core import Override, Rule
 from django_throttle.core.algorithms import ALGORITHMS, Algorithm, CounterParams, State, StepResult
-from django_throttle.core.algorithms.base import NEVER, Backfill, Stored, most_of, rate_of
+from django_throttle.core.algorithms.base import NEVER, Backfill, Stored, max_units_of, rate_of
 from django_throttle.core.commands import charge
 from django_throttle.core.decide import correct, decide_charges
 from django_throttle.core.descriptions import describe
@@ -62,7 +62,7 @@ COOLDOWN = Algorithm(
     name="cooldown",
     label="Cooldown",
     help="one call, then none for a while",
-    params=lambda rule: Cooldown(most_of(rule), rate_of(rule).window_us),
+    params=lambda rule: Cooldown(max_units_of(rule), rate_of(rule).window_us),
     shape=lambda rule, every: (f"then none for a {every}",),
     takes=("burst",),
     max_limit=50,

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Override, Rate, Reason, Rule, charges_of
-from django_throttle.core.algorithms.damper import MAX_DAMPED
-from django_throttle.core.algorithms.gcra import MAX_BUCKET
-from django_throttle.core.algorithms.sliding_log import MAX_LOG
+from django_throttle.core.algorithms.damper import MAX_DAMPER_LIMIT
+from django_throttle.core.algorithms.gcra import MAX_BUCKET_UNITS
+from django_throttle.core.algorithms.sliding_log import MAX_LOG_UNITS
 from django_throttle.core.io import run
 from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import (
@@ -76,10 +76,10 @@ class TestLimits:
             (Rule("a", "100/min"), 0.001, 1),
             (Rule("a", "100/min", cost=5), 0.001, 5),  # one call
             (Rule("a", f"{MAX_LIMIT}/day"), 1_000_000, MAX_LIMIT),
-            (Rule("a", "100/min", algorithm="sliding_log"), 1_000_000, MAX_LOG),
+            (Rule("a", "100/min", algorithm="sliding_log"), 1_000_000, MAX_LOG_UNITS),
             (Rule("a", f"{MAX_LIMIT // 3}/min", enforce_at=2.5), 1_000_000, int(MAX_LIMIT / 2.5)),
-            (Rule("a", "1000000000/min", algorithm="damper"), 1_000_000, MAX_DAMPED),
-            (Rule("a", "1000000000/min", algorithm="gcra"), 1_000_000, MAX_BUCKET),
+            (Rule("a", "1000000000/min", algorithm="damper"), 1_000_000, MAX_DAMPER_LIMIT),
+            (Rule("a", "1000000000/min", algorithm="gcra"), 1_000_000, MAX_BUCKET_UNITS),
             (SOCKETS, 2, 10),
             (SOCKETS, 0.1, 1),
         ],
@@ -89,7 +89,7 @@ class TestLimits:
         assert new is not None
         assert new.limit == limit
         assert (new.name, new.window) == (rule.name, rule.window)
-        assert new.id == rule.id or limit == MAX_BUCKET  # so large a bucket counts in coarser steps
+        assert new.id == rule.id or limit == MAX_BUCKET_UNITS  # so large a bucket counts in coarser steps
 
     def test_every_rate_and_the_burst_are_multiplied(self) -> None:
         rule = Rule("a", rates=("10/s", "100/day"), algorithm="gcra", burst=3)

@@ -8,7 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from django_throttle.core import Rate, Rule
-from django_throttle.core.algorithms.gcra import MAX_BUCKET
+from django_throttle.core.algorithms.gcra import MAX_BUCKET_UNITS
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRule
 from django_throttle.limiter import Limiter
@@ -48,7 +48,7 @@ def large_rules(draw: st.DrawFn) -> Rule:
     options = draw(st.sampled_from(KINDS)) | {"count_denied": draw(st.booleans())}
     limit = max(1, min(MAX_LIMIT, draw(LIMITS) + draw(NEAR)))
     if options["algorithm"] in ("gcra", "leaky_bucket"):
-        options["burst"] = max(1, min(MAX_BUCKET, int(limit * draw(SHARES))))
+        options["burst"] = max(1, min(MAX_BUCKET_UNITS, int(limit * draw(SHARES))))
     try:
         return Rule("rule", Rate(limit, draw(MILLISECONDS) / 1000), **options)
     except InvalidRule:  # a burst that takes longer than a store can count

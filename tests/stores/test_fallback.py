@@ -121,7 +121,7 @@ def charge_late(memory: MemoryStore, rule: Rule, cost: int, at: int) -> None:
     state, expires = counters(memory).get((rule.id, "user:1"), (None, 0))
     stored = memory.calendar.params_at(rule, now).charge_late(state if expires > now else None, now, Backfill(cost, at))
     if stored is not None:
-        memory._write((rule.id, "user:1"), stored.state, now + stored.lasts)
+        memory._write((rule.id, "user:1"), stored.state, now + stored.lifetime_us)
 
 
 @given(RATES, st.lists(EVENTS, min_size=1, max_size=20))

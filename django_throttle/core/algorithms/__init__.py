@@ -1,4 +1,4 @@
-"""The algorithms: those alike in one file, and the table of those that rules may name."""
+"""The algorithms that count, and the table of those that rules may name."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ __all__ = [
     "Uncounted",
 ]  # fmt: skip
 
-_EVERY: Final = (SLIDING_WINDOW, SLIDING_LOG, FIXED_WINDOW, TOKEN_BUCKET, LEAKY_BUCKET, GCRA, CONCURRENCY, DAMPER)
+_ALL_ALGORITHMS: Final = (
+    SLIDING_WINDOW,
+    SLIDING_LOG,
+    FIXED_WINDOW,
+    TOKEN_BUCKET,
+    LEAKY_BUCKET,
+    GCRA,
+    CONCURRENCY,
+    DAMPER,
+)
 # By the option's value, as the admin lists them.
-ALGORITHMS: Final[dict[str, Algorithm]] = {each.name: each for each in _EVERY}
+ALGORITHMS: Final[dict[str, Algorithm]] = {each.name: each for each in _ALL_ALGORITHMS}

@@ -1,4 +1,4 @@
-"""Concurrency: how many leases are held at once."""
+"""Concurrency: the number of leases held at once."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import State, StepResult
 from django_throttle.core.algorithms.uncounted import Uncounted
 
-# When a full slot might be free again is anybody's guess; this is ours, in microseconds.
+# It is unknown when a slot will be free. Microseconds.
 RETRY_AFTER_US: Final = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Concurrency(Uncounted):
-    """At most ``limit`` leases at once; who finds none free is to ask again after a while.
+    """At most ``limit`` leases at once. State: number of leases, and 1 if the caller's is among them.
 
-    A store keeps the leases, and gives as state how many are held, and 1 when the caller's is among them: that one is
-    granted again.
+    The store keeps the leases. A lease that is held already is granted again.
     """
 
     retry_after_us: int = RETRY_AFTER_US
     name, wire_id = "concurrency", 11
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
-        held, mine = state or (0, 0)
-        wanted = 0 if mine else cost
+        held, has_own = state or (0, 0)
+        wanted = 0 if has_own else cost
         left = max(0, self.limit - held)
         return StepResult(
             retry=0 if held + wanted <= self.limit else self.retry_after_us,

@@ -1,4 +1,4 @@
-"""The damper: each process refuses a share of what is attempted, so that the rest keeps the rate."""
+"""The damper: each process refuses a share of the attempts, so that the rest keeps the rate."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from django_throttle.core.algorithms.base import Faults, RuleLike
 from django_throttle.core.algorithms.uncounted import Uncounted
 from django_throttle.core.texts import gettext_lazy, gettext_noop
 
-MAX_DAMPED: Final = 1_000_000_000_000  # sums of what is attempted stay whole numbers
-JUDGED: Final = {
+MAX_DAMPER_LIMIT: Final = 1_000_000_000_000  # sums of attempts stay exact in doubles
+ESTIMATOR_WORDS: Final = {
     "fast": gettext_noop("judged by the last seconds"),
     "average": gettext_noop("judged by the last 24 seconds"),
 }
@@ -19,17 +19,19 @@ JUDGED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Damper(Uncounted):
-    """The share of attempts is refused that keeps the rest to ``limit`` in a ``window``. No store counts it."""
+    """Refuses the share of attempts that keeps the rest to ``limit`` in a ``window``. No store counts it."""
 
     window: int
     name = "damper"
 
 
-def _shape_of_damper(rule: RuleLike, every: str) -> tuple[str, ...]:
-    return gettext_lazy("held to that by refusing a share of what is attempted"), gettext_lazy(JUDGED[rule.estimator])
+def _shape_of_damper(rule: RuleLike, windows: str) -> tuple[str, ...]:
+    return gettext_lazy("held to that by refusing a share of what is attempted"), gettext_lazy(
+        ESTIMATOR_WORDS[rule.estimator]
+    )
 
 
-SUB_SECONDS: Final = 6
+SUB_INTERVAL_SECONDS: Final = 6
 
 
 def _faults(rule: RuleLike) -> Faults:
@@ -40,7 +42,7 @@ def _faults(rule: RuleLike) -> Faults:
             "on_store_failure",
             gettext_lazy("a damper decides without the store: on_store_failure is local or allow, not deny"),
         )
-    if rule.rate and rule.rate.limit * SUB_SECONDS < rule.rate.window:
+    if rule.rate and rule.rate.limit * SUB_INTERVAL_SECONDS < rule.rate.window:
         yield (
             "rate",
             gettext_lazy("a damper holds a rate over seconds: its rate must be at least one call in six seconds"),
@@ -53,11 +55,11 @@ DAMPER: Final = base.Algorithm(
     name="damper",
     label="Damper",
     help="refuses a share of what is attempted, so that the rest keeps the rate",
-    params=lambda rule: Damper(base.most_of(rule), base.rate_of(rule).window_us),
+    params=lambda rule: Damper(base.max_units_of(rule), base.rate_of(rule).window_us),
     shape=_shape_of_damper,
     faults=_faults,
     takes=("estimator",),
-    max_limit=MAX_DAMPED,
+    max_limit=MAX_DAMPER_LIMIT,
     takes_more=gettext_noop("a fixed or sliding window takes more"),
     decided_locally=True,
 )

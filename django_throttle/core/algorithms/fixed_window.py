@@ -1,4 +1,4 @@
-"""Fixed windows: a count that begins afresh at each multiple of a window since the epoch, or with a calendar."""
+"""Fixed windows: a count that starts at zero at each multiple of a window since the epoch, or with a calendar."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from django_throttle.core.texts import gettext_lazy
 
 
 class Window(CounterParams, ABC):
-    """At most ``limit`` between two moments. State: start, count."""
+    """At most ``limit`` between two times. State: start, count."""
 
     __slots__ = ()
-    begins_afresh = True
+    resets_at_once = True
 
     @property
-    def most(self) -> int:
-        return base.most_counted(self.limit)
+    def max_count(self) -> int:
+        return base.max_count_of(self.limit)
 
     @property
-    def kept(self) -> int:
+    def record_numbers(self) -> int:
         return 1
 
     @abstractmethod
     def bounds(self, now: int) -> tuple[int, int]:
-        """When the window of this moment begins and ends."""
+        """Return the begin and the end of the window at ``now``."""
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         limit = self.limit
@@ -37,14 +37,14 @@ class Window(CounterParams, ABC):
         refused_state = None
         if began < start:
             count = 0
-        elif began > start:  # the clock went back: what was counted counts now
+        elif began > start:  # the clock went back: earlier counts belong to this window
             refused_state = (start, count)
         left = finish - now
         retry = 0
         if count + cost > limit:
             retry = base.NEVER if cost > limit else left
             if counts_denied:
-                count = min(count + cost, self.most)
+                count = min(count + cost, self.max_count)
                 refused_state = (start, count)
         remaining = max(0, limit - count)
         return StepResult(
@@ -59,22 +59,22 @@ class Window(CounterParams, ABC):
 
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
         start, count = state
-        return (start, max(0, count - cost)) if start <= since else None  # a window that has ended took it along
+        return (start, max(0, count - cost)) if start <= since else None  # else the window of the charge has ended
 
     def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
         yield base.Backfill(state[1], now)
 
-    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, backfill: base.Backfill) -> base.Stored | None:
         start, finish = self.bounds(now)
-        if late.at < start:
+        if backfill.at < start:
             return None
         count = state[1] if state and state[0] >= start else 0
-        return base.Stored((start, min(count + late.cost, self.most)), finish - now)
+        return base.Stored((start, min(count + backfill.cost, self.max_count)), finish - now)
 
 
 @dataclass(frozen=True, slots=True)
 class FixedWindow(Window):
-    """Windows are counted from the epoch: at most ``limit`` in each, so at most twice that in any."""
+    """Windows from the epoch on, with at most ``limit`` in each. So at most twice the limit in any window."""
 
     window: int
     name, wire_id = "fixed_window", 1
@@ -90,7 +90,7 @@ class FixedWindow(Window):
 
 @dataclass(frozen=True, slots=True)
 class CalendarWindow(Window):
-    """A calendar's period from ``start`` to ``middle``, and the next until ``finish``, for the store to fill in."""
+    """A calendar period from ``start`` to ``middle``, and the next until ``finish``. The store fills these in."""
 
     start: int = 0
     middle: int = 0
@@ -104,20 +104,20 @@ class CalendarWindow(Window):
 
 
 def is_calendar(rule: RuleLike) -> bool:
-    """True when the rule's windows begin and end with the calendar's."""
+    """Return True if the windows of the rule are calendar periods."""
     return rule.timezone is not None or (rule.rate is not None and rule.rate.monthly)
 
 
 def params(rule: RuleLike) -> CounterParams:
     if is_calendar(rule):
-        return CalendarWindow(base.most_of(rule), hold=base.LONGEST_HOLD)
-    return FixedWindow(base.most_of(rule), base.rate_of(rule).window_us, hold=base.LONGEST_HOLD)
+        return CalendarWindow(base.max_units_of(rule), hold_us=base.MAX_HOLD_US)
+    return FixedWindow(base.max_units_of(rule), base.rate_of(rule).window_us, hold_us=base.MAX_HOLD_US)
 
 
-def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
+def shape(rule: RuleLike, windows: str) -> tuple[str, ...]:
     if not rule.timezone:
-        return (gettext_lazy("counted afresh every {window}", window=every),)
-    return (gettext_lazy("counted afresh every {window} in {timezone}", window=every, timezone=rule.timezone),)
+        return (gettext_lazy("counted afresh every {window}", window=windows),)
+    return (gettext_lazy("counted afresh every {window} in {timezone}", window=windows, timezone=rule.timezone),)
 
 
 FIXED_WINDOW: Final = base.Algorithm(

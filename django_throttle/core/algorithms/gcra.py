@@ -1,6 +1,6 @@
-"""GCRA: a bucket that refills evenly. Token and leaky bucket are the same seen from two other sides.
+"""Buckets: GCRA, the token bucket and the leaky bucket, which are the same algorithm, and the interval bucket.
 
-The interval bucket is refilled all at once.
+GCRA refills evenly. The interval bucket is refilled all at once.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.texts import gettext_lazy, gettext_noop, listed
 
-# Twice a bucket is the largest sum that a script makes, and doubles are exact up to 2^53.
-LARGEST_BUCKET: Final = 2**52
+# The time of a bucket, in parts of a microsecond. Scripts add up two buckets, and doubles are exact up to 2^53.
+MAX_BUCKET_PARTS: Final = 2**52
 TOO_LONG: Final = gettext_noop("a burst of {:,} at this rate takes longer than a store can count; make it smaller")
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalBucket(CounterParams):
-    """A bucket of ``limit`` units, to which each whole ``interval`` since its first use ``brings`` some.
+    """A bucket of ``limit`` units. Each whole ``interval`` since the first use, or since it was full, adds units.
 
-    State: refilled at, units.
+    State: time of the last refill, units.
     """
 
     interval: int
-    brings: int
+    refill_units: int  #: added after each interval
     name, wire_id = "interval_bucket", 5
 
     @property
-    def kept(self) -> int:
+    def record_numbers(self) -> int:
         return 2
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
-        burst, interval, brings = self.limit, self.interval, self.brings
+        burst, interval, refill_units = self.limit, self.interval, self.refill_units
         since, units = state or (now, burst)
         refused_state = None
         if since > now:  # the clock went back: the interval begins again
@@ -49,7 +49,7 @@ class IntervalBucket(CounterParams):
             if counts_denied:
                 units = max(0, units - cost)
                 refused_state = (since, units)
-            retry = base.NEVER if cost > burst else since + -(-(cost - units) // brings) * interval - now
+            retry = base.NEVER if cost > burst else since + -(-(cost - units) // refill_units) * interval - now
         return StepResult(
             retry=retry,
             remaining=units,
@@ -62,17 +62,18 @@ class IntervalBucket(CounterParams):
 
     def _refilled(self, since: int, units: int, now: int) -> tuple[int, int]:
         refills = (now - since) // self.interval
-        units = min(self.limit, units + min(refills, -(-self.limit // self.brings)) * self.brings)
+        units = min(self.limit, units + min(refills, -(-self.limit // self.refill_units)) * self.refill_units)
         return (now if units == self.limit else since + refills * self.interval), units
 
     def _full_at(self, since: int, units: int) -> int:
-        return since + -(-(self.limit - units) // self.brings) * self.interval
+        return since + -(-(self.limit - units) // self.refill_units) * self.interval
 
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
-        """A bucket that was refilled since then may have been full. One that was full then begins its interval anew."""
+        """Refund nothing if the bucket was refilled since, as it may have been full. See ``CounterParams.refund``."""
         start, units = state
         if start > since or now >= start + self.interval:
             return None
+        # A bucket that was full at the charge starts its interval with the next charge.
         return (now if start == since else start), min(self.limit, units + cost)
 
     def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
@@ -80,14 +81,14 @@ class IntervalBucket(CounterParams):
         _, units = self._refilled(min(since, now), units, now)
         yield base.Backfill(self.limit - units, now)
 
-    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, backfill: base.Backfill) -> base.Stored | None:
         since, units = state or (now, self.limit)
         since, units = self._refilled(min(since, now), units, now)
-        units = max(0, units - late.cost)
+        units = max(0, units - backfill.cost)
         return base.Stored((since, units), self._full_at(since, units) - now)
 
     def quota_seconds(self, limit: int, window: float) -> float:
-        return -(-limit // self.brings) * self.interval / 1_000_000
+        return -(-limit // self.refill_units) * self.interval / 1_000_000
 
     def until_more(self, limit: int, remaining: int, reset: int) -> int:
         return (reset - 1) % self.interval + 1
@@ -99,64 +100,62 @@ class IntervalBucket(CounterParams):
 def interval_bucket(rule: RuleLike) -> CounterParams:
     rate = base.rate_of(rule)
     params = IntervalBucket(base.multiplied(rule.burst or rate.limit, rule.enforce_at), rate.window_us, rate.limit)
-    if -(-params.limit // rate.limit) * rate.window_us >= LARGEST_BUCKET:
+    if -(-params.limit // rate.limit) * rate.window_us >= MAX_BUCKET_PARTS:
         raise InvalidRule(gettext_lazy(TOO_LONG, params.limit), "burst")
     return params
 
 
-# A theoretical arrival time is stored as microseconds and three decimal digits, which is what still
-# fits a 64-bit integer (and so Redis' smallest encoding) until the year 2262; with fifteen where three are too few.
-SHORT: Final = 1000
-FINEST: Final = 10**15
-# A unit's time is rounded up to a whole number of these parts. Of so many, a rate is too slow by a millionth at most;
-# up to the largest bucket that need not come out exactly there are fewer, and it is by a thousandth.
-CLOSE: Final = 1_000_000
-MAX_BUCKET: Final = 2_000_000_000_000
+# Parts of a microsecond in which a theoretical arrival time is stored. With 1,000 it fits a 64-bit integer, and so
+# Redis' smallest encoding, until the year 2262. More are used only if these are too few.
+USUAL_FINENESS: Final = 1000
+MAX_FINENESS: Final = 10**15
+# The time of a unit is rounded up to whole parts. With at least a million parts, a rate is too slow by at most a
+# millionth. A large bucket has fewer parts a unit; up to MAX_BUCKET_UNITS the error is at most a thousandth.
+MIN_UNIT_PARTS: Final = 1_000_000
+MAX_BUCKET_UNITS: Final = 2_000_000_000_000
 TOO_LARGE: Final = gettext_noop(
     "a bucket of {:,} is more than can be counted at this rate; {:,} can, and a fixed or sliding window takes {:,}"
 )
-# The time of a unit is rounded up to what a store counts in; its window is not to become a second longer by that.
-ROUNDING: Final = 1e-6
+# The time of a unit is rounded up, which must not make its window, rounded up to seconds, a second longer.
+ROUNDING_SHARE: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Gcra(CounterParams):
     """A bucket of ``limit`` units that refills evenly. State: theoretical arrival time in microseconds, its fraction.
 
-    ``unit`` and ``bucket`` are the times of one unit and of all, in 1/``fineness`` microseconds, so the first and the
-    last unit of a burst are both usable and nothing drifts.
     Source: the ATM Forum's generic cell rate algorithm.
     """
 
-    unit: int
-    bucket: int
-    fineness: int
+    unit: int  #: time of a unit, in 1/``fineness`` microseconds
+    bucket: int  #: time of all units, in 1/``fineness`` microseconds
+    fineness: int  #: parts of a microsecond in which times are counted, so that they do not drift
     name, wire_id = "gcra", 4
-    buckets: ClassVar[int] = 1  # the most that can be used up
+    buckets: ClassVar[int] = 1  #: buckets that can be used up
 
     @property
     def is_large(self) -> bool:
-        lasts = self.bucket * self.buckets // self.fineness
-        return lasts > base.NEAR_US or self.fineness > base.SMALL_COUNT
+        lifetime_us = self.bucket * self.buckets // self.fineness
+        return lifetime_us > base.MAX_NEAR_US or self.fineness > base.MAX_SMALL_COUNT
 
     @property
-    def kept(self) -> int:
-        return int(self.fineness > 1)  # else there is no fraction
+    def record_numbers(self) -> int:
+        return int(self.fineness > 1)  # the fraction
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
         burst, unit, bucket, fineness = self.limit, self.unit, self.bucket, self.fineness
         arrival, fraction = state or (now, 0)
-        # The fraction may be one of another fineness, from before the limit was edited.
+        # The fraction may be in another fineness, from before the limit was edited.
         used = 0 if arrival < now else (arrival - now) * fineness + min(fraction, fineness - 1)
-        most = bucket * self.buckets
+        max_used = bucket * self.buckets
         refused_state = None
-        if used > most:  # the clock went back, or the rule became smaller
-            used = most
+        if used > max_used:  # the clock went back, or the limit was lowered
+            used = max_used
             refused_state = now + used // fineness, used % fineness
         retry = 0
         if cost > burst or used + cost * unit > bucket:
             if counts_denied:
-                used = min(used + min(cost, burst) * unit, most)
+                used = min(used + min(cost, burst) * unit, max_used)
                 refused_state = now + used // fineness, used % fineness
             retry = base.NEVER if cost > burst else -(-(used + cost * unit - bucket) // fineness)
         remaining = max(0, (bucket - used) // unit)
@@ -172,14 +171,14 @@ class Gcra(CounterParams):
         )
 
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
-        """What has flowed out since then would have been other charges', or nobody's: only the rest comes back."""
+        """Refund the units that have not drained since the charge. See ``CounterParams.refund``."""
         (arrival, fraction), unit, fineness = state, self.unit, self.fineness
-        before = max(0, (reset if fineness == 1 else reset - 1) * fineness - cost * unit)
-        back = cost * unit - max(0, (now - since) * fineness - before)
-        used = (arrival - now) * fineness + min(fraction, fineness - 1) - back
-        if back <= 0:
+        used_before = max(0, (reset if fineness == 1 else reset - 1) * fineness - cost * unit)
+        refunded = cost * unit - max(0, (now - since) * fineness - used_before)
+        used = (arrival - now) * fineness + min(fraction, fineness - 1) - refunded
+        if refunded <= 0:
             return None
-        return (now + used // fineness, used % fineness) if used > 0 else base.NOTHING
+        return (now + used // fineness, used % fineness) if used > 0 else base.EMPTY_STATE
 
     def _used(self, state: State, now: int) -> int:
         arrival, fraction = state
@@ -188,31 +187,31 @@ class Gcra(CounterParams):
     def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
         yield base.Backfill(-(-self._used(state, now) // self.unit), now)
 
-    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
-        """What has flowed out since then is no more in it."""
+    def charge_late(self, state: State | None, now: int, backfill: base.Backfill) -> base.Stored | None:
+        """Charge the units that have not drained since. See ``CounterParams.charge_late``."""
         fineness = self.fineness
-        added = max(0, late.cost * self.unit - max(0, now - late.at) * fineness)
+        added = max(0, backfill.cost * self.unit - max(0, now - backfill.at) * fineness)
         used = min(self.bucket * self.buckets, self._used(state or (now, 0), now) + added)
         return base.Stored((now + used // fineness, used % fineness), -(-used // fineness)) if used else None
 
     def quota_seconds(self, limit: int, window: float) -> float:
-        return limit * self.unit / self.fineness / 1_000_000 * (1 - ROUNDING)
+        return limit * self.unit / self.fineness / 1_000_000 * (1 - ROUNDING_SHARE)
 
     def until_more(self, limit: int, remaining: int, reset: int) -> int:
-        # What may still be used up when one unit more fits; what is tolerated beyond the limit is not told.
-        left = self.bucket - (remaining + 1 + self.limit - limit) * self.unit
-        return -(-(reset * self.fineness - left) // self.fineness)
+        # The time that may be used up when one unit more fits. ``remaining`` is without the tolerance beyond the limit.
+        max_used = self.bucket - (remaining + 1 + self.limit - limit) * self.unit
+        return -(-(reset * self.fineness - max_used) // self.fineness)
 
     def drain_us(self, cost: int) -> float:
         return cost * self.unit / self.fineness
 
     def until_queue_slot(self, reset: int, cost: int) -> int:
-        # Rounded as reset is: nobody waits for nobody.
+        # Rounded like ``reset``, so that the first call does not wait.
         return max(0, reset - -(-cost * self.unit // self.fineness))
 
 
 class IndebtedGcra(Gcra):
-    """A bucket whose costs are corrected when they are known: what went beyond it is owed, one more bucket at most."""
+    """A bucket whose costs are corrected later. Units beyond the bucket are owed, up to another bucket."""
 
     __slots__ = ()
     name, wire_id, lua = "gcra_with_debt", 7, "gcra.lua"
@@ -220,7 +219,7 @@ class IndebtedGcra(Gcra):
 
 
 class Queue(Gcra):
-    """A bucket that has calls wait for their turn: only the last turn is given back, so that no other's moves."""
+    """A bucket whose calls wait for queue slots. Only the last slot is refunded, so that no other slot moves."""
 
     __slots__ = ()
     name, wire_id, lua = "gcra_queue", 8, "gcra.lua"
@@ -232,44 +231,44 @@ class Queue(Gcra):
 
 
 def params(rule: RuleLike) -> CounterParams:
-    """Exact where the interval allows it; otherwise the interval is rounded up, so the rate is never exceeded."""
+    """Return the parameters of a bucket that refills evenly. Inexact times are rounded up, so that the rate is kept."""
     rate = base.rate_of(rule)
-    queued = None if rule.max_queue is None else rule.max_queue + 1  # the one that runs, and those that wait
-    burst = base.multiplied(queued or rule.burst or rate.limit, rule.enforce_at)
-    hold = base.hold_of(rule)
-    if rule.prepaid:  # the bucket lacks what flows out of it meanwhile, half of it at most
-        lacks = min(-(-hold * rate.limit // rate.window_us), (burst - rule.factor) // 2)
-        hold = min(hold, lacks * rate.window_us // rate.limit) if hold * rate.limit > rate.window_us else 0
-        burst -= lacks if hold else 0
+    queue_length = None if rule.max_queue is None else rule.max_queue + 1  # the waiting calls and the running call
+    burst = base.multiplied(queue_length or rule.burst or rate.limit, rule.enforce_at)
+    hold_us = base.hold_us_of(rule)
+    if rule.prepaid:  # the bucket is smaller by the units that drain while prepaid units are kept, at most by half
+        drained = min(-(-hold_us * rate.limit // rate.window_us), (burst - rule.factor) // 2)
+        hold_us = min(hold_us, drained * rate.window_us // rate.limit) if hold_us * rate.limit > rate.window_us else 0
+        burst -= drained if hold_us else 0
     fineness = _fineness(rate, burst * (IndebtedGcra.buckets if rule.is_measured else 1))
     unit = _unit(rate, fineness)
     bucket = unit * burst
-    if rule.max_delay is not None:  # a queue is full, too, where its last place would wait for longer
+    if rule.max_delay is not None:  # limits the length of the queue, too
         bucket = min(bucket, round(rule.max_delay * 1_000_000) * fineness + rule.factor * unit)
     kind = IndebtedGcra if rule.is_measured else Queue if rule.is_queue else Gcra
-    return kind(bucket // unit, unit, bucket, fineness, hold=hold)
+    return kind(bucket // unit, unit, bucket, fineness, hold_us=hold_us)
 
 
 def _fineness(rate: Rate, burst: int) -> int:
-    """How many parts of a microsecond a unit's time is counted in: as few as make it exact, or close enough."""
+    """Return the parts of a microsecond for the time of a unit: as few as make it exact, or close enough."""
 
-    def is_countable(fineness: int, least: int = 1) -> bool:
+    def is_countable(fineness: int, min_unit: int = 1) -> bool:
         unit = _unit(rate, fineness)
-        return unit >= least and unit * burst < LARGEST_BUCKET
+        return unit >= min_unit and unit * burst < MAX_BUCKET_PARTS
 
     exact = rate.limit // gcd(rate.limit, rate.window_us)
-    most = min(FINEST, (LARGEST_BUCKET - 1 - burst) * rate.limit // (rate.window_us * burst))
-    if exact <= SHORT and is_countable(exact):
+    max_fineness = min(MAX_FINENESS, (MAX_BUCKET_PARTS - 1 - burst) * rate.limit // (rate.window_us * burst))
+    if exact <= USUAL_FINENESS and is_countable(exact):
         return exact
-    if is_countable(SHORT, CLOSE):
-        return SHORT
-    if exact <= FINEST and is_countable(exact):
+    if is_countable(USUAL_FINENESS, MIN_UNIT_PARTS):
+        return USUAL_FINENESS
+    if exact <= MAX_FINENESS and is_countable(exact):
         return exact
-    if most < 1:
+    if max_fineness < 1:
         raise InvalidRule(gettext_lazy(TOO_LONG, burst), "burst")
-    if burst > MAX_BUCKET:
-        raise InvalidRule(gettext_lazy(TOO_LARGE, burst, MAX_BUCKET, MAX_LIMIT), "burst")
-    return most
+    if burst > MAX_BUCKET_UNITS:
+        raise InvalidRule(gettext_lazy(TOO_LARGE, burst, MAX_BUCKET_UNITS, MAX_LIMIT), "burst")
+    return max_fineness
 
 
 def _unit(rate: Rate, fineness: int) -> int:
@@ -280,15 +279,15 @@ def token_bucket(rule: RuleLike) -> CounterParams:
     return interval_bucket(rule) if rule.refill == "interval" else params(rule)
 
 
-def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
-    most = [rule.burst or part.limit or 0 for part in rule.parts]
-    bursts = listed([gettext_lazy("{:,}", burst) for burst in dict.fromkeys(most)])
-    refilled = gettext_lazy("refilled all at once every {window}", window=every) if rule.refill == "interval" else ""
-    spaced = gettext_lazy("evenly spaced") if max(most) == 1 else gettext_lazy("bursts up to {bursts}", bursts=bursts)
+def shape(rule: RuleLike, windows: str) -> tuple[str, ...]:
+    sizes = [rule.burst or part.limit or 0 for part in rule.parts]
+    bursts = listed([gettext_lazy("{:,}", size) for size in dict.fromkeys(sizes)])
+    refilled = gettext_lazy("refilled all at once every {window}", window=windows) if rule.refill == "interval" else ""
+    spaced = gettext_lazy("evenly spaced") if max(sizes) == 1 else gettext_lazy("bursts up to {bursts}", bursts=bursts)
     return spaced, refilled
 
 
-_bucket: Final = partial(base.Algorithm, shape=shape, max_multiplied=MAX_BUCKET, is_bucket=True)
+_bucket: Final = partial(base.Algorithm, shape=shape, max_multiplied=MAX_BUCKET_UNITS, is_bucket=True)
 TOKEN_BUCKET: Final = _bucket(
     name="token_bucket",
     label="Token bucket",

@@ -10,9 +10,9 @@ from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import CounterParams, RuleLike, State, StepResult
 from django_throttle.core.texts import gettext_lazy, gettext_noop
 
-# A log keeps an entry for each call, of which there are as many as units at most; past this a strict sliding_window
-# holds the same cap in one value.
-MAX_LOG: Final = 10_000
+# A log has an entry for each call, so at most one for each unit. For higher limits, a strict sliding_window keeps the
+# same limit in a single value.
+MAX_LOG_UNITS: Final = 10_000
 Calls = list[tuple[int, int]]
 
 
@@ -27,13 +27,13 @@ class SlidingLog(CounterParams):
         limit, window = self.limit, self.window
         calls = self._calls(state, now)
         refused_state = _state(calls) if state and state[-2] > now else None
-        taken = sum(own for _, own in calls)
+        taken = sum(call_cost for _, call_cost in calls)
         retry = 0
         if taken + cost > limit:
             if counts_denied:
                 calls = _newest([*calls, (now, min(cost, limit))], limit)
-                taken, refused_state = sum(own for _, own in calls), _state(calls)
-            retry = base.NEVER if cost > limit else _moment_of(calls, taken + cost - limit) + window - now
+                taken, refused_state = sum(call_cost for _, call_cost in calls), _state(calls)
+            retry = base.NEVER if cost > limit else _time_of(calls, taken + cost - limit) + window - now
         remaining = max(0, limit - taken)
         return StepResult(
             retry=retry,
@@ -46,28 +46,28 @@ class SlidingLog(CounterParams):
         )
 
     def _calls(self, state: State | None, now: int) -> Calls:
-        """Those in the window; what was taken later than now, before the clock went back, was taken now."""
-        found = zip(state[::2], state[1::2], strict=True) if state else ()
-        return [(min(at, now), own) for at, own in found if at > now - self.window]
+        """Return the calls in the window. Calls in the future, from before the clock went back, count as of now."""
+        calls = zip(state[::2], state[1::2], strict=True) if state else ()
+        return [(min(at, now), cost) for at, cost in calls if at > now - self.window]
 
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
-        left: list[int] = []
+        remaining_state: list[int] = []
         owed = cost
-        for at, own in zip(state[::2], state[1::2], strict=True):
-            back = min(own, owed) if at == since else 0  # the units of that microsecond are alike
-            owed -= back
-            left += (at, own - back) if own > back else ()
-        return tuple(left) if owed < cost else None
+        for at, call_cost in zip(state[::2], state[1::2], strict=True):
+            refunded = min(call_cost, owed) if at == since else 0  # units of the same microsecond are interchangeable
+            owed -= refunded
+            remaining_state += (at, call_cost - refunded) if call_cost > refunded else ()
+        return tuple(remaining_state) if owed < cost else None
 
     def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
         for at, cost in zip(state[::2], state[1::2], strict=True):
             yield base.Backfill(cost, at)
 
-    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
-        """In the order of time; of more than the limit the newest are kept."""
-        if late.at <= now - self.window:
+    def charge_late(self, state: State | None, now: int, backfill: base.Backfill) -> base.Stored | None:
+        """Insert the call in the order of time. Of more units than the limit, the newest are kept."""
+        if backfill.at <= now - self.window:
             return None
-        calls = sorted([*self._calls(state, now), (min(late.at, now), late.cost)])
+        calls = sorted([*self._calls(state, now), (min(backfill.at, now), backfill.cost)])
         return base.Stored(_state(_newest(calls, self.limit)), self.window)
 
 
@@ -76,31 +76,31 @@ def _state(calls: Calls) -> State:
 
 
 def _newest(calls: Calls, units: int) -> Calls:
-    """The last so many units of these calls; the oldest of them may keep a part of its cost."""
-    found: Calls = []
-    for at, own in reversed(calls):
-        found.append((at, min(own, units)))
-        units -= own
+    """Return the calls with the last ``units`` units. The oldest call may keep a part of its cost."""
+    newest: Calls = []
+    for at, cost in reversed(calls):
+        newest.append((at, min(cost, units)))
+        units -= cost
         if units <= 0:
             break
-    return found[::-1]
+    return newest[::-1]
 
 
-def _moment_of(calls: Calls, units: int) -> int:
-    """When the call was made that took the last of the first so many units."""
-    for at, own in calls:
-        units -= own
-        if units <= 0:
+def _time_of(calls: Calls, unit: int) -> int:
+    """Return the time of the call that took the unit of this number, counted from 1."""
+    for at, cost in calls:
+        unit -= cost
+        if unit <= 0:
             return at
-    raise AssertionError("a log never waits for more than it holds")
+    raise AssertionError("the unit is not in the log")
 
 
 def params(rule: RuleLike) -> CounterParams:
-    return SlidingLog(base.most_of(rule), base.counted_us(rule), hold=base.hold_of(rule))
+    return SlidingLog(base.max_units_of(rule), base.counting_window_us(rule), hold_us=base.hold_us_of(rule))
 
 
-def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
-    return (gettext_lazy("counted exactly in any {window}", window=every),)
+def shape(rule: RuleLike, windows: str) -> tuple[str, ...]:
+    return (gettext_lazy("counted exactly in any {window}", window=windows),)
 
 
 SLIDING_LOG: Final = base.Algorithm(
@@ -109,7 +109,7 @@ SLIDING_LOG: Final = base.Algorithm(
     help="exactly, for small limits",
     params=params,
     shape=shape,
-    max_limit=MAX_LOG,
+    max_limit=MAX_LOG_UNITS,
     takes_more=gettext_noop("a strict sliding window takes any"),
     layout="2",
 )

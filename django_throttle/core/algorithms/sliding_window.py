@@ -1,4 +1,4 @@
-"""The sliding window: counts of sub-windows, of which the oldest is weighted, or counted whole where it is strict."""
+"""The sliding window: counts of sub-windows. The oldest count is weighted, or counts in full in a strict window."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from django_throttle.core.texts import gettext_lazy
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow(CounterParams):
-    """``n`` sub-windows and a weighted (or, ``strict`` 1, whole) oldest one. State: index, newest count … oldest count.
+    """``n`` sub-windows and an older one, which is weighted, or counts in full if ``strict`` is 1.
 
-    Source: ClassDojo, "Even better rate limiting"; Cloudflare's counter is n = 1.
+    State: index of the newest sub-window, counts from the newest to the oldest.
+    Source: ClassDojo, "Even better rate limiting"; Cloudflare's counter has n = 1.
     """
 
     sub_window: int
@@ -24,11 +25,11 @@ class SlidingWindow(CounterParams):
     name, wire_id = "sliding_window", 3
 
     @property
-    def most(self) -> int:
-        return base.most_counted(self.limit, self.n)
+    def max_count(self) -> int:
+        return base.max_count_of(self.limit, self.n)
 
     @property
-    def kept(self) -> int:
+    def record_numbers(self) -> int:
         return 2
 
     def step(self, state: State | None, now: int, cost: int, counts_denied: bool) -> StepResult:
@@ -40,7 +41,7 @@ class SlidingWindow(CounterParams):
         retry = 0
         if sum(counts[:n]) + weight + cost > limit:
             if counts_denied:
-                counts[0] = min(counts[0] + cost, self.most)
+                counts[0] = min(counts[0] + cost, self.max_count)
                 refused_state = (current, *counts)
             retry = base.NEVER if cost > limit else self._fits_at(counts, cost, current) - now
         newest = next((age for age, count in enumerate(counts) if count), None)
@@ -56,17 +57,17 @@ class SlidingWindow(CounterParams):
         )
 
     def _slide(self, state: State | None, current: int) -> tuple[list[int], State | None]:
-        """The n + 1 counts as they stand in sub-window ``current``; the state to store when the clock went back."""
+        """Return the n + 1 counts in sub-window ``current``, and a corrected state if the clock went back."""
         if state is None:
             return [0] * (self.n + 1), None
         index, *counts = state
         if index > current:
             return counts, (current, *counts)
-        passed = min(current - index, self.n + 1)
-        return [0] * passed + counts[: self.n + 1 - passed], None
+        shift = min(current - index, self.n + 1)
+        return [0] * shift + counts[: self.n + 1 - shift], None
 
     def _fits_at(self, counts: list[int], cost: int, current: int) -> int:
-        """The first moment at which ``cost`` fits, if nothing else happens until then."""
+        """Return the first time at which ``cost`` fits, if nothing else is charged until then."""
         sub_window, n = self.sub_window, self.n
         for age in range(n + 2):
             room = self.limit - cost - sum(counts[: max(0, n - age)])
@@ -77,11 +78,11 @@ class SlidingWindow(CounterParams):
                 return (current + age) * sub_window
             if not self.strict:
                 return (current + age + 1) * sub_window - room * sub_window // oldest
-        raise AssertionError("an empty window refuses only what never fits")
+        raise AssertionError("a cost within the limit fits into an empty window")
 
     def refund(self, state: State, now: int, cost: int, since: int, reset: int) -> State | None:
         index, *counts = state
-        age = max(0, index - since // self.sub_window)  # after a step back of the clock all counts in the newest
+        age = max(0, index - since // self.sub_window)  # if the clock went back, the newest has all counts
         if age >= len(counts):
             return None
         counts[age] = max(0, counts[age] - cost)
@@ -92,39 +93,39 @@ class SlidingWindow(CounterParams):
         for age, count in enumerate(counts):
             yield base.Backfill(count, min(now, (index - age + 1) * self.sub_window - 1))
 
-    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, backfill: base.Backfill) -> base.Stored | None:
         current, n = now // self.sub_window, self.n
         index, *counts = state or (current, *[0] * (n + 1))
-        passed = min(max(0, current - index), n + 1)
-        counts = [0] * passed + counts[: n + 1 - passed]
-        age = max(0, current - late.at // self.sub_window)
+        shift = min(max(0, current - index), n + 1)
+        counts = [0] * shift + counts[: n + 1 - shift]
+        age = max(0, current - backfill.at // self.sub_window)
         if age > n:
             return None
-        counts[age] = min(counts[age] + late.cost, self.most)
+        counts[age] = min(counts[age] + backfill.cost, self.max_count)
         return base.Stored((current, *counts), (current + n + 1) * self.sub_window - now)
 
 
 class SubWindows(SlidingWindow):
-    """One of several sub-windows: as the window of one, but scripts keep the counts in another shape."""
+    """A sliding window of several sub-windows, for which scripts use another record layout."""
 
     __slots__ = ()
     wire_id, lua = 9, "sub_windows.lua"
 
     @property
-    def kept(self) -> int:
+    def record_numbers(self) -> int:
         return self.n + 1
 
 
 def params(rule: RuleLike) -> CounterParams:
     # Rounded up, so that n sub-windows are never shorter than the window.
-    sub_window = -(-base.counted_us(rule) // rule.resolution)
+    sub_window = -(-base.counting_window_us(rule) // rule.resolution)
     kind = SlidingWindow if rule.resolution == 1 else SubWindows
-    return kind(base.most_of(rule), sub_window, rule.resolution, int(rule.strict), hold=base.hold_of(rule))
+    return kind(base.max_units_of(rule), sub_window, rule.resolution, int(rule.strict), hold_us=base.hold_us_of(rule))
 
 
-def shape(rule: RuleLike, every: str) -> tuple[str, ...]:
+def shape(rule: RuleLike, windows: str) -> tuple[str, ...]:
     steps = gettext_lazy("moving on in {steps} steps", steps=rule.resolution) if rule.resolution != 1 else ""
-    return steps, gettext_lazy("never more in any {window}", window=every) if rule.strict else ""
+    return steps, gettext_lazy("never more in any {window}", window=windows) if rule.strict else ""
 
 
 SLIDING_WINDOW: Final = base.Algorithm(

@@ -1,4 +1,4 @@
-"""The plan of what no store counts by a state: leases, which it keeps one by one, and what each process decides."""
+"""Parameters of rules that no store counts by a state: leases, which it keeps one by one, and dampers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django_throttle.core.algorithms.base import CounterParams, State, StepResul
 
 
 class Uncounted(CounterParams):
-    """The plan of a rule that no store counts: it charges nothing, and everything fits."""
+    """Parameters of a rule that no store counts: nothing is charged, and every cost fits."""
 
     __slots__ = ()
 
@@ -22,5 +22,5 @@ class Uncounted(CounterParams):
     def late_charges(self, state: State, now: int) -> Iterator[base.Backfill]:
         yield from ()
 
-    def charge_late(self, state: State | None, now: int, late: base.Backfill) -> base.Stored | None:
+    def charge_late(self, state: State | None, now: int, backfill: base.Backfill) -> base.Stored | None:
         return None

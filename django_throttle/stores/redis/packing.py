@@ -39,7 +39,7 @@ class RecordLayout(NamedTuple):
 
     @classmethod
     def of(cls, params: CounterParams) -> RecordLayout:
-        return cls(params.kept, params.is_large)
+        return cls(params.record_numbers, params.is_large)
 
     @property
     def kind(self) -> int:

@@ -117,7 +117,7 @@ def queues(history: History, limit: Limit, admitted: Sequence[Operation]) -> Ite
 def prepaid(history: History, limit: Limit) -> Iterator[Breach]:
     """The bound holds, as of a rule that is not prepaid. What was bought before a loss may pass after it."""
     admitted = [one for one in history.of(limit.name) if one.outcome == "ok"]
-    bound, held = most(replace(limit.rule, prepaid=False)), limit.rule.params.hold / 1_000_000
+    bound, held = most(replace(limit.rule, prepaid=False)), limit.rule.params.hold_us / 1_000_000
     yield from too_many(history, limit, admitted, limit.rule.rate.window, bound, before=held)
 
 
