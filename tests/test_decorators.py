@@ -52,10 +52,6 @@ class Shop(Listing, View):
     sold = post
 
 
-class Keeper(Gate):
-    pass
-
-
 async def acost(*_: Any) -> int:
     return 1
 

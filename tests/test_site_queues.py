@@ -19,11 +19,8 @@ from django_throttle.later.site_queues import (
     DjangoTasks,
     SiteQueue,
     TaskState,
-    queue_of,
     tasks_module,
 )
-from django_throttle.limiter import Limiter
-from django_throttle.stores import MemoryStore
 from tests.workers import Worker
 
 TURN = QueueSlot("queue", "user:1", 4_000_000_000.0)
@@ -78,26 +75,12 @@ def test_celery_gets_the_moment_as_eta(monkeypatch: pytest.MonkeyPatch, awaited:
     assert CeleryTasks().find(place, task_id) == TaskState("done", "result")
 
 
-def test_only_tasks_have_a_queue() -> None:
-    assert isinstance(queue_of(django_task), DjangoTasks)
-    assert isinstance(queue_of(celery_task), CeleryTasks)
-    for wrong in (test_only_tasks_have_a_queue, "shop.celery_task"):
-        with pytest.raises(TypeError, match="defer_to is a task of"):
-            queue_of(wrong)
-
-
 NOW = 1_700_000_000.0
 
 
 @pytest.fixture(autouse=True)
 def frozen_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_slots, "wall_clock", lambda: NOW)
-
-
-def decisions(number: int, now: float = NOW, **options: Any) -> list[Decision]:
-    rule = Rule("queue", **({"rate": "1/min", "algorithm": "leaky_bucket", "action": "defer", "burst": 9} | options))
-    limiter = Limiter([rule], MemoryStore(lambda: now))
-    return [limiter.acquire("user:1") for _ in range(number)]
 
 
 def test_of_several_turns_the_latest_counts() -> None:

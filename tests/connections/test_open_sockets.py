@@ -236,26 +236,6 @@ async def test_one_whose_handshake_is_not_through(
 
 
 @BOTH
-async def test_a_socket_by_its_own_id_and_all_of_an_identity(enforce: Enforce) -> None:
-    """Nobody else is closed."""
-    store = enforce(sockets=BY_ADDRESS)
-    introduce(store)
-    first, *mine = [await Line().open() for _ in range(3)]
-    async with Line(address="203.0.113.10") as other:
-        socket = open_sockets.everyone()[0].id
-        store.control.give((ControlMessage(CLOSE, uid=store.leases.uid, socket=socket, why=CLOSED),))
-        await duties(store)
-        assert await goodbye(first) == ("closed", 4410)
-        assert len(open_sockets) == 3
-        store.control.give(CLOSE_CLIENT)
-        await duties(store)
-        for line in mine:
-            assert await goodbye(line) == ("closed", 4410)
-        assert len(open_sockets) == len(store.leases) == 1
-        await echo(other)
-
-
-@BOTH
 async def test_who_comes_later_is_not_meant(enforce: Enforce) -> None:
     """By an order of a time when nothing was open here, and nothing asked for; the next one is for it."""
     store = enforce(sockets=BY_ADDRESS)

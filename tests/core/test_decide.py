@@ -5,12 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from django_throttle.core import Charge, Decision, Lease, Outcome, Reason, Rule
 from django_throttle.core.commands import Answer, Command, Correct, Decide, DecideLocally, charge
-from django_throttle.core.decide import apply_refunds, correct, decide_charges
+from django_throttle.core.decide import apply_refunds, decide_charges
 from django_throttle.core.decision import combine_outcomes
 from django_throttle.core.io import run
 from django_throttle.core.ledger import Ledger, corrections
@@ -18,7 +16,6 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore
 from django_throttle.stores.base import BlockingIo, LoopIo
-from tests import strategies
 from tests.clock import FrozenClock
 
 Drive = Callable[..., Any]
@@ -108,28 +105,6 @@ def test_only_a_store_error_is_an_answer(drive: Drive) -> None:
 def after_status(decision: Decision, status: int) -> Decision:
     kept = [entry for entry in decision.ledger.entries if not entry.charge.rule.counts(status)]
     return apply_refunds(decision, corrections(kept))
-
-
-@given(
-    strategies.rate_rules("login", strategies.rates(st.integers(1, 30)), {"count_on": (401,)}),
-    st.integers(0, 3),
-    st.data(),
-)
-def test_as_the_store_says_afterwards(rule: Rule, before: int, data: st.DataObject) -> None:
-    clock = FrozenClock()
-    limiter = Limiter([rule], MemoryStore(clock))
-    for _ in range(before):
-        limiter.acquire("ip:1")
-        clock.tick(data.draw(st.floats(0, 1)) * (rule.window or 0))
-    decision = limiter.acquire("ip:1")
-    told = after_status(decision, 200)
-    if decision.allowed:
-        run(correct(BlockingIo(limiter.store), decision.ledger.refund_for_status(200)))
-        left = limiter.peek("ip:1", 0)
-        assert told.outcomes[0].remaining <= (left.remaining or 0)
-        if rule.enforce_at == 1:
-            assert told.outcomes[0].remaining == left.remaining
-            assert told.outcomes[0].reset_after >= left.reset_after - 0.000002
 
 
 def test_what_goes_back_is_there_again() -> None:

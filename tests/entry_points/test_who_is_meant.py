@@ -132,42 +132,6 @@ def admitted(answers: list[Any]) -> int:
     return sum(answer.status_code != 429 for answer in answers)
 
 
-def test_methods(enforce: Enforce, where: str) -> None:
-    client = Client()
-    enforce(api={"rate": "4/min", "methods": ["GET"]})
-    assert admitted([call(where) for call in [client.get, client.head] * 4]) == 4, "HEAD is no way around"
-    enforce(api={"rate": "2/min", "methods": ["post"]})
-    assert admitted([client.get(where) for _ in range(5)]) == 5
-    assert admitted([client.post(where, headers=FORGED) for _ in range(5)]) == 2, "nor is a header"
-
-
-@pytest.mark.parametrize(
-    ("audience", "caller", "counted"),
-    [
-        (["anonymous"], None, True), (["anonymous"], {}, False), (["authenticated"], None, False),
-        (["authenticated"], {}, True), (["staff"], {}, False),
-        (["staff", "group:partners"], {"is_staff": True}, True),
-        (["staff", "group:partners"], {"group": "partners"}, True),
-        (["group:partners"], {"group": "partner"}, False),
-    ],
-)  # fmt: skip
-def test_only_who_is_meant_is_counted(
-    enforce: Enforce, where: str, audience: list[str], caller: Any, counted: bool
-) -> None:
-    enforce(api={"rate": "2/min", "audience": audience})
-    client = Client()
-    if caller is not None:
-        client.force_login(somebody(**caller))
-    assert admitted([client.get(where) for _ in range(4)]) == (2 if counted else 4)
-
-
-def somebody(group: str = "", **options: Any) -> User:
-    user = User.objects.create_user("anna", **options)
-    if group:
-        user.groups.add(Group.objects.create(name=group))
-    return user
-
-
 @pytest.mark.row("A34")
 def test_nobody_is_exempt_for_what_he_says_of_himself(enforce: Enforce, override: Any, where: str) -> None:
     Group.objects.create(name="partners")

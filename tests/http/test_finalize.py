@@ -20,7 +20,6 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo
 from tests.doors import Enforce
-from tests.http.conftest import close
 
 SLOTS: dict[str, Any] = {"limit": 2, "algorithm": "concurrency", "events": ["inflight"], "key": "everyone"}
 RATE: dict[str, Any] = {"rate": "5/min", "algorithm": "fixed_window", "key": "everyone"}
@@ -56,13 +55,6 @@ def test_a_client_that_has_gone_is_charged(enforce: Enforce) -> None:
     finish_failed(visit(), status_of_error(asyncio.CancelledError()))
     remaining = Limiter([Rule("api", **RATE)], get_store()).peek("everyone").remaining
     assert (remaining, len(get_store().leases)) == (4, 0)
-
-
-def test_what_was_reserved_is_settled_once_the_answer_is_closed(enforce: Enforce) -> None:
-    reserved = {**RATE, "unit": "units", "reserve": 3}
-    enforce(api=reserved)
-    close(finish(visit(), HttpResponse()))
-    assert Limiter([Rule("api", **reserved)], get_store()).peek("everyone").remaining == 5
 
 
 @pytest.mark.parametrize(

@@ -37,14 +37,6 @@ def told(response: Any) -> dict[str, str]:
     return {name: value for name, value in response.items() if "ratelimit" in name.lower()}
 
 
-def test_several_doors_make_one_item_a_rule(enforce: Enforce, client: Ask, settings: Any) -> None:
-    settings.MIDDLEWARE = site.MIDDLEWARE
-    general = {"rate": "9/min", "algorithm": "fixed_window", "key": "everyone"}
-    enforce(api={**TWO, "scopes": ["nowhere"]}, general=general, watch={**TWO, "action": "shadow"})
-    answer = client("/decorated/ok")
-    assert answer["RateLimit"] == '"general";r=8;t=60, "api";r=1;t=60'
-
-
 @pytest.mark.row("A39")
 class TestWhose:
     """A39: the headers of a login form are the same whoever the name belongs to, and whatever was tried with it."""

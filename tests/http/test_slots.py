@@ -14,11 +14,9 @@ from django.test import Client
 from django.utils.decorators import async_only_middleware
 from django.utils.http import http_date
 
-from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Rule
-from django_throttle.http.slots import Slot
 from django_throttle.limiter import Limiter
-from django_throttle.stores import RedisStore, get_store
+from django_throttle.stores import get_store
 from tests.doors import BOTH, REDIS, Enforce
 from tests.entry_points import site
 from tests.http.conftest import Ask, close
@@ -142,26 +140,3 @@ async def test_a_client_who_leaves_before_the_response_is_sent_holds_no_slot(
     await server.send_input({"type": "http.disconnect"})
     await server.wait()
     assert kept and free() == 1
-
-
-@BOTH
-def test_leases_whose_last_holder_was_thrown_away_are_found(enforce: Enforce) -> None:
-    store = enforce()
-    limiter = Limiter([Rule("api", limit=1, algorithm="concurrency")], store)
-    lease = limiter.acquire("everyone").lease
-    assert lease is not None
-    slot: Slot | None = Slot(lease, store.leases)
-    assert not limiter.peek("everyone").allowed
-    slot = None
-    assert slot is None
-    if isinstance(store, RedisStore):
-        Reconciler(store).resend()  # what the background thread does twice a second
-    assert limiter.peek("everyone").allowed
-    limiter.release(lease)
-    assert len(store.leases) == 0
-    lease = limiter.acquire("everyone").lease
-    assert lease is not None
-    taken = Slot(lease, store.leases)
-    assert (taken.take(), taken.take()) == (lease, None)
-    del taken
-    assert store.leases.take_to_release() == [], "what was taken is no stray"

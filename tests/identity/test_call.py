@@ -7,7 +7,6 @@ import pytest
 
 from django_throttle.core import Rule
 from django_throttle.core.ledger import Ledger
-from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.identity import call as call_facts
 from django_throttle.identity.call import Call, cost_of, own_function
 from tests.callers import ANNA
@@ -44,12 +43,6 @@ FRAME = {"type": "websocket.receive", "text": "x"}
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     unsaid(call_facts, monkeypatch)
-
-
-@pytest.mark.parametrize("cost", [0, 1, 7, MAX_LIMIT])
-def test_whole_numbers_count(cost: int, caplog: Any) -> None:
-    assert cost_of(lambda frame: cost, FRAME) == cost_of(cost, FRAME) == cost
-    assert not caplog.records
 
 
 async def awaited(frame: Any) -> int:

@@ -11,7 +11,7 @@ from redis import Redis
 
 from django_throttle.core import Charge, Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.commands import Pause, charge
+from django_throttle.core.commands import Pause
 from django_throttle.core.decide import decide_charges
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
@@ -24,7 +24,7 @@ from django_throttle.stores.refusal_cache import NoRefusalCache
 from tests.clock import FrozenClock
 from tests.records import kept_id, of_rule, records, written
 from tests.servers import RedisServer, wait_until
-from tests.stores.conftest import CAP, RATES, commands, decide, put_foreign
+from tests.stores.conftest import CAP, RATES, commands, put_foreign
 
 
 @pytest.mark.row("F21")
@@ -83,12 +83,6 @@ def test_no_text_becomes_part_of_a_script(store: RedisStore, client: Redis) -> N
             assert Limiter([Rule(text, "5/h"), CAP], store).acquire(ident).allowed
     assert scripts() == before
     assert Limiter([Rule("api", "5/h")], store).peek("user:1").remaining == 4
-
-
-async def test_what_is_no_command_is_refused_and_no_call_asks_nothing(store: RedisStore) -> None:
-    with pytest.raises(TypeError, match="not a command"):
-        store.execute("reset")  # type: ignore[arg-type]
-    assert await store.transport.asend_all([]) == []
 
 
 def test_stores_with_other_prefixes_secrets_and_databases_do_not_meet(redis_url: str) -> None:
@@ -243,17 +237,6 @@ KINDS: Any = [
     {"rate": "3/min", "algorithm": "token_bucket", "refill": "interval"},
     {"rate": "10/month", "algorithm": "fixed_window"},
 ]  # fmt: skip
-
-
-def test_rules_of_all_kinds_and_several_idents_share_a_script(stores: Any, raw: Redis) -> None:
-    """Their answers are in the order of the rules, whatever the order in which the script decides."""
-    raw.script_flush()
-    rules = [Rule(f"rule {at}", **KINDS[at % len(KINDS)]) for at in range(24)]
-    charges = tuple(charge(rule, f"user:{at % 5}", 1 + at % 3) for at, rule in enumerate(rules))
-    for size in (1, 4, 9, 24) * 3:
-        here, there = (decide(store, False, *charges[:size], lease="lease") for store in stores)
-        assert there.outcomes == here.outcomes
-    assert raw.info("memory")["number_of_cached_scripts"] == 2  # and the announcement of leases
 
 
 def test_calls_under_different_rules_travel_as_one(stores: Any, raw: Redis) -> None:

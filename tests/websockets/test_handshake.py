@@ -73,16 +73,6 @@ async def test_a_handshake_that_never_passes_has_no_retry_after() -> None:
     assert (json.loads(body["body"])["detail"], closed["reason"]) == (detail, "rate limited")
 
 
-async def test_the_rate_and_the_number_are_one_decision(enforce: Enforce) -> None:
-    store = enforce(sockets=ONE, knocks={**KNOCKS, "rate": "2/min"})
-    async with Line():
-        for _ in range(5):
-            assert not await is_let_in()  # over the cap: charged to no rate
-    assert await is_let_in()
-    assert not await is_let_in()  # over the rate: holds no slot
-    assert held(store) == 0
-
-
 async def test_a_refusal_in_a_frame_is_accepted_told_and_closed(enforce: Enforce) -> None:
     enforce(sockets=ONE)
     async with Line():
