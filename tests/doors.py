@@ -12,6 +12,11 @@ from tests.inside import count_in
 Store = MemoryStore | RedisStore
 Enforce = Callable[..., Store]
 
+#: Middleware by which a request has its user.
+LOGIN = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+]
 BOTH = pytest.mark.parametrize("enforce", ["memory", "redis"], indirect=True)
 REDIS = pytest.mark.parametrize("enforce", ["redis"], indirect=True)
 
@@ -27,9 +32,8 @@ def enforcer(request: pytest.FixtureRequest, settings: Any, monkeypatch: Any, cl
         own = {name: value for name, value in given.items() if name.isupper()}
         calm = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
         settings.DJANGO_THROTTLE = {"RULES": rules, **calm, **own}
-        monkeypatch.setattr(
-            "django_throttle.stores.redis.context.MAINTENANCE_SECONDS", 5.0
-        )  # on a machine that stands still
+        # On a machine that stands still.
+        monkeypatch.setattr("django_throttle.stores.redis.context.MAINTENANCE_SECONDS", 5.0)
         store = build(request, clock)
         count_in(store, monkeypatch)
         return store

@@ -34,7 +34,6 @@ class KeyedCaller:
         return min((at for at, _, _ in self.calls if bad and at > bad[-1]), default=since) - since
 
     def is_back(self, since: float) -> bool:
-        """Whether Redis decides again, after a time in which it did not."""
         return self.outage(since) > 0 and not self.calls[-1][2].degraded
 
     def slowest(self) -> float:

@@ -18,8 +18,6 @@ SYNC = ("--repl-diskless-sync-delay", "0")
 
 
 class Sentinel(RedisServer):
-    """One of three that watch the master ``dt``."""
-
     def __init__(self, master: int, *more: str) -> None:
         self.master, self.more = master, more
         super().__init__()
@@ -104,8 +102,6 @@ class Sentinels(ExitStack):
 
 
 class GuardedSentinels(Sentinels):
-    """Their servers can be cut off from them, and go on."""
-
     credentials = "app:app@"
     watching = ("sentinel auth-user dt watch", "sentinel auth-pass dt watch")
 
@@ -114,8 +110,6 @@ class GuardedSentinels(Sentinels):
 
 
 class RedisCluster(ExitStack):
-    """So many ``masters``, and ``replicas`` for each."""
-
     def __init__(self, replicas: int = 1, *options: str, masters: int = 3) -> None:
         self.cli = need_binary("redis-cli")
         settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", f"{NODE_TIMEOUT * 1000:.0f}")

@@ -46,7 +46,6 @@ def test_a_beat_that_fails_says_that_slots_are_given_back(settings: Any, caplog:
 def test_a_limiter_of_rates_beats_where_it_may_have_to_share_the_limit(
     settings: Any, redis_url: str, policy: str, beats: bool
 ) -> None:
-    """Its share of the limit is by the number of processes that beat."""
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
     store = RedisStore(redis_url, deadline=5.0)
     assert not Limiter([Rule("api", "5/min", on_store_failure=policy)], store).acquire("user:1").degraded

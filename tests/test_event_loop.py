@@ -1,6 +1,5 @@
 """What may wait for a database is done on a thread that nobody else waits for."""
 
-import asyncio
 import threading
 from typing import Any
 
@@ -11,7 +10,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django_throttle import rulebook, runtime
 from django_throttle.core import Rule
 from django_throttle.rulebook import Snapshot
-from django_throttle.runtime import in_thread
+from django_throttle.runtime import in_thread, is_on_event_loop
 from tests.websockets.guarded import Line, Live, becomes, live_enforcer, texts
 
 enforce = pytest.fixture(live_enforcer)
@@ -19,12 +18,10 @@ asked: set[int] = set()
 
 
 def slowly(scope: Any) -> str:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asked.add(threading.get_ident())
-        return "somebody"
-    raise SynchronousOnlyOperation
+    if is_on_event_loop():
+        raise SynchronousOnlyOperation
+    asked.add(threading.get_ident())
+    return "somebody"
 
 
 async def not_to_be_waited_for() -> set[int]:
@@ -51,7 +48,6 @@ async def test_it_is_a_thread_of_its_own_which_closes_its_connections(monkeypatc
 
 
 async def test_no_socket_asks_on_the_loop_or_on_the_thread_of_consumers(enforce: Live) -> None:
-    """Neither at its handshake, nor for a message, nor when rules have changed."""
     key = {"key": "tests.test_event_loop.slowly", "scopes": ["chat"]}
     sockets = {"limit": 9, "algorithm": "concurrency", "events": ["connection"], **key}
     enforce(chat={"rate": "100/h", "events": ["message"], **key}, sockets=sockets)

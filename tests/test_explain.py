@@ -134,7 +134,6 @@ RULES = st.builds(
 
 @given(rules=st.lists(RULES, max_size=6, unique_by=lambda rule: rule.name))
 def test_the_rules_that_count_are_those_that_are_charged(rules: list[Rule]) -> None:
-    """As the way of a decision has it, which this does not go."""
     snapshot, caller = Snapshot(rules), KnownCaller("ip:192.0.2.1")
     charged = [charge.rule.name for charge in snapshot.match(Call("search", POST.events, caller, method="POST"))]
     found = explain(MemoryStore(FrozenClock()), snapshot, POST, caller)

@@ -31,7 +31,6 @@ EXACT = Rule("hot", "100000/h", algorithm="fixed_window")
 
 @pytest.fixture
 def store(redis_url: str) -> RedisStore:
-    """Nothing goes back before a test has it go back."""
     store = RedisStore(redis_url, deadline=5.0)
     agent.disable_for(store)
     return store
@@ -104,7 +103,6 @@ def test_a_prepaid_rule_refuses_before_others_are_charged(store: RedisStore) -> 
 
 
 def test_a_reset_is_heard_of(redis_url: str, store: RedisStore, settings: Any) -> None:
-    """Within a second, by the agent; what was bought before is neither spent nor given back."""
     settings.DJANGO_THROTTLE = {"AGENT": True}
     other = RedisStore(redis_url, deadline=5.0)
     limits = Limiter([Rule("hot", "300/h", algorithm="fixed_window", prepaid=True)], other)

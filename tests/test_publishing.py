@@ -23,6 +23,7 @@ from django_throttle.contrib import prometheus
 from django_throttle.core.io import run
 from django_throttle.exceptions import InvalidIdent, PublishRefused, Refused, StoreError
 from django_throttle.identity.known_caller import GROUP
+from django_throttle.runtime import is_on_event_loop
 from django_throttle.signals import layer_dropped
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo, LoopIo
@@ -263,11 +264,9 @@ async def test_to_any_group_nothing_is_asked_for_a_second(
 
 def slowly(scope: Any) -> str:
     """A key of the site's that asks the database."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return "somebody"
-    raise SynchronousOnlyOperation
+    if is_on_event_loop():
+        raise SynchronousOnlyOperation
+    return "somebody"
 
 
 @pytest.mark.parametrize(
@@ -413,7 +412,6 @@ def redis_layer(redis_url: str) -> Any:
 async def test_a_refusal_is_no_drop_and_what_is_dropped_stays_charged(
     enforce: Enforce, redis_url: str, caplog: pytest.LogCaptureFixture, dropped: Drops
 ) -> None:
-    """Two processes that read nothing: one refusal by the rule, and what is dropped for want of room."""
     publications, before = CAPACITY + 5, prometheus_drops()
     rate = f"{3 * publications}/h"
     store = enforce(news={"rate": rate, "events": ["publish"], "key": "everyone", "algorithm": "fixed_window"})

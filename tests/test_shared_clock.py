@@ -55,7 +55,6 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 @OFF
 def test_turns_are_in_the_order_of_the_calls(enforce: Live, host: Callable[[float], None], off: float) -> None:
-    """And at the rate of the rule, whichever host reserves them."""
     enforce(queue={**QUEUE, "key": "user"})
     moments = []
     for number in range(8):

@@ -93,7 +93,6 @@ def test_whoever_waits_is_called_when_a_slot_is_given_back(enforce: Enforce, wor
 
 @BOTH
 def test_a_message_that_asks_by_itself_is_enough(enforce: Enforce, worker: Worker, monkeypatch: Any) -> None:
-    """As where the process that held the slot was killed."""
     enforce(exports={**TWO, "limit": 1})
     held = take_slot()
     export.delay("acme 1")
@@ -164,7 +163,6 @@ def test_rows_of_django_tasks(enforce: Enforce) -> None:
 
 @BOTH
 def test_the_list_of_those_that_wait(enforce: Enforce, clock: FrozenClock) -> None:
-    """One order, one place each, and no more than may wait."""
     store = enforce(exports=TWO)
 
     def enlist(name: str, *, is_first: bool = False, most: int = 4) -> int:

@@ -219,8 +219,6 @@ urlpatterns = [
 
 
 class TestLate:
-    """On the clock of the store."""
-
     @pytest.fixture(autouse=True)
     def beat(self, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
         Beat.clock = clock

@@ -38,7 +38,6 @@ class WebServer:
             )
 
     def wait_until_it_serves(self) -> None:
-        """Until every worker has loaded the application, and somebody listens."""
         wait_until(self._serves, timeout=slack(60), every=0.05)
 
     def _serves(self) -> bool:

@@ -19,7 +19,6 @@ class Message(NamedTuple):
 
     @property
     def eta(self) -> float:
-        """When it is due; 0 where that is at once."""
         eta = self.headers["eta"]
         return 0.0 if eta is None else datetime.fromisoformat(eta).timestamp()
 

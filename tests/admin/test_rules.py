@@ -38,7 +38,6 @@ WORDS = "each user: 100 requests per minute, bursts up to 20, HTTP and WebSocket
 class TestPreview:
     @pytest.fixture(autouse=True)
     def nothing_in_force(self) -> None:
-        """So that nothing typed is an edit of it."""
         forget_rules()
 
     def test_it_says_what_is_typed_whatever_its_name(self, operator: Client) -> None:

@@ -161,7 +161,6 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This host sees none of the processes."""
     process_identity.describe(0)  # which a process finds out once
     monkeypatch.setattr("django_throttle.local.process_identity.host", lambda: "another/1/2")
 

@@ -40,7 +40,6 @@ class Door:
         return await decide_fully(LoopIo(self.store), self._charges(ident), socket=True)
 
     def count(self, ident: str = "user:1") -> int:
-        """What is held under the first rule, as every process sees it."""
         decision = run(decide_fully(BlockingIo(self.store), self._charges(ident)[:1], commit=False))
         assert decision.limit is not None and decision.remaining is not None and not decision.degraded
         return decision.limit - decision.remaining

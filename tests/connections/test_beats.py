@@ -80,7 +80,6 @@ def test_after_the_clock_went_back_the_dead_are_still_found(make_site: MakeSite,
 
 
 def test_who_was_only_paused_registers_again(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
-    """It takes connections before it beats: none is registered under the uid that was buried."""
     paused, living = make_site(), make_site()
     first, *_ = paused.take("user:1", 3)
     old = paused.leases.uid
@@ -125,7 +124,6 @@ def test_a_host_sees_who_died_here(make_site: MakeSite, clock: FrozenClock, redi
 def test_a_host_extends_and_vouches_for_who_does_not_beat_for_itself(
     make_site: MakeSite, clock: FrozenClock, redis: Redis
 ) -> None:
-    """Stopped or blocked, but it exists: what it holds is open."""
     quiet, command = make_site(), HostRefresher(make_site().store)
     quiet.take("user:1")
     index, uid = quiet.store.key(RULE.id, "user:1"), quiet.leases.uid
@@ -148,7 +146,6 @@ def test_a_host_extends_and_vouches_for_who_does_not_beat_for_itself(
 
 @pytest.fixture
 def graves(make_site: MakeSite, small_batches: None) -> list[Site]:
-    """Two dead processes that held twenty leases each, two batches of it."""
     dead = [make_site(), make_site()]
     for site in dead:
         for number in range(20):

@@ -258,7 +258,6 @@ async def test_who_comes_later_is_not_meant(enforce: Enforce) -> None:
     ("enforce", "is_lost"), [("memory", False), ("redis", False), ("redis", True)], indirect=["enforce"]
 )
 async def test_the_one_that_has_been_silent_for_longest_goes(enforce: Enforce, is_lost: bool) -> None:
-    """Also where Redis has lost everything and was told again."""
     store = enforce(sockets={**TWO_SOCKETS, "at_limit": "evict_idle"})
     async with Line() as first:
         second = await Line().open()

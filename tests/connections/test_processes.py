@@ -34,7 +34,6 @@ def comes_to(site: Site, number: int, ident: str = "user:1") -> float:
 def test_with_commands_on_the_host_they_come_back_at_once(
     make_worker: MakeWorker, refreshing: Refresh, site: Site, redis: Redis, figure: Figure
 ) -> None:
-    """Also where there are two, and one of them is killed in the middle."""
     living, dead = make_worker(**SLOW), make_worker(**SLOW)
     living.ask("acquire", "user:1", 5)
     killed, other = (refreshing("--interval", "0.1") for _ in range(2))

@@ -29,7 +29,6 @@ def test_a_release_that_did_not_arrive_is_repeated(make_site: MakeSite, monkeypa
 
 
 def keys_of(site: Site) -> tuple[str, str]:
-    """Where user:1 is registered: the processes, and the slots of this one."""
     index = site.store.key(RULE.id, "user:1")
     return index, f"{index}:{site.leases.uid}"
 

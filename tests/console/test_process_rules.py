@@ -122,7 +122,6 @@ def test_how_redis_was_lately(redis_url: str, held: Callable[..., None], monkeyp
 def test_whom_dampers_suppress_in_all_processes(
     redis_url: str, settings: Any, held: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two processes attempt far more than the limit under one ident; another one is within it."""
     held(Snapshot([]))
     damper, stores = Rule("<b>account", "10/s", algorithm="damper"), [RedisStore(redis_url) for _ in range(2)]
     reporters = [RulesReporter(store, f"{number}") for number, store in enumerate(stores)]

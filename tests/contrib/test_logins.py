@@ -27,6 +27,7 @@ from django_throttle.identity import RequestCaller
 from django_throttle.identity.call import Call
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.clock import FrozenClock
+from tests.doors import LOGIN
 from tests.inside import commands_to, count_in
 
 JSON = "application/json"
@@ -60,9 +61,7 @@ WRONG = {"form": (200, [FORM, "multipart"]), "jwt": (401, [FORM, "multipart", JS
 def anna(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: FrozenClock) -> Iterator[User]:
     """Five wrong passwords an hour at one name, right ones free, under the middleware and the throttle class."""
     settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = ["django.contrib.sessions.middleware.SessionMiddleware",
-                           "django.contrib.auth.middleware.AuthenticationMiddleware",
-                           "django_throttle.middleware.ThrottleMiddleware"]  # fmt: skip
+    settings.MIDDLEWARE = [*LOGIN, "django_throttle.middleware.ThrottleMiddleware"]
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False}
     count_in(MemoryStore(clock), monkeypatch)

@@ -160,10 +160,6 @@ LONG = SHORT._replace(rule="long", retry_after=60.0)
 NEVER = SHORT._replace(rule="never", retry_after=None, reason=Reason.TOO_COSTLY)
 
 
-def test_no_rules_refuse_nothing() -> None:
-    assert combine_outcomes(()) == Decision(allowed=True, limit=None, remaining=None, retry_after=0.0, rule=None)
-
-
 @pytest.mark.parametrize(
     ("outcomes", "allowed", "rule"),
     [

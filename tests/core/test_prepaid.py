@@ -148,7 +148,6 @@ class Machine(RuleBasedStateMachine):
 
     @rule(caller=st.integers(0, 2), cost=st.integers(1, 3), times=st.integers(1, 30))
     def spends(self, caller: int, cost: int, times: int) -> None:
-        """Also while an answer is on its way."""
         for _ in range(times):
             if self.processes[caller].spend(self.hot, cost) is not None:
                 self.passed.append((self.clock.now_us, cost))
@@ -264,7 +263,6 @@ def test_what_is_bought_follows_demand(process: Process, store: MemoryStore) -> 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("limit", [1, 10])
 def test_small_limits_are_exact(store: MemoryStore, algorithm: str, limit: int) -> None:
-    """To the call, for one process after another."""
     hot = Rule("hot", f"{limit}/h", algorithm=algorithm, prepaid=True)
     processes = [Process(store, n) for n in range(3)]
     passed = sum(not one.acquire(hot).is_refused for one in processes for _ in range(limit + 1))

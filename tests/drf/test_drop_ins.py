@@ -119,7 +119,6 @@ class TestWhatTheyHaveInstead:
         assert "RateLimit" not in get(own)
 
     def test_they_do_not_get_in_the_way_of_rules(self, enforce: Enforce) -> None:
-        """Not even of one that has the name under which they count."""
         enforce(**{"drf-user": {"rate": "3/min", "scopes": ["search"]}})
         request = APIRequestFactory().get("/")
         throttle = type("Own", (drf.UserRateThrottle,), {"rate": "4/min"})

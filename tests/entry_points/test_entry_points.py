@@ -318,7 +318,6 @@ async def test_asynchronous_calls_wait_side_by_side(enforce: Enforce, monkeypatc
 
 
 async def test_a_wait_takes_its_time(enforce: Enforce) -> None:
-    """By the real clocks, for once."""
     enforce(queue=TURNS | {"rate": "50/s"})
     began = time.monotonic()
     assert (decide(call()).delay, decide(call()).delay, (await adecide(call())).delay) == (0, 0.02, 0.04)

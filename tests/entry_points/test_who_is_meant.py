@@ -16,7 +16,7 @@ from django_throttle.identity.call import Call
 from django_throttle.identity.keys import api_key
 from django_throttle.observe.reports import ident_for_logs
 from tests.consumers import held, opened, socket
-from tests.doors import BOTH, Enforce
+from tests.doors import BOTH, LOGIN, Enforce
 from tests.entry_points import site
 
 pytestmark = pytest.mark.django_db
@@ -107,10 +107,6 @@ async def test_where_no_rule_covers_the_call_a_block_of_every_rule_does(enforce:
     assert (await limiter.adecide(call)).allowed
 
 
-AUTH = [
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-]
 FORGED = {
     "X-HTTP-Method-Override": "OPTIONS", "X-Forwarded-User": "boss", "X-Remote-User": "boss",
     "X-Groups": "partners,staff", "X-Staff": "true", "X-Throttle-Bypass": "1", "X-Forwarded-For": "192.0.2.7",
@@ -124,7 +120,7 @@ def where(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(site.Api, "authentication_classes", [SessionAuthentication])
     monkeypatch.setattr(site.Api, "post", site.Api.get, raising=False)
     settings.ROOT_URLCONF = site.__name__
-    settings.MIDDLEWARE = [*AUTH, *(site.MIDDLEWARE if "middleware" in request.param else [])]
+    settings.MIDDLEWARE = [*LOGIN, *(site.MIDDLEWARE if "middleware" in request.param else [])]
     return str(request.param)
 
 

@@ -110,7 +110,6 @@ def test_a_flood_of_errors(enforce: Enforce, client: Ask, asked: dict[str, Any],
 def test_of_an_overload_redis_hears_a_fifth(
     enforce: Enforce, monkeypatch: pytest.MonkeyPatch, redis_url: str, slots: bool, figure: Callable[..., None]
 ) -> None:
-    """Ten times what is allowed, from clients that do not wait."""
     held = {"open": {"limit": 100, "algorithm": "concurrency", "events": ["inflight"]}} if slots else {}
     enforce(api=PER_MINUTE, **held)
     store = RedisStore(redis_url, deadline=5.0)

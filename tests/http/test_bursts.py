@@ -46,7 +46,6 @@ def test_a_parallel_burst_admits_exactly_the_limit(site: Server, figure: Callabl
 
 @pytest.mark.row("A26")
 def test_pipelined_requests_are_counted_one_by_one(site: Server, figure: Callable[..., None]) -> None:
-    """Ten connections, each with twenty requests in one packet."""
     where = f"/middleware/quick/{uuid4().hex}"
     visits = [Visit(site, *[where] * 20) for _ in range(10)]
     found = Counter(status for visit in visits for status in visit.statuses())

@@ -31,7 +31,7 @@ from django_throttle.http.deferred import StatusUrl, deferrals
 from django_throttle.identity import RequestCaller
 from django_throttle.later.site_queues import tasks_module
 from django_throttle.stores import RedisStore
-from tests.doors import BOTH, Enforce
+from tests.doors import BOTH, LOGIN, Enforce
 from tests.inside import count_in
 
 task = import_module(tasks_module()).task
@@ -126,10 +126,7 @@ Get = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def here(settings: Any) -> None:
     settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = [
-        "django.contrib.sessions.middleware.SessionMiddleware",
-        "django.contrib.auth.middleware.AuthenticationMiddleware",
-    ]
+    settings.MIDDLEWARE = LOGIN
     made.clear()
 
 

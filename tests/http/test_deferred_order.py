@@ -29,7 +29,7 @@ from rest_framework.views import APIView
 from django_throttle.checks import project
 from django_throttle.decorators import throttle
 from django_throttle.runtime import LogThrottle
-from tests.doors import Enforce
+from tests.doors import LOGIN, Enforce
 from tests.http.test_deferred import QUEUE, make
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -178,10 +178,7 @@ RULES: dict[str, Any] = dict.fromkeys([*GUARDED, *SAFE, "open", "page"], QUEUE) 
 def here(settings: Any, enforce: Enforce) -> None:
     settings.ROOT_URLCONF = __name__
     settings.LOGIN_URL = "/login"
-    settings.MIDDLEWARE = [
-        "django.contrib.sessions.middleware.SessionMiddleware",
-        "django.contrib.auth.middleware.AuthenticationMiddleware",
-    ]
+    settings.MIDDLEWARE = LOGIN
     enforce(**RULES)
 
 

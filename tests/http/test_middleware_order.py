@@ -1,6 +1,5 @@
 """What the order of middleware changes, on the page about it, and what the checks say of it."""
 
-import sys
 from typing import Any
 
 import pytest
@@ -112,14 +111,6 @@ class OwnConditional(ConditionalGetMiddleware):
 def test_classes_of_their_kinds_count_too(listed: Any, settings: Any, middleware: list[str], told: list[str]) -> None:
     listed(*middleware)
     assert warnings(settings, {"api": {"rate": "1/s", "refund_on": [304]}}) == told
-
-
-def test_a_site_without_cors_headers_is_told_nothing(listed: Any, settings: Any, monkeypatch: Any) -> None:
-    for module in [name for name in sys.modules if name.partition(".")[0] == "corsheaders"]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "corsheaders", None)
-    listed(OURS)
-    assert warnings(settings, {"api": {"rate": "1/s"}}) == []
 
 
 class Reading:

@@ -24,7 +24,7 @@ from rest_framework.views import APIView
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.exceptions import Refused
 from tests.docs.test_readme import run
-from tests.doors import Enforce
+from tests.doors import LOGIN, Enforce
 from tests.entry_points import site
 from tests.pages import block
 
@@ -63,11 +63,7 @@ urlpatterns = [
 ]
 
 
-DEFAULT = [
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
-]
+DEFAULT = [*LOGIN, "django.contrib.messages.middleware.MessageMiddleware"]
 
 
 def ways_in() -> dict[str, Callable[[], int]]:
@@ -97,7 +93,6 @@ class TestEveryWayIn:
         settings.PASSWORD_HASHERS = QUICK
 
     def test_one_rule_over_all_their_scopes(self, enforce: Enforce) -> None:
-        """Ten in all, however they are spread: three at each door of HTTP, and one socket."""
         reports, logins = (run(text)["DJANGO_THROTTLE"]["RULES"] for text in (SLOTS, LOGINS))
         enforce(**reports, **logins)
         tried = [way() for _ in range(3) for way in ways_in().values()]
@@ -107,7 +102,6 @@ class TestEveryWayIn:
         assert async_to_sync(connects)() is False
 
     def test_what_all_of_them_call(self, enforce: Enforce, settings: Any) -> None:
-        """By account, however its name is written, and whoever asks."""
         User.objects.create_user("anna", password="right")
         backend = ModuleType("tests.http.backend_shown")
         backend.__dict__.update(run(BACKEND))

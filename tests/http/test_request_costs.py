@@ -148,7 +148,6 @@ def test_what_a_request_used(name: str, settings: Any, site: RouteCosts) -> None
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 @pytest.mark.parametrize("name", [*ASYNC, "plain", "streamed", "decorated", "search"])
 async def test_the_same_as_a_server_of_asgi_calls_the_site(name: str, settings: Any, site: RouteCosts) -> None:
-    """Which has a thread of its own for each request, and closes the response there."""
     behind(settings, name)
     scope = {"type": "http", "method": "GET", "path": f"/{name}", "headers": [], "http_version": "1.1"}
     server = ApplicationCommunicator(ASGIHandler(), {**scope, "query_string": b""})

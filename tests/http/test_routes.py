@@ -79,7 +79,6 @@ def here(settings: Any) -> None:
 @pytest.mark.row("A23")
 @pytest.mark.parametrize("door", ["shop", "desk"])
 def test_no_spelling_of_a_path_escapes(enforce: Enforce, client: Ask, settings: Any, door: str, figure: Any) -> None:
-    """A23."""
     settings.MIDDLEWARE = site.MIDDLEWARE if door == "shop" else []
     enforce(api={"rate": f"{LIMIT}/min", "scopes": [door], "key": "everyone"})
     letters = str.maketrans("shopSHOP", door + door.upper())
@@ -127,7 +126,6 @@ def test_no_method_is_a_way_around(enforce: Enforce, client: Ask, settings: Any,
 
 @pytest.mark.row("A24")
 def test_a_host_is_no_part_of_it(enforce: Enforce, client: Ask) -> None:
-    """A24."""
     enforce(api={"rate": "3/min", "scopes": ["shop"], "key": "everyone"})
     hosts = ["a.com", "A.COM.", "a.com:8000", "b.org", "[::1]:80"]
     assert [client("/shop/1", headers={"host": host}).status_code for host in hosts] == [200] * 3 + [429] * 2

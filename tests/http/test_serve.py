@@ -109,7 +109,6 @@ class TestPastDjango:
 
 
 def caught(door: ThrottleMiddleware) -> Any:
-    """As Django asks a middleware what becomes of an error."""
     inner = door.get_response
 
     def get_response(request: HttpRequest) -> Any:

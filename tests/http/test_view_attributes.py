@@ -21,7 +21,7 @@ from django_throttle.drf import RuleThrottle
 from django_throttle.identity import call as call_facts
 from django_throttle.identity import keys
 from django_throttle.runtime import LogThrottle
-from tests.doors import Enforce
+from tests.doors import LOGIN, Enforce
 
 SCOPE = "limited"
 
@@ -130,10 +130,6 @@ urlpatterns = [
     path("cost/page/function", mark(page, throttle_cost=COSTS["lambda"])),
 ]
 MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
-LOGIN = [
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-]
 
 
 @pytest.fixture(autouse=True)

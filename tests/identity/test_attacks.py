@@ -21,15 +21,11 @@ from django_throttle.identity import AsgiCaller, RequestCaller
 from django_throttle.identity.call import Call
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from tests.doors import BOTH, REDIS, Enforce
+from tests.doors import BOTH, LOGIN, REDIS, Enforce
 
 LIMIT = 10
 RULE: dict[str, Any] = {"rate": f"{LIMIT}/min", "algorithm": "fixed_window", "key": "ip"}
-MIDDLEWARE = [
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django_throttle.middleware.ThrottleMiddleware",
-]
+MIDDLEWARE = [*LOGIN, "django_throttle.middleware.ThrottleMiddleware"]
 
 
 class Keys(BaseAuthentication):
@@ -68,7 +64,6 @@ urlpatterns = [path("search", Search.as_view()), path("login", Login.as_view()),
 
 
 def typed(request: Any) -> Any:
-    """What a login form names, as a site would write it without a thought."""
     return json.loads(request.body).get("username")
 
 

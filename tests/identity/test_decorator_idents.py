@@ -21,7 +21,7 @@ from django_throttle.http.request_state import decisions_of
 from django_throttle.limiter import Limiter
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
-from tests.doors import BOTH, Store, build
+from tests.doors import BOTH, LOGIN, Store, build
 from tests.inside import count_in
 
 HERE, ELSEWHERE = "127.0.0.1", "198.51.100.7"
@@ -61,8 +61,7 @@ urlpatterns = [path(each.__name__, each) for each in (view, aview, found)]
 @pytest.fixture
 def enforce(request: pytest.FixtureRequest, settings: Any, monkeypatch: Any, clock: FrozenClock) -> Iterator[Enforce]:
     settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = ["django.contrib.sessions.middleware.SessionMiddleware",
-                           "django.contrib.auth.middleware.AuthenticationMiddleware"]  # fmt: skip
+    settings.MIDDLEWARE = LOGIN
     settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0, "TRUSTED_PROXIES": 1}
     store = build(request, clock)
     count_in(store, monkeypatch)

@@ -1,6 +1,5 @@
 """What a caller is: asked of the database at most once for each user, and never on the event loop."""
 
-import asyncio
 import logging
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +16,7 @@ from django.utils.functional import SimpleLazyObject
 from django_throttle import limiter
 from django_throttle.identity import AsgiCaller, RequestCaller, keys
 from django_throttle.identity.call import Call
+from django_throttle.runtime import is_on_event_loop
 from tests.doors import Enforce
 from tests.inside import unsaid
 
@@ -136,7 +136,7 @@ async def test_sessions_that_no_database_has_are_read_in_a_thread_all_the_same(
     read, held_up = store.load, []
 
     def load(session: Any) -> Any:
-        held_up.append(on_an_event_loop())
+        held_up.append(is_on_event_loop())
         return read(session)
 
     monkeypatch.setattr(store, "load", load)
@@ -147,11 +147,3 @@ async def test_sessions_that_no_database_has_are_read_in_a_thread_all_the_same(
         decisions.append((await limiter.adecide(Call("chat", events, caller))).allowed)
     assert decisions == [True, False, True]
     assert held_up == [False, False], "not at all where no rule asks"
-
-
-def on_an_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

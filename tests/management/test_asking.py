@@ -1,4 +1,4 @@
-"""The commands that only look: throttle_explain, throttle_costs, throttle_inspect and throttle_backtest."""
+"""The commands that only look: throttle_explain, throttle_costs, throttle_inspect and so on."""
 
 import io
 import json
@@ -10,20 +10,23 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import translation
 
-from django_throttle import limiter
+from django_throttle import limiter, rulebook
 from django_throttle.connections import overview
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
-from django_throttle.console.recording import RecordFlusher, own_records
+from django_throttle.console.models import ThrottleCandidate
+from django_throttle.console.recording import RecordFlusher, own_records, recorder
 from django_throttle.console.route_costs import CostFlusher, route_costs
 from django_throttle.costs.meter import MEASURES
 from django_throttle.identity.call import Call
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.management.commands import throttle_inspect
+from django_throttle.models import ThrottleRule
 from django_throttle.observe.reports import ident_for_logs
-from django_throttle.stores import MemoryStore, RedisStore
+from django_throttle.stores import MemoryStore, RedisStore, get_store
 from tests.connections.evictions import redis_store, sockets
+from tests.console.conftest import By
 from tests.console.test_backtest import COMBINED, LOG
 from tests.console.test_route_costs import used
 from tests.doors import BOTH, Enforce
@@ -249,3 +252,29 @@ def test_what_the_site_recorded(replay: Any, settings: Any, monkeypatch: pytest.
     told = json.loads(replay(rules, "--recorded", "hour", "--json")[0])
     assert told == {"calls": 4, "rules": {"strict": strict}, "share": 1.0, "cut": 0}
     own_records.forget()
+
+
+def test_each_candidate_is_compared_with_its_rule(settings: Any, redis_url: str) -> None:
+    settings.DJANGO_THROTTLE = {"RULES": {}, "AGENT": False, "REDIS": redis_url, "DEADLINE": 5.0}
+    recorder.take()
+    assert run("throttle_candidates") == "There are no candidates.\n"
+    ThrottleRule.objects.create(name="api", rate="5/s")
+    row = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/s"), "api", "anna")
+    row.share = 0.1
+    row.save()
+    rulebook.refresh()
+    for _ in range(4):
+        limiter.decide(Call("page", ("request",), By("user:1"), ident="user:1"))
+    RecordFlusher(get_store())()
+    said = run("throttle_candidates", "api")
+    assert said.startswith("api: each user or address: 3 requests per second, enforced for 0.1 of all\n")
+    assert "  Calls: 4\n  Both would refuse: 0\n" in said
+    (found,) = json.loads(run("throttle_candidates", "--json"))
+    assert (found["name"], found["share"], found["starts_at"], found["calls"]) == ("api", 0.1, None, 4)
+    with pytest.raises(CommandError, match="There is no rule 'other'"):
+        run("throttle_candidates", "other", "--json")
+    row.delete()
+    assert run("throttle_candidates", "api", "--json") == "[]\n"
+    settings.DJANGO_THROTTLE = {"STORE": "memory"}
+    with pytest.raises(CommandError, match="only each process knows"):
+        run("throttle_candidates")

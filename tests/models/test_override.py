@@ -39,14 +39,9 @@ WRONG = [
 # What only the override as a whole, or another table, can tell.
 BEYOND_CONSTRAINTS = [
     *({"value": value} for value in ADDRESSES[1:-1]),
-    *(
-        {"kind": "user"},
-        {"kind": "tenant"},
-        {"kind": "shoe"},
-        {"rules": ("x" * 1001,)},
-        {"rate": "5/600w"},
-        {"rate": "5/min, 6/min"},
-    ),
+    *({"kind": kind} for kind in ("user", "tenant", "shoe")),
+    *({"rate": rate} for rate in ("5/600w", "5/min, 6/min")),
+    {"rules": ("x" * 1001,)},
 ]
 
 

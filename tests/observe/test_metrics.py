@@ -88,7 +88,6 @@ def test_an_open_breaker_is_shown(scheme: str, settings: Any) -> None:
 
 @pytest.mark.usefixtures("servers")
 def test_in_several_processes_it_adds_up(tmp_path: Path) -> None:
-    """Two processes, one of which forks after the import; the gauges are of those that live."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     environment.pop("DJANGO_SETTINGS_MODULE", None)
     running = [

@@ -181,7 +181,6 @@ class Receiver:
 
 @pytest.fixture(params=["hear", "ahear"])
 def told(request: pytest.FixtureRequest) -> Iterator[Receiver]:
-    """What a receiver of each colour hears, beside two that fail."""
     receiver = Receiver()
     methods = [receiver.fail, getattr(receiver, request.param), receiver.afail]
     for signal in SIGNALS.values():

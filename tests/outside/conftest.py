@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.outside import environments
 from tests.outside.environments import EXTRAS
+from tests.servers import RedisServer
 
 # What a site is served and tested with. Pinned from below where an older one is known not to do.
 SITE = "daphne>=4.2.2 django-ninja>=1.4 drf-spectacular>=0.28 gevent>=24 gunicorn>=22 uvicorn>=0.35 websockets>=13"
@@ -20,6 +21,12 @@ SUITES = "pytest>=8.3 pytest-asyncio>=1.0 pytest-django>=4.9"
 @pytest.fixture(autouse=True)
 def starts_processes(servers: None) -> None:
     """Every test here may build, install and serve."""
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
 
 
 # made_once(name, make) -> a folder that ``make`` has filled

@@ -47,7 +47,6 @@ def project(site_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(scope="module")
 def typed(project: Project) -> dict[str, Future[dict[str, str]]]:
-    """What each page's lines printed; the lines of one page are typed in their order."""
     return at_once({name: partial(type_all, project, name) for name in NAMED})
 
 
@@ -74,7 +73,6 @@ def test_what_is_printed_is_what_the_page_shows(typed: dict[str, Future[dict[str
 
 
 def test_who_is_connected(project: Project) -> None:
-    """One socket on a server, seen by throttle_inspect, and by refresh_connections, which ends cleanly on SIGTERM."""
     inspect, *_ = (command.line for command in commands(page("admin.rst")) if "throttle_inspect" in command.line)
     with project.served(["uvicorn"]) as ports:
         origin = f"http://127.0.0.1:{ports['uvicorn']}"

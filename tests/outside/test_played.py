@@ -69,19 +69,12 @@ class Reader:
 
 
 @pytest.fixture
-def reader(site_python: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Reader:
+def reader(site_python: Path, tmp_path: Path, redis: RedisServer) -> Reader:
     need_binary("curl")
-    redis = request.getfixturevalue("redis")
     project = Project(site_python, tmp_path / "mysite", redis.url).start()
     (project.folder / ".curlrc").write_text("silent\nshow-error\n", encoding="utf-8")
     project.append("mysite/settings.py", MAILERS)
     return Reader(project)
-
-
-@pytest.fixture
-def redis(servers: None) -> object:
-    with RedisServer() as server:
-        yield server
 
 
 @pytest.mark.parametrize("name", ["saas.rst", "drf.rst"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,12 +26,6 @@ class SearchTests(TestCase):
         print("threads:", [thread.name for thread in threading.enumerate()])
 """
 OURS = ("hello", "client", "info", "config", "flushall", "ping")  # of the test's own client
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -246,7 +246,6 @@ STRICT = Rule("api", "1/min", key="user")
 
 
 def actions(user: str, *overrides: Override, share: float = 0.0) -> dict[str, bool]:
-    """By the name of each rule that a call is asked: whether it only records."""
     snapshot = Snapshot([LIVE], overrides, candidates=[Candidate.of("api", STRICT, share)])
     found = snapshot.match(Call("search", ("request",), KeyedCaller(user=user)))
     return {charge.rule.name: charge.rule.is_shadow for charge in found}

@@ -65,7 +65,6 @@ def acquire(request: pytest.FixtureRequest, store: RedisStore) -> Iterator[Calla
 
 
 def commands(client: Redis) -> dict[str, int]:
-    """How often each command ran since the last ``config resetstat``."""
     stats: dict[str, Any] = client.info("commandstats")
     return {name.removeprefix("cmdstat_"): found["calls"] for name, found in stats.items()}
 

@@ -100,7 +100,6 @@ def test_after_a_failover_decisions_resume(
 @pytest.mark.row("F38")
 @pytest.mark.parametrize("coverage", ["no", "yes"])
 def test_a_slot_that_nobody_serves_is_left_to_the_policy(coverage: str, figure: Callable[..., None]) -> None:
-    """Where full coverage is not required, it disturbs no other slot."""
     causes = {"no": Cause.UNAVAILABLE, "yes": Cause.SERVER_STATE}
     with RedisCluster(0, "--cluster-require-full-coverage", coverage) as cluster:
         patience = 1.0  # what is well must not fail because the machine is busy

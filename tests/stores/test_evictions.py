@@ -63,7 +63,6 @@ def test_of_several_processes_the_holder_hears_of_it_and_nobody_else(
 
 
 def test_its_process_does_not_bring_it_back(site: MakeDoor) -> None:
-    """It learns of it when keys are extended, even if the message was lost with its list."""
     one, two = site(), site()
     leases = full(one)
     two.open()
@@ -153,7 +152,6 @@ def test_an_eviction_of_which_the_reply_is_lost_is_asked_about_until_redis_answe
 
 @pytest.mark.parametrize("seconds", [60.0, 0.0], ids=["kept", "no longer kept"])
 def test_a_message_that_was_not_sent_is_sent_later(seconds: float, site: MakeDoor, monkeypatch: Any) -> None:
-    """Even if Redis was away for longer than messages are kept: by whoever asks for the evictions of late."""
     one, two = site(), site()
     leases = full(one)
     with monkeypatch.context() as broken:

@@ -29,7 +29,6 @@ EVENTS = st.tuples(st.sampled_from(["acquire", "acquire", "late"]), st.integers(
 
 
 def passed(limiter: Limiter, ident: str, times: int) -> list[bool]:
-    """Whether each call that passed did so by this process alone."""
     decisions = [limiter.acquire(ident) for _ in range(times)]
     return [decision.degraded for decision in decisions if decision.allowed]
 
@@ -39,7 +38,6 @@ def passed(limiter: Limiter, ident: str, times: int) -> list[bool]:
 def test_it_starts_from_what_the_store_said_was_left(
     proxy: Proxy, algorithm: str, processes: int, used: int, alone: int
 ) -> None:
-    """That, or the share of this process where it is less."""
     store = RedisStore(proxy.url, deadline=5.0, processes=processes)
     rule = Rule("api", "10/hour", algorithm=algorithm)
     limiter = Limiter([rule], store)
@@ -56,7 +54,6 @@ def test_it_starts_from_what_the_store_said_was_left(
 def test_a_queue_goes_on_after_the_turns_that_the_store_has_given(
     proxy: Proxy, redis_url: str, processes: int, used: int, queue_slots: list[int]
 ) -> None:
-    """At this process's share of the rate, and no longer than the share of the queue; in minutes here."""
     rule = Rule("reports", "60/hour", algorithm="leaky_bucket", action="defer", max_queue=8)
     store = RedisStore(proxy.url, deadline=5.0, processes=processes)
     limiter = Limiter([rule], store)
@@ -76,7 +73,6 @@ def test_a_queue_goes_on_after_the_turns_that_the_store_has_given(
 
 
 def test_what_it_admitted_is_charged_once_though_nobody_asks_again(proxy: Proxy, redis_url: str) -> None:
-    """Of more idents than travel in one pipeline, by the work that the background thread repeats."""
     store = RedisStore(proxy.url, deadline=5.0)
     limiter, idents = Limiter([API], store), [f"user:{number}" for number in range(250)]
     proxy.set("refuse")

@@ -39,7 +39,6 @@ class Site(WebServer):
             connection.close()
 
     def decisions(self) -> list[dict[str, Any]]:
-        """Those about as many requests at once as a browser's crowd sends."""
         self.get("/said")
         with ThreadPoolExecutor(AT_ONCE) as crowd:
             assert {status for status, _ in crowd.map(self.get, ["/quick"] * 2 * AT_ONCE)} == {200}

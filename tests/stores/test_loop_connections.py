@@ -56,7 +56,6 @@ async def test_all_calls_of_a_loop_travel_on_one_connection_each_to_its_own(redi
 
 @pytest.mark.parametrize("together", [1, 2])
 async def test_a_call_has_all_of_its_deadline(together: int, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a Redis that hangs: alone, and in a batch."""
     store = RedisStore(proxy.url, deadline=5.0)
     limiter, calls = Limiter([Rule("api", "10/min")], store), ["user:1"] * together
     for _ in range(2):

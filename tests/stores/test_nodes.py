@@ -31,7 +31,6 @@ BOTH = pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
 
 @pytest.fixture
 def nodes(redis_url: str, redis_server: RedisServer) -> Iterator[list[StandIn]]:
-    """Two nodes with half of the slots each, in front of one Redis."""
     both = [StandIn(redis_server.port) for _ in range(2)]
     serve(both, [(0, HALF - 1, both[0]), (HALF, 2 * HALF - 1, both[1])])
     yield both

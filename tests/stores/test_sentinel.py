@@ -118,7 +118,6 @@ def guarded(servers: None) -> Iterator[GuardedSentinels]:
 @pytest.mark.agent
 @pytest.mark.row("F31", "R15")
 def test_both_drivers_leave_it_within_a_beat(guarded: GuardedSentinels, figure: Callable[..., None]) -> None:
-    """At most two limits pass, the old master's and the new one's, and the old one counts nothing from then on."""
     old = guarded.master()
     assert isinstance(old, Guarded)
     store = RedisStore(guarded.url, deadline=5.0)

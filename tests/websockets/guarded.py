@@ -8,8 +8,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from redis import Redis
-
 from django_throttle import rulebook
 from django_throttle.channels import ThrottleMiddleware
 from django_throttle.core import Override, Rule
@@ -123,7 +121,6 @@ class Line:
 
     @property
     def frames(self) -> list[Any]:
-        """What the client was sent, decoded where it is JSON."""
         return [_decoded(event.get("text")) for event in self.sent if event["type"] == "websocket.send"]
 
     def told(self, kind: str) -> list[dict[str, Any]]:
@@ -172,7 +169,6 @@ def texts(line: Line) -> list[str]:
 
 
 def used(store: AnyStore, ident: str = IDENT, rule: Rule | None = None) -> int:
-    """What the store has counted under a rule, by default the first one in force."""
     decision = Limiter([rule or rulebook.current().rules[0]], store).peek(ident)
     assert not decision.degraded
     return decision.limit - decision.remaining
@@ -180,11 +176,6 @@ def used(store: AnyStore, ident: str = IDENT, rule: Rule | None = None) -> int:
 
 def blocked(subject: str = IDENT, **options: Any) -> Override:
     return Override(subject=subject, effect="block", **options)
-
-
-def scripts(redis: Redis) -> int:
-    stats: Any = redis.info("commandstats")
-    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
 
 
 def only() -> OpenSocket:

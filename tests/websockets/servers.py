@@ -104,7 +104,6 @@ class Server(WebServer):
         return [int(line.rpartition(" ")[2]) for line in lines if self.loaded in line]
 
     async def terminate(self) -> None:
-        """What a deployment does: SIGTERM to the process that was started, and wait for it."""
         self.signal()
         await asyncio.to_thread(self.process.wait, slack(20))
 

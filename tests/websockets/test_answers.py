@@ -101,7 +101,6 @@ class TestGraphQL:
         await client.disconnect()
 
     async def test_refused_ends_are_passed_on_and_a_flood_of_ends_closes(self, enforce: Enforce, protocol: str) -> None:
-        """Else subscriptions would run for nobody."""
         enforce(own={**OWN, "rate": "8/min"})
         client = await subscribed(protocol)
         for number in range(2, 13):  # five are refused, as many as are answered at once
@@ -131,7 +130,6 @@ class TestGraphQL:
     async def test_a_late_beginning_is_never_refused_in_silence(
         self, enforce: Enforce, protocol: str, pings: int
     ) -> None:
-        """Nothing is answered at all, or too much was refused before it."""
         enforce(own=OWN)
         ladder = {} if pings else {"error": 0}
         client = await opened(graphql(throttle_ladder=ladder, throttle_cost=3), subprotocols=[protocol])

@@ -24,7 +24,6 @@ def says(text: str) -> dict[str, str]:
 
 
 async def test_a_client_that_reads_nothing_keeps_nobody(enforce: Enforce, loop_clock: LoopClock) -> None:
-    """What its application sends is cut, wherever it does so, and it hears of the end in its next receive."""
     heard: list[Any] = []
 
     @accepting
@@ -47,8 +46,6 @@ async def test_a_client_that_reads_nothing_keeps_nobody(enforce: Enforce, loop_c
 
 
 async def test_who_sends_and_never_listens_is_let_be_for_a_moment(enforce: Enforce, loop_clock: LoopClock) -> None:
-    """Then it gets what a server gives to whoever sends to nobody, and ends."""
-
     @accepting
     async def ticker(receive: Any, send: Any) -> None:
         while True:
@@ -81,7 +78,6 @@ async def test_but_errors_of_an_open_socket_are_the_application_s(enforce: Enfor
 
 
 async def test_what_crosses_the_application_s_own_close_reaches_no_one(enforce: Enforce) -> None:
-    """A client chooses how long that takes, and nobody would be charged for it."""
     taken, heard = asyncio.Event(), []
 
     class Slow(Line):
@@ -133,7 +129,6 @@ async def test_a_silent_socket_is_closed_and_told(enforce: Enforce, loop_clock: 
 
 
 async def test_a_client_of_a_busy_application_is_not_idle(enforce: Enforce, loop_clock: LoopClock) -> None:
-    """And one that looks up now and then has listened all the same."""
     enforce()
     go_on, heard = asyncio.Event(), []
 
@@ -174,8 +169,6 @@ async def test_a_client_that_an_outer_door_hears_is_not_silent_to_those_inside(
 
 
 async def test_a_client_that_takes_no_frame_for_so_long_is(enforce: Enforce) -> None:
-    """Else an application that sends to a client that has vanished would keep its slot for ever."""
-
     @accepting
     async def sending(receive: Any, send: Any) -> None:
         await send({"type": "websocket.send", "text": "news"})
@@ -199,7 +192,6 @@ async def test_an_old_socket_is_closed_however_busy(enforce: Enforce) -> None:
 
 @pytest.mark.row("A46")
 async def test_a46_silent_sockets_make_room(enforce: Enforce) -> None:
-    """Every slot of an address is held by somebody who says nothing; who talks stays."""
     store = enforce(sockets={**TWO_SOCKETS, "limit": 3, "key": "ip"}, SOCKET_IDLE_TIMEOUT=3)
     silent = [await Line().open() for _ in range(2)]
     async with Line() as talking:

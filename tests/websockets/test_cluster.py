@@ -10,10 +10,7 @@ from redis.crc import key_slot
 
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge, charge
-from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
-from django_throttle.stores.base import BlockingIo
-from django_throttle.websockets.groups import LocalMembers, MemberCounts, MemberReporter, group_ident
 from tests.conftest import immortal_keys
 from tests.connections.evictions import Door, lease_of, redis_store
 from tests.fleet import READY, RedisCluster
@@ -62,19 +59,6 @@ async def test_simultaneous_handshakes_are_let_in_to_the_cap(cluster: RedisClust
     for lease, process in itertools.product(opened, pair):
         Limiter(process.rules, process.store).release(lease)
     assert (first.count(), first.at_address()) == (0, 0)
-
-
-def test_members_of_a_group_are_added_up(cluster: RedisCluster, settings: Any) -> None:
-    news = {"rate": "10/s", "events": ["publish"], "key": "everyone"}
-    settings.DJANGO_THROTTLE = {"RULES": {"news": news}, "DATABASE_RULES": False, "AGENT": False}
-    name, onlooker, *others = group_ident("default", "news"), *processes(cluster, TABS, PLACES, number=3)
-    counts, members = MemberCounts(LocalMembers()), [LocalMembers(), LocalMembers()]
-    assert run(counts.of(BlockingIo(onlooker.store), name)) == 0
-    for process, mine, channels in zip(others, members, ("abc", "de"), strict=True):
-        for channel in channels:
-            mine.add(name, channel)
-        MemberReporter(process.store, mine)()
-    assert run(MemberCounts(LocalMembers()).of(BlockingIo(onlooker.store), name)) == 5
 
 
 def serves(node: RedisServer) -> bool:

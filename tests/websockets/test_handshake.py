@@ -249,7 +249,6 @@ async def test_a_block_of_the_rules_of_the_inner_one_closes_it_once(
 
 
 async def test_a_reset_reaches_the_inner_one(enforce: Enforce) -> None:
-    """Its error frame does not count outside."""
     sends = {**WINDOW, "rate": "2/min", "events": ["send"], "scopes": ["site"]}
     enforce(own={**OWN, "scopes": ["chat"]}, sends=sends)
     async with nested() as socket:

@@ -34,7 +34,6 @@ def measured(redis_server: RedisServer, tmp_path_factory: Any) -> Matrix:
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.id, marks=MARKS.get(row.id, ())) for row in matrix.ROWS])
 def test_slots_are_back_in_time(measured: Matrix, row: Row, server: str, figure: Callable[..., None]) -> None:
-    """And twice that where the machine may be busy with others."""
     cell = measured.cells[row.id, server]
     if cell.error:
         raise AssertionError(f"{row.words} on {server}") from cell.error

@@ -25,7 +25,8 @@ from tests.clock import FrozenClock, LoopClock
 from tests.consumers import EVERY_KIND, TWO_FRAMES, TWO_SOCKETS, held
 from tests.doors import BOTH, Enforce
 from tests.inside import counters
-from tests.websockets.guarded import Line, Live, accepting, becomes, only, scripts, texts
+from tests.stores.conftest import evaluations
+from tests.websockets.guarded import Line, Live, accepting, becomes, only, texts
 
 OWN = {"rate": "3/min", "events": ["message"], "key": "connection", "algorithm": "gcra"}
 OUT = {**OWN, "events": ["send"]}
@@ -126,7 +127,6 @@ async def test_a_refused_frame_is_held_up(
 
 
 async def test_each_socket_has_a_budget_of_its_own_which_comes_first(enforce: Enforce) -> None:
-    """What it refuses costs the other rules nothing."""
     store = enforce(own=OWN, shared=SHARED)
     async with Line() as first, Line() as second:
         first.send("1", "2", "3", "4")
@@ -187,7 +187,6 @@ async def test_every_message_is_reported_once(enforce_live: Live, rules: dict[st
 @pytest.mark.parametrize("key", ["user", "connection"])
 @AT_ONCE
 async def test_who_changes_groups_has_another_plan(enforce: Enforce, monkeypatch: Any, key: str) -> None:
-    """Who sends is looked up off the event loop, and anew after a second."""
     groups = [[], ["premium"], []]
 
     def names(user: Any) -> frozenset[str]:
@@ -230,13 +229,13 @@ async def test_a44_a_flood_is_decided_where_it_comes_in_and_others_are_served(
         flooded = only()
         async with Line(address="198.51.100.7") as other:
             with redis_server.client() as redis:
-                before, began = scripts(redis), loop.time()
+                before, began = evaluations(redis), loop.time()
                 line.send(*["x"] * flood)
                 other.send("hello")
                 await other.received(1)
                 assert flooded.refused + len(texts(line)) < flood
                 await line.until(lambda: flooded.refused + len(texts(line)) == flood)
-                seconds, calls = loop.time() - began, scripts(redis) - before
+                seconds, calls = loop.time() - began, evaluations(redis) - before
         figure(f"questions to Redis of {flood:,} messages", calls)
         # Those that pass, and what is asked as room comes back, ten times a second; of a socket's own rule none.
         assert calls <= ("shared" in kinds) * (len(texts(line)) + 1 + 2 * 10 * (1 + seconds))
@@ -249,7 +248,6 @@ async def say(line: Line, *texts: str) -> None:
 
 
 def shown(line: Line) -> list[str | int]:
-    """What the client was sent: texts, and how many were lost in a gap."""
     return [frame.get("lost", frame["type"]) if isinstance(frame, dict) else frame for frame in line.frames]
 
 

@@ -22,7 +22,7 @@ from django_throttle.identity import AsgiCaller, RequestCaller
 from django_throttle.websockets import settings as socket_settings
 from django_throttle.websockets.error_frames import Escalation
 from django_throttle.websockets.limits import size_of
-from django_throttle.websockets.settings import OPTIONS, SocketSettings, misspelt_options
+from django_throttle.websockets.settings import OPTIONS, SocketSettings
 from tests import pages
 from tests.consumers import AsyncEcho, handshake
 from tests.doors import Enforce
@@ -112,15 +112,6 @@ async def test_what_is_no_socket_passes_the_middleware_untouched(enforce: Enforc
     app = ThrottleMiddleware(http, scope="chat")
     answers = [await HttpCommunicator(app, "GET", "/").get_response(timeout=20) for _ in range(3)]
     assert [answer["status"] for answer in answers] == [204] * 3
-
-
-def test_misspelt_attributes() -> None:
-    misspelt = {
-        "throttle_laddder": "throttle_ladder", "throttle_refuse": "refuse",
-        "throttle_payload": "throttle_error_payload", "throttle_idle_timout": "throttle_idle_timeout",
-    }  # fmt: skip
-    others = {"throttle_ladder": {}, "throttle_channel": "a site's own", "throttled_by": "a site's own", "laddder": 1}
-    assert dict(misspelt_options(type("Misspelt", (AsyncEcho,), {**misspelt, **others}))) == misspelt
 
 
 @pytest.mark.parametrize(

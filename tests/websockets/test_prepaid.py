@@ -14,14 +14,14 @@ from django_throttle.core.prepaid import MAX_ORDER_BURST
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.consumers import AsyncEcho, SyncEcho
-from tests.websockets.guarded import IDENT, Line, Live, accepting, becomes, scripts, texts, used
+from tests.stores.conftest import evaluations
+from tests.websockets.guarded import IDENT, Line, Live, accepting, becomes, texts, used
 
 CHAT: dict[str, Any] = {"rate": "1000/h", "events": ["message"], "key": "ip", "algorithm": "fixed_window"}
 QUEUE = {**CHAT, "algorithm": "leaky_bucket", "action": "delay"}
 
 
 def settled(store: RedisStore) -> int:
-    """What is counted once the agent has given back what may be spent no longer."""
     give_back(store)
     return used(store)
 
@@ -31,18 +31,17 @@ async def test_a_stream_within_its_limit_asks_rarely_and_counts_exactly(enforce_
     loop = asyncio.get_running_loop()
     async with Line() as line:
         with redis_server.client() as redis:
-            before, began = scripts(redis), loop.time()
+            before, began = evaluations(redis), loop.time()
             for number in range(100):
                 line.send(*["x"] * 10)
                 await line.received(10 * number + 10)
-            seconds, questions = loop.time() - began, scripts(redis) - before
+            seconds, questions = loop.time() - began, evaluations(redis) - before
         assert questions <= MAX_ORDER_BURST * (1 + seconds) + 1
     await becomes(lambda: settled(store) == 1000)
 
 
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "gcra", "token_bucket"])
 async def test_frames_use_all_that_calls_elsewhere_have_left(enforce_live: Live, algorithm: str) -> None:
-    """To the last unit, at once, also of a rule that counts refused calls."""
     store = enforce_live(chat={**CHAT, "rate": "100/h", "algorithm": algorithm, "count_denied": True}, MAX_VIOLATIONS=0)
     async with Line() as line, Line() as second:
         line.send(*["x"] * 6)

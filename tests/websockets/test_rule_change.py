@@ -38,7 +38,6 @@ def sockets(limit: int, **options: Any) -> Rule:
 async def test_a_block_that_comes_while_a_handshake_waits_reaches_it_too(
     enforce: Enforce, change: Any, monkeypatch: Any
 ) -> None:
-    """It was decided by the rules before, and nobody saw it then."""
     decide = limiter.adecide
 
     async def slow(call: Any, **options: Any) -> Any:
@@ -80,7 +79,6 @@ class TestLowerLimits:
     async def test_of_all_processes_together(
         self, enforce_live: Live, redis_url: str, change: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What another process opened before and after counts: the oldest stay, wherever they are."""
         enforce_live(sockets={**SOCKETS, "limit": 6})
         elsewhere = RedisStore(redis_url, secret=conf().KEY_SECRET, deadline=5.0)
         rule = rulebook.current().rules[0]

@@ -30,7 +30,6 @@ async def test_a_socket_is_counted_refused_and_given_back(serve: Callable[..., A
 
 @pytest.fixture(scope="module")
 def pair(redis_server: RedisServer, tmp_path_factory: Any) -> Iterator[list[Server]]:
-    """Two servers behind one Redis, the second one of two processes."""
     with serving(redis_server, tmp_path_factory.mktemp("pair")) as start:
         yield [*start("uvicorn-sansio"), *start("granian", workers=2)]
 

@@ -18,7 +18,8 @@ from tests.doors import Enforce
 from tests.inside import count_in
 from tests.proxy import Proxy
 from tests.servers import RedisServer
-from tests.websockets.guarded import Line, becomes, scripts
+from tests.stores.conftest import evaluations
+from tests.websockets.guarded import Line, becomes
 
 LIMIT = 1000
 MANY = {**TWO_SOCKETS, "limit": LIMIT}
@@ -84,21 +85,19 @@ async def test_f47_something_fails_as_a_socket_ends(enforce: Enforce, settings: 
 async def test_a42_of_handshakes_nobody_finishes_no_more_are_held_than_either_rule_admits(
     enforce_live: Any, redis_server: RedisServer, cap: int, admitted: int, figure: Callable[..., None]
 ) -> None:
-    """What the rate refuses, Redis is not asked again for a second."""
-
     async def never(scope: Any, receive: Any, send: Any) -> None:
         for _ in range(2):
             await receive()
 
     store = enforce_live(sockets={**TWO_SOCKETS, "limit": cap}, knocks=KNOCKS)
     with redis_server.client() as redis:
-        before = scripts(redis)
+        before = evaluations(redis)
         opening = [asyncio.ensure_future(Line(inside=never).open()) for _ in range(200)]
         await becomes(lambda: sum(not each.done() for each in opening) == admitted)
-        figure("questions to Redis of 200 handshakes", scripts(redis) - before)
+        figure("questions to Redis of 200 handshakes", evaluations(redis) - before)
         assert held(store) == admitted
         if admitted < cap:
-            assert scripts(redis) - before < 10 * admitted
+            assert evaluations(redis) - before < 10 * admitted
 
 
 @pytest.mark.row("A42")

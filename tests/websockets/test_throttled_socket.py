@@ -71,7 +71,6 @@ class Stage:
         page.clock.pause_at(1000)  # seconds that the page's clock shows when it stands still
 
     def reset(self) -> Stage:
-        """Nobody is left of those who were here before."""
         self.do("reset()")
         return self
 
@@ -82,12 +81,10 @@ class Stage:
         return self
 
     def opened(self, **options: Any) -> Stage:
-        """Connected, and beyond the moment in which a handshake may yet be refused."""
         self.begin(**options).accept()
         return self.run(0.1)
 
     def refused(self, frame: dict[str, Any], **options: Any) -> Stage:
-        """Connected, and the one message that was sent is refused by this frame."""
         self.opened(**options).send("refused")
         self.say(frame)
         return self
@@ -125,7 +122,6 @@ class Stage:
         return int(self.do("wires.length"))
 
     def told(self, *kinds: str) -> list[dict[str, Any]]:
-        """What the page was told, and what was ``sent``, in order; all, or of these kinds."""
         return [event for event in self.do("told") if not kinds or event["type"] in kinds]
 
     def kinds(self) -> list[str]:
@@ -164,7 +160,6 @@ def numbers(count: int, first: int = 0) -> list[str]:
 
 class TestQueue:
     def test_what_is_sent_before_the_connection_is_open_waits_in_order(self, stage: Stage) -> None:
-        """Also through a handshake that is refused by a frame: what waited was sent to nobody."""
         stage.begin()
         assert stage.send("one", "two") == [False, False]
         stage.accept()
@@ -178,7 +173,6 @@ class TestQueue:
         assert stage.do("[socket.queued, socket.readyState, socket.wait]") == [0, 1, 0]
 
     def test_a_known_pace_is_kept_from_the_first_message_on(self, stage: Stage) -> None:
-        """So many in any such window, which no algorithm refuses."""
         stage.begin(pace={"limit": 5, "window": 2})
         stage.send(*numbers(12))
         stage.accept()
@@ -192,7 +186,6 @@ class TestQueue:
         assert times[-1] - times[0] < 4.5
 
     def test_it_is_bounded_and_drops_what_is_too_old(self, stage: Stage) -> None:
-        """And not only when their turn comes, which may be in a month."""
         stage.refused(limited(MONTH), maxQueue=2, maxAge=2)
         stage.send("a", "b")
         stage.run(1).send("c")
@@ -371,7 +364,6 @@ class TestClosing:
 
 
 def test_an_option_that_makes_no_sense(stage: Stage) -> None:
-    """Else a wait that is no number would have us come back seventy times a second."""
     senseless: list[dict[str, Any]] = [
         {"firstWait": "a"}, {"longestWait": None}, {"jitter": -1}, {"maxQueu": 3}, {"pace": {"limit": 0, "window": 1}},
         {"pace": {"limit": 5}}, {"parse": 1}, {"random": 0.5}, {"finalCodes": 4000}, {"finalErrors": None},
