@@ -512,7 +512,7 @@ def check_server(raw: RawSettings) -> Iterator[CheckMessage]:
             if "cluster_enabled:1" in store.transport.server_state("cluster"):
                 raise ClusterCrossSlotError("keys of one call are in several slots")
         # What every decision needs: a script that writes.
-        store.call("once", [store.process_key("check")], [store.now_arg(), 1])
+        store.call("set_dedup_key", [store.process_key("check")], [store.now_arg(), 1])
     except Exception as error:  # noqa: BLE001 - whatever Redis or the way to it has to complain of
         yield _unusable(store.transport.place, replication, error)
         return

@@ -109,7 +109,7 @@ class SocketReporter:
         uid, everyone, calls = self.store.leases.uid, self._everyone(), []
         for search, wanted in self._wanted.items():
             text = json.dumps(_listed(everyone, search, wanted.most, wanted.tags), separators=(",", ":"))
-            calls.append(("report", (self.store.process_key(report_key(uid, search)),), (TTL_MS, text)))
+            calls.append(("store_sockets", (self.store.process_key(report_key(uid, search)),), (TTL_MS, text)))
         raise_first(self.store.pipeline(calls))
         self.pauses_until = time.monotonic() + PAUSE * (time.monotonic() - now)
 
@@ -309,7 +309,7 @@ def _asked(store: RedisStore, search: str) -> Overview:
     seen = dict(islice(census.items(), MOST_PROCESSES))
     message = ControlMessage(REPORT, search=search, most=max(2, min(MOST, MOST_SOCKETS // max(1, len(seen)))))
     waited = store.control.ask(message, search_digest(search), QUIET_MS) >= ANSWERS * conf().RULES_POLL
-    calls = [("reported", (store.process_key(report_key(uid, search)),), ()) for uid in seen]
+    calls = [("read_sockets", (store.process_key(report_key(uid, search)),), ()) for uid in seen]
     replies = [reply for some in batches(calls) for reply in store.pipeline(some)]
     reports = {uid: process_identity.read(reply) for uid, reply in zip(seen, replies, strict=True)}
     overview = _merged(seen, reports)._replace(waited=waited, unseen=len(census) - len(seen))

@@ -117,7 +117,7 @@ class ProcessRecords:
         self.store.call("retire", self._keys(f"held:{uid}"), tuple(indexes))
 
     def census(self) -> dict[str, dict[str, Any]]:
-        reply = list(map(text, self._ask("census", self._keys("live", "meta"), ())))
+        reply = list(map(text, self._ask("read_processes", self._keys("live", "meta"), ())))
         return {uid: process_identity.read(meta) for uid, meta in zip(reply[::2], reply[1::2], strict=True)}
 
     def sweep(self, uid: str) -> Iterator[int]:
@@ -143,7 +143,7 @@ class ProcessRecords:
         """The index keys that a process has announced, in batches; one may come twice."""
         cursor = "0"
         while True:
-            following, indexes = self.store.call("walk", self._keys(f"held:{uid}"), (cursor, BATCH))
+            following, indexes = self.store.call("scan_indexes", self._keys(f"held:{uid}"), (cursor, BATCH))
             yield list(map(text, indexes))
             cursor = text(following)
             if cursor == "0":

@@ -39,7 +39,7 @@ class InRedis:
         return self.store.aggregator.damp(reports)
 
     def reset(self, rule_id: str, ident: str) -> int:
-        return int(self.store.call("undamp", (self.store.key(rule_id, ident),), (self.store.now_arg(),)))
+        return int(self.store.call("reset_damper", (self.store.key(rule_id, ident),), (self.store.now_arg(),)))
 
 
 Both = Aggregates | InRedis

@@ -1,11 +1,15 @@
--- Takes the first of those that wait for a slot, see enlist.lua; the reply is what it needs to be called, if any waits.
+-- Take the first run that waits for a slot, see enlist.lua.
+--
+-- KEYS[1]  lease index; the keys of the queue are derived from it, see enlist.lua
+-- ARGV     none
+-- Reply    payload of the run; nil if no run waits
 local waiting = KEYS[1] .. ':>'
 while true do
-  local first = redis.pcall('ZRANGE', waiting, 0, 0)
-  local name = not first.err and first[1]
+  local names = redis.pcall('ZRANGE', waiting, 0, 0)
+  local name = not names.err and names[1]
   if not name then return false end
   redis.call('ZREM', waiting, name)
-  local found = redis.pcall('GET', waiting .. ':' .. name)
+  local entry = redis.pcall('GET', waiting .. ':' .. name)
   redis.call('DEL', waiting .. ':' .. name)
-  if type(found) == 'string' then return found end
+  if type(entry) == 'string' then return entry end
 end

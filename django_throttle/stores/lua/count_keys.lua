@@ -1,3 +1,6 @@
--- How many of these keys exist. Each counts as used now, for a server that evicts the least recently used.
--- KEYS: any, all of one slot or on one server. ARGV: none. Reply: the number.
+-- Count the keys that exist. This also marks them as recently used, so that a server evicts them late.
+--
+-- KEYS   any keys of one slot or on one server
+-- ARGV   none
+-- Reply  number of keys that exist
 return redis.call('TOUCH', unpack(KEYS))

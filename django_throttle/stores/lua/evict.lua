@@ -1,59 +1,68 @@
--- Gives a slot of a full rule to a new socket; the sockets that opened, or were last active, longest ago lose theirs.
--- KEYS: index (SET of uids). Derived from it, with the same hash tag and so in the same slot: index:<uid> (ZSET
--- lease: opened or active at), index:! (ZSET lease: evicted at; see register.lua), index:<lease> (there when the new
--- socket has withdrawn; see list_evicted.lua).
--- ARGV: now in microseconds ("" for the server's clock), uid, lease, TTL in milliseconds, limit.
--- Reply: 1 when the new socket has its slot, else 0; then uid and lease of each that has lost its own.
+-- Give a slot of a full rule to a new socket. The sockets that opened, or were active, longest ago lose their slots.
+--
+-- KEYS[1]  lease index: SET of uids. Derived from it, in the same slot:
+--          index:<uid>     leases of a process: ZSET lease -> time of opening or last activity
+--          index:!         evicted leases: ZSET lease -> time of eviction; see register.lua
+--          index:<lease>   exists if the new socket has withdrawn; see list_evicted.lua
+-- ARGV[1]  current time in microseconds; "" for the server's clock
+-- ARGV[2]  uid
+-- ARGV[3]  lease of the new socket
+-- ARGV[4]  TTL in milliseconds
+-- ARGV[5]  limit
+-- Reply    1 if the new socket has a slot, otherwise 0; then uid and lease of each evicted socket
 local index, uid, lease, ttl, limit = KEYS[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local MOST, SOME, TILDE, REMEMBERED = 100, 50, 126, 1000 -- 126 is "~", which begins a socket's lease
+local MAX_EVICTIONS, PAGE, MAX_EVICTED = 100, 50, 1000
+local TILDE = 126 -- "~" begins a socket's lease
 --- use clock
-local gone = index .. ':!'
-if redis.call('EXISTS', index .. ':' .. lease) == 1 then return { 0 } end -- no process would close what it evicts
+local evicted = index .. ':!'
+if redis.call('EXISTS', index .. ':' .. lease) == 1 then return { 0 } end -- no process would close the evicted sockets
 local owners = redis.pcall('SMEMBERS', index)
 if owners.err then -- a foreign value
   redis.call('DEL', index)
   owners = {}
 end
-local held = 0
+local lease_count = 0
 for _, owner in ipairs(owners) do
-  local found = redis.pcall('ZCARD', index .. ':' .. owner)
-  held = held + (type(found) == 'number' and found or 0)
+  local count = redis.pcall('ZCARD', index .. ':' .. owner)
+  lease_count = lease_count + (type(count) == 'number' and count or 0)
 end
-if type(redis.pcall('ZSCORE', index .. ':' .. uid, lease)) == 'string' then return { 1 } end -- asked twice
+if type(redis.pcall('ZSCORE', index .. ':' .. uid, lease)) == 'string' then return { 1 } end -- a repeated call
 
-redis.call('PEXPIRE', index, ttl) -- needs no memory: after it a full Redis accepts the others
+redis.call('PEXPIRE', index, ttl) -- needs no memory, so a full Redis accepts the later writes
 
--- The socket of this process to evict first.
-local function first(owner)
-  for from = 0, held, SOME do
-    local found = redis.pcall('ZRANGE', index .. ':' .. owner, from, from + SOME - 1, 'WITHSCORES')
-    for i = 1, #found, 2 do
-      if string.byte(found[i]) == TILDE then return found[i], tonumber(found[i + 1]) end
+-- Return the lease and time of the process' socket to evict first.
+local function oldest_socket(owner)
+  for from = 0, lease_count, PAGE do
+    local leases = redis.pcall('ZRANGE', index .. ':' .. owner, from, from + PAGE - 1, 'WITHSCORES')
+    for i = 1, #leases, 2 do
+      if string.byte(leases[i]) == TILDE then return leases[i], tonumber(leases[i + 1]) end
     end
-    if #found < 2 * SOME then return end
+    if #leases < 2 * PAGE then return end
   end
 end
 
 local reply = { 0 }
-while held >= limit and #reply < 2 * MOST do
-  local whose, which, since
+while lease_count >= limit and #reply < 2 * MAX_EVICTIONS do
+  local victim_owner, victim, victim_time
   for _, owner in ipairs(owners) do
-    local found, at = first(owner)
-    if found and (not since or at < since) then whose, which, since = owner, found, at end
+    local candidate, time = oldest_socket(owner)
+    if candidate and (not victim_time or time < victim_time) then
+      victim_owner, victim, victim_time = owner, candidate, time
+    end
   end
-  if not which then break end
-  redis.call('ZREM', index .. ':' .. whose, which)
-  if redis.call('EXISTS', index .. ':' .. whose) == 0 then redis.call('SREM', index, whose) end
-  redis.call('ZADD', gone, string.format('%.0f', now), which)
-  held = held - 1
-  reply[#reply + 1] = whose
-  reply[#reply + 1] = which
+  if not victim then break end
+  redis.call('ZREM', index .. ':' .. victim_owner, victim)
+  if redis.call('EXISTS', index .. ':' .. victim_owner) == 0 then redis.call('SREM', index, victim_owner) end
+  redis.call('ZADD', evicted, string.format('%.0f', now), victim)
+  lease_count = lease_count - 1
+  reply[#reply + 1] = victim_owner
+  reply[#reply + 1] = victim
 end
 if #reply > 1 then
-  redis.call('ZREMRANGEBYRANK', gone, 0, -REMEMBERED - 1)
-  redis.call('PEXPIRE', gone, ttl)
+  redis.call('ZREMRANGEBYRANK', evicted, 0, -MAX_EVICTED - 1)
+  redis.call('PEXPIRE', evicted, ttl)
 end
-if held < limit then
+if lease_count < limit then
   redis.call('SADD', index, uid)
   redis.call('ZADD', index .. ':' .. uid, 'NX', string.format('%.0f', now), lease)
   redis.call('PEXPIRE', index, ttl)

@@ -1,5 +1,8 @@
--- Withdraws the announcement of index keys under which a process has no leases left.
--- KEYS: held:<uid> (SET of index keys). ARGV: index keys. Reply: the number removed.
+-- Remove index keys under which a process has no leases left from its announcement.
+--
+-- KEYS[1]  held:<uid>: SET of index keys
+-- ARGV     index keys
+-- Reply    number of removed keys
 local removed = 0
 for _, index in ipairs(ARGV) do removed = removed + redis.call('SREM', KEYS[1], index) end
 return removed

@@ -1,7 +1,9 @@
--- The version of the rules: a random text, so that a Redis that lost it and got a new one shows as a change.
--- KEYS[1] version
--- ARGV[1] a version to put there when there is none, ARGV[2] its TTL in ms
--- Reply: the version as text, then the time: seconds, microseconds
+-- Return the version of the rules. If there is none, set a random one, so that a loss of data shows as a new version.
+--
+-- KEYS[1]  version: STRING
+-- ARGV[1]  version to set if there is none
+-- ARGV[2]  TTL in milliseconds
+-- Reply    version; then the server's time: seconds, microseconds
 local version = redis.call('GET', KEYS[1])
 if not version then
   version = ARGV[1]

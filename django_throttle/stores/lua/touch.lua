@@ -1,8 +1,13 @@
--- Updates when sockets were last active, for rules that evict the one that is idle for longest.
--- KEYS: index (SET of uids). Its set index:<uid> is derived from it: the same hash tag, so the same slot.
--- ARGV: now in microseconds ("" for the server's clock), uid, then lease and microseconds since it was active for
--- each lease. Reply: the number of leases given; one that is gone is not added.
-local mine = KEYS[1] .. ':' .. ARGV[2]
+-- Update when sockets were last active, for rules that evict the socket inactive for longest.
+--
+-- KEYS[1]     lease index: SET of uids; index:<uid> is derived from it, in the same slot
+-- ARGV[1]     current time in microseconds; "" for the server's clock
+-- ARGV[2]     uid
+-- ARGV[3...]  lease and microseconds since its last activity, alternating; unknown leases are ignored
+-- Reply       number of given leases
+local own_leases = KEYS[1] .. ':' .. ARGV[2]
 --- use clock
-for i = 3, #ARGV, 2 do redis.pcall('ZADD', mine, 'XX', string.format('%.0f', now - tonumber(ARGV[i + 1])), ARGV[i]) end
+for i = 3, #ARGV, 2 do
+  redis.pcall('ZADD', own_leases, 'XX', string.format('%.0f', now - tonumber(ARGV[i + 1])), ARGV[i])
+end
 return (#ARGV - 2) / 2

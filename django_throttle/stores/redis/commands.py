@@ -377,9 +377,9 @@ def reset_command(context: RedisContext, command: Reset) -> RedisCommand[int]:
     def calls(charges: Sequence[Charge], made: Callable[[Sequence[Charge]], RedisCall]) -> list[RedisCall]:
         return [made([charges[at] for at in part]) for part in context.by_slot(charges)] if charges else []
 
-    def undamp(charges: Sequence[Charge]) -> RedisCall:
+    def reset_damper(charges: Sequence[Charge]) -> RedisCall:
         keys = [context.key(charge.rule.id, charge.ident) for charge in charges]
-        return RedisCall(script("undamp"), keys, (context.now_arg(),), derives=True)
+        return RedisCall(script("reset_damper"), keys, (context.now_arg(),), derives=True)
 
     def unpause(charges: Sequence[Charge]) -> RedisCall:
         keys = dict.fromkeys(context.key(pause_id(charge.rule.name), charge.ident) for charge in charges)
@@ -399,7 +399,7 @@ def reset_command(context: RedisContext, command: Reset) -> RedisCommand[int]:
             context.local_limits.forget(charge.rule.id, charge.ident)
         return sum(map(int, replies))
 
-    made = [*calls(exact, forget), *calls(command.charges, unpause), *calls(damped, undamp)]
+    made = [*calls(exact, forget), *calls(command.charges, unpause), *calls(damped, reset_damper)]
     return RedisCommand(context, made, read)
 
 
@@ -416,7 +416,7 @@ def set_dedup_keys_command(context: RedisContext, command: SetDedupKeys) -> Redi
     calls = []
     for once in command.keys:
         key = context.key(f"{once.rule_id}:{once.name}", once.ident)
-        calls.append(RedisCall(script("once"), (key,), (context.now_arg(), once.lifetime_us)))
+        calls.append(RedisCall(script("set_dedup_key"), (key,), (context.now_arg(), once.lifetime_us)))
     # The decision that it follows may have taken a whole deadline.
     return RedisCommand(
         context, calls, lambda replies: tuple([reply == 1 for reply in replies]), context.transport.seconds / 2
@@ -454,7 +454,7 @@ MEMBERS: Final = "members"  # in the place of a rule's id, which is shorter or l
 def count_command(context: RedisContext, command: CountMembers) -> RedisCommand[int]:
     """One call, within half of the deadline: the decision that it is for has all of its own."""
     args = (context.now_arg(), command.process, round(command.silence * 1_000_000))
-    call = RedisCall(script("group_size"), (context.key(MEMBERS, command.group),), args)
+    call = RedisCall(script("count_members"), (context.key(MEMBERS, command.group),), args)
     return RedisCommand(context, [call], lambda replies: int(replies[0]), context.transport.seconds / 2)
 
 
@@ -463,7 +463,7 @@ def tell_calls(context: RedisContext, process: str, counts: Mapping[str, int], s
     members = {context.key(MEMBERS, group): count for group, count in counts.items()}
     first = (context.now_arg(), process, round(seconds * 1000))
     parts = grouped(members, context.transport.slot_of or (lambda _: None))
-    return [RedisCall(script("group_tell"), keys, (*first, *(members[key] for key in keys))) for keys in parts]
+    return [RedisCall(script("store_members"), keys, (*first, *(members[key] for key in keys))) for keys in parts]
 
 
 REFUND: Final = Struct("<dBddddddd").pack
@@ -528,7 +528,7 @@ def correct_command(context: RedisContext, command: Correct) -> RedisCommand[tup
         calls.append(late_call(context, due, [command.age] * len(due), every_params, once, SETTLED_MS))
     settled = len(calls)
     for rule_id, scope, cost in command.measured:
-        calls.append(RedisCall(script("mean"), (context.key(f"{rule_id}:mean", scope),), (cost, MEAN_MS)))
+        calls.append(RedisCall(script("update_mean"), (context.key(f"{rule_id}:mean", scope),), (cost, MEAN_MS)))
     return RedisCommand(context, calls, lambda replies: tuple(map(int, replies[settled:])))
 
 

@@ -70,7 +70,7 @@ class RedisAggregator:
         sent_at = "" if report.sent_at is None else report.sent_at
         args = [self.context.now_arg(), report.meter, report.since, sent_at]
         args += [number for own in report.counts for number in own]
-        return "damp", (self.context.key(report.rule_id, report.ident),), args
+        return "add_meter_report", (self.context.key(report.rule_id, report.ident),), args
 
 
 def _read(reply: Sequence[int]) -> Reply:
