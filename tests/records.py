@@ -7,7 +7,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from django_throttle.core import Rule
-from django_throttle.stores.redis.packing import ID_BYTES, LARGE, SMALL, TURN, RecordLayout
+from django_throttle.stores.redis.packing import ID_BYTES, LARGE, SMALL, SMALL_TIME_RANGE, RecordLayout
 
 SUMMARY = bytes(ID_BYTES)  # the id of what tells of the records that were not asked for
 
@@ -44,12 +44,12 @@ def records(value: bytes, now_us: int | None = None) -> dict[bytes, Record]:
 
 def _written(key: bytes, one: Record) -> bytes:
     kind = (LARGE if one.is_large else SMALL) + len(one.numbers)
-    whole = one.expires if one.is_large else one.expires % TURN
+    whole = one.expires if one.is_large else one.expires % SMALL_TIME_RANGE
     return bytes([kind]) + key + whole.to_bytes(6 + one.is_large, "little") + _numbers(kind).pack(*one.numbers)
 
 
 def _records(value: bytes, now_us: int) -> Iterator[tuple[bytes, Record]]:
-    at, earliest = 0, now_us - TURN // 2
+    at, earliest = 0, now_us - SMALL_TIME_RANGE // 2
     while at < len(value):
         is_large, numbers = value[at] >= LARGE, _numbers(value[at])
         time_at = at + 1 + ID_BYTES
@@ -58,7 +58,7 @@ def _records(value: bytes, now_us: int) -> Iterator[tuple[bytes, Record]]:
             raise ValueError(f"ends within a record: {value!r}")
         expires = int.from_bytes(value[time_at:state_at], "little")
         if not is_large:
-            expires = (expires - earliest) % TURN + earliest
+            expires = (expires - earliest) % SMALL_TIME_RANGE + earliest
         yield value[at + 1 : time_at], Record(expires, numbers.unpack_from(value, state_at), is_large)
         at = state_at + numbers.size
 

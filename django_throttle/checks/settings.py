@@ -37,7 +37,7 @@ from django_throttle.rulebook import sources
 from django_throttle.stores import get_store
 from django_throttle.stores.redis.addresses import REPLACED, Address, find_address, parse_address
 from django_throttle.stores.redis.failures import advice, cause_of
-from django_throttle.stores.redis.timeouts import EVENTLET, is_patched_by_eventlet
+from django_throttle.stores.redis.timeouts import EVENTLET_FAULT, is_patched_by_eventlet
 
 logger = logging.getLogger("django_throttle")
 DEFAULTS: Final = Conf()
@@ -224,7 +224,7 @@ INTERVALS: Final = (("E033", "PROCESS_TTL", "BEAT_INTERVAL"), ("E034", "CONNECTI
 def _redis(raw: RawSettings) -> Iterator[CheckMessage]:
     address, is_used = value_of(raw, "REDIS"), value_of(raw, "STORE") == "redis"
     if is_used and is_patched_by_eventlet():
-        yield mistake("E035", f"REDIS: {EVENTLET}")
+        yield mistake("E035", f"REDIS: {EVENTLET_FAULT}")
     if not isinstance(address, str) or not address:
         yield mistake("E011", f"REDIS must be a CACHES alias or a redis:// URL, not {address!r}")
     elif "://" in address:

@@ -21,9 +21,9 @@ from django_throttle.exceptions import InvalidRule
 from django_throttle.runtime import in_child
 from django_throttle.stores.counters import NUMBER, numbers
 from django_throttle.stores.memory import SWEEPS, MemoryStore
-from django_throttle.stores.redis.commands import LongCommand, Pipeline, RedisCommand, SendTrip, late_call
+from django_throttle.stores.redis.commands import LongCommand, Pipeline, RedisCommand, SendPipeline, backfill_call
 from django_throttle.stores.redis.context import RedisContext
-from django_throttle.stores.redis.timeouts import LEAST_SECONDS
+from django_throttle.stores.redis.timeouts import MIN_ROUND_TRIP_SECONDS
 from django_throttle.stores.redis.transport import LoadingCall, RedisCall
 
 # Counters, and idents that are owed: past that the ones decided longest ago are forgotten. In a flood of new idents
@@ -301,7 +301,7 @@ class Fallback:
         once = self.context.key(f"late.{late.name}", late.ident)
         ages = [now - one.at for one in late.charges]
         every_params = [self.local.calendar.params_at(one.rule, now) for one in late.charges]
-        return late_call(self.context, due, ages, every_params, once, lasts + 60_000)
+        return backfill_call(self.context, due, ages, every_params, once, lasts + 60_000)
 
     def confirm(self, late: Sequence[LateCharges], replies: Sequence[Any]) -> None:
         """Redis has charged these; raises the first error among the replies."""
@@ -400,7 +400,7 @@ class LateCommand(LongCommand[T]):
         self.calls = command.calls
         self._until = time.monotonic() + self.context.transport.seconds
 
-    async def reply(self, send: SendTrip) -> T:
+    async def reply(self, send: SendPipeline) -> T:
         """Charge it in the first round trip of the decision: for a Redis far away one more is too long."""
         fallback, command = self.fallback, self.command
         while (late := fallback.late(self.idents)) and any(map(fallback.admitted.get, self.idents)):
@@ -428,11 +428,11 @@ class LateCommand(LongCommand[T]):
     def is_idempotent(self) -> bool:
         return self.command.is_idempotent
 
-    def give_up(self) -> None:
-        self.command.give_up()
+    def on_unknown_outcome(self) -> None:
+        self.command.on_unknown_outcome()
 
     def _rest(self) -> float:
-        return max(self._until - time.monotonic(), LEAST_SECONDS)
+        return max(self._until - time.monotonic(), MIN_ROUND_TRIP_SECONDS)
 
 
 def _fitting(charge: Charge) -> Charge:

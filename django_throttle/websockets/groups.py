@@ -19,7 +19,7 @@ from django_throttle.core.io import run
 from django_throttle.exceptions import StoreError
 from django_throttle.runtime import in_child, spawn
 from django_throttle.stores.base import Store, StoreIo
-from django_throttle.stores.redis.commands import tell_calls
+from django_throttle.stores.redis.commands import store_members_calls
 from django_throttle.stores.redis.failures import errors_of, raise_first
 from django_throttle.stores.redis.store import RedisStore
 from django_throttle.stores.redis.transport import batches
@@ -178,7 +178,7 @@ class MemberReporter:
         groups, reported, failed = dict(counts), set[str](), list[Exception]()
         try:
             for batch in batches(groups.items()):
-                calls = tell_calls(self.store, self.own.process, dict(batch), conf().PROCESS_TTL)
+                calls = store_members_calls(self.store, self.own.process, dict(batch), conf().PROCESS_TTL)
                 errors = errors_of(self.store.send(calls))
                 failed += errors
                 reported.update(group for group, _ in batch if not errors)

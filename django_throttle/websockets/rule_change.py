@@ -115,7 +115,8 @@ def excess_leases(limits: Sequence[LoweredLimit]) -> dict[LoweredLimit, frozense
         return {limit: _excess_here(limit) for limit in limits}
     uid = store.leases.uid
     calls = [
-        ("find_surplus", (store.key(one.rule_id, one.ident),), (uid, one.limit, int(one.oldest_first))) for one in limits
+        ("find_surplus", (store.key(one.rule_id, one.ident),), (uid, one.limit, int(one.oldest_first)))
+        for one in limits
     ]
     return {
         limit: frozenset() if isinstance(reply, Exception) else frozenset(map(text, reply))

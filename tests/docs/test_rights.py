@@ -22,7 +22,7 @@ from django_throttle.management.commands.refresh_connections import HostRefreshe
 from django_throttle.rulebook import current_rules
 from django_throttle.stores import RedisStore
 from django_throttle.stores.base import BlockingIo
-from django_throttle.stores.redis.commands import refund_call, tell_calls
+from django_throttle.stores.redis.commands import refund_call, store_members_calls
 from docs.scripts import FOLDERS
 from tests.pages import DOCS
 from tests.servers import RedisServer
@@ -120,7 +120,7 @@ def test_what_processes_tell_each_other(server: RedisServer) -> None:
     assert store.execute(Pause("name", "host:a", 60_000_000)) == 60_000_000
     seen = CountMembers("group:default:news", "another", 20.0)
     for members in (3, 0):
-        store.send(tell_calls(store, "process", {seen.group: members}, 20.0))
+        store.send(store_members_calls(store, "process", {seen.group: members}, 20.0))
         assert store.execute(seen) == members
     assert current_rules.fetch(store) is not None
     store.call("publish_rules", [store.process_key("rules")], ["another", 60_000])

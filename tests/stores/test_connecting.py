@@ -27,7 +27,7 @@ from django_throttle.stores.redis.addresses import find_address
 from django_throttle.stores.redis.clients import sync_client
 from django_throttle.stores.redis.failures import Breaker, cause_of
 from django_throttle.stores.redis.pool import Pool, pack
-from django_throttle.stores.redis.timeouts import LEAST_SECONDS, Deadline, bounded, one_deadline, seconds_for
+from django_throttle.stores.redis.timeouts import MIN_ROUND_TRIP_SECONDS, Deadline, bounded, one_deadline, seconds_for
 from tests.inside import unsaid
 from tests.proxy import Proxy
 from tests.servers import RedisServer, slack, wait_until
@@ -192,7 +192,7 @@ def test_after_its_deadline_nothing_is_sent_and_what_has_arrived_is_read(pool: C
 def test_commands_of_one_decision_share_its_deadline() -> None:
     with one_deadline():
         assert 400.0 < seconds_for(None, 500.0) < 500.0
-        assert (seconds_for(5.0, 500.0), seconds_for(5.0, 0.0)) == (5.0, LEAST_SECONDS)
+        assert (seconds_for(5.0, 500.0), seconds_for(5.0, 0.0)) == (5.0, MIN_ROUND_TRIP_SECONDS)
     assert (seconds_for(None, 500.0), seconds_for(5.0, 500.0)) == (500.0, 5.0)
 
 

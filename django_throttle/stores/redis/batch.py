@@ -1,4 +1,4 @@
-"""Batches: an event loop sends the decisions of one iteration as one script call, and the releases before them."""
+"""Batches: an event loop sends the decisions of one iteration in one script call, together with earlier releases."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from django_throttle.runtime import spawn
 from django_throttle.stores.redis.context import RedisContext
 from django_throttle.stores.redis.loop_connections import Request, answer
 from django_throttle.stores.redis.scripts import script
-from django_throttle.stores.redis.transport import RedisCall, ScriptCall, grouped, is_lost
+from django_throttle.stores.redis.transport import RedisCall, ScriptCall, grouped, is_script_lost
 
-MAX_BATCH_CHARGES: Final = 100  # Redis serves nothing else for the half millisecond that they take
+MAX_BATCH_CHARGES: Final = 100  # which block Redis for half a millisecond
 MAX_BATCH_RELEASES: Final = 100  # about a millisecond
-RELEASE_SECONDS: Final = 0.005  # that a release may wait for decisions that it can travel with
+RELEASE_SECONDS: Final = 0.005  # maximum wait of a release for decisions to be sent with
 
 
 class Announcement(NamedTuple):
-    """Sent before a lease is taken: which process may have leases under which index keys."""
+    """Registration of a process, sent before its first lease under these index keys."""
 
     uid: str
     introduction: str
@@ -32,47 +32,47 @@ class Announcement(NamedTuple):
 
 
 def announce_call(context: RedisContext, announcement: Announcement) -> RedisCall:
-    """The call that tells Redis of this process, and of the indexes under which it may hold leases."""
+    """Return the call that registers this process, and the indexes under which it is going to hold leases."""
     uid, introduction, indexes = announcement
     keys = [context.process_key(name) for name in ("live", "meta", f"held:{uid}")]
     args = [context.now_arg(), uid, introduction, context.lease_ttl_ms, *indexes]
-    return RedisCall(script("announce"), keys, args, leads=True)
+    return RedisCall(script("announce"), keys, args, goes_first=True)
 
 
 class PendingDecision(Protocol):
-    """A decision to be sent: ``size`` charges. ``keys`` are those of its call."""
+    """A decision to be sent. ``size`` is the number of its charges, ``keys`` are the keys of its call."""
 
     @property
     def keys(self) -> Sequence[str]: ...
 
     size: int
-    announced: Any  # the reply to the announcement
-    packed_once: bytes
+    announce_reply: Any  # the reply to the announcement
+    packed_cache: bytes
 
     @property
     def announcement(self) -> Announcement | None: ...
 
     def packed(self) -> bytes:
-        """The call of this decision alone, as it is sent."""
+        """Return the call of this decision alone, in RESP."""
 
     def read_reply(self, reply: bytes) -> Answers:
-        """Read the reply to that call. Raise RepeatCommand or InvalidResponse."""
+        """Read the reply to ``packed()``. Raise RepeatCommand or InvalidResponse."""
 
-    def alone(self, answers: Answers) -> bytes:
-        """The reply as if nothing else had been decided."""
+    def pack_reply(self, answers: Answers) -> bytes:
+        """Return these answers as a reply to ``packed()``."""
 
-    def joined(self, decisions: Sequence[Any]) -> ScriptCall:
-        """Make a call of these decisions, of which this is the first."""
+    def join(self, decisions: Sequence[Any]) -> ScriptCall:
+        """Return one call for several decisions, of which this is the first."""
 
     def read_joined(self, decisions: Sequence[Any], reply: bytes) -> Sequence[Answers | RepeatCommand]:
-        """Read the answers to each from the reply to that call, or that it is to be repeated. Raise InvalidResponse."""
+        """Read the reply to such a call: answers to each decision, or RepeatCommand. Raise InvalidResponse."""
 
-    def give_up(self) -> None:
-        """Undo what a decision may have taken whose caller was cancelled after it was sent."""
+    def on_unknown_outcome(self) -> None:
+        """Undo the decision, which may have been made, as its caller was cancelled after it was sent."""
 
 
 class PendingAnswers(asyncio.Future[Answers]):
-    """The answers to a decision. A caller that is cancelled while it is on its way still gets them, in the deadline."""
+    """Future of the answers to a decision. Once the decision is sent, a cancelled caller still receives them."""
 
     is_sent = False
 
@@ -80,13 +80,13 @@ class PendingAnswers(asyncio.Future[Answers]):
         return not self.is_sent and super().cancel(msg)
 
     def abandon(self) -> None:
-        """Cancel it: nobody will answer."""
+        """Cancel the future, as no answer will come."""
         self.is_sent = False
         super().cancel()
 
 
 class BatchFailed(Exception):
-    """A call failed because its batch did; another call of the batch reports the ``error``."""
+    """A call failed because its batch failed. The first call of the batch reports the ``error``."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
@@ -95,8 +95,8 @@ class BatchFailed(Exception):
 
 T = TypeVar("T")
 Outcome = list[Any] | BaseException
-Waiting = tuple[PendingDecision, PendingAnswers]
-# Calls, and the callback that gets their replies, the error of sending them, or BatchFailed.
+WaitingDecision = tuple[PendingDecision, PendingAnswers]
+# Calls, and the callback for their replies, the error of sending them, or BatchFailed.
 WaitingRelease = tuple[Sequence[ScriptCall], Callable[[Outcome], object]]
 
 
@@ -108,21 +108,21 @@ class Batcher:
         self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopQueue] = WeakKeyDictionary()
 
     def decide(self, decision: PendingDecision) -> asyncio.Future[Answers]:
-        """Send a decision. The future has the answers, the error of sending, or BatchFailed."""
+        """Send a decision. The future has the answers, or raises the error of sending or BatchFailed."""
         loop = asyncio.get_running_loop()
         future = PendingAnswers(loop=loop)
         (self._queues.get(loop) or self._queue(loop)).add_decision(decision, future)
         return future
 
     def release(self, calls: Sequence[ScriptCall]) -> asyncio.Future[list[Any]]:
-        """Send releases. The future has the replies, the error of sending, or BatchFailed."""
+        """Send releases. The future has the replies, or raises the error of sending or BatchFailed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[Any]] = loop.create_future()
         self._queue(loop).add_release(calls, partial(answer, future))
         return future
 
     def release_soon(self, calls: Sequence[ScriptCall], on_outcome: Callable[[Outcome], object]) -> None:
-        """Send releases with the next decisions, if these come soon: that saves a write, and a wake-up."""
+        """Send releases with the next decisions, if these come soon. That saves a write and a wake-up."""
         self._queue(asyncio.get_running_loop()).add_release(calls, on_outcome, may_wait=True)
 
     def _queue(self, loop: asyncio.AbstractEventLoop) -> LoopQueue:
@@ -133,29 +133,29 @@ class Batcher:
 
 
 class LoopQueue:
-    """Decisions and releases of one event loop that wait to be sent.
+    """Queue of decisions and releases of one event loop.
 
-    They go at the end of the iteration, and each release goes before the decisions that come after it. Where decisions
-    come one after another, each is sent at once, which saves an iteration. Releases without decisions go one batch at a
-    time.
+    They are sent at the end of an iteration of the loop, each release before later decisions. A decision after one that
+    was alone in its iteration is sent immediately, which saves an iteration. Releases without decisions are sent one
+    batch at a time.
     """
 
     def __init__(self, context: RedisContext) -> None:
         self._context = context
-        self._decisions: list[Waiting] = []
+        self._decisions: list[WaitingDecision] = []
         self.releases: deque[WaitingRelease] = deque()
         self._is_scheduled = self._has_release_timer = False
-        self._came_alone = False  # the last decision: the only one of its iteration, with none on its way
-        self.decisions_sent = self.releases_sent = 0  # decisions, and batches of releases, that are on their way
-        #: Redis has the script of releases. Else one would be sent again, and arrive after the decisions that follow.
+        self._last_came_alone = False  # the last decision was alone in its iteration, and no other was on its way
+        self.decisions_sent = self.releases_sent = 0  # decisions and batches of releases without a reply yet
+        #: True if Redis has the script of releases. A release that is sent again would arrive after later decisions.
         self.has_release_script = False
 
     def add_decision(self, decision: PendingDecision, future: PendingAnswers) -> None:
-        goes_now = self._came_alone and not self.decisions_sent
-        if goes_now and not self.releases and decision.announcement is None and self._send_alone(decision, future):
+        is_sent_now = self._last_came_alone and not self.decisions_sent
+        if is_sent_now and not self.releases and decision.announcement is None and self._send_alone(decision, future):
             return
         self._decisions.append((decision, future))
-        if goes_now:
+        if is_sent_now:
             self._send()
         else:
             self.schedule()
@@ -171,15 +171,15 @@ class LoopQueue:
             asyncio.get_running_loop().call_later(RELEASE_SECONDS, self.schedule)
 
     def schedule(self) -> None:
-        """Send what waits at the end of this iteration."""
+        """Send the queue at the end of this iteration."""
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
 
     def _send_alone(self, decision: PendingDecision, future: PendingAnswers) -> bool:
-        """Send a decision as it is, without the work of a batch. Return False if that takes connecting first."""
+        """Send a decision without a batch. Return False if there is no connection yet."""
         until = asyncio.get_running_loop().time() + self._context.transport.seconds
-        packed, report = decision.packed_once or decision.packed(), partial(self._on_reply, decision, future, until)
+        packed, report = decision.packed_cache or decision.packed(), partial(self._on_reply, decision, future, until)
         future.is_sent = self._context.transport.post((Request(packed, 1, until, report),), until)
         self.decisions_sent += future.is_sent
         return future.is_sent
@@ -187,19 +187,19 @@ class LoopQueue:
     def _on_reply(
         self, decision: PendingDecision, future: PendingAnswers, until: float, outcome: list[Any] | Exception
     ) -> None:
-        """Report to the caller of a decision that was sent by itself; leave unusual outcomes to a batch of one."""
+        """Report to the caller of a decision that was sent alone. Leave unusual outcomes to a batch of one."""
         self.decisions_sent -= 1
         if isinstance(outcome, list) and type(outcome[0]) is bytes and not future.done():
             try:
                 future.set_result(decision.read_reply(outcome[0]))
-            except Exception as error:  # noqa: BLE001  (raised where it is waited for)
+            except Exception as error:  # noqa: BLE001 - raised where the future is awaited
                 future.set_exception(error)
         else:
             DecisionBatch(self._context, self, [(decision, future)], until).on_replies(outcome)
 
     def _send(self) -> None:
         self._is_scheduled = self._has_release_timer = False
-        decisions = deque([waiting for waiting in self._decisions if not waiting[1].done()])  # done: cancelled
+        decisions = deque([waiting for waiting in self._decisions if not waiting[1].done()])  # cancelled ones are done
         self._decisions.clear()
         until = asyncio.get_running_loop().time() + self._context.transport.seconds
         batches: list[Batch] = []
@@ -207,29 +207,29 @@ class LoopQueue:
             releases = _take(self.releases, MAX_BATCH_RELEASES, lambda release: len(release[0]))
             batches.append(ReleaseBatch(self._context, self, releases, until))
         if decisions:
-            self._came_alone = len(decisions) == 1 and not self.decisions_sent
+            self._last_came_alone = len(decisions) == 1 and not self.decisions_sent
         while decisions:
-            some = _take(decisions, MAX_BATCH_CHARGES, lambda waiting: waiting[0].size)
+            batch_decisions = _take(decisions, MAX_BATCH_CHARGES, lambda waiting: waiting[0].size)
             try:
-                batches.append(DecisionBatch(self._context, self, some, until))
-            except Exception as error:  # noqa: BLE001  (raised where it is waited for)
-                _fail(some, error)
+                batches.append(DecisionBatch(self._context, self, batch_decisions, until))
+            except Exception as error:  # noqa: BLE001 - raised where the future is awaited
+                _fail(batch_decisions, error)
         if batches and not self._context.transport.post(batches, until):
             for batch in batches:
-                spawn(batch.send())  # which connects
+                spawn(batch.send())  # connects first
 
 
-def _take(queue: deque[T], most: int, size: Callable[[T], int]) -> list[T]:
-    """Take the first of a queue, of a total size of at most ``most``, or the first alone."""
+def _take(queue: deque[T], max_size: int, size: Callable[[T], int]) -> list[T]:
+    """Pop entries from the left of a queue, up to a total size of ``max_size``, at least one."""
     taken = [queue.popleft()]
     total = size(taken[0])
-    while queue and (total := total + size(queue[0])) <= most:
+    while queue and (total := total + size(queue[0])) <= max_size:
         taken.append(queue.popleft())
     return taken
 
 
 class Batch(Request, ABC):
-    """Script calls that travel together."""
+    """Script calls that are sent together."""
 
     __slots__ = ("_calls", "_queue", "_transport")
 
@@ -240,10 +240,10 @@ class Batch(Request, ABC):
 
     @abstractmethod
     def on_outcome(self, outcome: Outcome) -> None:
-        """Report to all callers. Must not raise."""
+        """Report to all callers. Do not raise."""
 
     async def send(self, replies: list[Any] | None = None) -> None:
-        """Send the calls. With ``replies``, send only those again whose scripts the server has lost."""
+        """Send the calls. If there are ``replies``, only resend calls whose scripts the server has lost."""
         try:
             left = self.until - asyncio.get_running_loop().time()
             outcome = await self._transport.asend_all(self._calls, left, replies)
@@ -255,15 +255,15 @@ class Batch(Request, ABC):
             self.on_outcome(outcome)
 
     def on_replies(self, outcome: list[Any] | Exception) -> None:
-        """Report to all callers, after sending the calls again whose scripts the server has lost."""
-        if isinstance(outcome, list) and any(map(is_lost, outcome)):
+        """Report to all callers, after resending calls whose scripts the server has lost."""
+        if isinstance(outcome, list) and any(map(is_script_lost, outcome)):
             spawn(self.send(outcome))
         else:
             self.on_outcome(outcome)
 
 
 class ReleaseBatch(Batch):
-    """Releases that travel together."""
+    """Releases that are sent together."""
 
     __slots__ = ("_releases",)
 
@@ -275,13 +275,13 @@ class ReleaseBatch(Batch):
         queue.releases_sent += 1
 
     def on_outcome(self, outcome: Outcome) -> None:
-        """Report to all callers; an error also to those that wait: each would wait as long for it."""
+        """Report to all callers, an error also to the queue, as its releases would fail as slowly."""
         queue = self._queue
         queue.releases_sent -= 1
         if isinstance(outcome, BaseException):
             failed, queue.releases = [*self._releases, *queue.releases], deque()
-            for at, (_, report) in enumerate(failed):
-                report(BatchFailed(outcome) if at and isinstance(outcome, Exception) else outcome)
+            for index, (_, report) in enumerate(failed):
+                report(BatchFailed(outcome) if index and isinstance(outcome, Exception) else outcome)
             return
         queue.has_release_script, replies = True, iter(outcome)
         for calls, report in self._releases:
@@ -291,14 +291,14 @@ class ReleaseBatch(Batch):
 
 
 class DecisionBatch(Batch):
-    """Decisions that travel together, after the announcements of leases that they take."""
+    """Decisions that are sent together, after the announcements of their leases."""
 
     __slots__ = ("_announcements", "_groups", "_waiting")
 
-    def __init__(self, context: RedisContext, queue: LoopQueue, waiting: list[Waiting], until: float) -> None:
+    def __init__(self, context: RedisContext, queue: LoopQueue, waiting: list[WaitingDecision], until: float) -> None:
         self._waiting, self._groups = waiting, _by_call(waiting, context.transport.slot_of)
         self._announcements = _merged([decision.announcement for decision, _ in waiting if decision.announcement])
-        calls: list[ScriptCall] = [group[0][0].joined([decision for decision, _ in group]) for group in self._groups]
+        calls: list[ScriptCall] = [group[0][0].join([decision for decision, _ in group]) for group in self._groups]
         if self._announcements:
             calls[:0] = [announce_call(context, announcement) for announcement in self._announcements.values()]
         super().__init__(context, queue, calls, until)
@@ -316,48 +316,48 @@ class DecisionBatch(Batch):
                 _resolve(group, reply, announced)
         for decision, future in self._waiting:
             if future.cancelled():
-                decision.give_up()
+                decision.on_unknown_outcome()
 
 
-def _by_call(waiting: list[Waiting], slot_of: Callable[[str], int] | None) -> list[list[Waiting]]:
-    """Group decisions that one call may make: all, or on a Cluster those of one slot."""
-    return [waiting] if slot_of is None else grouped(waiting, lambda one: slot_of(one[0].keys[0]))
+def _by_call(waiting: list[WaitingDecision], slot_of: Callable[[str], int] | None) -> list[list[WaitingDecision]]:
+    """Group decisions by call: all in one, or on a Cluster one for each slot."""
+    return [waiting] if slot_of is None else grouped(waiting, lambda pair: slot_of(pair[0].keys[0]))
 
 
 def _merged(announcements: list[Announcement]) -> dict[str, Announcement]:
-    """One announcement for each uid; there are two uids only if the process has just got a new one."""
+    """Merge announcements by uid. There are two uids only if the process has just changed its uid."""
     merged: dict[str, Announcement] = {}
     for announcement in announcements:
-        earlier = merged.get(announcement.uid)
-        indexes = announcement.indexes if earlier is None else earlier.indexes + announcement.indexes
+        merged_before = merged.get(announcement.uid)
+        indexes = announcement.indexes if merged_before is None else merged_before.indexes + announcement.indexes
         merged[announcement.uid] = announcement._replace(indexes=indexes)
     return merged
 
 
-def _resolve(waiting: list[Waiting], reply: bytes | Exception, announced: Mapping[str, Any]) -> None:
-    """Report to each caller what the reply says of its decision."""
+def _resolve(waiting: list[WaitingDecision], reply: bytes | Exception, announced: Mapping[str, Any]) -> None:
+    """Report the answers of a reply to the callers of its decisions."""
     try:
         if isinstance(reply, Exception):
             raise reply
         answers = waiting[0][0].read_joined([decision for decision, _ in waiting], reply)
-    except Exception as error:  # noqa: BLE001  (raised where it is waited for)
+    except Exception as error:  # noqa: BLE001 - raised where the future is awaited
         _fail(waiting, error)
     else:
-        for (decision, future), answered in zip(waiting, answers, strict=True):
+        for (decision, future), result in zip(waiting, answers, strict=True):
             if future.done():
                 continue
             if decision.announcement is not None:
-                decision.announced = announced[decision.announcement.uid]
-            if isinstance(answered, RepeatCommand):
-                future.set_exception(answered)
+                decision.announce_reply = announced[decision.announcement.uid]
+            if isinstance(result, RepeatCommand):
+                future.set_exception(result)
             else:
-                future.set_result(answered)
+                future.set_result(result)
 
 
-def _fail(waiting: Iterable[Waiting], error: BaseException) -> None:
-    """Fail all callers: the first with the error, the others with BatchFailed."""
-    for at, future in enumerate([future for _, future in waiting if not future.done()]):
+def _fail(waiting: Iterable[WaitingDecision], error: BaseException) -> None:
+    """Fail all callers, the first with the error, the others with BatchFailed."""
+    for index, future in enumerate([future for _, future in waiting if not future.done()]):
         if isinstance(error, Exception):
-            future.set_exception(BatchFailed(error) if at else error)
+            future.set_exception(BatchFailed(error) if index else error)
         else:
             future.abandon()

@@ -1,4 +1,7 @@
-"""What commands to one Redis share: its keys, its clock, the transport, the breaker, and what this process holds."""
+"""State that commands to one Redis share: key names, clock, transport, circuit breaker, leases and local limits.
+
+``RedisStore`` is the context of its own commands.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from django_throttle.local.limits import LocalLimits
 from django_throttle.local.store_time import Calendar
 from django_throttle.runtime import LogThrottle
 from django_throttle.stores.redis.cluster import ClusterTransport
-from django_throttle.stores.redis.failures import COUNTED, LoopEnded, advice, cause_of, text_of, waited
+from django_throttle.stores.redis.failures import COUNTED_CAUSES, LoopEnded, advice, cause_of, text_of, waited
 from django_throttle.stores.redis.pool import text
 from django_throttle.stores.redis.scripts import OWN_KEY, script
 from django_throttle.stores.redis.transport import RedisCall, Transport, grouped
@@ -25,17 +28,19 @@ from django_throttle.stores.refusal_cache import NoRefusalCache, RefusalCache
 logger = logging.getLogger("django_throttle")
 
 MAINTENANCE_SECONDS: Final = 1.0
-MAX_CALL_CHARGES: Final = 1000  # a function of Lua returns 8,000 values, of which a charge is seven
+MAX_CALL_CHARGES: Final = 1000  # a Lua function returns at most 8,000 values, and a charge has seven
 RULES_TTL_MS: Final = 30 * 24 * 3600 * 1000
-_REFUSED: Final = "Redis refuses a script; failure policies decide: check the user's rights, server version and REDIS"
+_SCRIPT_REFUSED: Final = (
+    "Redis refuses a script, so failure policies decide; check the user's rights, the server's version and REDIS"
+)
 _ADVICE: Final = {
-    Cause.POOL: "All connections to Redis are in use, failure policies decide meanwhile; raise MAX_CONNECTIONS",
+    Cause.POOL: "All connections to Redis are in use; failure policies decide meanwhile; raise MAX_CONNECTIONS",
     Cause.BLOCKED: "Code of the site blocks the event loop for longer than DEADLINE; failure policies decide meanwhile",
 }
 
 
-class Answered(Protocol):
-    """Remembers what Redis has answered to a call, or to several."""
+class AnswerObserver(Protocol):
+    """Notes the answers of Redis to one call, or to several."""
 
     def note(self, charges: Charges, answers: Answers) -> None: ...
 
@@ -43,9 +48,9 @@ class Answered(Protocol):
 
 
 class RedisContext:
-    """One Redis, as commands see it. ``clock`` (seconds) replaces the server's in tests; None asks the server.
+    """State that commands to one Redis share.
 
-    ``answered`` is told what Redis has answered.
+    ``clock`` (seconds) replaces the server's clock in tests. ``answered`` is notified of the answers of Redis.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class RedisContext:
         clock: Callable[[], float] | None,
         secret: str,
         lease_ttl: float,
-        answered: Answered,
+        answered: AnswerObserver,
     ) -> None:
         self.transport = transport
         self.breaker = transport.breaker
@@ -67,7 +72,7 @@ class RedisContext:
         self.calendar = Calendar()
         self.log_throttle = LogThrottle()
         self.leases = Leases()
-        # A clock that is set leaves ours behind: nothing is remembered by it, nor prepaid.
+        # A test clock differs from this process' clock, so nothing is cached or prepaid under it.
         self.is_costly = clock is None
         self.refusal_cache: RefusalCache = RefusalCache() if self.is_costly else NoRefusalCache()
         self.local_limits = LocalLimits(clock or time.monotonic)
@@ -75,77 +80,77 @@ class RedisContext:
         self.answered = answered
 
     def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Run one script for the agent or a command: within a second, past the breaker. Raises StoreError."""
+        """Run a script for the agent or a management command, past the breaker. Raise StoreError."""
         (reply,) = self.pipeline([(name, keys, args)])
         if isinstance(reply, Exception):
             raise StoreError(cause_of(reply), str(reply) + advice(reply)) from reply
         return reply
 
     def pipeline(self, calls: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> list[Any]:
-        """Run many scripts in one round trip; an error stands in place of its reply."""
-        return self.send([RedisCall(script(name), keys, args, derives=True) for name, keys, args in calls])
+        """Run several scripts in one round trip. Errors stand in place of replies. Raise StoreError."""
+        return self.send([RedisCall(script(name), keys, args, has_derived_keys=True) for name, keys, args in calls])
 
     def send(self, calls: Sequence[RedisCall]) -> list[Any]:
-        """The same for calls that are made already."""
+        """Send calls in one round trip. Errors stand in place of replies. Raise StoreError."""
         try:
             return self.transport.send_all(calls, MAINTENANCE_SECONDS)
         except Exception as error:
             raise StoreError(cause_of(error), str(error)) from error
 
-    def rules_version(self, given: str, *, publish: bool) -> tuple[str, float]:
+    def rules_version(self, new_version: str, *, publish: bool) -> tuple[str, float]:
         """Return the version of the rules, and the time of Redis in epoch seconds. Raise StoreError.
 
-        The version is ``given`` where it is to ``publish``, or where there is none.
+        Set the version to ``new_version`` if it is to ``publish``, or if there is none.
         """
         name = "publish_rules" if publish else "rules_version"
-        version, seconds, micros = self.call(name, [self.process_key("rules")], [given, RULES_TTL_MS])
+        version, seconds, micros = self.call(name, [self.process_key("rules")], [new_version, RULES_TTL_MS])
         return text(version), seconds + micros / 1_000_000
 
     @property
     def open_breakers(self) -> int:
-        """How many circuit breakers are open: one, or one for each node of a Cluster."""
+        """Number of open circuit breakers. There is one breaker, or one for each node of a Cluster."""
         return sum(breaker.is_open for breaker in self.transport.breakers)
 
     def now_arg(self) -> str:
-        """The first argument of every script: the test clock in microseconds, or "" for the server's."""
+        """Return the first argument of most scripts: the test clock's time in microseconds, or ""."""
         return "" if self.clock is None else str(round(self.clock() * 1_000_000))
 
     def clock_args(self) -> tuple[str, ...]:
-        """First argument of decisions: the test clock's time, nothing for the server's."""
+        """Return the first argument of decisions: the test clock's time, or no argument."""
         return () if self.clock is None else (self.now_arg(),)
 
     def key(self, rule_id: str, ident: str) -> str:
-        """The store key of a rule's log, lease index or other record of its own for an ident."""
+        """Return the key of a rule's log, lease index or other data of its own for an ident."""
         return key_root(self.prefix, ident, self.secret) + rule_id
 
     def counter_key(self, rule: Rule, ident: str) -> str:
-        """The store key of an ident's value, which has a rule's record; of an algorithm with a key of its own, that."""
+        """Return the key that counts for a rule: the ident's value, or the own key of its algorithm."""
         return self.key("" if rule.params.wire_id < OWN_KEY else rule.id, ident)
 
     def process_key(self, name: str) -> str:
-        """A key of the records of processes; all of them are in one slot."""
+        """Return a key of data about processes. All of these keys share a slot."""
         return f"{self.prefix}:{{p}}:{name}"
 
     def by_slot(self, charges: Sequence[Charge]) -> list[list[int]]:
-        """Group the indexes of charges by call: up to MAX_CALL_CHARGES each, and on a Cluster those of one slot."""
+        """Group the indexes of charges by script call: at most MAX_CALL_CHARGES, and on a Cluster of one slot."""
         slot_of, places = self.transport.slot_of, range(len(charges))
         slots = [list(places)]
         if slot_of is not None:
             slots = grouped(places, lambda place: slot_of(self.key("", charges[place].ident)))
-        most = MAX_CALL_CHARGES
-        return [some[at : at + most] for some in slots for at in range(0, len(some), most)]
+        max_charges = MAX_CALL_CHARGES
+        return [part[start : start + max_charges] for part in slots for start in range(0, len(part), max_charges)]
 
     def note_failure(self, error: Exception) -> StoreError:
-        """Tell the breaker of a failure; returns it with its cause.
+        """Report a failure to the breaker. Return the failure as a StoreError.
 
-        The log has one line when the breaker opens, and for causes that do not open it one a minute.
+        Log when the breaker opens. Log other causes at most once a minute.
         """
         cause, text = cause_of(error), text_of(error)
-        if cause in COUNTED:
+        if cause in COUNTED_CAUSES:
             if self.breaker.failed(waited(error, self.transport.seconds)):
                 logger.warning("Redis does not answer (%s: %s); failure policies decide until it does", cause, text)
         else:
             self.breaker.inconclusive()
             if not isinstance(error, LoopEnded) and self.log_throttle.due(cause):
-                logger.error("%s (%s: %s)%s", _ADVICE.get(cause, _REFUSED), cause, text, advice(error))
+                logger.error("%s (%s: %s)%s", _ADVICE.get(cause, _SCRIPT_REFUSED), cause, text, advice(error))
         return StoreError(cause, text + advice(error))

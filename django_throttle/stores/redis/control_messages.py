@@ -1,4 +1,4 @@
-"""Control messages between processes: each has a list of them in Redis, and reads it twice a second."""
+"""Control messages between processes. Each process has a list of messages in Redis, and reads it twice a second."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from django_throttle.stores.redis.transport import BATCH, RedisCall
 
 logger = logging.getLogger("django_throttle")
 
-TTL_MS: Final = 60_000  # a process that has not read its list for so long is dead, and swept
-ASKED_MS: Final = 5_000  # whoever looks at what is open asks again before that
-KEEP_SECONDS: Final = 30.0  # for how long a message that Redis does not take is sent again
+TTL_MS: Final = 60_000  # of a list; a process that has not read its list for so long is dead
+REQUEST_LOG_TTL_MS: Final = 5_000  # a page that shows open sockets repeats its request before that
+RESEND_SECONDS: Final = 30.0  # in which a message that Redis has not accepted is sent again
 _DEFAULTS: Final = ControlMessage._field_defaults
 
 
 class RedisControl:
-    """Control messages by way of Redis. ``fetch`` costs one command; the methods raise StoreError.
+    """Control messages by Redis. ``fetch`` takes one command. The methods raise StoreError.
 
-    A message stays in Redis until its process has confirmed it, and here until Redis has taken it: one failure loses
-    none. Redis gets a keyed hash of an ident, not the ident.
+    A message stays in this process until Redis has accepted it, and in Redis until its receiver has confirmed it, so
+    that a failure loses none. Redis receives a keyed hash of an ident, not the ident.
     """
 
     def __init__(self, context: RedisContext) -> None:
@@ -43,23 +43,23 @@ class RedisControl:
 
     def _renew(self) -> None:
         self._lock = Lock()
-        self._unsent: dict[ControlMessage, float] = {}  # until when each is sent again, on the monotonic clock
-        self._read: tuple[str, tuple[str, ...]] = "", ()  # a uid, and the texts that Redis can take off its list
+        self._unsent: dict[ControlMessage, float] = {}  # end of sending again, in monotonic seconds
+        self._last_read: tuple[str, tuple[str, ...]] = "", ()  # a uid, and the messages to confirm
 
     def tag(self, ident: str) -> str:
-        """How a message names an ident."""
+        """Return the keyed hash by which messages name an ident."""
         return ident_hash(ident, self.context.secret)
 
     def keep(self, messages: Iterable[ControlMessage]) -> tuple[ControlMessage, ...]:
-        """Keep these until Redis has taken them; returns them as they are sent."""
+        """Keep messages until Redis has accepted them. Return them with hashed idents."""
         kept = with_tags(messages, self.tag)
-        until = time.monotonic() + KEEP_SECONDS
+        until = time.monotonic() + RESEND_SECONDS
         with self._lock:
             self._unsent.update(dict.fromkeys(kept, until))
         return kept
 
     def sent(self, messages: Iterable[ControlMessage], replies: Sequence[Any]) -> list[Exception]:
-        """Redis has replied: forget the messages that it took. Returns the errors; the others are sent again."""
+        """Forget the messages that Redis has accepted. Return the errors. Their messages are sent again."""
         with self._lock:
             for message, reply in zip(messages, replies, strict=True):
                 if not isinstance(reply, Exception):
@@ -74,88 +74,89 @@ class RedisControl:
         return list(map(self._call, messages))
 
     def send(self, kept: Sequence[ControlMessage]) -> list[Exception]:
-        """Send what was kept, in one round trip; returns the errors of nodes of a Cluster."""
+        """Send kept messages in one round trip. Return the errors of nodes of a Cluster."""
         return self.sent(kept, self.context.send(self.calls(kept)))
 
     def give(self, messages: Iterable[ControlMessage]) -> None:
-        """Send messages at once; what fails is sent again later, and raised all the same."""
+        """Send messages now. Raise the first error. Messages that failed are sent again later."""
         raise_first(self.send(self.keep(messages)))
 
     def ask(self, message: ControlMessage, about: str, quiet_ms: int) -> float:
-        """Send one to every process, unless somebody has done so under the name ``about`` in the last ``quiet_ms``.
+        """Send a message to every process, unless one ``about`` the same was sent in the last ``quiet_ms``.
 
-        Returns for how many seconds it has been asked again and again.
+        Return the seconds since the first of these repeated requests.
         """
         keys = (self.context.process_key("live"), self.context.process_key(f"asked:{about}"))
-        args = (TTL_MS, MAX_WAITING_MESSAGES, quiet_ms, ASKED_MS, _written(message))
-        _, since = self.context.call("send_to_all", keys, args)
-        return int(since) / 1000
+        args = (TTL_MS, MAX_WAITING_MESSAGES, quiet_ms, REQUEST_LOG_TTL_MS, _to_json(message))
+        _, milliseconds = self.context.call("send_to_all", keys, args)
+        return int(milliseconds) / 1000
 
     def resend(self) -> None:
-        """Send again what Redis has not taken yet, unless it is too old to be of use."""
+        """Send messages again that Redis has not accepted, unless they are older than RESEND_SECONDS."""
         now = time.monotonic()
         with self._lock:
             self._unsent = {message: until for message, until in self._unsent.items() if until > now}
-            again = tuple(self._unsent)[:BATCH]
-        if again:
-            self.send(again)
+            unsent = tuple(self._unsent)[:BATCH]
+        if unsent:
+            self.send(unsent)
 
     def fetch(self) -> Received:
-        """What waits for this process, under its uid and under the one before.
+        """Fetch the messages for this process, under its current uid and the one before.
 
-        What was fetched is not lost when fetching more of it fails.
+        If a later batch fails, return the batches before it.
         """
-        found: Received = {}
+        received: Received = {}
         try:
-            for uid in dict.fromkeys((self._read[0], self.context.leases.uid)):
-                while uid and self._fetch(uid, found):
+            for uid in dict.fromkeys((self._last_read[0], self.context.leases.uid)):
+                while uid and self._fetch(uid, received):
                     pass
         except StoreError:
-            if not found:
+            if not received:
                 raise
-        return found
+        return received
 
-    # The name of the list, orders:<uid>, stays: processes of older versions use it too.
-    def _fetch(self, uid: str, found: Received) -> bool:
-        """Add some of those that wait under a uid; True when there may be more."""
-        key, confirmed = self.context.process_key(f"orders:{uid}"), self._read[1] if self._read[0] == uid else ()
+    # The list is named orders:<uid> for processes of older versions.
+    def _fetch(self, uid: str, received: Received) -> bool:
+        """Add a batch of the messages for a uid. Return True if there may be more."""
+        key = self.context.process_key(f"orders:{uid}")
+        confirmed = self._last_read[1] if self._last_read[0] == uid else ()
         now, *texts = self.context.call("read_messages", (key,), (BATCH, *confirmed)) or (0,)
-        heard, texts = time.monotonic(), list(map(text, texts))
-        self._read = uid, tuple(texts)
-        for message, at in filter(None, map(_parsed, texts)):
-            # A server that has taken over may have another clock: no message is older than it is kept.
+        read_at, texts = time.monotonic(), list(map(text, texts))
+        self._last_read = uid, tuple(texts)
+        for message, at in filter(None, map(_from_json, texts)):
+            # After a failover the server's clock may differ. No message is older than its TTL.
             age = 0 if at is None else min(max(0, now - at), TTL_MS * 1000)
-            found[message] = heard - age / 1_000_000
+            received[message] = read_at - age / 1_000_000
         return len(texts) == BATCH
 
     def _call(self, message: ControlMessage) -> RedisCall:
-        text = _written(message)
+        text = _to_json(message)
         if message.uid:
             key = self.context.process_key(f"orders:{message.uid}")
             return RedisCall(script("send_message"), (key,), (TTL_MS, MAX_WAITING_MESSAGES, text))
         keys = (self.context.process_key("live"), self.context.process_key("asked"))
-        return RedisCall(script("send_to_all"), keys, (TTL_MS, MAX_WAITING_MESSAGES, 0, 0, text), derives=True)
+        return RedisCall(script("send_to_all"), keys, (TTL_MS, MAX_WAITING_MESSAGES, 0, 0, text), has_derived_keys=True)
 
 
 def send_control_command(context: RedisContext, command: SendControl, control: RedisControl) -> RedisCommand[None]:
-    """Sends control messages."""
+    """Make the command that sends control messages."""
     kept = control.keep(command.messages)
 
     def read(replies: Sequence[Any]) -> None:
         control.sent(kept, replies)
 
-    # What it follows may have taken a whole deadline.
+    # The command before it may have taken a whole deadline.
     return RedisCommand(context, control.calls(kept), read, context.transport.seconds / 2)
 
 
-def _written(message: ControlMessage) -> str:
-    """As JSON, without defaults and without the receiver, which names the list."""
+def _to_json(message: ControlMessage) -> str:
+    """Return a message as JSON, without defaults and without the receiver, which the name of the list has."""
     fields = message._replace(uid="")._asdict().items()
     return json.dumps({name: value for name, value in fields if value != _DEFAULTS.get(name)}, separators=(",", ":"))
 
 
-def _parsed(text: str) -> tuple[ControlMessage, int | None] | None:
-    """A message, and when it was sent in microseconds of Redis' clock; None for one of another version."""
+def _from_json(text: str) -> tuple[ControlMessage, int | None] | None:
+    """Return a message, and the time in microseconds of Redis when it was queued. Return None if it is invalid."""
     try:
         fields = json.loads(text)
         at = fields.get("at")

@@ -1,7 +1,7 @@
-"""The asynchronous transport's connections: each event loop has one to a server, on which all its calls travel in turn.
+"""Connections of the asynchronous transport: each event loop has one connection to a server, for all of its calls.
 
-redis-py connects and introduces itself; then its streams are taken off the socket. A reply is handed to whoever waits
-for it as it is read, without a task.
+redis-py connects and authenticates. Then a protocol of this module replaces its streams on the socket. A reply is
+passed to the callback of its request as it is read, without a task.
 """
 
 from __future__ import annotations
@@ -19,21 +19,27 @@ from redis.exceptions import InvalidResponse, RedisError
 
 from django_throttle.runtime import spawn
 from django_throttle.stores.redis.failures import LoopBlocked, LoopEnded
-from django_throttle.stores.redis.pool import IDLE_SECONDS, TOO_LATE, WHOLE, is_demotion
-from django_throttle.stores.redis.timeouts import GRACE, LATE, LoopDeadline, connect_seconds, log_slow_connecting
+from django_throttle.stores.redis.pool import DEADLINE_PASSED, IDLE_SECONDS, REPLY_HEADERS, is_demotion
+from django_throttle.stores.redis.timeouts import (
+    GRACE_SECONDS,
+    LATE_SECONDS,
+    LoopDeadline,
+    connect_seconds,
+    log_slow_connecting,
+)
 
 CLOSING_SECONDS: Final = 1.0
-READ_BYTES: Final = 65_536  # at once
-LOST: Final = "Connection closed by server."  # as redis-py says it
+READ_BYTES: Final = 65_536  # size of the read buffer
+CONNECTION_CLOSED: Final = "Connection closed by server."  # text of redis-py
 
-# Called with the replies, errors in their places, or with the error of all of them. Must not raise.
+# Callback for the replies, with errors in their places, or for one error of all. Must not raise.
 Done = Callable[[list[Any] | Exception], object]
 
 
 class Request:
-    """Commands that have ``count`` replies, and who is to get them; ``done`` is None once nobody waits.
+    """Packed commands with ``count`` replies, and the callback for these.
 
-    It is answered by ``until``, a moment of the loop's clock.
+    ``until`` is the deadline on the loop's clock. ``done`` is None once the callback has been called.
     """
 
     __slots__ = ("count", "done", "is_late", "packed", "replies", "until")
@@ -50,43 +56,43 @@ class Request:
 
 
 class Incomplete(Exception):
-    """More of a reply is to come."""
+    """Raised if a reply is not complete yet."""
 
 
-def read_reply(chunk: bytes, at: int, error_of: Callable[[str], Exception]) -> tuple[Any, int]:
-    """The reply in RESP2 that begins at a place, and where it ends. Raises Incomplete, or ValueError if it is none."""
-    end = chunk.find(b"\r\n", at)
+def read_reply(chunk: bytes, position: int, error_of: Callable[[str], Exception]) -> tuple[Any, int]:
+    """Parse the RESP2 reply that begins at a position. Return it and its end. Raise Incomplete or ValueError."""
+    end = chunk.find(b"\r\n", position)
     if end < 0:
         raise Incomplete
-    kind, line, at = chunk[at : at + 1], chunk[at + 1 : end], end + 2
+    kind, line, position = chunk[position : position + 1], chunk[position + 1 : end], end + 2
     if kind == b"$":
-        end = at + int(line)
-        if len(chunk) < end + 2 and end >= at:
+        end = position + int(line)
+        if len(chunk) < end + 2 and end >= position:
             raise Incomplete
-        return (chunk[at:end], end + 2) if end >= at else (None, at)
+        return (chunk[position:end], end + 2) if end >= position else (None, position)
     if kind == b"*":
-        return _array(chunk, at, int(line), error_of)
+        return _array(chunk, position, int(line), error_of)
     if kind == b"-":
-        return error_of(line.decode(errors="replace")), at
+        return error_of(line.decode(errors="replace")), position
     if kind not in b":+":
         raise ValueError(f"{kind!r} begins no reply")
-    return int(line) if kind == b":" else line, at
+    return int(line) if kind == b":" else line, position
 
 
-def _array(chunk: bytes, at: int, count: int, error_of: Callable[[str], Exception]) -> tuple[Any, int]:
+def _array(chunk: bytes, position: int, count: int, error_of: Callable[[str], Exception]) -> tuple[Any, int]:
     replies = []
     for _ in range(count):
-        reply, at = read_reply(chunk, at, error_of)
+        reply, position = read_reply(chunk, position, error_of)
         replies.append(reply)
-    return (replies if count >= 0 else None), at
+    return (replies if count >= 0 else None), position
 
 
 class LoopConnection(asyncio.BufferedProtocol):
-    """A connection that is made: ``connection`` is redis-py's, whose socket this takes over.
+    """Open connection, which takes over the socket of redis-py's ``connection``.
 
-    Whoever waits longer than a deadline is told so. Nothing is sent on the connection after that, and it is closed once
-    nobody waits any more: a reply that is still to come is nobody else's. A connection that has answered nothing yet is
-    kept for ``patience`` seconds, as connecting left its first callers little time.
+    After the deadline of a request has passed, nothing more is sent, and the connection is closed as soon as no request
+    waits, because a late reply must not be taken for another request's. A connection without any reply yet is used for
+    ``patience`` seconds, because connecting left its first callers little time.
     """
 
     def __init__(self, connection: Any, patience: float = 0.0) -> None:
@@ -95,7 +101,7 @@ class LoopConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._error_of = connection._parser.parse_error
-        # The writer is kept: collecting it would close the socket.
+        # Keep the writer, as its destructor would close the socket.
         self._writer, connection._reader, connection._writer = connection._writer, None, None
         self._transport: asyncio.Transport = self._writer.transport
         self._buffer = memoryview(bytearray(READ_BYTES))
@@ -107,34 +113,36 @@ class LoopConnection(asyncio.BufferedProtocol):
         self._transport.set_protocol(self)
 
     def post(self, requests: Sequence[Request], until: float) -> None:
-        """Send these at once; the first of them is to be answered by ``until``."""
+        """Send requests. ``until`` is the earliest of their deadlines."""
         if not self.is_usable:
             for request in requests:
-                request.end(RedisConnectionError(LOST))
+                request.end(RedisConnectionError(CONNECTION_CLOSED))
             return
         self._used = self._loop.time()
         self._waiting.extend(requests)
         if self._timer is None or until < self._timer.when():
             self._watch(until)
-        self._transport.write(requests[0].packed if len(requests) == 1 else b"".join([one.packed for one in requests]))
+        self._transport.write(
+            requests[0].packed if len(requests) == 1 else b"".join([request.packed for request in requests])
+        )
 
-    def is_fresh(self) -> bool:
-        """Whether commands can be sent: not where the server has closed the connection, and the loop is yet to hear."""
+    def check_usable(self) -> bool:
+        """Return True if commands can be sent. Retire the connection if the server has closed it."""
         if self.is_usable and not self._waiting and self._loop.time() - self._used > IDLE_SECONDS:
             sock = self._transport.get_extra_info("socket")
-            # Nothing was asked, so all there can be is an end.
+            # Nothing was requested, so only the end can be readable.
             if sock is None or sock.fileno() < 0 or _is_readable(sock.fileno()):
                 self.retire()
         return self.is_usable
 
     def retire(self) -> None:
-        """Send nothing more on it, and close it when nobody waits."""
+        """Send nothing more, and close the connection when no request waits."""
         self.is_usable = False
-        if not any(one.done for one in self._waiting):
+        if not any(request.done for request in self._waiting):
             self._transport.abort()
 
     async def close(self) -> None:
-        """Close it, as its loop ends."""
+        """Close the connection, as its loop ends."""
         self._lose(LoopEnded())
         await asyncio.wait({self.closed}, timeout=CLOSING_SECONDS)
 
@@ -142,33 +150,33 @@ class LoopConnection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        chunk, at = self._rest + self._buffer[:nbytes], 0
-        head = WHOLE.get(len(chunk))
-        if head is not None and chunk.startswith(head) and self._waiting:  # one decision's reply, all of it
+        chunk, position = self._rest + self._buffer[:nbytes], 0
+        head = REPLY_HEADERS.get(len(chunk))
+        if head is not None and chunk.startswith(head) and self._waiting:  # a decision's complete reply
             self._rest = b""
             self._take(chunk[len(head) : -2])
             return
         try:
-            while at < len(chunk):
-                reply, at = read_reply(chunk, at, self._error_of)
+            while position < len(chunk):
+                reply, position = read_reply(chunk, position, self._error_of)
                 self._take(reply)
         except Incomplete:
             pass
-        except (ValueError, IndexError) as error:  # what came is no reply, or nobody's
+        except (ValueError, IndexError) as error:  # no valid reply, or without a request
             self._lose(InvalidResponse(str(error)))
             return
-        self._rest = chunk[at:]
+        self._rest = chunk[position:]
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.closed.done():
             self.closed.set_result(None)
-        self._lose(RedisConnectionError(str(error) if error else LOST))
+        self._lose(RedisConnectionError(str(error) if error else CONNECTION_CLOSED))
 
     def _take(self, reply: object) -> None:
         first = self._waiting[0]
         first.replies.append(reply)
         if isinstance(reply, Exception) and is_demotion(reply):
-            self.is_usable = False  # on a replica whoever connects anew finds the primary
+            self.is_usable = False  # after a demotion, a new connection finds the primary
         if len(first.replies) == first.count:
             self._kept_until = 0.0
             self._waiting.popleft()
@@ -190,29 +198,31 @@ class LoopConnection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_at(until, self._check)
 
     def _check(self) -> None:
-        """Tell those whose time is up; a loop that was blocked first reads what has arrived meanwhile."""
+        """Fail the requests whose deadline has passed. A loop that was blocked first reads what has arrived."""
         now, self._timer = self._loop.time(), None
-        for one in self._waiting:
-            if one.done is None or one.until > now:
+        for request in self._waiting:
+            if request.done is None or request.until > now:
                 continue
-            if now > one.until + LATE and not one.is_late:
-                one.is_late, one.until = True, now + GRACE
+            if now > request.until + LATE_SECONDS and not request.is_late:
+                request.is_late, request.until = True, now + GRACE_SECONDS
                 continue
             self.is_usable = self.is_usable and now < self._kept_until
-            one.end(
-                LoopBlocked("the event loop was busy with something else") if one.is_late else TimeoutError(TOO_LATE)
+            request.end(
+                LoopBlocked("the event loop was busy with something else")
+                if request.is_late
+                else TimeoutError(DEADLINE_PASSED)
             )
-        if ends := [one.until for one in self._waiting if one.done]:
-            self._watch(min(ends))
+        if deadlines := [request.until for request in self._waiting if request.done]:
+            self._watch(min(deadlines))
         elif not self.is_usable:
             self._transport.abort()
 
 
 class LoopClient:
-    """One server as an event loop asks it, over one connection at a time; ``make`` gives one of redis-py's.
+    """Client of one server for an event loop, with one connection at a time. ``make`` returns one of redis-py.
 
-    ``deadline`` is how long a call may take, in seconds. Making a connection may take longer: whoever gives up leaves
-    it to later calls. ``is_former`` says whether another server has taken over from this one.
+    ``deadline`` limits a call, in seconds. Connecting may take longer. A caller that gives up leaves the connection to
+    later calls. ``is_former`` returns True if another server has taken over from a host and port.
     """
 
     def __init__(
@@ -230,25 +240,28 @@ class LoopClient:
         self._open: set[LoopConnection] = set()
 
     def post(self, requests: Sequence[Request], until: float) -> bool:
-        """Send these where there is a connection; False where ``ask`` has to make one."""
-        connection = self._fresh()
+        """Send requests. Return False if there is no connection, which ``ask`` then makes."""
+        connection = self._usable_connection()
         if connection is None:
             return False
         connection.post(requests, until)
         return True
 
     async def ask(self, packed: bytes, count: int, until: float) -> list[Any]:
-        """The replies to commands, errors in their places, by a moment of the loop's clock; raises other errors."""
-        connection = self._fresh()
+        """Send commands. Return their replies, with errors in their places. Raise errors of the connection.
+
+        ``until`` is the deadline on the loop's clock.
+        """
+        connection = self._usable_connection()
         if connection is None:
             async with LoopDeadline(until):
                 connection = await self._connect()
-        answered: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        connection.post((Request(packed, count, until, partial(answer, answered)),), until)
-        return await answered
+        replies_future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        connection.post((Request(packed, count, until, partial(answer, replies_future)),), until)
+        return await replies_future
 
     async def close(self) -> None:
-        """Close all connections, and make no other; must be called on their loop."""
+        """Close all connections, and make no other. Must be called on their loop."""
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -256,9 +269,9 @@ class LoopClient:
         for connection in tuple(self._open):
             await connection.close()
 
-    def _fresh(self) -> LoopConnection | None:
+    def _usable_connection(self) -> LoopConnection | None:
         connection = self._connection
-        if connection is None or not connection.is_fresh():
+        if connection is None or not connection.check_usable():
             return None
         if self._is_former is not None and self._is_former(*connection.host):
             connection.retire()
@@ -266,38 +279,38 @@ class LoopClient:
         return connection
 
     async def _connect(self) -> LoopConnection:
-        """Wait for the one connection that all callers who need one wait for."""
-        if self._is_closed:  # else nobody would close it: threads may still call something on the loop as it ends
+        """Wait for the connection, which all waiting callers share."""
+        if self._is_closed:  # threads may still call on a loop that ends, where a connection would never be closed
             raise LoopEnded
         if self._connecting is None:
-            self._connecting = spawn(self._connected())
-            self._connecting.add_done_callback(_heed)
+            self._connecting = spawn(self._make_connection())
+            self._connecting.add_done_callback(_retrieve_exception)
         return await asyncio.shield(self._connecting)
 
-    async def _connected(self) -> LoopConnection:
-        made, loop = None, asyncio.get_running_loop()
+    async def _make_connection(self) -> LoopConnection:
+        redis_connection, loop = None, asyncio.get_running_loop()
         began = loop.time()
         try:
             async with LoopDeadline(began + self._connect_seconds):
-                made = await self._make()
-                await made.connect()
+                redis_connection = await self._make()
+                await redis_connection.connect()
         except BaseException:
-            if made is not None:
+            if redis_connection is not None:
                 with suppress(RedisError, OSError):
-                    await made.disconnect(nowait=True)
+                    await redis_connection.disconnect(nowait=True)
             raise
         finally:
             self._connecting = None
         log_slow_connecting(loop.time() - began, self._deadline)
-        connection = self._connection = LoopConnection(made, self._connect_seconds)
+        connection = self._connection = LoopConnection(redis_connection, self._connect_seconds)
         self._open.add(connection)
         connection.closed.add_done_callback(lambda _: self._open.discard(connection))
         return connection
 
 
 def answer(future: asyncio.Future[list[Any]], outcome: list[Any] | BaseException) -> None:
-    """Tell who waits for a future what has come of it."""
-    if future.done():  # cancelled meanwhile
+    """Resolve a future with replies or an error, unless it was cancelled."""
+    if future.done():
         return
     if isinstance(outcome, list):
         future.set_result(outcome)
@@ -307,8 +320,8 @@ def answer(future: asyncio.Future[list[Any]], outcome: list[Any] | BaseException
         future.cancel()
 
 
-def _heed(task: asyncio.Task[Any]) -> None:
-    """Those who waited for it have its error, or have gone."""
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """Retrieve a task's exception, which its waiters have raised, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 

@@ -1,4 +1,7 @@
-"""Calls of decisions as they are sent: what a set of rules has in common is packed once, then remembered."""
+"""Script calls of decisions, packed in RESP. The parts that depend only on the rules are packed once, then cached.
+
+``stores/lua/decide.lua`` describes the layout of a request, ``stores/lua/records.lua`` that of a record.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,19 @@ from django_throttle.stores.redis.pool import pack as pack_command
 from django_throttle.stores.redis.scripts import OWN_KEY, Script, script
 from django_throttle.stores.redis.transport import ScriptCall, begin_call
 
-# The kinds of records, see records.lua, without how many numbers they have.
+# Kinds of records, to which the number of their numbers is added.
 SMALL, LARGE = 128, 192
-TURN: Final = 2**48  # of the time of a small record
-ID_BYTES: Final = 5  # of a rule's id, in a record
-SEPARATE: Final = 3  # numbers that the format of a record has one by one
-# Of a request, see decide.lua.
+SMALL_TIME_RANGE: Final = 2**48  # microseconds; times of small records are stored modulo this
+ID_BYTES: Final = 5  # of a rule id in a record
+MAX_SEPARATE_FIELDS: Final = 3  # numbers that a record's format has as fields of their own
+# Flags of a request, and of the algorithm of a charge.
 COMMIT, HAS_LEASE, HAS_CALENDAR = 1, 2, 4
 COUNTS_DENIED, IS_SHADOW, IS_LARGE = 16, 32, 64
-LEASE_ARGS: Final = 3
+LEASE_ARG_COUNT: Final = 3
 
 
 class RecordLayout(NamedTuple):
-    """Layout of a rule's record: ``kept`` numbers, of four bytes, or of eight if it ``is_large``."""
+    """Layout of a rule's record: ``kept`` numbers of four bytes each, or of eight if it ``is_large``."""
 
     kept: int
     is_large: bool
@@ -43,60 +46,68 @@ class RecordLayout(NamedTuple):
 
     @property
     def kind(self) -> int:
-        """The first byte of a record."""
+        """First byte of a record."""
         return (LARGE if self.is_large else SMALL) + self.kept
 
     @property
     def format(self) -> str:
-        """The fields of a record, for Lua's struct library, as ``format_of`` in records.lua."""
-        head, number, size = ("I6I7", "d", 8) if self.is_large else ("I6I6", "I4", 4)
-        more = self.kept - SEPARATE
-        return head + number * min(self.kept, SEPARATE) + (f"c{size * more}" if more > 0 else "")
+        """Format of a record for Lua's struct library, as ``format_of`` in records.lua returns it."""
+        header, number, size = ("I6I7", "d", 8) if self.is_large else ("I6I6", "I4", 4)
+        joined_fields = self.kept - MAX_SEPARATE_FIELDS
+        tail = f"c{size * joined_fields}" if joined_fields > 0 else ""
+        return header + number * min(self.kept, MAX_SEPARATE_FIELDS) + tail
 
     @property
     def bytes(self) -> int:
+        """Size of a record in bytes."""
         return 13 + 8 * self.kept if self.is_large else 12 + 4 * self.kept
 
 
 class Packing(NamedTuple):
-    """Parts of a decision's call that are the same for all callers under a set of rules; see decide.lua.
+    """Parts of a decision's call that are the same for all callers under a set of rules; see decide.lua."""
 
-    ``keys`` are those of the call, each the place of its ident and its end. ``order`` has the places of the charges in
-    the order in which they are sent, None where that is their own. ``request`` is without bounds of calendars. Where
-    nothing depends on those the packing ``is_prepared``: ``begin`` is what a call by itself sends before its keys, and
-    ``args`` what it sends after them, before what a lease takes.
-    """
-
+    #: The request, without the bounds of calendars.
     request: bytes
+    #: Format of each value's records.
     formats: tuple[str, ...]
+    #: For each key the index of its ident, and the suffix of the key.
     keys: tuple[tuple[int, str], ...]
+    #: Indexes of the charges in the order in which they are sent. None if that is their own order.
     order: tuple[int, ...] | None
     has_lease: bool
     has_calendar: bool
+    #: Bytes of a call by itself before its keys.
     begin: bytes
+    #: Bytes of a call after its keys, without the arguments of a lease.
     args: bytes
+    #: Format of the reply.
     reply: Struct
 
     @property
     def is_prepared(self) -> bool:
+        """True if ``begin`` and ``args`` are complete, because no bounds of calendars are needed."""
         return not self.has_calendar
 
     @property
     def arg_count(self) -> int:
-        """Number of a call's arguments."""
-        return 1 + len(self.formats) + LEASE_ARGS * self.has_lease
+        """Number of arguments of a call."""
+        return 1 + len(self.formats) + LEASE_ARG_COUNT * self.has_lease
 
 
 @lru_cache(maxsize=4096)
-def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...] | None, commit: bool) -> Packing:
-    """``whose`` has for each rule the place of the first with the same ident; None where all have the same."""
-    records: dict[int, list[int]] = {}  # of each ident the places of its charges with a record
-    own = []
-    for place, (rule, ident) in enumerate(zip(rules.rules, whose or (0,) * len(rules.rules), strict=True)):
+def packing_of(rules: RuleSet, costs: tuple[int, ...], ident_places: tuple[int, ...] | None, commit: bool) -> Packing:
+    """Return the packing of calls with these rules and costs.
+
+    ``ident_places`` has for each rule the index of the first rule with the same ident. None means the same ident for
+    all.
+    """
+    records: dict[int, list[int]] = {}  # indexes of the charges with a record, by index of the ident
+    own_keys = []
+    for place, (rule, ident) in enumerate(zip(rules.rules, ident_places or (0,) * len(rules.rules), strict=True)):
         if rule.params.wire_id < OWN_KEY:
             records.setdefault(ident, []).append(place)
         else:
-            own.append((place, (ident, rule.id)))
+            own_keys.append((place, (ident, rule.id)))
     every_params = [rule.params for rule in rules.rules]
     has_lease, has_calendar = (
         any(isinstance(params, kind) for params in every_params) for kind in (Concurrency, CalendarWindow)
@@ -107,10 +118,10 @@ def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...] | 
         layouts = [RecordLayout.of(every_params[place]) for place in places]
         sizes += [len(places), sum(layout.bytes for layout in layouts)]
         formats.append("<" + "".join([layout.format for layout in layouts]))
-    order = [place for places in records.values() for place in places] + [place for place, _ in own]
+    order = [place for places in records.values() for place in places] + [place for place, _ in own_keys]
     charges = [pack_charge(every_params[place], rules.rules[place], costs[place]) for place in order]
-    request = b"".join([OPENING.pack(flags, len(records), len(own)), *charges, pack(f"<{len(sizes)}d", *sizes)])
-    keys = (*[(ident, "") for ident in records], *[key for _, key in own])
+    request = b"".join([OPENING.pack(flags, len(records), len(own_keys)), *charges, pack(f"<{len(sizes)}d", *sizes)])
+    keys = (*[(ident, "") for ident in records], *[key for _, key in own_keys])
     return Packing(
         request,
         tuple(formats),
@@ -118,7 +129,7 @@ def packing_of(rules: RuleSet, costs: tuple[int, ...], whose: tuple[int, ...] | 
         None if order == sorted(order) else tuple(order),
         has_lease,
         has_calendar,
-        begin_call(script("decide"), len(keys), 1 + len(formats) + LEASE_ARGS * has_lease),
+        begin_call(script("decide"), len(keys), 1 + len(formats) + LEASE_ARG_COUNT * has_lease),
         b"".join([bulk(request), *[bulk(text.encode()) for text in formats]]),
         Struct(f"<{2 + 3 * len(order)}d"),
     )
@@ -129,21 +140,19 @@ CHARGE: Final = Struct("<7d")
 
 
 def pack_charge(params: CounterParams, rule: Rule, cost: int) -> bytes:
-    """Pack a charge as the script reads it. ``params`` is the rule's, or has a calendar's bounds."""
+    """Pack a charge for the script. ``params`` are the rule's, or have the bounds of a calendar."""
     flags = COUNTS_DENIED * rule.count_denied + IS_SHADOW * rule.is_shadow + IS_LARGE * params.is_large
-    return CHARGE.pack(
-        record_head(rule.id, params), params.wire_id + flags, min(cost, UNAFFORDABLE_COST), *params.numbers
-    )
+    return CHARGE.pack(record_id(rule.id, params), params.wire_id + flags, min(cost, UNAFFORDABLE_COST), *params.numbers)
 
 
 @lru_cache(maxsize=4096)
-def record_head(rule_id: str, params: CounterParams) -> int:
-    """The six bytes that begin a rule's record, as a number: its kind and the rule's id."""
+def record_id(rule_id: str, params: CounterParams) -> int:
+    """Return the first six bytes of a rule's record as a number: the kind of the record and the rule id."""
     return RecordLayout.of(params).kind + (int.from_bytes(urlsafe_b64decode(rule_id)[:ID_BYTES], "little") << 8)
 
 
 def repack(calendar: Calendar, packing: Packing, command: Decide) -> bytes:
-    """Pack the request of a call with the bounds of the calendar now."""
+    """Pack the request of a call with the current bounds of the calendar."""
     charges, request = list(command.charges), packing.request
     packed = [request[: OPENING.size]]
     for place in packing.order or range(len(charges)):
@@ -152,25 +161,25 @@ def repack(calendar: Calendar, packing: Packing, command: Decide) -> bytes:
     return b"".join([*packed, request[OPENING.size + CHARGE.size * len(charges) :]])
 
 
-def in_order(numbers: tuple[float, ...], order: Sequence[int]) -> tuple[float, ...]:
-    """Bring the numbers of answers, three each, from the ``order`` of a reply to that of the charges."""
+def to_charge_order(numbers: tuple[float, ...], order: Sequence[int]) -> tuple[float, ...]:
+    """Sort the numbers of answers, three each, from the ``order`` of a reply to the order of the charges."""
     rows = dict(zip(order, zip(*[iter(numbers)] * 3, strict=True), strict=True))
     return tuple([number for place in range(len(order)) for number in rows[place]])
 
 
-def as_sent(numbers: tuple[float, ...], order: Sequence[int]) -> tuple[float, ...]:
-    """Bring the numbers of answers, three each, from the order of the charges to the ``order`` of a reply."""
+def to_sent_order(numbers: tuple[float, ...], order: Sequence[int]) -> tuple[float, ...]:
+    """Sort the numbers of answers, three each, from the order of the charges to the ``order`` of a reply."""
     return tuple([number for place in order for number in numbers[3 * place : 3 * place + 3]])
 
 
 @lru_cache(maxsize=64)
 def packed_text(text: str) -> bytes:
-    """A text that many calls send, as it is sent."""
+    """Return a text that many calls send, in RESP."""
     return bulk(text.encode())
 
 
 class Prepared(Protocol):
-    """A decision to be sent by itself, or with others."""
+    """A decision that may be sent alone or with others."""
 
     context: RedisContext
     command: Decide
@@ -186,7 +195,7 @@ class Prepared(Protocol):
 
 
 def packed_lease(decision: Prepared) -> bytes:
-    """What a decision says of its lease, as it is sent."""
+    """Return the arguments of a decision's lease, in RESP."""
     lease = (decision.command.lease or "").encode()
     return packed_text(decision.uid) + bulk(lease) + packed_text(str(decision.context.lease_ttl_ms))
 
@@ -204,7 +213,7 @@ class JoinedCall(ScriptCall):
         return script("decide")
 
     @property
-    def derives(self) -> bool:  # type: ignore[override]
+    def has_derived_keys(self) -> bool:  # type: ignore[override]
         return any(decision.packing.has_lease for decision in self._decisions)
 
     @property
@@ -233,7 +242,7 @@ class JoinedCall(ScriptCall):
 
 @dataclass(slots=True)
 class ReleaseCall(ScriptCall):
-    """The call that gives a lease back."""
+    """Script call that releases a lease."""
 
     context: RedisContext
     uid: str
@@ -241,7 +250,7 @@ class ReleaseCall(ScriptCall):
     ident: str
     lease: str
 
-    derives = True
+    has_derived_keys = True
 
     @property
     def script(self) -> Script:
@@ -262,5 +271,5 @@ class ReleaseCall(ScriptCall):
 
 @cache
 def _begin_release() -> bytes:
-    """What each release sends before its key."""
+    """Return the bytes that each release sends before its key."""
     return begin_call(script("release"), keys=1, args=2)

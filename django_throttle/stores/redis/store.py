@@ -1,6 +1,6 @@
-"""The store in Redis: every decision is one script call in one round trip.
+"""Redis store for rate limits: every decision is one script call in one round trip.
 
-The aggregator of dampers is there too: the node that owns an ident's slot adds up what all processes report of it.
+The aggregator of dampers is here, too. The node that owns an ident's slot adds up the reports of all processes.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from django_throttle.stores.redis.timeouts import call_began
 
 
 class RedisAggregator:
-    """One script call a report, all of them in one round trip; raises StoreError when Redis does not answer."""
+    """Sends a script call for each report, all in one round trip. Raises StoreError if Redis does not answer."""
 
     def __init__(self, context: RedisContext) -> None:
         self.context = context
 
     def damp(self, reports: Sequence[Report]) -> list[Reply | BaseException]:
-        """The reply to each report, or the error in its place."""
+        """Return the reply to each report, or the error in its place."""
         replies = self.context.pipeline([self._call(report) for report in reports])
         return [reply if isinstance(reply, BaseException) else _read(reply) for reply in replies]
 
@@ -79,18 +79,21 @@ def _read(reply: Sequence[int]) -> Reply:
     return Reply(now, bool(taken), reset_at, counts)
 
 
-MAX_KNOWN: Final = 1024  # callers whose commands are kept
+MAX_CACHED_DECISIONS: Final = 1024
 DEFAULT_URL: Final = "redis://127.0.0.1:6379/0"
 
 
 class RedisStore(RedisContext):
-    """Counts in one Redis, by its clock, exactly, for any number of processes.
+    """Store that counts exactly in one Redis, by its clock, for any number of processes.
 
-    ``address`` is a redis:// URL, a redis+sentinel:// or redis+cluster:// one, or a CACHES alias that
-    django-redis serves. ``clock`` (seconds) replaces the server's clock in tests. ``deadline`` bounds one decision
-    in seconds, waiting for a connection and connecting included. ``processes`` is how many share each limit while
-    Redis is away, at least. Raises StoreError, with a cause, when Redis does not answer; InvalidSetting for a bad
-    address, and under eventlet.
+    ``address`` is a redis://, redis+sentinel:// or redis+cluster:// URL, or a CACHES alias of django-redis or of
+    Django's own Redis backend. ``prefix`` begins every key, and ``secret`` keys the hash of idents in them. ``clock``
+    (seconds) replaces the server's clock in tests. ``deadline`` limits a decision in seconds, including connecting.
+    ``lease_ttl`` is the lifetime in seconds of leases whose process has gone. ``processes`` is the minimum number of
+    processes that share a limit while Redis is away.
+
+    Raises InvalidSetting for an invalid address, and under eventlet. Commands raise StoreError, with a cause, if Redis
+    does not answer.
     """
 
     is_remote: Literal[True] = True
@@ -116,101 +119,102 @@ class RedisStore(RedisContext):
         self.evictions = UncertainEvictions(self, self.control)
         self.aggregator = RedisAggregator(self)  # what dampers report to
         self.batcher = Batcher(self)
-        # What callers with rates alone are charged by, by the key of the charges: the same for each of their calls.
-        self._known: dict[tuple[Any, ...], DecideCommand] = {}
+        # Decisions of rates, by key of their charges. Equal calls share one.
+        self._cached_decisions: dict[tuple[Any, ...], DecideCommand] = {}
 
     def execute(self, command: Command[Any]) -> Any:
-        made = self._redis_command(command)
-        if type(made) is DecideCommand:  # as of most calls: one call, which is the command itself
+        redis_command = self._redis_command(command)
+        if type(redis_command) is DecideCommand:  # the usual case: one call, which is the command itself
             if not self.breaker.is_calm:
-                made.admit()
+                redis_command.admit()
             try:
-                answers = made.read_reply(self.transport.send(made))
+                answers = redis_command.read_reply(self.transport.send(redis_command))
             except BaseException as error:
-                made.fail(error)
+                redis_command.fail(error)
                 raise
-            return made.end(answers)
-        if not made.calls:  # nothing to send, which says nothing of Redis either
-            return made.read(())
+            return redis_command.end(answers)
+        if not redis_command.calls:  # nothing to send, so nothing to report to the breaker
+            return redis_command.read(())
         if not self.breaker.is_calm:
-            made.admit()
+            redis_command.admit()
         try:
-            if isinstance(made, LongCommand):
-                return made.end(run(made.reply(self._send)))
-            return made.finish(self.transport.send_all(made.calls, made.seconds))
+            if isinstance(redis_command, LongCommand):
+                return redis_command.end(run(redis_command.reply(self._send)))
+            return redis_command.finish(self.transport.send_all(redis_command.calls, redis_command.seconds))
         except BaseException as error:
-            made.fail(error)
+            redis_command.fail(error)
             raise
 
     async def aexecute(self, command: Command[Any]) -> Any:
-        made = self._redis_command(command)
-        batched: DecideCommand | None = None
-        if isinstance(made, DecideCommand) and (self.transport.slot_of is None or not made.derives):
-            batched = None if call_began.get() else made  # a batch has a whole one
-        calls = () if batched else made.calls
-        if not (batched or calls):
-            return made.read(())
+        redis_command = self._redis_command(command)
+        batched_decision: DecideCommand | None = None
+        is_cluster = self.transport.slot_of is not None
+        if isinstance(redis_command, DecideCommand) and not (is_cluster and redis_command.has_derived_keys):
+            batched_decision = None if call_began.get() else redis_command  # a batch has a whole deadline
+        calls = () if batched_decision else redis_command.calls
+        if not (batched_decision or calls):
+            return redis_command.read(())
         if not self.breaker.is_calm:
-            made.admit()
+            redis_command.admit()
         try:
-            if batched:
-                sent = self.batcher.decide(batched)
+            if batched_decision:
+                answers_future = self.batcher.decide(batched_decision)
                 try:
-                    answers = await sent
-                    is_usual = type(batched) is DecideCommand and self.breaker.is_calm
-                    return answers if is_usual else batched.end(answers)
+                    answers = await answers_future
+                    is_usual = type(batched_decision) is DecideCommand and self.breaker.is_calm
+                    return answers if is_usual else batched_decision.end(answers)
                 except asyncio.CancelledError as error:
-                    keep_reply(error, batched, sent)
+                    keep_reply(error, batched_decision, answers_future)
                     raise
-            if isinstance(made, ReleaseCommand):
-                return made.finish(await self.batcher.release(calls))
-            if isinstance(made, LongCommand):
-                return made.end(await made.reply(self._asend))
-            return made.finish(await self.transport.asend_all(calls, made.seconds))
+            if isinstance(redis_command, ReleaseCommand):
+                return redis_command.finish(await self.batcher.release(calls))
+            if isinstance(redis_command, LongCommand):
+                return redis_command.end(await redis_command.reply(self._asend))
+            return redis_command.finish(await self.transport.asend_all(calls, redis_command.seconds))
         except BaseException as error:
             if not hasattr(error, REPLY):
-                made.fail(error)
+                redis_command.fail(error)
             raise
 
     def release_soon(self, command: Release) -> None:
-        """Release on this event loop without anybody waiting for it; what fails, the agent sends again."""
-        made = ReleaseCommand(self, command)
-        if made.calls and self.breaker.is_calm:
-            self.batcher.release_soon(made.calls, made.hear)
+        """Release on this event loop without waiting for the reply. The agent sends failed releases again."""
+        redis_command = ReleaseCommand(self, command)
+        if redis_command.calls and self.breaker.is_calm:
+            self.batcher.release_soon(redis_command.calls, redis_command.on_outcome)
 
-    async def _send(self, trip: Pipeline) -> Sequence[Any]:
-        return self.transport.send_all(trip.calls, trip.seconds)
+    async def _send(self, pipeline: Pipeline) -> Sequence[Any]:
+        return self.transport.send_all(pipeline.calls, pipeline.seconds)
 
-    async def _asend(self, trip: Pipeline) -> Sequence[Any]:
-        if not trip.decisions or call_began.get():
-            return await self.transport.asend_all(trip.calls, trip.seconds)
-        replies = await asyncio.gather(*map(self.batcher.decide, trip.decisions), return_exceptions=True)
-        both = zip(trip.decisions, replies, strict=True)
-        return [reply if isinstance(reply, BaseException) else decision.alone(reply) for decision, reply in both]
+    async def _asend(self, pipeline: Pipeline) -> Sequence[Any]:
+        if not pipeline.decisions or call_began.get():
+            return await self.transport.asend_all(pipeline.calls, pipeline.seconds)
+        replies = await asyncio.gather(*map(self.batcher.decide, pipeline.decisions), return_exceptions=True)
+        pairs = zip(pipeline.decisions, replies, strict=True)
+        return [reply if isinstance(reply, BaseException) else decision.pack_reply(reply) for decision, reply in pairs]
 
     def _redis_command(self, command: Command[Any]) -> RedisCommand[Any]:
-        """The command as it is sent: a decision after what is owed for its idents."""
+        """Return the Redis command, for decisions after the charges for their idents that are not reported yet."""
         if type(command) is not Decide:
             return self._other_command(command)
-        made: RedisCommand[Any]
+        redis_command: RedisCommand[Any]
         charges, commit, lease = command
         fallback = self.fallback
-        owes = fallback.admitted or fallback.unconfirmed
-        is_usual = commit and lease is None and not owes
-        if is_usual and (known := self._known.get(charges.key)) is not None:
-            return known
+        has_unreported = fallback.admitted or fallback.unconfirmed
+        is_usual = commit and lease is None and not has_unreported
+        if is_usual and (cached := self._cached_decisions.get(charges.key)) is not None:
+            return cached
         is_split = len(charges) > MAX_CALL_CHARGES or self.transport.slot_of is not None
         if is_split and len(slots := self.by_slot(charges)) > 1:
-            made = MultiSlotCommand(self, command, slots)
+            redis_command = MultiSlotCommand(self, command, slots)
         else:
-            made = (DecideCommand if lease is None else LeaseCommand)(self, command)
-            if is_usual and made.packing.is_prepared and not made.packing.has_lease:
-                if len(self._known) >= MAX_KNOWN:
-                    self._known.clear()
-                self._known[made.charges.key] = made
+            redis_command = (DecideCommand if lease is None else LeaseCommand)(self, command)
+            if is_usual and redis_command.packing.is_prepared and not redis_command.packing.has_lease:
+                if len(self._cached_decisions) >= MAX_CACHED_DECISIONS:
+                    self._cached_decisions.clear()
+                self._cached_decisions[redis_command.charges.key] = redis_command
         if fallback.owes(charges):
-            return LateCommand(fallback, dict.fromkeys(charge.ident for charge in charges), made)
-        return made
+            return LateCommand(fallback, dict.fromkeys(charge.ident for charge in charges), redis_command)
+        return redis_command
 
     def _other_command(self, command: Command[Any]) -> RedisCommand[Any]:
         match command:
@@ -227,10 +231,10 @@ class RedisStore(RedisContext):
         return _COMMANDS[type(command)](self, command)
 
 
-def keep_reply(error: asyncio.CancelledError, command: DecideCommand, sent: asyncio.Future[Answers]) -> None:
-    """Put the answers of a decision that was sent into the cancellation of its caller; see ``LoopIo``."""
-    if sent.done() and sent.exception() is None:
-        setattr(error, REPLY, command.end(sent.result()))
+def keep_reply(error: asyncio.CancelledError, command: DecideCommand, answers_future: asyncio.Future[Answers]) -> None:
+    """Store the answers to a decision in the cancellation of its caller; see ``LastingIo``."""
+    if answers_future.done() and answers_future.exception() is None:
+        setattr(error, REPLY, command.end(answers_future.result()))
 
 
 _COMMANDS: Final[dict[type, Callable[[RedisContext, Any], RedisCommand[Any]]]] = {

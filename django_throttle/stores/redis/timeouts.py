@@ -1,4 +1,4 @@
-"""Deadlines over all I/O of a call, on a blocking socket or on an event loop."""
+"""Deadlines for all I/O of a call, on blocking sockets and on event loops."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_throttle.runtime import LogThrottle, in_child
 from django_throttle.stores.redis.failures import LoopBlocked
 
-CONNECT_SECONDS: Final = 2.0  # that making a connection may take, at least
-WATCHED_CONNECT_SECONDS: Final = 0.5  # to a primary that Sentinels watch: another may take over meanwhile
-SLOW: Final = (
-    "connecting to Redis took %.0f ms, longer than DEADLINE (%.0f ms): calls meanwhile were decided without it; raise "
-    "DEADLINE, or see what holds connections up"
+CONNECT_SECONDS: Final = 2.0  # minimum time allowed for connecting
+WATCHED_CONNECT_SECONDS: Final = 0.5  # the same for a primary under Sentinels, as another may take over meanwhile
+SLOW_CONNECTING: Final = (
+    "connecting to Redis took %.0f ms, longer than DEADLINE (%.0f ms); calls meanwhile were decided without Redis: "
+    "raise DEADLINE, or find out what delays connections"
 )
 
 T = TypeVar("T")
@@ -42,55 +42,55 @@ _log_throttle: Final = LogThrottle()
 
 
 def connect_seconds(deadline: float, *, is_watched: bool) -> float:
-    """Return how long making a connection may take, in the background of calls with this deadline."""
+    """Return how long connecting may take, in the background of calls with this deadline."""
     return max(WATCHED_CONNECT_SECONDS if is_watched else CONNECT_SECONDS, deadline)
 
 
 def log_slow_connecting(took: float, deadline: float) -> None:
-    """Log that making a connection took longer than a call may."""
+    """Log a warning if connecting took longer than the deadline of a call."""
     if took > deadline and _log_throttle.due():
-        logger.warning(SLOW, took * 1000, deadline * 1000)
+        logger.warning(SLOW_CONNECTING, took * 1000, deadline * 1000)
 
 
-# With this share of the deadline left, a socket timeout of the whole deadline is precise enough.
-NEARLY: Final = 0.9
-LAST_READ: Final = 0.001  # seconds; 0 would make the socket non-blocking
+# If this share of the deadline is left, a kernel timeout of the whole deadline is precise enough.
+MIN_KERNEL_SHARE: Final = 0.9
+LAST_READ_SECONDS: Final = 0.001  # 0 would make the socket non-blocking
 
 
 @dataclass(slots=True)
 class _TimeLimit:
-    """When the I/O of one block ends, in monotonic seconds; ``read_late`` once something was read after that."""
+    """End of the I/O of a block, in monotonic seconds. ``read_late`` is True after a read past the end."""
 
     until: float
     read_late: bool = False
 
 
-# By context, not by thread: under gevent one thread runs many contexts, also if it was patched after this import.
-_limit: ContextVar[_TimeLimit | None] = ContextVar("django_throttle.deadline", default=None)
+# A context variable, as under gevent one thread runs many contexts, even if it was patched after this import.
+_current_limit: ContextVar[_TimeLimit | None] = ContextVar("django_throttle.deadline", default=None)
 
 
-def seconds_left(otherwise: T) -> float | T:
-    """The seconds left, or ``otherwise`` without a deadline. Raises TimeoutError when none are left."""
-    limit = _limit.get()
+def seconds_left(default: T) -> float | T:
+    """Return the seconds left, or ``default`` without a deadline. Raise TimeoutError if none are left."""
+    limit = _current_limit.get()
     if limit is None:
-        return otherwise
+        return default
     left = limit.until - time.monotonic()
     if left <= 0:
         raise TimeoutError("deadline passed")
     return left
 
 
-def _to_read(otherwise: float | None) -> float | None:
-    """The same for a read; after the deadline once LAST_READ seconds: a paused process reads what has arrived."""
-    limit = _limit.get()
+def _seconds_to_read(default: float | None) -> float | None:
+    """Return the seconds left for a read. After the deadline, one last short read gets what has arrived meanwhile."""
+    limit = _current_limit.get()
     if limit is None or limit.read_late or limit.until > time.monotonic():
-        return seconds_left(otherwise)
+        return seconds_left(default)
     limit.read_late = True
-    return LAST_READ
+    return LAST_READ_SECONDS
 
 
 class Deadline:
-    """All Redis I/O of this context inside the block ends within ``seconds``, and within any outer limit."""
+    """Context manager that ends all Redis I/O of its block within ``seconds``, and within any outer deadline."""
 
     __slots__ = ("_seconds", "_token")
 
@@ -98,62 +98,62 @@ class Deadline:
         self._seconds = seconds
 
     def __enter__(self) -> None:
-        around, until = _limit.get(), time.monotonic() + self._seconds
-        self._token = _limit.set(_TimeLimit(until if around is None or until < around.until else around.until))
+        outer, until = _current_limit.get(), time.monotonic() + self._seconds
+        self._token = _current_limit.set(_TimeLimit(until if outer is None or until < outer.until else outer.until))
 
     def __exit__(self, kind: object, error: BaseException | None, _traceback: object) -> None:
-        limit = _limit.get()
-        _limit.reset(self._token)
+        limit = _current_limit.get()
+        _current_limit.reset(self._token)
         if limit is None or not isinstance(error, (TimeoutError, RedisTimeoutError)):
             return
-        if time.monotonic() > limit.until + LATE and is_patched_by_gevent():
-            raise LoopBlocked(BLOCKED) from error
+        if time.monotonic() > limit.until + LATE_SECONDS and is_patched_by_gevent():
+            raise LoopBlocked(BLOCKED_TEXT) from error
 
 
-LATE: Final = 0.02  # seconds; a loop that is not blocked ends a wait sooner
-BLOCKED: Final = "the event loop was busy with something else"
+LATE_SECONDS: Final = 0.02  # a wait that ends this late was held up by a blocked loop
+BLOCKED_TEXT: Final = "the event loop was busy with something else"
 
 
 def is_patched_by_gevent() -> bool:
-    """Whether this process's sockets wait on gevent's loop, which other greenlets may hold up."""
+    """Return True if gevent has replaced this process' sockets, so that other greenlets may hold them up."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and bool(monkey.is_module_patched("socket"))
 
 
-LEAST_SECONDS: Final = 0.02  # of a round trip after its deadline: for a last question, and for undoing
+MIN_ROUND_TRIP_SECONDS: Final = 0.02  # after the deadline, for undoing and for reading the state
 
-# When the present call began, where it sends several commands within one deadline; in monotonic seconds.
+# Start of the current call in monotonic seconds, if its commands share one deadline.
 call_began: ContextVar[float | None] = ContextVar("django_throttle.call", default=None)
 
 
 @contextmanager
 def one_deadline() -> Iterator[None]:
-    """All commands that this context sends inside share one deadline of the store; after it each has LEAST_SECONDS."""
+    """Make all commands in the block share one deadline. After it, each has MIN_ROUND_TRIP_SECONDS."""
     call_began.set(time.monotonic())
     try:
         yield
     finally:
-        call_began.set(None)  # without a token: a coroutine that nobody ends is closed in another context
+        call_began.set(None)  # not by a token: an abandoned coroutine is closed in another context
 
 
-def seconds_for(asked: float | None, whole: float) -> float:
-    """How long a round trip may take: as asked, else a ``whole`` deadline; of a shared one what is left."""
-    began = call_began.get()
-    if began is None:
-        return asked or whole
-    return min(asked or whole, max(began + whole - time.monotonic(), LEAST_SECONDS))
+def seconds_for(seconds: float | None, deadline: float) -> float:
+    """How long a round trip may take: as asked, else a ``deadline`` deadline; of a shared one what is left."""
+    started_at = call_began.get()
+    if started_at is None:
+        return seconds or deadline
+    return min(seconds or deadline, max(started_at + deadline - time.monotonic(), MIN_ROUND_TRIP_SECONDS))
 
 
-EVENTLET: Final = "eventlet has replaced this process's sockets, on which no deadline holds: use gevent, or threads"
+EVENTLET_FAULT: Final = "eventlet has replaced this process's sockets, which ignore deadlines: use gevent, or threads"
 
 
 def is_patched_by_eventlet() -> bool:
-    """Whether eventlet has replaced the sockets: then a Redis that hangs would hang this process for ever."""
+    """Return True if eventlet has replaced the sockets. A Redis that hangs would then hang this process."""
     patcher = sys.modules.get("eventlet.patcher")
     return patcher is not None and bool(patcher.is_monkey_patched("socket"))
 
 
-KERNEL_WATCHES: Final = sys.platform == "linux"  # on other systems the option has another format
+HAS_KERNEL_TIMEOUTS: Final = sys.platform == "linux"  # on other systems the option has another format
 
 
 def _set_kernel_timeouts(sock: socket.socket, seconds: float) -> None:
@@ -164,13 +164,13 @@ def _set_kernel_timeouts(sock: socket.socket, seconds: float) -> None:
 
 
 class DeadlineSocket:
-    """A socket whose blocking reads and writes also obey ``Deadline``."""
+    """Socket whose blocking reads and writes also obey ``Deadline``."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._unread = b""
         # gevent's sockets never block, so the kernel's timeouts have no effect on them.
-        self._is_plain = KERNEL_WATCHES and type(sock) is socket.socket and isinstance(sock, _socket.socket)
+        self._is_plain = HAS_KERNEL_TIMEOUTS and type(sock) is socket.socket and isinstance(sock, _socket.socket)
         self._note_timeout(sock.gettimeout())
 
     def __getattr__(self, name: str) -> Any:
@@ -182,17 +182,17 @@ class DeadlineSocket:
 
     def _note_timeout(self, timeout: float | None) -> None:
         self._timeout = timeout
-        self._near = NEARLY * timeout if timeout and self._is_plain else inf
+        self._min_kernel_seconds = MIN_KERNEL_SHARE * timeout if timeout and self._is_plain else inf
 
-    def unread(self, chunk: bytes) -> None:
-        """Have ``chunk`` read once more."""
+    def push_back(self, chunk: bytes) -> None:
+        """Make the next ``recv`` return ``chunk``."""
         self._unread = chunk
 
     def recv(self, size: int, *flags: int) -> bytes:
         if self._unread and not flags:
             chunk, self._unread = self._unread[:size], self._unread[size:]
             return chunk
-        self._set_timeout(_to_read)
+        self._set_timeout(_seconds_to_read)
         return self._socket.recv(size, *flags)
 
     def recv_into(self, buffer: bytearray) -> int:  # hiredis' parser reads so
@@ -204,13 +204,12 @@ class DeadlineSocket:
         self._set_timeout(seconds_left)
         self._socket.sendall(chunk, *flags)
 
-    def bare(self, left: float) -> socket.socket | None:
-        """The socket itself, set so that the kernel ends reads and writes after its timeout.
+    def kernel_timed_socket(self, left: float) -> socket.socket | None:
+        """Return the plain socket with kernel timeouts, which save the system calls of Python's timeouts.
 
-        That saves the system calls by which Python waits with a timeout. None unless that timeout is about the seconds
-        ``left``, the socket is a plain one, and no ``Deadline`` is around.
+        Return None if its timeout differs from the seconds ``left``, inside a ``Deadline``, and for other sockets.
         """
-        if left < self._near or left > self._timeout or _limit.get() is not None:  # type: ignore[operator]
+        if left < self._min_kernel_seconds or left > self._timeout or _current_limit.get() is not None:  # type: ignore[operator]
             return None
         sock = self._socket
         if sock.gettimeout() is not None:
@@ -218,18 +217,18 @@ class DeadlineSocket:
         return sock
 
     def _set_timeout(self, left: Callable[[float | None], float | None]) -> None:
-        if self._timeout != 0:  # 0 asks whether something is there, and does not wait
+        if self._timeout != 0:  # 0 polls without waiting
             self._socket.settimeout(left(self._timeout))
 
 
 class Certificates:
-    """The TLS context of a client's connections, read once, by a thread: that may take longer than a deadline."""
+    """Cache of the TLS context of a client's connections. A thread reads it, as that may outlast a deadline."""
 
     def __init__(self) -> None:
         self._contexts: dict[tuple[int, ...], Future[ssl.SSLContext]] = {}
 
     def of(self, connection: Any, read: Callable[[], ssl.SSLContext]) -> Future[ssl.SSLContext]:
-        """The context; read again where that failed, in a fork, and when a file has changed."""
+        """Return the context. Read it again after a failure, in a fork, and if a file has changed."""
         files = [Path(path) for path in (connection.ca_certs, connection.certfile, connection.keyfile) if path]
         state = (os.getpid(), *[path.stat().st_mtime_ns for path in files])
         context = self._contexts.get(state)
@@ -241,13 +240,13 @@ class Certificates:
 
 Credentials = tuple[str] | tuple[str, str]  # a password, or a name and a password
 
-MAX_CREDENTIALS_AGE: Final = 10.0  # seconds that credentials wait for a connection, after a caller has given up
+MAX_CREDENTIALS_AGE_SECONDS: Final = 10.0  # of credentials whose caller has given up
 
 
 class BoundedCredentials(CredentialProvider):
-    """Credentials of a site's ``provider``, which may ask another service: no longer than a call may wait.
+    """Credential provider that calls a site's ``provider`` in a thread, within the deadline of a call.
 
-    A thread asks it. When a caller gives up, the next connection has what comes of it.
+    If a caller gives up, the next connection gets the credentials.
     """
 
     def __init__(self, provider: CredentialProvider) -> None:
@@ -257,18 +256,18 @@ class BoundedCredentials(CredentialProvider):
 
     def _renew(self) -> None:
         self._lock = Lock()
-        self._pending: tuple[Future[Credentials], float] | None = None  # and when it was asked, in monotonic seconds
+        self._pending: tuple[Future[Credentials], float] | None = None  # with the start in monotonic seconds
 
     def get_credentials(self) -> Credentials:
-        """Return the credentials within the deadline around this call. Raise redis-py's errors where there are none."""
+        """Return the credentials within the current deadline. Raise redis-py's errors if the provider fails."""
         future = self._ask()
         try:
-            return self._take(future, future.result(seconds_left(MAX_CREDENTIALS_AGE)))
+            return self._take(future, future.result(seconds_left(MAX_CREDENTIALS_AGE_SECONDS)))
         except TimeoutError:
             raise RedisTimeoutError("the credential provider took longer than DEADLINE") from None
 
     async def get_credentials_async(self) -> Credentials:
-        """Return them without blocking the event loop."""
+        """Return the credentials without blocking the event loop."""
         if type(self._provider).get_credentials_async is not CredentialProvider.get_credentials_async:
             return await self._provider.get_credentials_async()
         future = self._ask()
@@ -277,7 +276,7 @@ class BoundedCredentials(CredentialProvider):
     def _ask(self) -> Future[Credentials]:
         with self._lock:
             now, pending = time.monotonic(), self._pending
-            is_old = pending is not None and pending[0].done() and now - pending[1] > MAX_CREDENTIALS_AGE
+            is_old = pending is not None and pending[0].done() and now - pending[1] > MAX_CREDENTIALS_AGE_SECONDS
             if pending is None or is_old or (pending[0].done() and pending[0].exception()):
                 pending = self._pending = Future(), now
                 Thread(target=self._answer, args=(pending[0],), name="django_throttle.credentials", daemon=True).start()
@@ -286,13 +285,13 @@ class BoundedCredentials(CredentialProvider):
     def _answer(self, future: Future[Credentials]) -> None:
         try:
             future.set_result(self._provider.get_credentials())
-        except Exception as error:  # noqa: BLE001 - the site's own code: a store that cannot be reached
+        except Exception as error:  # noqa: BLE001 - code of the site
             future.set_exception(
                 RedisConnectionError(f"the credential provider raised {type(error).__name__}: {error}")
             )
 
     def _take(self, future: Future[Credentials], credentials: Credentials) -> Credentials:
-        """Return the credentials, which no other connection gets."""
+        """Return the credentials, and give them to no other connection."""
         with self._lock:
             if self._pending is not None and self._pending[0] is future:
                 self._pending = None
@@ -300,13 +299,13 @@ class BoundedCredentials(CredentialProvider):
 
 
 def bounded(provider: CredentialProvider) -> CredentialProvider:
-    """Return the provider with a limit on the time that it takes, unless it keeps its credentials by itself."""
+    """Return the provider with a time limit, unless it caches its credentials itself."""
     keeps = isinstance(provider, (UsernamePasswordCredentialProvider, BoundedCredentials))
     return provider if keeps or hasattr(provider, "on_next") else BoundedCredentials(provider)
 
 
 def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractConnection]:
-    """A subclass that obeys ``Deadline``, also while it connects."""
+    """Return a subclass that obeys ``Deadline``, also while it connects."""
     certificates = Certificates()
 
     class DeadlineConnection(connection_class):  # type: ignore[misc, valid-type]
@@ -318,25 +317,25 @@ def with_deadline(connection_class: type[AbstractConnection]) -> type[AbstractCo
                 raise ConnectionAbortedError("this process was forked while it connected")
             return DeadlineSocket(sock)
 
-        def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:  # of connections with TLS alone
+        def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:  # called for TLS connections only
             with_ocsp = self.ssl_validate_ocsp or self.ssl_validate_ocsp_stapled
             tls = not with_ocsp and certificates.of(self, self._read).result(seconds_left(sock.gettimeout()))
             sock.settimeout(seconds_left(sock.gettimeout()))
             return tls.wrap_socket(sock, server_hostname=self.host) if tls else super()._wrap_socket_with_ssl(sock)
 
         def _read(self) -> ssl.SSLContext:
-            # redis-py makes a context for each connection; on a socket without a peer nothing is sent.
+            # redis-py makes the context while it wraps a socket. This socket has no peer, so nothing is sent.
             with socket.socket() as sock, super()._wrap_socket_with_ssl(sock) as wrapped:
                 return wrapped.context  # type: ignore[no-any-return]
 
     return DeadlineConnection
 
 
-GRACE: Final = 0.02  # seconds for a blocked loop to read what has arrived
+GRACE_SECONDS: Final = 0.02  # in which a blocked loop may read what has arrived
 
 
 class LoopDeadline:
-    """``async with``: raises TimeoutError at ``until`` on the loop's clock, LoopBlocked if the loop was busy."""
+    """Async context manager: raises TimeoutError at ``until`` on the loop's clock, LoopBlocked if the loop was busy."""
 
     __slots__ = ("_end", "_is_late", "_timeout", "_until")
 
@@ -355,10 +354,10 @@ class LoopDeadline:
             await self._timeout.__aexit__(*error)  # type: ignore[arg-type]
         except TimeoutError as late:
             if self._is_late:
-                raise LoopBlocked(BLOCKED) from late
+                raise LoopBlocked(BLOCKED_TEXT) from late
             raise
 
     def _run_out(self) -> None:
         now = asyncio.get_running_loop().time()
-        self._is_late = now > self._until + LATE
-        self._timeout.reschedule(now + GRACE * self._is_late)
+        self._is_late = now > self._until + LATE_SECONDS
+        self._timeout.reschedule(now + GRACE_SECONDS * self._is_late)

@@ -37,35 +37,36 @@ BATCH: Final = 500  # commands in one pipeline, or keys in one script: a few mil
 
 
 def batches(whole: Iterable[T]) -> Iterator[list[T]]:
-    """Lists of at most BATCH, in order."""
+    """Split into lists of at most BATCH, in order."""
     rest = iter(whole)
     while batch := list(islice(rest, BATCH)):
         yield batch
 
 
 def grouped(whole: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
-    """Lists of those with the same key, in the order of their first."""
+    """Group by key into lists, in the order of their first entries."""
     groups: dict[object, list[T]] = {}
-    for one in whole:
-        groups.setdefault(key(one), []).append(one)
+    for entry in whole:
+        groups.setdefault(key(entry), []).append(entry)
     return list(groups.values())
 
 
-ASK_SECONDS: Final = 1.0
+INFO_SECONDS: Final = 1.0
 
 
 class ScriptCall(ABC):
-    """A script call as it is sent.
-
-    ``derives`` when the script touches more keys than it is given, all of the same slot; ``leads`` when
-    Redis must have it before it gets the others; ``follows`` when it only reads, and is to read what those
-    before it have left.
-    """
+    """Base of script calls."""
 
     __slots__ = ()
 
-    derives = leads = follows = False
-    packed_once = b""  #: ``packed()`` as it was the last time, where it does not change
+    #: True if the script uses keys that it derives from the given keys, in the same slot.
+    has_derived_keys = False
+    #: True if Redis must execute the call before the others.
+    goes_first = False
+    #: True if the call only reads, and must read the state after the calls before it.
+    goes_last = False
+    #: ``packed()`` of the last time, if it does not change.
+    packed_cache = b""
 
     @property
     @abstractmethod
@@ -80,7 +81,7 @@ class ScriptCall(ABC):
     def args(self) -> Sequence[Any]: ...
 
     def packed(self) -> bytes:
-        """What ``by_sha`` comes to as it is sent."""
+        """Return ``by_sha()`` in RESP."""
         return pack(self.by_sha())
 
     def by_sha(self) -> tuple[Any, ...]:
@@ -88,24 +89,24 @@ class ScriptCall(ABC):
         return ("EVALSHA", self.script.sha, len(keys), *keys, *self.args)
 
     def by_text(self) -> tuple[Any, ...]:
-        # EVAL runs the script and keeps it, so a lost script costs one round trip, once.
+        # EVAL also loads the script, so a lost script costs one round trip, once.
         keys = self.keys
         return ("EVAL", self.script.text, len(keys), *keys, *self.args)
 
 
 @dataclass(slots=True)
 class RedisCall(ScriptCall):
-    """One script call."""
+    """Script call with given keys and arguments."""
 
     script: Script
     keys: Sequence[str]
     args: Sequence[Any]
-    derives: bool = False
-    leads: bool = False
+    has_derived_keys: bool = False
+    goes_first: bool = False
 
 
 class LoadingCall(RedisCall):
-    """One script call with the script's text: if the server had lost it, what follows would be executed before."""
+    """Script call that brings its text along. A call that is sent again would be executed after later calls."""
 
     __slots__ = ()
 
@@ -114,21 +115,21 @@ class LoadingCall(RedisCall):
 
 
 def begin_call(script: Script, keys: int, args: int = 1) -> bytes:
-    """What a call with so many keys and arguments sends before its keys."""
+    """Return the bytes of a call with so many keys and arguments before its keys."""
     return pack(("EVALSHA", script.sha, keys), more=keys + args)
 
 
 class Transport:
-    """Sends calls in one round trip, ``seconds`` at most for all of it; raises redis-py's errors.
+    """Transport to one server, or to the primary that Sentinels name.
 
-    To one server, or to the master that Sentinels name.
+    ``seconds`` is the deadline of a round trip. The methods raise redis-py's errors.
     """
 
     slot_of = None  # one server has all keys
 
     def __init__(self, address: Address, seconds: float, max_connections: int) -> None:
         self.seconds = seconds
-        self.failovers = 0  # how often another server has taken over, as far as was noticed
+        self.failovers = 0  # noticed so far
         self.place = address.place
         settings = dict(address.settings)
         known = KnownPrimary(self._moved)
@@ -144,24 +145,24 @@ class Transport:
 
     @property
     def breakers(self) -> tuple[Breaker, ...]:
-        """One, of all calls."""
+        """The breaker of all calls."""
         return (self.breaker,)
 
     def node_of(self, key: str) -> object:
-        """Which server has a key: there is but one."""
+        """Return None for every key, as there is one server."""
 
     def send(self, call: ScriptCall, seconds: float | None = None) -> Any:
-        """The reply to one call, or its error."""
+        """Send a call. Return the reply. Raise its error."""
         if call_began.get() is not None:  # on the hot path
             seconds = seconds_for(seconds, self.seconds)
         until, pool = time.monotonic() + (seconds or self.seconds), self.pool
         try:
-            return pool.call(call.packed_once or call.packed(), until)
+            return pool.call(call.packed_cache or call.packed(), until)
         except NoScriptError:
             return pool.call(pack(call.by_text()), until)
 
     def send_all(self, calls: Sequence[ScriptCall], seconds: float | None = None) -> list[Any]:
-        """One round trip; in a pipeline a call's error stands in place of its reply, and nothing hides a lost link."""
+        """Send calls in one round trip. Return the replies, with errors of several calls in their places."""
         if not calls:
             return []
         if len(calls) == 1:
@@ -173,33 +174,33 @@ class Transport:
         return self.pool.collect(self.pool.post(commands), len(commands))
 
     def post(self, requests: Sequence[Request], until: float) -> bool:
-        """Send these on the running loop; False where it has no connection, and sends nothing."""
+        """Send requests on the running loop. Return False, without sending, if the loop has no connection."""
         client = self.loops.known(asyncio.get_running_loop())
         return client is not None and client.post(requests, until)
 
     async def asend_all(
         self, calls: Sequence[ScriptCall], seconds: float | None = None, replies: list[Any] | None = None
     ) -> list[Any]:
-        """The same without blocking the event loop. With ``replies``, only calls of lost scripts are sent, again."""
+        """Send calls on the running loop. If there are ``replies``, only resend calls of lost scripts."""
         if not calls:
             return []
         until = asyncio.get_running_loop().time() + seconds_for(seconds, self.seconds)
         client = await self.loops.get()
-        found = await _replies(calls, lambda sent: client.ask(b"".join(sent), len(sent), until), replies)
-        if len(found) == 1 and isinstance(found[0], Exception):
-            raise found[0]
-        return found
+        replies = await _replies(calls, lambda parts: client.ask(b"".join(parts), len(parts), until), replies)
+        if len(replies) == 1 and isinstance(replies[0], Exception):
+            raise replies[0]
+        return replies
 
     @property
     def has_sentinels(self) -> bool:
         return self._sentinels is not None
 
     def server_state(self, section: str) -> str:
-        """A part of what INFO tells of the server."""
-        return text(self.pool.call(pack(("INFO", section)), time.monotonic() + ASK_SECONDS))
+        """Return a section of the server's INFO."""
+        return text(self.pool.call(pack(("INFO", section)), time.monotonic() + INFO_SECONDS))
 
     def check_primary(self) -> None:
-        """Whether another server has taken over while this one goes on; nothing where no Sentinels are."""
+        """Find out if another server has become the primary. Do nothing without Sentinels."""
         if self._sentinels:
             self._sentinels.check_primary()
 
@@ -208,8 +209,8 @@ class Transport:
         self.pool.close_idle()
 
 
-def is_lost(reply: object) -> bool:
-    """Whether the server has lost the script of the call."""
+def is_script_lost(reply: object) -> bool:
+    """Return True if the server does not know the script of a call."""
     return isinstance(reply, NoScriptError)
 
 
@@ -218,12 +219,13 @@ async def _replies(
     exchange: Callable[[list[bytes]], Awaitable[list[Any]]],
     replies: list[Any] | None = None,
 ) -> list[Any]:
-    """Send a pipeline of calls, and then those again that the server has lost the scripts of."""
+    """Send a pipeline of calls, then resend calls whose scripts the server has lost."""
     if replies is None:
         replies = await exchange([call.packed() for call in calls])
-    if lost := [at for at, reply in enumerate(replies) if is_lost(reply)]:
-        first = {calls[at].script.sha: at for at in reversed(lost)}  # brings the script along for the others
-        again = [pack(calls[at].by_text()) if at in first.values() else calls[at].packed() for at in lost]
-        for at, reply in zip(lost, await exchange(again), strict=True):
-            replies[at] = reply
+    if lost := [i for i, reply in enumerate(replies) if is_script_lost(reply)]:
+        # The first call of each script brings its text along.
+        loading = {calls[i].script.sha: i for i in reversed(lost)}
+        commands = [pack(calls[i].by_text()) if i in loading.values() else calls[i].packed() for i in lost]
+        for i, reply in zip(lost, await exchange(commands), strict=True):
+            replies[i] = reply
     return replies
