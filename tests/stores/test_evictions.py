@@ -155,7 +155,7 @@ def test_a_message_that_was_not_sent_is_sent_later(seconds: float, site: MakeDoo
     one, two = site(), site()
     leases = full(one)
     with monkeypatch.context() as broken:
-        broken.setattr("django_throttle.stores.redis.evictions.EvictCommand._tell", lambda command: 1 / 0)
+        broken.setattr("django_throttle.stores.redis.evictions.EvictCommand._message_calls", lambda command: 1 / 0)
         broken.setattr(control_messages, "RESEND_SECONDS", seconds)
         assert two.open().allowed
     assert one.closed() == []

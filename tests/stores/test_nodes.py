@@ -115,7 +115,7 @@ def test_a_slot_that_nobody_serves_opens_no_breaker(on_loop: bool, nodes: list[S
 def test_the_map_of_another_node_counts_once_one_has_gone(
     on_loop: bool, nodes: list[StandIn], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cluster, "LEARN_EVERY", 0.0)
+    monkeypatch.setattr(cluster, "LEARN_INTERVAL", 0.0)
     store = over(nodes)
     (ident, other), call = idents_of(store), caller(store, on_loop)
     assert [call(ident).remaining, call(other).remaining] == [9, 9]
@@ -175,7 +175,7 @@ def test_who_waits_for_a_slot_pauses_between_attempts_within_the_deadline(
 ) -> None:
     store, pauses = over(nodes, deadline=1.125), list[float]()
     nodes[0].always["EVALSHA"] = b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
-    monkeypatch.setattr(cluster, "PAUSE", 0.25)
+    monkeypatch.setattr(cluster, "PAUSE_SECONDS", 0.25)
     monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
     assert Limiter([RULE], store).acquire(idents_of(store)[0]).degraded
     assert pauses == [0.25] * 4 + [0.125]

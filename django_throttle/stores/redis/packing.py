@@ -142,7 +142,9 @@ CHARGE: Final = Struct("<7d")
 def pack_charge(params: CounterParams, rule: Rule, cost: int) -> bytes:
     """Pack a charge for the script. ``params`` are the rule's, or have the bounds of a calendar."""
     flags = COUNTS_DENIED * rule.count_denied + IS_SHADOW * rule.is_shadow + IS_LARGE * params.is_large
-    return CHARGE.pack(record_id(rule.id, params), params.wire_id + flags, min(cost, UNAFFORDABLE_COST), *params.numbers)
+    return CHARGE.pack(
+        record_id(rule.id, params), params.wire_id + flags, min(cost, UNAFFORDABLE_COST), *params.numbers
+    )
 
 
 @lru_cache(maxsize=4096)
