@@ -32,7 +32,14 @@ from django_throttle.http.request_state import RequestCall, RequestState, django
 from django_throttle.http.serve import serve
 from django_throttle.identity import AsgiCaller, RequestCaller, is_async
 from django_throttle.identity.call import BY_KEY, Call, cost_of
-from django_throttle.identity.caller import NO_TEXT, IdentCaller, KeyedCaller, given_ident, is_user, normalize_ident
+from django_throttle.identity.caller import (
+    NO_TEXT,
+    IdentCaller,
+    KeyedCaller,
+    ident_from_value,
+    is_user,
+    normalize_ident,
+)
 from django_throttle.identity.keys import User, shortened
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
@@ -230,8 +237,8 @@ class _Call:
 
     def call(self, known_caller: KeyedCaller | None) -> Call:
         """Return the call to decide. Raise InvalidIdent for a call with neither request nor ident."""
-        lets = (SynchronousOnlyOperation,)  # see acall
-        price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", lets=lets)
+        reraise = (SynchronousOnlyOperation,)  # see acall
+        price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", reraise=reraise)
         ident, is_untrusted, user = self._ident_of_call(known_caller)
         caller = known_caller or IdentCaller(ident or NO_TEXT, account=user)
         if self.subject is None:
@@ -261,7 +268,7 @@ class _Call:
         if callable(self.ident):
             value = self.ident(*self._args, **self._kwargs)
             user = value if is_user(value) else None
-            return given_ident("ident", value, known_caller), known_caller is None and user is None, user
+            return ident_from_value("ident", value, known_caller), known_caller is None and user is None, user
         if self.ident is None and self.subject is None:
             where = _request_expression(self._function, self._args, self._kwargs)
             raise InvalidIdent(_no_ident_message(self.rule, self._function, where))

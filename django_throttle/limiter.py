@@ -43,7 +43,7 @@ from django_throttle.core.options import did_you_mean
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused, RepeatCommand, StoreError
 from django_throttle.identity import RequestCaller, caller_of
 from django_throttle.identity.call import Call, Caller
-from django_throttle.identity.caller import NO_TEXT, IdentCaller, given_ident, is_user
+from django_throttle.identity.caller import NO_TEXT, IdentCaller, ident_from_value, is_user
 from django_throttle.observe import recorders, reports
 from django_throttle.runtime import is_on_event_loop
 from django_throttle.stores import get_store
@@ -216,7 +216,7 @@ def _named_call(snapshot: rulebook.Snapshot, name: str, caller: object, cost: in
     if is_user(caller) and not caller.is_authenticated:
         raise InvalidIdent("a user who is not logged in has no ident: pass the request, whose address is counted")
     if is_named:
-        ident = given_ident("caller", caller, None)
+        ident = ident_from_value("caller", caller, None)
         ident_caller = IdentCaller(ident or NO_TEXT, account=caller if is_user(caller) else None)
         return Call(name, (), ident_caller, cost, rule=name, ident=ident, is_untrusted=isinstance(caller, str))
     keyed_caller: Caller = caller_of(caller, "caller")

@@ -212,7 +212,7 @@ def _check_key(ident: str, rule: Rule, kinds: Iterable[str]) -> None:
     kind = ident.partition(":")[0]
     is_of_key = kind in (*KEY_KINDS, "group") or "+" in kind
     if is_of_key and kind not in kinds and not may_be_named(rule.name):
-        like = KnownCaller(EVERYONE).like(rule.key)
+        like = KnownCaller(EVERYONE).example_ident(rule.key)
         raise InvalidIdent(f"{ident!r}: the rule {rule.name!r} counts by {rule.key}, so write one like {like!r}")
 
 

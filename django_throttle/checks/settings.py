@@ -28,7 +28,7 @@ from django_throttle.core.headers import HEADER_VERSIONS, X_VERSIONS
 from django_throttle.core.options import is_dotted, key_parts
 from django_throttle.costs.meter import MEASURES
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
-from django_throttle.identity.address import declared
+from django_throttle.identity.address import declared_proxies
 from django_throttle.identity.keys import is_async, is_path
 from django_throttle.models.subjects import missing_groups
 from django_throttle.observe import recorders
@@ -360,7 +360,7 @@ ADDRESS_KEYS: Final = frozenset(("ip", "user_or_ip", "api_key"))
 
 def _proxies(raw: RawSettings) -> Iterator[CheckMessage]:
     try:
-        proxies = declared(value_of(raw, "TRUSTED_PROXIES"))
+        proxies = declared_proxies(value_of(raw, "TRUSTED_PROXIES"))
     except InvalidSetting as error:
         yield mistake("E040", str(error))
         return
@@ -368,7 +368,7 @@ def _proxies(raw: RawSettings) -> Iterator[CheckMessage]:
     if not isinstance(header, str) or not re.fullmatch("[A-Za-z0-9-]+", header):
         yield mistake("E041", f"PROXY_HEADER must be the name of a header like X-Forwarded-For, not {header!r}")
         return
-    if "PROXY_HEADER" in raw and not proxies.declared:
+    if "PROXY_HEADER" in raw and not proxies.is_declared:
         hint = "Name your proxies in TRUSTED_PROXIES, or remove PROXY_HEADER."
         yield warning("W010", "PROXY_HEADER is ignored because TRUSTED_PROXIES is empty", hint)
     if proxies.count > 1 and header.lower() in ONE_ADDRESS:

@@ -18,7 +18,7 @@ from django.http.request import RawPostDataException
 from django_throttle.core.rate import UNAFFORDABLE_COST
 from django_throttle.exceptions import needs_extra
 from django_throttle.http.request_state import django_request
-from django_throttle.identity.request_body import KeptBody, is_of_request
+from django_throttle.identity.request_body import KeptBody, is_request_error
 
 with needs_extra("graphql", "graphql"):
     from graphql import GraphQLSyntaxError
@@ -73,7 +73,7 @@ class _Tuning:
         except RawPostDataException:
             return 1  # the stream was read before
         except Exception as error:
-            if body.is_lost or not is_of_request(error):
+            if body.is_lost or not is_request_error(error):
                 raise
             return 1  # the view meets the same error
         return ceil(max(1, min(total, UNAFFORDABLE_COST)))

@@ -20,7 +20,7 @@ from django_throttle.core.io import run
 from django_throttle.exceptions import Refused, StoreError, ThrottleError, needs_extra
 from django_throttle.identity import is_async
 from django_throttle.identity.call import Call
-from django_throttle.identity.caller import IdentCaller, given_ident
+from django_throttle.identity.caller import IdentCaller, ident_from_value
 from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.runtime import LogThrottle
 from django_throttle.stores import MemoryStore, get_store
@@ -102,7 +102,7 @@ class _Turns(Generic[Transport]):
     async def _sent(self, io: StoreIo, request: httpx.Request, send: Send, close: Send) -> httpx.Response:
         """Send a call in its turn, and heed the answer; ``send`` and ``close`` are both sync, or both async."""
         given = self.ident(request) if callable(self.ident) else self.ident
-        ident = given_ident("ident", f"host:{request.url.host}" if self.ident is None else given, None)
+        ident = ident_from_value("ident", f"host:{request.url.host}" if self.ident is None else given, None)
         if ident is None:
             unlimited: httpx.Response = await io.call(partial(send, request), partial(send, request))
             return unlimited

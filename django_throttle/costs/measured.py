@@ -45,7 +45,7 @@ def reserve_of(rule: Rule, call: Call) -> int:
         reserve = 1
     elif isinstance(reserve, str):
         what = f"call under rule {rule.name!r}"
-        reserve = cost_of(import_string(reserve), subject, what=what, lets=(SynchronousOnlyOperation,))
+        reserve = cost_of(import_string(reserve), subject, what=what, reraise=(SynchronousOnlyOperation,))
     return min([reserve, *[part.params.limit for part in rule.parts]])
 
 

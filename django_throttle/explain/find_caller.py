@@ -17,7 +17,7 @@ from django_throttle.core.options import did_you_mean, is_dotted, key_parts
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_lazy, gettext_noop, sentences
 from django_throttle.explain.predict import counts_any
-from django_throttle.identity.caller import CLAIMED, given_ident
+from django_throttle.identity.caller import UNTRUSTED_KIND, ident_from_value
 from django_throttle.identity.keys import HASHED, combined, ident_of, user_value
 from django_throttle.identity.known_caller import GROUP, LOGIN_NAME, KnownCaller
 from django_throttle.identity.login_names import fold
@@ -63,19 +63,19 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
     try:
         ident = read_ident(text)
     except ValidationError as error:
-        own = KnownCaller(str(given_ident("ident", text, None)))
-        if own.is_given and counts_any(store, snapshot, own.name):
+        own = KnownCaller(str(ident_from_value("ident", text, None)))
+        if own.is_explicit and counts_any(store, snapshot, own.name):
             return own
         if TAG.fullmatch(text.lower()):
             unknown = gettext_lazy("Neither an open socket nor a user has the tag {tag}.", tag=text)
             raise UnknownTag(translated(_with_examples(unknown))) from error
         raise ValidationError([*error.messages, gettext(EXAMPLES)]) from error
     caller = known_caller(ident, text)
-    if caller.is_given:  # an entry point names it, as ident= of @throttle does
-        caller = KnownCaller(str(given_ident("ident", text, None)))
+    if caller.is_explicit:  # an entry point names it, as ident= of @throttle does
+        caller = KnownCaller(str(ident_from_value("ident", text, None)))
     if fault := _fault(ident, snapshot.rules):
         if counts_any(store, snapshot, caller.name):
-            return KnownCaller(caller.name, is_given=True)
+            return KnownCaller(caller.name, is_explicit=True)
         raise ValidationError(translated(_with_examples(fault)))
     return caller
 
@@ -134,7 +134,7 @@ def _fits(key: str, part: str) -> bool:
 def _fault(ident: str, rules: Iterable[Rule]) -> str:
     """What is wrong with the kind of an ident; empty for one that rules of this site may count."""
     kind, _, value = ident.partition(":")
-    if ident == EVERYONE or kind in (CLAIMED, HOST):
+    if ident == EVERYONE or kind in (UNTRUSTED_KIND, HOST):
         return ""
     known = {*KEY_KINDS, *(part for rule in rules for part in (rule.key, *key_parts(rule.key)))} - {EVERYONE}
     if kind == "group" and GROUP in known:
@@ -143,7 +143,7 @@ def _fault(ident: str, rules: Iterable[Rule]) -> str:
     if is_known and not value:
         return gettext_lazy("{kind!r} is only the kind of an identity.", kind=kind)
     if is_known:
-        like = KnownCaller(EVERYONE).like(kind)
+        like = KnownCaller(EVERYONE).example_ident(kind)
         fault = gettext_lazy("{kind!r} is written like {like}.", kind=kind, like=like)
         return "" if _has_form(kind, value) else fault
     if hint := did_you_mean(kind[:60], sorted(known)):

@@ -122,8 +122,8 @@ def finish(request: HttpRequest, response: object, state: RequestState) -> Finis
             decisions = tuple(
                 [apply_refunds(decision, state.refunds, released=state.is_refused) for decision in decisions]
             )
-        if len(decisions) > 1 or not set_plain_fields(decisions[0], state.is_known, response.headers):
-            set_fields(header_fields(decisions, state.is_known), response.headers)
+        if len(decisions) > 1 or not set_plain_fields(decisions[0], state.is_logged_in, response.headers):
+            set_fields(header_fields(decisions, state.is_logged_in), response.headers)
     if state.is_refused and response.status_code in (429, 503):
         # Django would log every refusal, and mail every 503 to the admins. observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
@@ -135,7 +135,7 @@ def finish(request: HttpRequest, response: object, state: RequestState) -> Finis
     return partial(_refund_and_release, state, refunds) if state.slots or refunds else None
 
 
-def set_plain_fields(decision: Decision, is_known: Callable[[], bool], headers: object) -> bool:
+def set_plain_fields(decision: Decision, is_logged_in: Callable[[], bool], headers: object) -> bool:
     """Add the header fields of a plain decision. Return False, and add nothing, if the decision is not plain."""
     if (answered := decision.answered) is None or type(headers) is not ResponseHeaders:
         return False
@@ -144,7 +144,7 @@ def set_plain_fields(decision: Decision, is_known: Callable[[], bool], headers: 
     if header_cache is None or header_cache[0] is not conf():
         header_cache = command.charges.header_cache = _prepare_fields(command.charges)
     _, fields, anonymous_fields = header_cache
-    if fields is not anonymous_fields and not is_known():
+    if fields is not anonymous_fields and not is_logged_in():
         fields = anonymous_fields
     if fields is None:
         return False
@@ -265,10 +265,10 @@ async def _refund_and_release(state: RequestState, refunds: Sequence[Correct], i
         )
 
 
-def header_fields(decisions: Sequence[Decision], is_known: Callable[[], bool]) -> dict[str, str]:
+def header_fields(decisions: Sequence[Decision], is_logged_in: Callable[[], bool]) -> dict[str, str]:
     """Return the RateLimit, RateLimit-Policy and X-RateLimit-* fields of decisions, depending on the settings.
 
-    ``is_known`` returns True if the client is logged in. It may take a query, so it is called only if it matters.
+    ``is_logged_in`` returns True if the client is logged in. It may take a query, so it is called only if it matters.
 
     Fields show a client its own budgets only: those of its address, its session, or a key or account that it has
     proved to hold. An unproved ident, such as the name in a login form, may be somebody else's.
@@ -277,7 +277,7 @@ def header_fields(decisions: Sequence[Decision], is_known: Callable[[], bool]) -
     version, x_version = settings.RATELIMIT_HEADERS, settings.X_RATELIMIT_HEADERS
     if x_version == version == OFF:
         return {}
-    shown = policies(visible(decisions, partial(may_see, settings.TELL_KEYS, is_known)))
+    shown = policies(visible(decisions, partial(may_see, settings.TELL_KEYS, is_logged_in)))
     fields = rate_limit(shown, version)
     if x_version == OFF:
         return fields

@@ -42,7 +42,7 @@ def _charge(request: HttpRequest, size: int) -> None:
     state = state_of(request)
     for call in {id(call): call for call in state.byte_calls.values()}.values():
         only = frozenset(name for name, byte_call in state.byte_calls.items() if byte_call is call)
-        read = call.but(size=size, charged=None, only=only, refundable=False)
+        read = call.with_changes(size=size, charged=None, only=only, refundable=False)
         decision = limiter.raise_if_refused(limiter.decide(read))
         state.note_read_bytes(decision, call)
 

@@ -125,8 +125,8 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> finalize
     if not state.is_plain or len(state.decisions) > 1 or not isinstance(response, HttpResponseBase):
         return finalize.finish(request, response, state)
     state.has_finisher, state.has_ended = False, True
-    if not finalize.set_plain_fields(state.decisions[0], state.is_known, response.headers):
-        finalize.set_fields(finalize.header_fields(state.decisions, state.is_known), response.headers)
+    if not finalize.set_plain_fields(state.decisions[0], state.is_logged_in, response.headers):
+        finalize.set_fields(finalize.header_fields(state.decisions, state.is_logged_in), response.headers)
     state.callers = ()  # callers refer to the request
     if conf().METER:
         finalize.measure_until_closed(request, response, state, owes=False)

@@ -301,10 +301,10 @@ class RequestState:
         """Ledger entries of the ended request that have yet to be settled."""
         return () if self._ledger is None else self._ledger.unsettled
 
-    def is_known(self) -> bool:
+    def is_logged_in(self) -> bool:
         """Return True if the caller is logged in, as far as any entry point knows."""
         for caller in reversed(self.callers):
-            if getattr(caller, "is_known", False) or caller.is_("authenticated"):
+            if getattr(caller, "is_logged_in", False) or caller.is_("authenticated"):
                 return True
         return False
 

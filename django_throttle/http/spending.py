@@ -91,7 +91,7 @@ class Spending:
     async def pay(self, io: StoreIo, units: int, call: Charged) -> Decision:
         """Pay for what is spent, these units the last of it, and report the decision."""
         pay = partial(self._pay_batch, io, units, call)
-        decision = await (decide_reported(io, pay, call.call.but(cost=units)) if call.call else pay())
+        decision = await (decide_reported(io, pay, call.call.with_changes(cost=units)) if call.call else pay())
         self._decision = decision if decision.allowed else self._decision
         return decision
 

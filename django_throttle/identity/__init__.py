@@ -1,6 +1,6 @@
-"""Who is asking: one resolver for HTTP requests and ASGI scopes, so that both count under the same ident.
+"""Callers and their idents: HTTP requests and ASGI scopes of a caller count under the same ident.
 
-Idents carry their kind, so user 5 and the address "5" never meet.
+Idents begin with their kind, so user 5 and the address "5" differ.
 """
 
 from collections.abc import Mapping
@@ -18,19 +18,21 @@ __all__ = ["AsgiCaller", "RequestCaller", "caller_of", "client_address", "combin
 
 
 def client_address(request_or_scope: HttpRequest | Mapping[str, Any]) -> str | None:
-    """The address that rules by ``ip`` go by, of a request (Django's or REST framework's) or an ASGI scope.
+    """Return the address that rules of key ``ip`` count, of a request (Django's or REST framework's) or an ASGI scope.
 
-    Through the proxies that TRUSTED_PROXIES names, whole and in one notation; None where nobody knows it.
+    The address is the one behind the proxies of TRUSTED_PROXIES. It is complete, in normal form. Return None if it is
+    unknown.
     """
-    found = request_or_scope
-    address = (AsgiCaller(dict(found)) if isinstance(found, Mapping) else RequestCaller(found)).address()
+    is_scope = isinstance(request_or_scope, Mapping)
+    caller = AsgiCaller(dict(request_or_scope)) if is_scope else RequestCaller(request_or_scope)
+    address = caller.address()
     return None if address is None else str(address)
 
 
 def caller_of(caller: Any, what: str = "publisher") -> Caller:
-    """The caller that a consumer, its scope, a request, a Who or an ident is.
+    """Return the caller of a consumer, its scope, a request or an ident. Return a caller as it is.
 
-    Raises InvalidIdent or TypeError for anything else.
+    Raise InvalidIdent for an invalid ident, and TypeError for other types.
     """
     if isinstance(caller, str):
         return IdentCaller(normalize_ident(check_ident(caller)))
@@ -42,5 +44,6 @@ def caller_of(caller: Any, what: str = "publisher") -> Caller:
         return caller  # type: ignore[no-any-return]
     if isinstance(getattr(caller, "scope", None), Mapping):
         return AsgiCaller(caller.scope)
-    fault = f"{what} is a consumer, its scope, a request or an ident such as 'user:42', not {type(caller).__name__}"
-    raise TypeError(fault)
+    raise TypeError(
+        f"{what} is a consumer, its scope, a request or an ident such as 'user:42', not {type(caller).__name__}"
+    )

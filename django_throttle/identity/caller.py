@@ -1,4 +1,4 @@
-"""The caller of a request or a socket, and its idents under the keys of rules."""
+"""Callers of requests and sockets, and their idents under the keys of rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django.utils.module_loading import import_string
 from django_throttle.conf import conf
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.identity import keys
-from django_throttle.identity.address import MAX_TEXT, Address, client_address, network, notation, short_address
+from django_throttle.identity.address import MAX_ADDRESS_CHARS, Address, client_address, network, notation, parse_short
 from django_throttle.identity.keys import (
     FAILED,
     JSON_TYPES,
@@ -36,50 +36,51 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_throttle")
 
-warned: Final[set[str]] = set()
-_UNASKED: Final[Any] = object()
+warned_keys: Final[set[str]] = set()
+_UNREAD: Final[Any] = object()
 
 
 def refuses_without_address() -> bool:
-    """True where the setting NO_ADDRESS refuses calls that a rule cannot count as their address is unknown."""
+    """Return True if the setting NO_ADDRESS refuses calls that a rule cannot count because their address is unknown."""
     return conf().NO_ADDRESS == "refuse"
 
 
 class KeyedCaller(ABC):
-    """A caller; subclasses read requests and scopes."""
+    """Caller with an ident for each key. Subclasses read requests and ASGI scopes."""
 
     subject: object
-    is_known: bool = False  # whether it was found to be logged in
-    _address: Any = _UNASKED
+    #: True once the user was read and is authenticated.
+    is_logged_in: bool = False
+    _address: Any = _UNREAD
 
     def ident(self, key: str) -> str | None:
-        """The ident under a rule's key; None when the key does not apply to this caller.
+        """Return the ident under a rule's key, or None if the key does not apply to this caller.
 
-        Where a function of the site fails, the ident is the address. So it is for a list, an object or a boolean, which
-        a client may have sent as JSON.
+        If a function of the site fails, return the ident of the address. Do the same if it returns a list, an object or
+        a boolean, which a client may have sent as JSON.
         """
         if kind := KEY_KINDS.get(key):
             return kind.find(self)
         if "+" in key:
             return combined(key, map(self.ident, key.split("+")))
-        value = site_value(f"the key {key!r}", partial(_called, key), self.subject, takes_json=True)
+        value = site_value(f"the key {key!r}", partial(_call_by_path, key), self.subject, takes_json=True)
         return self.by_address(key) if value is FAILED else ident_of(key, value)
 
     def is_(self, trait: str) -> bool:
-        """Whether it is "anonymous", "authenticated", "staff", in a "group:NAME" or of a "tenant:NAME"."""
+        """Return True for a trait of the caller: "anonymous", "authenticated", "staff", "group:NAME", "tenant:NAME"."""
         return keys.has_trait(trait, self)
 
     def lacks_address(self, key: str) -> bool:
-        """Whether a rule of this key does not apply only because the address is unknown."""
+        """Return True if a rule of this key would apply, but for the unknown address."""
         missing = [part for part in key.split("+") if self.ident(part) is None]
         return bool(missing) and all(part in KEY_KINDS and KEY_KINDS[part].has_address for part in missing)
 
     def address(self) -> Address | None:
-        """The client's address behind the proxies that the site declared; None if unknown."""
-        if self._address is _UNASKED:
+        """Return the client's address behind the proxies that the site declared, or None if it is unknown."""
+        if self._address is _UNREAD:
             peer, proxies = str(self.peer() or ""), conf().TRUSTED_PROXIES
-            is_it = proxies is None and len(peer) <= MAX_TEXT  # on the hot path
-            self._address = short_address(peer) if is_it else client_address(self.peer(), self.header)
+            is_direct = proxies is None and len(peer) <= MAX_ADDRESS_CHARS  # on the hot path
+            self._address = parse_short(peer) if is_direct else client_address(self.peer(), self.header)
         address: Address | None = self._address
         return address
 
@@ -87,7 +88,7 @@ class KeyedCaller(ABC):
         user = self.user()
         if user is None or not user.is_authenticated:
             return None
-        self.is_known = True
+        self.is_logged_in = True
         value = keys.counted_user(user) if conf().USER_IDENT else user.pk
         return self.by_address("user") if value is FAILED else ident_of("user", value)
 
@@ -95,8 +96,8 @@ class KeyedCaller(ABC):
         address = self.address()
         if address is not None:
             return f"ip:{notation(address, conf().IPV6_PREFIX)}"
-        if key not in warned:
-            warned.add(key)
+        if key not in warned_keys:
+            warned_keys.add(key)
             logger.warning(
                 "rules of key %r %s calls without the address of a client (the server reports %.60r); "
                 "this process logs it once for each key; see NO_ADDRESS",
@@ -107,10 +108,10 @@ class KeyedCaller(ABC):
         return None
 
     def by_api_key(self) -> str | None:
-        accepted = self.read("auth")
-        if (ident := api_key(accepted)) is None:
+        credential = self.read("auth")
+        if (ident := api_key(credential)) is None:
             return self.by_user() or self.by_address("api_key")
-        keys.key_types.add(accepted.__class__)  # of a lazy object, that of the row in it
+        keys.key_types.add(credential.__class__)  # the class of the wrapped row if the object is lazy
         return ident
 
     def by_session(self) -> str | None:
@@ -121,7 +122,7 @@ class KeyedCaller(ABC):
         return self.by_address("tenant") if value is FAILED else ident_of("tenant", value)
 
     def by_connection(self) -> str | None:
-        """The ident of the open socket; None for requests."""
+        """Return the ident of the open socket, or None for a request."""
         return None
 
     @abstractmethod
@@ -129,7 +130,7 @@ class KeyedCaller(ABC):
 
     @abstractmethod
     def read(self, name: str) -> Any:
-        """What authentication or the session middleware has put under this name; None where it is not there."""
+        """Return the attribute that authentication or the session middleware has set, or None."""
 
     @abstractmethod
     def peer(self) -> object: ...
@@ -138,16 +139,16 @@ class KeyedCaller(ABC):
     def header(self, name: str) -> str: ...
 
 
-def _called(path: str, subject: object) -> object:
+def _call_by_path(path: str, subject: object) -> object:
     return import_string(path)(subject)
 
 
-# The module of Django's function that finds the user by the session.
+#: Module of Django's function that reads the user from the session.
 AUTH_MIDDLEWARE: Final = "django.contrib.auth.middleware"
 
 
 class RequestCaller(KeyedCaller):
-    """The caller of a Django or DRF request; ``user`` if it is known already."""
+    """Caller of a Django or REST framework request. ``user`` is its user, if that is known already."""
 
     subject: HttpRequest
 
@@ -156,16 +157,16 @@ class RequestCaller(KeyedCaller):
         self._user = user
 
     async def aload(self) -> None:
-        """Load the user, if that is to be awaited; REST framework's requests have authenticated before."""
+        """Load the user if that must be awaited. REST framework's requests are authenticated already."""
         request = self.subject
-        if not hasattr(request, "_request") and hasattr(request, "auser") and not _is_nobody(request):
+        if not hasattr(request, "_request") and hasattr(request, "auser") and not _is_certainly_anonymous(request):
             self._user = await request.auser()
 
     def user(self) -> User | None:
         if self._user is not None:
             return self._user
         user: User | None = getattr(self.subject, "user", None)
-        return None if type(user) is SimpleLazyObject and _is_nobody(self.subject) else user
+        return None if type(user) is SimpleLazyObject and _is_certainly_anonymous(self.subject) else user
 
     def read(self, name: str) -> Any:
         return getattr(self.subject, name, None)
@@ -174,12 +175,12 @@ class RequestCaller(KeyedCaller):
         return self.subject.META.get("REMOTE_ADDR")
 
     def header(self, name: str) -> str:
-        """All lines of a header; servers join them with commas."""
+        """Return all lines of a header, which servers join with commas."""
         return str(self.subject.META.get(f"HTTP_{name.upper().replace('-', '_')}", ""))
 
 
-def _is_nobody(request: HttpRequest) -> bool:
-    """Whether the user is to be read from a session that is empty; reading it would add Cookie to Vary."""
+def _is_certainly_anonymous(request: HttpRequest) -> bool:
+    """Return True if the user is lazy and the session empty. Reading the user would add Cookie to Vary."""
     user = getattr(request, "__dict__", {}).get("user")
     if type(user) is not SimpleLazyObject or user._wrapped is not empty:
         return False
@@ -188,22 +189,22 @@ def _is_nobody(request: HttpRequest) -> bool:
     return is_lazy and session is not None and session.is_empty()
 
 
-# The scope's key of its open socket.
+#: Key of the open socket in its ASGI scope.
 SOCKET: Final = "django_throttle"
 
 
-# Seconds that the groups of a socket's user hold: an open socket has no next request that would ask for them.
-GROUPS_LAST: Final = 1.0
+#: Seconds for which a socket's user keeps its groups. An open socket has no next request that would read them again.
+GROUPS_SECONDS: Final = 1.0
 
 
 class AsgiCaller(KeyedCaller):
-    """The caller of an ASGI connection; made anew, it has the groups that the user has now."""
+    """Caller of an ASGI connection. A new instance reads the groups of the user again."""
 
     subject: dict[str, Any]
 
     def __init__(self, scope: dict[str, Any]) -> None:
         self.subject = scope
-        self.groups_since = monotonic() - GROUPS_LAST
+        self.groups_since = monotonic() - GROUPS_SECONDS
 
     def user(self) -> User | None:
         user: User | None = self.subject.get("user")
@@ -220,22 +221,22 @@ class AsgiCaller(KeyedCaller):
         return (self.subject.get("client") or (None,))[0]
 
     def header(self, name: str) -> str:
-        """All lines of a header, joined in their order, as WSGI does."""
-        wanted = name.lower().encode("latin-1", "replace")
+        """Return all lines of a header, joined in their order as in WSGI."""
+        raw_name = name.lower().encode("latin-1", "replace")
         lines = self.subject.get("headers") or ()
-        return ",".join([line.decode("latin-1") for key, line in lines if key.lower() == wanted])
+        return ",".join([line.decode("latin-1") for key, line in lines if key.lower() == raw_name])
 
 
-MAX_KIND: Final = 64
-# Prefix of a text from a view's function that looks like another caller's ident.
-CLAIMED: Final = "ident"
-# The one ident of all calls with a list or an object in place of a text, if the address is unknown.
+MAX_KIND_CHARS: Final = 64
+#: Kind of idents for texts from a view's function that look like another caller's ident.
+UNTRUSTED_KIND: Final = "ident"
+#: Shared ident of calls with a list or an object in place of a text, if the address is unknown.
 NO_TEXT: Final = "no text"
 
 
 @dataclass(frozen=True, slots=True)
 class IdentCaller:
-    """A caller of whom only the ident is known, such as "user:42", and the user where a function has returned one."""
+    """Caller with nothing but an ident, such as "user:42", and its user if a function of the site has returned one."""
 
     name: str
     subject: object = None
@@ -261,12 +262,12 @@ class IdentCaller:
         return False
 
 
-def given_ident(what: str, value: object, caller: KeyedCaller | None) -> str | None:
-    """The ident for a value that a site's function returned; None for None, which is not limited.
+def ident_from_value(what: str, value: object, caller: KeyedCaller | None) -> str | None:
+    """Return the ident for a value that a site's function returned. Return None for None, which is not limited.
 
-    A text or a number is used as it is, or hashed if it is long; a user gives that user's ident. In a view, a text that
-    looks like another caller's ident, such as "user:42", gets a prefix of its own. An empty text, or a list or an
-    object of JSON, which a client may have sent, gives the caller's address. Raises InvalidIdent for anything else.
+    A text or a number is used as it is, or hashed if it is long. A user gives the user's ident. In a view, a text that
+    looks like another caller's ident, such as "user:42", gets a separate prefix. An empty text, a list, an object or a
+    boolean, which a client may have sent as JSON, gives the caller's address. Raise InvalidIdent for other types.
     """
     if is_user(value):
         user_value = keys.counted_user(value) if value.is_authenticated else None
@@ -277,32 +278,32 @@ def given_ident(what: str, value: object, caller: KeyedCaller | None) -> str | N
         ident = None if isinstance(value, JSON_TYPES) else _text(text_of(checked_value(what, value)))
     if ident is None:
         return (caller and caller.ident("ip")) or NO_TEXT
-    return ident if caller is None or _is_free(ident, caller) else ident_of(CLAIMED, ident)
+    return ident if caller is None or _is_own_ident(ident, caller) else ident_of(UNTRUSTED_KIND, ident)
 
 
 def is_user(value: object) -> TypeGuard[User]:
-    """Whether it is a Django user, also AnonymousUser."""
+    """Return True for a Django user, also for AnonymousUser."""
     return hasattr(value, "is_authenticated")
 
 
 def _text(text: str) -> str | None:
     kind, colon, value = text.partition(":")
-    if not colon or len(kind) > MAX_KIND:
+    if not colon or len(kind) > MAX_KIND_CHARS:
         return shortened(text) or None
     normalized = normalize_ident(text)
     return normalized if normalized != text else f"{kind}:{shortened(value)}"
 
 
 def normalize_ident(text: str) -> str:
-    """Return the ident with its IP address in one notation, and an IPv6 address cut to ``IPV6_PREFIX``."""
+    """Return the ident with its IP address in normal form, and an IPv6 address cut to ``IPV6_PREFIX``."""
     kind, colon, value = text.partition(":")
     address = network(value, conf().IPV6_PREFIX) if colon and kind == "ip" else None
     return text if address is None else f"ip:{address}"
 
 
-def _is_free(ident: str, caller: KeyedCaller) -> bool:
-    """Whether no key gives this ident to another caller."""
+def _is_own_ident(ident: str, caller: KeyedCaller) -> bool:
+    """Return True if no key gives the ident to another caller."""
     kind, colon, _ = ident.partition(":")
     if kind in KEY_KINDS:
         return caller.ident(kind) == ident
-    return kind != CLAIMED and not (colon and ("." in kind or "+" in kind))
+    return kind != UNTRUSTED_KIND and not (colon and ("." in kind or "+" in kind))

@@ -1,4 +1,4 @@
-"""Idents of the keys of rules: user, API key, session, tenant, group, and functions of the site."""
+"""Idents under the keys of rules: user, API key, session, tenant, group, and functions of the site."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from django.utils.module_loading import import_string
 from django_throttle.conf import conf
 from django_throttle.core.key import KEY_KINDS, PLAIN_TYPES, ident_hash, secret_bytes
 from django_throttle.exceptions import InvalidIdent
-from django_throttle.identity.request_body import KeptBody, is_of_request
+from django_throttle.identity.request_body import KeptBody, is_request_error
 from django_throttle.runtime import LogThrottle, is_on_event_loop
 
 if TYPE_CHECKING:
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_throttle")
 _log_throttle: Final = LogThrottle()
 
-# Types that a client may send as JSON in place of a text.
+#: Types that a client may send as JSON in place of a text.
 JSON_TYPES: Final = (list, dict, bool)
 #: Value of a function of the site that fails: the call counts by its address.
 FAILED: Final = object()
-MAX_VALUE: Final = 512
-# In front of the hash of what is longer.
+MAX_VALUE_CHARS: Final = 512
+#: Prefix of the hash of a longer value.
 HASHED: Final = "~"
 
 
 class User(Protocol):
-    """A user of the site's model, or AnonymousUser."""
+    """User of the site's model, or AnonymousUser."""
 
     @property
     def pk(self) -> object: ...
@@ -53,7 +53,7 @@ class User(Protocol):
 
 
 class CallerWithUser(Protocol):
-    """A caller whose user is known, or known to be nobody."""
+    """Caller whose user is known. The user is None for anonymous callers."""
 
     def ident(self, key: str) -> str | None: ...
 
@@ -61,25 +61,25 @@ class CallerWithUser(Protocol):
 
 
 def ident_of(kind: str, value: object) -> str | None:
-    """The ident; None for no value and for an empty one, which is nobody's."""
+    """Return the ident of a kind and a value, or None if the value is None or empty."""
     if value is None or value == "":
         return None
     text = value if type(value) is str else text_of(value)
-    return f"{kind}:{text if len(text) <= MAX_VALUE and text[0] != HASHED else shortened(text)}"
+    return f"{kind}:{text if len(text) <= MAX_VALUE_CHARS and text[0] != HASHED else shortened(text)}"
 
 
 def combined(key: str, parts: Iterable[str | None]) -> str | None:
-    """One ident of several, in the order of the key; None when one of them is None."""
-    found = tuple(parts)
-    if None in found:
+    """Return one ident for several parts, in the order of the key, or None if a part is None."""
+    idents = tuple(parts)
+    if None in idents:
         return None
-    # What joins them is escaped in each, so that no part can pretend to be two.
-    escaped = (str(part).replace("%", "%25").replace("+", "%2B") for part in found)
+    # "+" is escaped, so that no part can pretend to be two.
+    escaped = (str(ident).replace("%", "%25").replace("+", "%2B") for ident in idents)
     return ident_of(key, "+".join(escaped))
 
 
 def checked_value(what: str, value: object) -> object:
-    """The value itself. Raises InvalidIdent for one that differs from call to call, and so would never be limited."""
+    """Return the value. Raise InvalidIdent for other types: a text that differs in each call would evade limits."""
     if value is None or (isinstance(value, PLAIN_TYPES) and not isinstance(value, bool)):
         return value
     if inspect.iscoroutine(value):
@@ -92,9 +92,9 @@ def checked_value(what: str, value: object) -> object:
 def site_value(what: str, function: Callable[[Any], object], subject: object, *, takes_json: bool = False) -> object:
     """Return the value by which a function of the site counts a call, or FAILED.
 
-    The function fails if it raises or returns what no ident can be made of, and the log says so. FAILED without a line
-    for the body of a request that cannot be read, as the view meets the same error, and where it ``takes_json`` for
-    values that a client may have sent in place of a text.
+    The function fails if it raises, or if it returns a value that cannot be an ident. The log says so. There is no log
+    line if the body of the request cannot be read, because the view meets the same error. If ``takes_json``, there is
+    none either for values that a client may have sent in place of a text.
     """
     body = KeptBody((subject,))
     try:
@@ -104,7 +104,7 @@ def site_value(what: str, function: Callable[[Any], object], subject: object, *,
     except SynchronousOnlyOperation:  # on an event loop; matching is tried again in a thread
         raise
     except Exception as error:
-        if is_of_request(error):
+        if is_request_error(error):
             if body.is_lost:
                 raise
         elif _log_throttle.due(what):
@@ -113,7 +113,7 @@ def site_value(what: str, function: Callable[[Any], object], subject: object, *,
 
 
 def text_of(value: object) -> str:
-    """The text of a checked value; Python writes an int of thousands of digits in hexadecimal only."""
+    """Return the text of a checked value. Use hexadecimal for an integer that is too long for Python's ``str``."""
     try:
         return str(value)
     except ValueError:
@@ -123,51 +123,51 @@ def text_of(value: object) -> str:
 
 
 def shortened(value: str) -> str:
-    """The text, or its hash where it is long."""
-    # What looks like a hash is hashed too, lest a short text be another's hash.
-    if len(value) <= MAX_VALUE and not value.startswith(HASHED):
+    """Return the text, or its hash if it is too long."""
+    # A text that looks like a hash is hashed, too. Otherwise it could be equal to the hash of another text.
+    if len(value) <= MAX_VALUE_CHARS and not value.startswith(HASHED):
         return value
     return HASHED + hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
 
 
-def is_async(found: object) -> bool:
-    """True when calling it gives something to await, which never names a caller."""
-    called = getattr(found, "__call__", None)  # noqa: B004 - of an object whose class defines it
-    return any(map(inspect.iscoroutinefunction, (found, called))) or inspect.isasyncgenfunction(found)
+def is_async(function: object) -> bool:
+    """Return True for a coroutine function or an asynchronous generator function, also as a callable object."""
+    method = getattr(function, "__call__", None)  # noqa: B004 - of an object whose class defines it
+    return any(map(inspect.iscoroutinefunction, (function, method))) or inspect.isasyncgenfunction(function)
 
 
 @lru_cache(maxsize=64)
 def is_path(text: str) -> bool:
-    """True for the path of attributes, ``user.tenant_id``; False for that of a function, in a package that exists."""
+    """Return True for a path of attributes, such as ``user.tenant_id``, and False for a function in a known package."""
     first = text.partition(".")[0]
     return first in sys.stdlib_module_names or find_spec(first) is None
 
 
 def tenant_of(subject: object) -> object:
-    """The tenant of a request or a scope, by the setting TENANT; None without one.
+    """Return the tenant of a request or a scope by the setting TENANT, or None if it has none.
 
-    Raises InvalidIdent for what is neither a text, a number nor a saved row of a model.
+    Raise InvalidIdent if the tenant is neither a text, a number nor a saved row of a model.
     """
     setting = conf().TENANT
     if not setting:
         return None
-    found = _follow(subject, setting) if is_path(setting) else import_string(setting)(subject)
-    return checked_value("TENANT", getattr(found, "pk", found))
+    tenant = _follow(subject, setting) if is_path(setting) else import_string(setting)(subject)
+    return checked_value("TENANT", getattr(tenant, "pk", tenant))
 
 
 def user_value(user: User) -> object:
-    """What a logged-in user counts under: the primary key, or what the function named by USER_IDENT returns."""
+    """Return the counted value of a logged-in user: the primary key, or the result of the function USER_IDENT."""
     setting = conf().USER_IDENT
     return checked_value("USER_IDENT", import_string(setting)(user)) if setting else user.pk
 
 
 def counted_user(user: User) -> object:
-    """Return what a logged-in user counts under, or FAILED."""
+    """Return the counted value of a logged-in user, or FAILED."""
     return site_value(f"USER_IDENT {conf().USER_IDENT!r}", user_value, user) if conf().USER_IDENT else user.pk
 
 
 def counted_tenant(subject: object) -> object:
-    """Return the tenant that a request or a scope counts under, None without one, or FAILED."""
+    """Return the counted tenant of a request or a scope, None if it has none, or FAILED."""
     return site_value(f"TENANT {conf().TENANT!r}", tenant_of, subject)
 
 
@@ -177,66 +177,67 @@ def _follow(subject: object, path: str) -> object:
     return subject
 
 
-def api_key(accepted: object) -> str | None:
-    """The ident of what authentication put in ``auth``: the row of a model, a text, a number; None for anything else.
+def api_key(credential: object) -> str | None:
+    """Return the ident of the credential in ``auth``: a row of a model, a text or a number. Return None for others.
 
-    A session, a token that is made anew every few minutes, or True, says only that there is a user. The key itself is
-    a secret, and idents are told to receivers of signals: so the ident has a keyed hash of it.
+    Other credentials, such as a session, a short-lived token or True, only show that there is a user. Because the key
+    is a secret, and receivers of signals see idents, the ident has a keyed hash of it.
     """
-    found = ident_of("api_key", _name(accepted))
-    return found and f"api_key:{ident_hash(found, secret_bytes(conf().KEY_SECRET))}"
+    ident = ident_of("api_key", _name(credential))
+    return ident and f"api_key:{ident_hash(ident, secret_bytes(conf().KEY_SECRET))}"
 
 
-# The types of what authentication has given as an API key in this process.
+#: Types of the credentials that were counted as API keys in this process.
 key_types: Final[set[type]] = set()
 
 
-def _name(accepted: object) -> str | None:
-    if isinstance(accepted, Model):
-        row = accepted.pk
-        # A text is the key itself; the number of a row is one in every table.
-        return row if row is None or isinstance(row, str) else f"{accepted._meta.label_lower}:{row}"
-    if isinstance(accepted, (str, int, UUID)) and not isinstance(accepted, bool):
-        return text_of(accepted)
+def _name(credential: object) -> str | None:
+    if isinstance(credential, Model):
+        row = credential.pk
+        # A text is the key itself. A number is not unique: rows of other tables have it, too.
+        return row if row is None or isinstance(row, str) else f"{credential._meta.label_lower}:{row}"
+    if isinstance(credential, (str, int, UUID)) and not isinstance(credential, bool):
+        return text_of(credential)
     return None
 
 
-# Where a session in a signed cookie has the name that it is counted by.
+#: Key in a signed-cookie session of the name that is counted.
 SESSION_NAME: Final = "_throttle_session"
 
 
 def session_key(session: SessionBase | None) -> str | None:
-    """The key; None of a session that is empty, or that nobody has stored.
+    """Return the key of a session, or None if the session is empty or not stored.
 
-    Raises SynchronousOnlyOperation on an event loop where it has to be read first: a database would say so by itself,
-    a cache and files make the loop wait.
+    Raise SynchronousOnlyOperation on an event loop if the session was not read yet. A database would raise that by
+    itself, but a cache or files would block the loop.
     """
-    # Its key is whatever the cookie says until the session has been read.
+    # Until the session is read, its key is the unchecked text of the cookie.
     if session is None or not session.session_key:
         return None
     if not hasattr(session, "_session_cache") and is_on_event_loop():
         raise SynchronousOnlyOperation("a session that has not been read yet is not read on an event loop")
     if not session.keys():
         return None
-    return _lasting(session) if isinstance(session, SessionStore) else session.session_key
+    return _lasting_name(session) if isinstance(session, SessionStore) else session.session_key
 
 
-def _lasting(session: SessionStore) -> str:
-    """What stays the same when a session that is kept in a signed cookie, which is its key, is saved again.
+def _lasting_name(session: SessionStore) -> str:
+    """Return a name of a signed-cookie session that stays the same when the session is saved, unlike its key.
 
-    It is put into the session, made of the first cookie, so that one sent again and again counts as one.
+    The name is a hash of the first cookie, stored in the session. A client that sends that cookie repeatedly is counted
+    under the same name.
     """
-    found = session.get(SESSION_NAME)
-    if not isinstance(found, str):
-        found = session[SESSION_NAME] = hashlib.blake2b(str(session.session_key).encode(), digest_size=16).hexdigest()
-    return found
+    name = session.get(SESSION_NAME)
+    if not isinstance(name, str):
+        name = session[SESSION_NAME] = hashlib.blake2b(str(session.session_key).encode(), digest_size=16).hexdigest()
+    return name
 
 
 _GROUPS: Final = "_throttle_groups"
 
 
 def is_audience(trait: str) -> bool:
-    """True for a trait that is an ident, such as "tenant:acme"."""
+    """Return True for a trait that is an ident, such as "tenant:acme"."""
     kind = KEY_KINDS.get(trait.partition(":")[0])
     return kind is not None and kind.is_audience
 
@@ -256,29 +257,29 @@ def has_trait(trait: str, caller: CallerWithUser) -> bool:
 
 
 def groups_of(user: User, since: float) -> frozenset[str]:
-    """The names of a user's groups, asked for again where those remembered on the user were asked for before ``since``.
+    """Return the names of a user's groups. Read them again if those cached on the user were read before ``since``.
 
-    While the database fails they are those asked for last, or none. Raises SynchronousOnlyOperation on an event loop,
-    where the database may not be asked.
+    If the database fails, return the cached names, or none. Raise SynchronousOnlyOperation on an event loop, which must
+    not query the database.
     """
-    asked_at, known = getattr(user, _GROUPS, (-inf, None))
-    if known is None or asked_at < since:
-        found = read_groups(user)
-        known = known if found is None else found
-        if known is not None:
-            setattr(user, _GROUPS, (monotonic(), known))
-    return known or frozenset()
+    read_at, names = getattr(user, _GROUPS, (-inf, None))
+    if names is None or read_at < since:
+        current = read_groups(user)
+        names = names if current is None else current
+        if names is not None:
+            setattr(user, _GROUPS, (monotonic(), names))
+    return names or frozenset()
 
 
 def read_groups(user: User) -> frozenset[str] | None:
-    if user.pk is None or not hasattr(user, "groups"):  # of a user model without permissions
+    if user.pk is None or not hasattr(user, "groups"):  # a user model without permissions
         return frozenset()
     try:
         return group_names(user)
     except DatabaseFailure:
-        # A socket has no request at whose end a connection that the database has dropped would be noticed.
+        # Django closes broken connections at the end of a request, but a socket has none.
         for connection in connections.all(initialized_only=True):
-            if not connection.in_atomic_block:  # whoever is in a transaction has its connection still
+            if not connection.in_atomic_block:  # a transaction keeps its connection
                 connection.close_if_unusable_or_obsolete()
     try:
         return group_names(user)
@@ -288,5 +289,5 @@ def read_groups(user: User) -> frozenset[str] | None:
         return None
 
 
-def group_names(user: Any) -> frozenset[str]:  # of a model with permissions
+def group_names(user: Any) -> frozenset[str]:  # a user model with permissions
     return frozenset(user.groups.values_list("name", flat=True))

@@ -1,4 +1,4 @@
-"""A caller of whom only the ident is known: what rules find of the rest, as far as that can be known."""
+"""Callers of whom only the ident is known, and their other idents and traits as far as these follow from it."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ EXAMPLES: Final = {
 
 
 class KnownCaller:
-    """Whoever has this ident, such as "user:42"; of a user also staff, groups and, by the user, the tenant.
+    """Caller with an ident such as "user:42". For a user, staff, groups and the user's tenant are known, too.
 
-    ``user`` and ``auth`` are those that requests of the caller have, as far as they are known. ``is_certain`` is False
-    where it is unknown to which audiences the caller belongs: of a tenant, of a session, and of a user whom a function
-    of the site's names. ``is_given`` for an ident that no key makes: only an entry point that names it counts it.
+    ``user`` and ``auth`` are those of the caller's requests, as far as they are known.
     """
 
     subject: object = None
+    #: False if the caller's audiences are unknown: for a tenant, a session, and a user named by a function of the site.
+    is_certain: bool
+    #: True if no key makes the ident, so that only an entry point that names it counts it.
+    is_explicit: bool
 
     def __init__(
-        self, ident: str, *, user: AbstractBaseUser | None = None, auth: object = None, is_given: bool = False
+        self, ident: str, *, user: AbstractBaseUser | None = None, auth: object = None, is_explicit: bool = False
     ) -> None:
         self.name, self.auth = ident, auth
         self.kind, _, value = ident.partition(":")
@@ -47,11 +49,11 @@ class KnownCaller:
         self._user = _user(value) if user is None and self.kind == "user" else user
         self.is_certain = self._user is not None or self.kind == "ip"
         is_of_key = self.kind in (*KEY_KINDS, "group") or "+" in self.kind or is_dotted(self.kind)
-        self.is_given = is_given or not is_of_key
+        self.is_explicit = is_explicit or not is_of_key
 
     def ident(self, key: str) -> str | None:
-        """The ident under a rule's key; None where it is another, or is not known."""
-        if self.is_given:
+        """Return the ident under a rule's key, or None if the caller has none or it is unknown."""
+        if self.is_explicit:
             return None
         if key == GROUP and self.kind == "group":
             return self.name
@@ -66,7 +68,7 @@ class KnownCaller:
         return has_trait(trait, self)
 
     def lacks_address(self, key: str) -> bool:
-        return False  # it has one that is not known here
+        return False  # the caller has an address, though it is unknown here
 
     def user(self) -> AbstractBaseUser | None:
         return self._user
@@ -77,38 +79,39 @@ class KnownCaller:
         attributes = {name: value for name, value in attributes.items() if value is not None}
         return PartialRequest(attributes) if attributes else None
 
-    def may_have(self, key: str) -> bool:
-        """Whether a call of this user or visitor may count under an ident of this key that nobody can tell here.
+    def may_have_ident(self, key: str) -> bool:
+        """Return True if a call of this user or address may be counted under an ident of this key that is unknown here.
 
-        An API key may come with any call. Who asks by a budget that callers share asks for that alone.
+        Any call may have an API key. Return False for idents that callers share, such as a tenant's.
         """
         if self.kind not in ("user", "ip") or key in ("connection", EVERYONE):
             return False
         if "+" in key:
             parts = key_parts(key)
-            return any(map(self.may_have, parts)) and all(self.ident(one) or self.may_have(one) for one in parts)
+            may_have_all = all(self.ident(part) or self.may_have_ident(part) for part in parts)
+            return may_have_all and any(map(self.may_have_ident, parts))
         if key == "tenant":
             return bool(conf().TENANT) and not (self.is_certain and _is_of_user())
         return key == "api_key" or (key != "user" and self.ident(key) is None)
 
-    def like(self, key: str) -> str:
-        """How an ident of this key is written: the caller's own as far as it is known, else an example."""
+    def example_ident(self, key: str) -> str:
+        """Return the caller's ident of this key if it is known, else an example of such an ident."""
         if "+" in key:
-            return combined(key, map(self.like, key_parts(key))) or key
+            return combined(key, map(self.example_ident, key_parts(key))) or key
         if key == LOGIN_NAME and self._user is not None:
             return f"{key}:{self._user.get_username()}"
         return self.ident(key) or EXAMPLES.get(key, f"{key}:VALUE")
 
     def why_not(self, key: str) -> str:
-        """Why a rule of this key does not count the caller under this ident, or why nobody can tell."""
-        if self.is_given:
+        """Return the reason why a rule of this key does not count this ident, or why that is unknown."""
+        if self.is_explicit:
             return gettext_lazy("it has counted nothing under {caller}", caller=self.name)
         if key == "connection":
             return gettext_lazy("it counts each WebSocket by itself, in the process that has it open")
-        surely = gettext_noop("it counts {who}, so {caller} is not who it counts: ask for {like}")
-        perhaps = gettext_noop("it counts {who}, and what it counts {caller} by is not known here: ask for {like}")
-        pattern = perhaps if self.may_have(key) else surely
-        return gettext_lazy(pattern, who=key_in_words(key), caller=self.name, like=self.like(key))
+        other_key = gettext_noop("it counts {who}, so {caller} is not who it counts: ask for {like}")
+        unknown = gettext_noop("it counts {who}, and what it counts {caller} by is not known here: ask for {like}")
+        pattern = unknown if self.may_have_ident(key) else other_key
+        return gettext_lazy(pattern, who=key_in_words(key), caller=self.name, like=self.example_ident(key))
 
     def _tenant(self) -> object:
         if self._user is None or not _is_of_user():
@@ -118,7 +121,7 @@ class KnownCaller:
 
 
 class PartialRequest:
-    """Attributes of a request that are known. ``lacks_any`` is True once a function has asked for another one."""
+    """Known attributes of a request. ``lacks_any`` is True once a function has read an unknown attribute."""
 
     # Key functions may tell a request from an ASGI scope by isinstance().
     __class__ = property(lambda self: HttpRequest)
@@ -134,12 +137,12 @@ class PartialRequest:
 
 
 def _is_of_user() -> bool:
-    """Whether the setting TENANT is a path of attributes of the user."""
+    """Return True if the setting TENANT is a path of attributes of the user."""
     return conf().TENANT.startswith("user.") and is_path(conf().TENANT)
 
 
 def _user(value: str) -> AbstractBaseUser | None:
-    """The user of this primary key; None where there is none, and where a function of the site's names users."""
+    """Return the user of this primary key. Return None if there is none, or if USER_IDENT names users otherwise."""
     if conf().USER_IDENT:
         return None
     with suppress(ImproperlyConfigured, ValidationError, ValueError, TypeError, OverflowError):

@@ -1,4 +1,4 @@
-"""Login names, so written that two spellings of one name are equal."""
+"""Normal forms of login names, in which two spellings of a name are equal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The body of a request, which functions of the site may read before the view does.
+"""Protection of a request's body from functions of the site that read it before the view.
 
-Django and REST framework parse a body once. Where that fails they raise, and have an empty form from then on. So a
-function that fails, or that handles the error, would have the view run on nothing.
+Django and REST framework parse a body once. If parsing fails, they raise, and the form is empty from then on. After a
+function of the site that fails, or handles the error, the view would run with an empty form.
 """
 
 from __future__ import annotations
@@ -16,69 +16,70 @@ from django.core.exceptions import BadRequest, SuspiciousOperation
 from django.http import HttpRequest, UnreadablePostError
 from django.http.multipartparser import MultiPartParserError
 
-# What Django and REST framework note of a body that they have read.
-READ: Final = ("_body", "_post", "_files", "_read_started", "_stream", "_upload_handlers")
-READ_BY_REST: Final = ("_data", "_files", "_full_data", "_stream")
-# Bytes that are kept, where Django has no limit of its own for what it reads at once.
-MAX_CACHED_CHARGES: Final = 2_621_440
-READ_AHEAD: Final = 131_072  # bytes that are read before Django notices that there is too much
+#: Attributes in which Django and REST framework keep a body that they have read.
+BODY_ATTRIBUTES: Final = ("_body", "_post", "_files", "_read_started", "_stream", "_upload_handlers")
+REST_BODY_ATTRIBUTES: Final = ("_data", "_files", "_full_data", "_stream")
+#: Bytes that are kept if DATA_UPLOAD_MAX_MEMORY_SIZE is None.
+MAX_KEPT_BYTES: Final = 2_621_440
+#: Bytes that Django may read beyond its limit before it notices.
+READ_AHEAD_BYTES: Final = 131_072
 _MISSING: Final = object()
 
 
-def is_of_request(error: BaseException) -> bool:
-    """Return whether an error is the request's own, as of a malformed body, and no mistake of the site's function."""
+def is_request_error(error: BaseException) -> bool:
+    """Return True for an error of the request, such as a malformed body. It is no fault of the site's function."""
     rest = sys.modules.get("rest_framework.exceptions")
     errors = (MultiPartParserError, SuspiciousOperation, BadRequest, UnreadablePostError)
     return isinstance(error, errors) or (rest is not None and isinstance(error, rest.APIException))
 
 
 class KeptBody:
-    """Context manager around functions that may read the bodies of these requests; other subjects are left alone.
+    """Context manager around functions that may read the bodies of the requests among the subjects.
 
-    Where one fails, or finds nothing in a body, each request is as unread as before: the view meets the same error.
-    ``is_lost`` is True where that cannot be done, as of an upload that is too large to be kept.
+    If a function fails, or gets an empty form, the requests are restored as unread, so the view meets the same error.
+    ``is_lost`` is True if that is impossible, as for an upload that is too large to be kept.
     """
 
     def __init__(self, subjects: Iterable[Any]) -> None:
         self.is_lost = False
-        self._kept: list[_Kept] = []
+        self._backups: list[_RequestBackup] = []
         for subject in subjects:
             request = getattr(subject, "_request", subject)
             if isinstance(request, HttpRequest):
-                self._kept.append(_Kept(request, subject))
+                self._backups.append(_RequestBackup(request, subject))
 
     def __enter__(self) -> KeptBody:
-        for kept in self._kept:
-            kept.begin()
+        for backup in self._backups:
+            backup.begin()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for kept in self._kept:
-            self.is_lost = not kept.end(error is not None) or self.is_lost
+        for backup in self._backups:
+            self.is_lost = not backup.end(error is not None) or self.is_lost
 
 
-class _Kept:
-    """A request as it was, Django's and the one around it, and what has been read of its body since."""
+class _RequestBackup:
+    """State of a request and of its REST framework wrapper, and a record of the body that is read."""
 
     def __init__(self, request: HttpRequest, outer: Any) -> None:
-        self._states: list[tuple[dict[str, Any], tuple[str, ...]]] = [(vars(request), READ)]
+        self._states: list[tuple[dict[str, Any], tuple[str, ...]]] = [(vars(request), BODY_ATTRIBUTES)]
         if outer is not request:
-            self._states.append((vars(outer), READ_BY_REST))
+            self._states.append((vars(outer), REST_BODY_ATTRIBUTES))
         self._request: Any = request
 
     def begin(self) -> None:
         self._before = [(state, {name: state.get(name, _MISSING) for name in names}) for state, names in self._states]
         stream = self._before[0][1]["_stream"]
         is_read = getattr(self._request, "_read_started", True) or stream is None
-        self._tape = None if is_read else _Tape(stream)
-        if self._tape is not None:
-            self._request._stream = self._tape
+        self._recorded = None if is_read else _RecordedInput(stream)
+        if self._recorded is not None:
+            self._request._stream = self._recorded
 
     def end(self, has_failed: bool) -> bool:
-        """Leave the request as it was where nothing has come of its body; return False where that is impossible."""
-        tape = self._tape
+        """Restore the request if its body was read without success. Return False if that is impossible."""
+        recorded = self._recorded
         if has_failed or self._is_empty():
-            if tape is not None and not tape.rewind():
+            if recorded is not None and not recorded.rewind():
                 return False
             for state, before in self._before:
                 for name, value in before.items():
@@ -86,40 +87,40 @@ class _Kept:
                         state.pop(name, None)
                     else:
                         state[name] = value
-            if tape is not None and tape.has_begun:
-                self._request._stream = tape
-        elif tape is not None:
-            if not hasattr(self._request, "_body") and (body := self._body_on(tape)) is not None:
+            if recorded is not None and recorded.has_begun:
+                self._request._stream = recorded
+        elif recorded is not None:
+            if not hasattr(self._request, "_body") and (body := self._body_on(recorded)) is not None:
                 self._request._body, self._request._stream = body, BytesIO(body)
-            tape.let_go()
-            if self._request._stream is tape:
-                self._request._stream = tape.stream
+            recorded.stop_recording()
+            if self._request._stream is recorded:
+                self._request._stream = recorded.stream
         return True
 
-    def _body_on(self, tape: _Tape) -> bytes | None:
-        """Return the body that a form was parsed from as it came in, which Django does not keep; None if too large."""
-        body, most = tape.content(), settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        return None if body is None or (most is not None and len(body) > most) else body
+    def _body_on(self, recorded: _RecordedInput) -> bytes | None:
+        """Return the body from which a form was parsed, which Django does not keep. Return None if it is too large."""
+        body, max_bytes = recorded.content(), settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        return None if body is None or (max_bytes is not None and len(body) > max_bytes) else body
 
     def _is_empty(self) -> bool:
-        """Return whether nothing has come of what was read meanwhile, as after an error that the function handled."""
+        """Return True if the body was read without success, as after an error that the function handled."""
         for state, before in self._before:
             for name in ("_post", "_full_data"):
                 value = state.get(name, _MISSING)
                 if value is not _MISSING and value is not before.get(name, value):
                     return not value and not state.get("_files")
-        return self._tape is not None and self._tape.has_begun and not hasattr(self._request, "_body")
+        return self._recorded is not None and self._recorded.has_begun and not hasattr(self._request, "_body")
 
 
-class _Tape:
-    """A server's input that keeps what is read of it, and can be read once more from the beginning."""
+class _RecordedInput:
+    """Input stream of a server that records the bytes read, and can be rewound."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
         self.has_begun = False
         self._is_closed = False
-        most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        self._left = (MAX_CACHED_CHARGES if most is None else most) + READ_AHEAD
+        max_bytes = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        self._left = (MAX_KEPT_BYTES if max_bytes is None else max_bytes) + READ_AHEAD_BYTES
         self._parts: list[bytes] | None = []
         self._again = BytesIO()
 
@@ -137,21 +138,21 @@ class _Tape:
         return line if not missing or line.endswith(b"\n") else line + self._keep(self.stream.readline(missing))
 
     def close(self) -> None:
-        """Close the input later: it may have to be read again."""
+        """Postpone the close of the input, because it may be read again."""
         self._is_closed = True
 
     def content(self) -> bytes | None:
-        """Return all that was read; None where nothing or too much was."""
+        """Return all bytes read, or None if nothing or too much was read."""
         return b"".join(self._parts) if self.has_begun and self._parts is not None else None
 
-    def let_go(self) -> None:
-        """Keep nothing more."""
+    def stop_recording(self) -> None:
+        """Discard the recorded bytes, and close the input if that was postponed."""
         self._parts = None
         if self._is_closed:
             self.stream.close()
 
     def rewind(self) -> bool:
-        """Go back to the beginning; return False where too much was read for that."""
+        """Go back to the beginning. Return False if too much was read."""
         if self._parts is None:
             return False
         self._is_closed = False

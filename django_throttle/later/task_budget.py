@@ -19,7 +19,7 @@ from django_throttle.costs.measured import measured
 from django_throttle.exceptions import PutOffTooOften, Refused
 from django_throttle.identity import is_async
 from django_throttle.identity.call import Call, cost_of
-from django_throttle.identity.caller import NO_TEXT, IdentCaller, given_ident, is_user
+from django_throttle.identity.caller import NO_TEXT, IdentCaller, ident_from_value, is_user
 from django_throttle.identity.keys import shortened
 from django_throttle.later.queue_slots import QueueSlot
 from django_throttle.local.freed_slots import freed_slots
@@ -161,7 +161,7 @@ class TaskBudget:
     def _call(self, args: Sequence[object], kwargs: Mapping[str, object], *, honours_delay: bool) -> Call:
         price = cost_of(self._cost, *args, options=kwargs, what="task")
         value = self._ident(*args, **kwargs) if callable(self._ident) else self._ident
-        ident = given_ident("ident", value, None) if callable(self._ident) else shortened(value)
+        ident = ident_from_value("ident", value, None) if callable(self._ident) else shortened(value)
         claimed = callable(self._ident) and not is_user(value)
         caller = IdentCaller(ident or NO_TEXT, account=value if is_user(value) else None)
         return Call(

@@ -14,7 +14,7 @@ from django_throttle.core.descriptions import events_in_words
 from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotted
 from django_throttle.core.scopes import covers, matches, split_scopes
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed, with_commas
-from django_throttle.identity.call import Call, plans_said
+from django_throttle.identity.call import Call, plan_names
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook.snapshot import SPECIAL, Snapshot, rule_cost, takes_method
 
@@ -100,7 +100,7 @@ def coverage(snapshot: Snapshot, call: HypotheticalCall, caller: KnownCaller) ->
         override, held = snapshot.overrides.deciding(planned, ranked)
         may_refuse = held is not None and not held.is_shadow
         # Most sites have rules by address, which are asked about by themselves.
-        is_doubtful = may_refuse and rule.key not in ("ip", "session") and caller.may_have(rule.key)
+        is_doubtful = may_refuse and rule.key not in ("ip", "session") and caller.may_have_ident(rule.key)
         if (ident := caller.ident(rule.key)) is None:
             named = None if is_doubtful else _if_named(snapshot, rule, call, caller)
             yield NotCounting(rule, caller.why_not(rule.key), is_doubtful, named)
@@ -130,7 +130,7 @@ def _if_named(snapshot: Snapshot, rule: Rule, call: HypotheticalCall, caller: Kn
     ranked = snapshot.overrides.of(caller)
     override, held = snapshot.overrides.deciding(rule, ranked)
     cost = _cost(rule if held is None else held, call, caller)
-    if caller.is_given:
+    if caller.is_explicit:
         return Counting(rule, held, override, caller.name, cost)
     # The code may name a user, who has a plan, or a text, which has none.
     planned, unasked = _planned(rule, caller)
@@ -165,7 +165,7 @@ def _planned(rule: Rule, caller: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
         if is_dotted(path):
             if path not in said:
                 request = caller.request()
-                names = None if request is None else plans_said(rule, path, request, logs=False)
+                names = None if request is None else plan_names(rule, path, request, logs=False)
                 said[path] = None if request is None or request.lacks_any else names
             names = said[path]
         else:
@@ -181,7 +181,7 @@ def _assumed(rule: Rule, unasked: Sequence[str], caller: KnownCaller) -> str:
     """What of the caller nobody can tell, in words; empty where all is known."""
     audience = alternatives(rule.audience) if _is_unknown(rule, caller) else ""
     in_audience = gettext_lazy("if the caller is {audience}", audience=audience) if audience else ""
-    without_key = gettext_lazy("if the caller sends no API key") if caller.may_have(rule.key) else ""
+    without_key = gettext_lazy("if the caller sends no API key") if caller.may_have_ident(rule.key) else ""
     return with_commas([in_audience, _without_plan(unasked), without_key])
 
 
@@ -198,7 +198,7 @@ def _why_not_this_call(rule: Rule, call: HypotheticalCall) -> str:
 
 
 def _why_not_this_caller(rule: Rule, caller: KnownCaller) -> str:
-    if rule.key == "connection" or (caller.ident(rule.key) is None and not caller.may_have(rule.key)):
+    if rule.key == "connection" or (caller.ident(rule.key) is None and not caller.may_have_ident(rule.key)):
         return caller.why_not(rule.key)
     if rule.audience and not _is_unknown(rule, caller) and not any(map(caller.is_, rule.audience)):
         pattern = gettext_noop("it is for {audience} only, and {caller} is not")

@@ -147,7 +147,7 @@ def rule_cost(rule: Rule, call: Call) -> int:
         import_string(rule.cost),
         call.caller.subject,
         what=f"call under rule {rule.name!r}",
-        lets=(SynchronousOnlyOperation,),
+        reraise=(SynchronousOnlyOperation,),
     )
 
 

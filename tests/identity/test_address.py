@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.identity import AsgiCaller, RequestCaller
-from django_throttle.identity.address import MAX_HOPS, declared, parse
+from django_throttle.identity.address import MAX_HOPS, declared_proxies, parse
 
 Caller = RequestCaller | AsgiCaller
 Make = Callable[..., Caller]
@@ -254,7 +254,7 @@ def test_whatever_a_client_writes_it_is_itself(left: list[str], client: str) -> 
     """Our one proxy adds the client's address: nothing to the left of it changes who that is."""
     for header, dress in (("X-Forwarded-For", "{}"), ("Forwarded", "for={}")):
         said = ", ".join([*map(dress.format, left), dress.format(client)])
-        for proxies in (declared(1), declared(["10.0.0.0/8"])):
+        for proxies in (declared_proxies(1), declared_proxies(["10.0.0.0/8"])):
             found = proxies.client(lambda said=said: said, header, parse(PEER))  # type: ignore[misc]
             if proxies.count or not client.startswith("10."):
                 assert str(found) == client

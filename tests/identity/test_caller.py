@@ -30,9 +30,9 @@ async def later() -> str:
 
 @pytest.fixture(autouse=True)
 def nobody_warned() -> Iterator[None]:
-    identity.caller.warned.clear()
+    identity.caller.warned_keys.clear()
     yield
-    identity.caller.warned.clear()
+    identity.caller.warned_keys.clear()
 
 
 def over(address: object) -> RequestCaller:
