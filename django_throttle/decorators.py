@@ -209,8 +209,8 @@ class _Call:
         self, later: Deferral, caller: RequestCaller, rest: tuple[object, ...], io: Io
     ) -> HttpResponse | None:
         if self._refused is not None:
-            return await later.lined_up(io, caller, rest, self._kwargs, *self._refused)
-        return await later.answered(io, caller, rest, self._kwargs)
+            return await later.answer_waiting(io, caller, rest, self._kwargs, *self._refused)
+        return await later.answer_deferred(io, caller, rest, self._kwargs)
 
     def _decide(self, request: HttpRequest, caller: RequestCaller, state: RequestState) -> Decision:
         call = self._with_report(self.call(caller))

@@ -66,7 +66,7 @@ def test_celery_gets_the_moment_as_eta(monkeypatch: pytest.MonkeyPatch, awaited:
     (message,) = worker.due
     assert (message.eta, message.body[:2]) == (TURN.at, ((1,), {"b": 2}))
     assert place == "shop.celery_task"
-    monkeypatch.setattr("django_throttle.later.site_queues.deferred_to", [celery_task])
+    monkeypatch.setattr("django_throttle.later.site_queues.deferral_tasks", [celery_task])
     assert CeleryTasks().find(place, task_id) == TaskState(QUEUED)
     for state, told in (("STARTED", "running"), ("RETRY", "queued"), ("FAILURE", "failed"), ("REVOKED", "failed")):
         app.backend.store_result(task_id, None, state)

@@ -599,7 +599,7 @@ def check_deferring_views(raw: RawSettings) -> Iterator[CheckMessage]:
     for rule, guard in sorted({(deferral.rule, guard) for deferral in deferrals for guard in deferral.guards}):
         yield mistake(
             "E085",
-            f"@throttle({rule!r}, defer_to=…) stands above {guard}, which a deferred call would pass by, so calls over "
+            f"@throttle({rule!r}, defer_to=…) stands above {guard}, which a deferred call would skip, so calls over "
             "the rate are refused; put @throttle below it, next to the function, or around the class",
         )
 

@@ -1,4 +1,4 @@
-"""The exceptions from which REST framework makes the responses to refused requests."""
+"""Exceptions from which REST framework makes the responses to refused requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_throttle.http.retry_after import retry_seconds
 
 
 class LimiterUnavailable(APIException):
-    """503: the store failed, and a rule refuses calls then. It is not the client's fault."""
+    """Error 503: the store failed, and a rule refuses calls then. It is not the client's fault."""
 
     status_code = 503
     default_detail = gettext_lazy("The limiter is unavailable. Try again later.")
@@ -22,7 +22,7 @@ class LimiterUnavailable(APIException):
 
     def __init__(self, retry_after: float | None) -> None:
         super().__init__()
-        self.wait = retry_seconds(retry_after)  # DRF makes Retry-After of it
+        self.wait = retry_seconds(retry_after)  # REST framework sets Retry-After to it
 
 
 def exception_of(decision: Decision) -> APIException:
@@ -43,5 +43,5 @@ def throttled_error(wait: int | None) -> Throttled:
 
 @lru_cache(maxsize=1024)
 def _detail_in(language: str | None, wait: int | None) -> Any:
-    """Return what REST framework says of a refusal in the language in force."""
+    """Return REST framework's text of a refusal in the current language."""
     return Throttled(wait).detail

@@ -1,4 +1,4 @@
-"""What a client is told of a refusal, in the language in force: sentences and problem documents."""
+"""Sentences and problem documents that explain a refusal to clients, in the current language."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ UNITS: Final = (
 
 @lru_cache(maxsize=1024)
 def wait_in_words(seconds: int, language: str | None) -> str:
-    """A wait for a person, rounded up: 45 seconds, 1 minute, 90 seconds, 2 minutes; ``language`` is that in force."""
-    # Rounded up to 1 or 2 units it would be far too long.
+    """Return a rounded-up wait in words: 45 seconds, 1 minute, 90 seconds, 2 minutes. ``language`` is current."""
+    # Rounding up to 1 or 2 units would be too inexact.
     name, size = next(pair for pair in UNITS if seconds >= 3 * pair[1] or seconds % pair[1] == 0)
     count = -(-seconds // size)
     return str(name % {"count": count})
 
 
 def detail(decision: Decision, seconds: int | None) -> str:
-    """One or two sentences for a person; ``seconds`` as in Retry-After."""
+    """Return one or two sentences for a person. ``seconds`` are those of Retry-After, or None for never."""
     code = error_code(decision)
     return _detail(code, _DETAILS[code], decision, seconds)
 
@@ -55,25 +55,25 @@ def detail(decision: Decision, seconds: int | None) -> str:
 def _detail(code: str, sentence: str, decision: Decision, seconds: int | None) -> str:
     if seconds is not None:
         return _until(sentence, seconds, get_language())
-    said = gettext(sentence)
-    return said if code == "blocked" else joined([said, too_large(decision)])
+    text = gettext(sentence)
+    return text if code == "blocked" else joined([text, too_large(decision)])
 
 
 @lru_cache(maxsize=1024)
 def _until(sentence: str, seconds: int, language: str | None) -> str:
-    """The sentence, and when to try again, in the language in force, which is ``language``."""
+    """Return the sentence, and when to try again, in the current language, which is ``language``."""
     again = gettext("Try again in %(wait)s.") % {"wait": wait_in_words(seconds, language)}
     return joined([gettext(sentence), again])
 
 
 def is_too_large(decision: Decision) -> bool:
-    """Whether the call is refused because it costs more than a rule ever allows at once."""
+    """Return True if the call is refused because it costs more than a rule ever allows at once."""
     outcome = None if decision.allowed else deciding_outcome(decision)
     return outcome is not None and outcome.largest is not None
 
 
 def too_large(decision: Decision) -> str:
-    """A sentence for a call that never passes: how large one may be."""
+    """Return a sentence about the largest allowed cost, for a call that can never pass."""
     outcome = deciding_outcome(decision)
     if outcome and outcome.largest is not None and outcome.unit == "bytes":
         text = gettext("This is too large: at most %(most)s bytes are taken at once.")
@@ -87,9 +87,9 @@ def too_large(decision: Decision) -> str:
 def problem(
     decision: Decision, status: int, seconds: int | None, *, is_request: bool = True, reference: str = ""
 ) -> bytes:
-    """A problem document (RFC 9457) of the types that the IETF's RateLimit draft registers.
+    """Return a problem document (RFC 9457) of a type that the IETF's RateLimit draft registers.
 
-    ``is_request`` is False for the handshake of a WebSocket, which stays open. ``reference`` is plain text by which an
+    ``is_request`` is False for the handshake of a WebSocket, which stays open. ``reference`` is plain text, by which an
     operator finds the caller.
     """
     code = error_code(decision)
@@ -100,27 +100,27 @@ def problem(
     return f"{before}{_escaped(_detail(code, sentence, decision, seconds))}{after}".encode()
 
 
-_escaped = lru_cache(maxsize=1024)(encode_basestring_ascii)  # in quotes
+_escaped = lru_cache(maxsize=1024)(encode_basestring_ascii)  # with quotes
 
 
 @lru_cache(maxsize=1024)
 def _around_detail(
     code: str, sentence: str, status: int, policy_names: tuple[str, ...], language: str | None
 ) -> tuple[str, str]:
-    """The document before and after its detail: from one refusal to the next it alone differs.
+    """Return the document before and after its detail, which alone differs between similar refusals.
 
-    ``policy_names`` are those of the policies that refuse, ``language`` the one in force.
+    ``policy_names`` are those of the policies that refuse. ``language`` is the current one.
     """
     is_block = code == "blocked"  # RFC 9457, 4.2.1: the title of about:blank is the status' phrase
     kind = "about:blank" if is_block else _TYPES + (_CAPACITY if code == "limiter_unavailable" else _QUOTA)
     title = "Too Many Requests" if is_block else gettext(sentence).rstrip(".。")
     document = {"type": kind, "title": title, "status": status, "detail": ""}
-    found = json.dumps(document if is_block else document | {"violated-policies": policy_names})
-    before, _, after = found.partition('""')
+    text = json.dumps(document if is_block else document | {"violated-policies": policy_names})
+    before, _, after = text.partition('""')
     return before, after
 
 
 def violated(decision: Decision) -> tuple[str, ...]:
-    """The policies that refuse, by their names in the RateLimit fields."""
-    named = zip(decision.outcomes, policy_names(decision.outcomes), strict=True)
-    return tuple([name for outcome, name in named if not (outcome.allowed or outcome.shadow)])
+    """Return the names of the policies that refuse, as in the RateLimit fields."""
+    pairs = zip(decision.outcomes, policy_names(decision.outcomes), strict=True)
+    return tuple([name for outcome, name in pairs if not (outcome.allowed or outcome.shadow)])

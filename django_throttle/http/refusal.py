@@ -1,4 +1,4 @@
-"""Refused requests: Retry-After, and the response, as a page or a problem document."""
+"""Responses to refused requests, with Retry-After, as a page or a problem document."""
 
 from __future__ import annotations
 
@@ -28,27 +28,29 @@ from django_throttle.observe.reports import reference
 
 TEMPLATE: Final = "django_throttle/429.html"
 OUR_TEMPLATE: Final = str(Path(__file__).parents[1] / "templates" / TEMPLATE)
-# Seconds from which on our template names a moment, and its day.
-SHOWS_WHEN: Final = 60
-NAMES_MONTH: Final = 43_200
-# Those from which on it says something else; otherwise it depends on "wait" and "when" alone.
-PAGE_BOUNDS: Final = (0, 1, SHOWS_WHEN, NAMES_MONTH)
-REFERENCE: Final = "-reference-"  # stands in our page as it is kept, where each answer has the caller's
+#: Seconds of waiting from which our template shows the time, and the date.
+TIME_SECONDS: Final = 60
+DATE_SECONDS: Final = 43_200
+#: Seconds at which the text of our template changes. Otherwise it depends only on "wait" and "when".
+PAGE_BOUNDS: Final = (0, 1, TIME_SECONDS, DATE_SECONDS)
+#: Placeholder in the cached page for the reference of the caller.
+REFERENCE: Final = "-reference-"
 HTML: Final = "text/html"
-FAR_OFF: Final = 1000 * 366 * 86_400  # seconds
+#: Seconds of waiting that are too long for a date.
+MAX_DATE_SECONDS: Final = 1000 * 366 * 86_400
 JSON: Final = (CONTENT_TYPE, "application/json")
-# What browsers send is a quarter as long and has a dozen ranges. A refusal must not cost what a client likes.
-MAX_ACCEPT: Final = 512
+#: Limits of the Accept header, so that clients cannot make refusals expensive. Browsers send a quarter of that.
+MAX_ACCEPT_CHARS: Final = 512
 UNCACHED: Final = {"Cache-Control": "no-store"}
 VARY: Final = {"Vary": "Accept"}
 MAX_RANGES: Final = 32
 
 
 def refusal(request: Any, decision: Decision) -> HttpResponse:
-    """Return the response: 429 with Retry-After, or 503 when the store failed; never cached.
+    """Return the response: a 429 with Retry-After, or a 503 if the store failed. It is never cached.
 
-    A client that prefers HTML gets the template ``django_throttle/429.html``; any other a problem document. A view of
-    REST framework that has made its request of ``request`` answers itself, by its exception handler.
+    Clients that prefer HTML get the template ``django_throttle/429.html``, others a problem document. If ``request`` is
+    that of a REST framework view, the view answers by its exception handler.
     """
     if (view := (getattr(request, "parser_context", None) or {}).get("view")) is not None:
         from django_throttle.http.drf_exceptions import exception_of  # as REST framework is optional
@@ -60,20 +62,20 @@ def refusal(request: Any, decision: Decision) -> HttpResponse:
     page = _page(decision, status, seconds) if prefers_html(request.META.get("HTTP_ACCEPT", "")) else None
     if page is None:
         response = problem_response(decision, status, seconds)
-    else:  # a type that is not given is made of what Django looks for
+    else:
         response = _uncached(page, status, seconds, f"{HTML}; charset={settings.DEFAULT_CHARSET}")
     set_fields(VARY, response.headers)
     return response
 
 
 def problem_response(decision: Decision, status: int, seconds: int | None) -> HttpResponse:
-    """A problem document; ``seconds`` are those of Retry-After, None for never."""
+    """Return a problem document. ``seconds`` are those of Retry-After, or None for never."""
     body = problem(decision, status, seconds, reference=reference(decision))
     return _uncached(body, status, seconds, CONTENT_TYPE)
 
 
 def late_problem(decision: Decision) -> dict[str, Any]:
-    """The problem document for the end of a stream; ``retry_after`` is in seconds, None for never."""
+    """Return the problem document for the end of a stream. Its ``retry_after`` is in seconds, or None for never."""
     seconds = retry_seconds(decision.retry_after)
     status = 503 if decision.unavailable else 429
     fields: dict[str, Any] = json.loads(problem(decision, status, seconds, reference=reference(decision)))
@@ -87,8 +89,8 @@ def _uncached(content: str | bytes, status: int, seconds: int | None, kind: str)
 
 
 def prefers_html(accept: str) -> bool:
-    """Whether a client would rather have HTML than JSON (RFC 9110, 12.5.1); False for a header that is too long."""
-    return len(accept) <= MAX_ACCEPT and _prefers_html(accept)
+    """Return True if a client prefers HTML to JSON (RFC 9110, 12.5.1), and False for a header that is too long."""
+    return len(accept) <= MAX_ACCEPT_CHARS and _prefers_html(accept)
 
 
 @lru_cache(maxsize=512)
@@ -104,7 +106,7 @@ def _prefers_html(accept: str) -> bool:
 
 
 def _rank(ranges: Mapping[str, tuple[float, int]], kind: str) -> tuple[float, int, int]:
-    """Quality first, then how closely the client names it, then how early."""
+    """Return the rank of a media type: its quality, how closely the client names it, and its place in the header."""
     for closeness, name in ((2, kind), (1, f"{kind.partition('/')[0]}/*"), (0, "*/*")):
         if name in ranges:
             quality, place = ranges[name]
@@ -113,11 +115,11 @@ def _rank(ranges: Mapping[str, tuple[float, int]], kind: str) -> tuple[float, in
 
 
 def _quality(parameters: str) -> float | None:
-    """1 unless they say a number from 0 to 1; None where they say anything else, which none of our types has."""
+    """Return the quality, by default 1. Return None if there are other parameters, because our types have none."""
     last = parameters.strip()
     if ";" in last:
         *others, last = [part.strip() for part in last.split(";")]
-        if not all(one.startswith("q=") for one in others):
+        if not all(parameter.startswith("q=") for parameter in others):
             return None
     if not last.startswith("q="):
         return None
@@ -128,13 +130,14 @@ def _quality(parameters: str) -> float | None:
     return number if 0 <= number <= 1 else 1.0
 
 
-class _Said(NamedTuple):
-    """What the page says, and needs to say it; ``minute`` is when the request can pass, in minutes since 1970."""
+class _PageContent(NamedTuple):
+    """Content of the page."""
 
     status: int
     code: str
     seconds: int | None
     wait: str | None
+    #: Time when the request can pass, in minutes since 1970.
     minute: int | None
     largest: int | None
     unit: str
@@ -144,21 +147,21 @@ class _Said(NamedTuple):
         when = None
         if self.minute is not None:
             when = datetime.fromtimestamp(self.minute * 60, UTC if settings.USE_TZ else None)
-        found = {"status": self.status, "code": self.code, "seconds": self.seconds, "wait": self.wait}
-        found |= {"when": when, "reference": self.reference}
-        return found if self.largest is None else found | {"largest": self.largest, "unit": self.unit}
+        context = {"status": self.status, "code": self.code, "seconds": self.seconds, "wait": self.wait}
+        context |= {"when": when, "reference": self.reference}
+        return context if self.largest is None else context | {"largest": self.largest, "unit": self.unit}
 
 
 def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
-    """The page; None where a site has no templates. Rendered without the request, so no query and no user is needed.
+    """Return the page, or None if the site has no templates. The request is not used, so no query is made.
 
-    Its moment is rounded up to a minute; None where it is too far off to have a date.
+    The shown time is rounded up to a minute. There is none if the wait is too long for a date.
     """
     try:
         template = get_template(TEMPLATE) if settings.DEBUG else _template()
     except TemplateDoesNotExist:
         return None
-    origin = getattr(template, "origin", None)  # the templates of Django's engines have one
+    origin = getattr(template, "origin", None)  # templates of other engines may have none
     is_ours = origin is not None and origin.name == OUR_TEMPLATE
     language = get_language()
     wait = minute = largest = None
@@ -168,22 +171,22 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
             largest, unit = refused.largest, refused.unit
     else:
         wait = wait_in_words(seconds, language)
-        if seconds < FAR_OFF and (seconds >= SHOWS_WHEN or not is_ours):
+        if seconds < MAX_DATE_SECONDS and (seconds >= TIME_SECONDS or not is_ours):
             minute = (int(timezone.now().timestamp()) + seconds + 59) // 60
         seconds = PAGE_BOUNDS[bisect(PAGE_BOUNDS, seconds) - 1] if is_ours else seconds
-    quoted = reference(decision)
-    stands = REFERENCE if quoted and is_ours else quoted
-    said = _Said(status, error_code(decision), seconds, wait, minute, largest, unit, stands)
+    caller_reference = reference(decision)
+    placeholder = REFERENCE if caller_reference and is_ours else caller_reference
+    content = _PageContent(status, error_code(decision), seconds, wait, minute, largest, unit, placeholder)
     if not is_ours:
-        page: str = template.render(said.context())
+        page: str = template.render(content.context())
         return page
     zone = None if minute is None else timezone.get_current_timezone()
-    return _our_page(said, language, zone).replace(stands, quoted)
+    return _our_page(content, language, zone).replace(placeholder, caller_reference)
 
 
 @lru_cache(maxsize=1)
 def _template() -> Any:
-    """The template in force: looking for it takes longer than many views."""
+    """Return the template, cached because loading it takes longer than many views."""
     return get_template(TEMPLATE)
 
 
@@ -194,10 +197,10 @@ def _forget(*, setting: str, **_: object) -> None:
 
 
 @lru_cache(maxsize=256)
-def _our_page(said: _Said, language: str | None = None, zone: tzinfo | None = None) -> str:
-    """Our own page, remembered: it depends on these alone, and rendering it takes longer than many views.
+def _our_page(content: _PageContent, language: str | None = None, zone: tzinfo | None = None) -> str:
+    """Return our own page, cached because rendering it takes longer than many views.
 
-    It is rendered in the language in force, and in the zone where it has a moment.
+    ``language`` is the current one. ``zone`` is the current time zone if the page shows a time.
     """
-    page: str = get_template(TEMPLATE).render(said.context())
+    page: str = get_template(TEMPLATE).render(content.context())
     return page

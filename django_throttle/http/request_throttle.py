@@ -1,4 +1,4 @@
-"""``request.throttle``: what a view can ask of its request's throttling, such as what the request has used so far."""
+"""``request.throttle``: the throttling of a request for its view, such as the units that it has used so far."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from django_throttle.http.spending import CallThrottle
 
 @dataclass(slots=True)
 class RequestThrottle(CallThrottle):
-    """What the first entry point that a request comes to puts on it."""
+    """Throttling of a request, set by its first entry point."""
 
-    _state: RequestState  # not the request, which refers to this
+    _state: RequestState  # not the request, which refers to this object
 
     @property
     def _call(self) -> RequestState:
         return self._state
 
     def problem(self, decision: Decision) -> dict[str, Any]:
-        """What to tell a client whose stream ends by this refusal: a problem document, with ``retry_after``."""
+        """Return a problem document, with ``retry_after``, for a client whose stream ends by this refusal."""
         return late_problem(decision)

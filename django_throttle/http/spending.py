@@ -1,4 +1,4 @@
-"""What a call spends on the way under rules of unit ``units``: its reserve first, then batches paid for in advance."""
+"""Spending of a running call under rules of unit ``units``: its reserve first, then batches charged in advance."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from django_throttle.runtime import is_on_event_loop, spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 
-# A batch is this part of the rule's limit, if what is spent at once is not more.
-PART: Final = 100
+#: A batch is the hundredth part of the rule's limit, or the amount spent at once if that is larger.
+BATCHES_PER_LIMIT: Final = 100
 
 
-class Charged(Protocol):
-    """A call as it was decided: ``call``, and the ``ledger``, which is settled when it is over."""
+class ChargedCall(Protocol):
+    """State of a decided call. Its ledger is settled at the end of the call."""
 
     call: Call | None
 
@@ -41,33 +41,36 @@ class Charged(Protocol):
 
 
 class Spending:
-    """What one call has spent and paid for. Its threads and tasks may share it; two of them may pay for a batch each.
+    """Units that one call has spent and paid for. Its threads and tasks may share it, and may each pay for a batch.
 
-    What is spent and not paid for is owed once the call is settled, and what is paid for and not spent goes back.
+    When the call is settled, units spent but not paid for are charged, and units paid for but not spent are refunded.
     """
 
     __slots__ = ("_covered", "_decision", "_has_ended", "_lock", "_paid", "_seen", "spent")
 
     def __init__(self) -> None:
         self.spent = 0
-        self._paid: dict[Charge, int] = {}  # under each rule, by a charge of cost 0
-        self._covered: float = inf  # what may be spent before a rule has to be asked
+        #: Units paid for under each rule, by a charge of cost 0.
+        self._paid: dict[Charge, int] = {}
+        #: Units that may be spent before the next payment.
+        self._covered: float = inf
         self._decision = Decision()
-        self._seen: tuple[Entry, ...] = ()  # the entries of the ledger when it was read last
+        #: Entries of the ledger when it was read last.
+        self._seen: tuple[Entry, ...] = ()
         self._has_ended = False
         self._lock = Lock()
 
     def end(self, ledger: Ledger) -> int:
-        """What was spent, as this is now settled; units that are spent later are charged one by one."""
+        """Return the units spent, because the call is now settled. Units that are spent later are charged exactly."""
         with self._lock:
             self._has_ended = True
             self._read(ledger.unsettled)
             self._paid = dict.fromkeys(self._paid, self.spent)
-            self._look()
+            self._update_covered()
             return self.spent
 
-    def add(self, units: int, call: Charged) -> Decision | None:
-        """Count units as spent; the decision where they are paid for. Raises InvalidCost."""
+    def add(self, units: int, call: ChargedCall) -> Decision | None:
+        """Count units as spent. Return the decision if they are paid for, else None. Raise InvalidCost."""
         check_cost(units)
         with self._lock:
             self.spent += units
@@ -83,20 +86,20 @@ class Spending:
             if rule.unit == "units" and not rule.measure:
                 key = Charge(rule, ident, 0)
                 self._paid[key] = self._paid.get(key, 0) + cost
-        self._look()
+        self._update_covered()
 
-    def _look(self) -> None:
+    def _update_covered(self) -> None:
         self._covered = min(self._paid.values(), default=inf)
 
-    async def pay(self, io: StoreIo, units: int, call: Charged) -> Decision:
-        """Pay for what is spent, these units the last of it, and report the decision."""
+    async def pay(self, io: StoreIo, units: int, call: ChargedCall) -> Decision:
+        """Pay for the units spent, of which ``units`` are the last, and report the decision."""
         pay = partial(self._pay_batch, io, units, call)
         decision = await (decide_reported(io, pay, call.call.with_changes(cost=units)) if call.call else pay())
         self._decision = decision if decision.allowed else self._decision
         return decision
 
-    async def _pay_batch(self, io: StoreIo, units: int, call: Charged) -> Decision:
-        """Pay for a batch; where that is refused, for what is spent and no more."""
+    async def _pay_batch(self, io: StoreIo, units: int, call: ChargedCall) -> Decision:
+        """Pay for a batch. If that is refused, pay for the units spent only."""
         had_ended = self._has_ended
         exact = self._due()
         batch = exact if had_ended else self._due(units)
@@ -108,18 +111,19 @@ class Spending:
         return decision
 
     def _due(self, units: int | None = None) -> tuple[Charge, ...]:
-        """What is to be charged under each rule that has too little; with ``units``, a batch."""
+        """Return the charges for units that are not paid for, under each rule. With ``units``, charge a batch."""
         due = []
         with self._lock:
             for charge, paid in self._paid.items():
                 lacking = self.spent - paid
                 if lacking > 0:
-                    cost = lacking if units is None else max(lacking, units, charge.rule.params.limit // PART)
+                    part = charge.rule.params.limit // BATCHES_PER_LIMIT
+                    cost = lacking if units is None else max(lacking, units, part)
                     due.append(charge._replace(cost=cost))
         return tuple(due)
 
-    def _keep(self, batch: tuple[Charge, ...], decision: Decision, call: Charged, had_ended: bool) -> bool:
-        """Note a batch as paid for; False where the call was settled meanwhile, with all that it had spent."""
+    def _keep(self, batch: tuple[Charge, ...], decision: Decision, call: ChargedCall, had_ended: bool) -> bool:
+        """Note a batch as paid for. Return False if the call was settled meanwhile, with all units spent."""
         with self._lock:
             if self._has_ended and not had_ended:
                 return False
@@ -127,7 +131,7 @@ class Spending:
                 key = charge._replace(cost=0)
                 if key in self._paid:
                     self._paid[key] += charge.cost
-            self._look()
+            self._update_covered()
             if not had_ended:
                 call.ledger.add(decision.ledger.entries)
                 self._seen = call.ledger.reserved
@@ -135,24 +139,25 @@ class Spending:
 
 
 class CallThrottle(ABC):
-    """What the code that serves a call can ask of its throttling."""
+    """Throttling of a call, for the code that serves it."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
-    def _call(self) -> Charged: ...
+    def _call(self) -> ChargedCall: ...
 
     @property
     def meter(self) -> Meter:
-        """What the call has used since its first entry point; in use unless the setting METER is off."""
+        """Meter of the call's resource use since its first entry point. It is off if the setting METER is."""
         return self._call.meter
 
     def spend(self, units: int) -> Decision:
-        """Charge units to the rules of unit ``units`` that the call came under; when refused, end what is under way.
+        """Charge units to the call's rules of unit ``units``. If the decision is a refusal, end the work.
 
-        Most calls take no round trip: the reserve, then batches, are paid for in advance. Units of a refused call count
-        too, as debt. Without such a rule nothing is charged. Raises InvalidCost, and RuntimeError on an event loop.
+        Most calls take no round trip, because the reserve, and then batches, are paid for in advance. Units of a
+        refused call count, too, as debt. Without such a rule nothing is charged. Raise InvalidCost for invalid units,
+        and RuntimeError on an event loop.
         """
         if is_on_event_loop():
             raise RuntimeError("spend() would block the event loop, and nothing was charged: await aspend() instead")
@@ -160,7 +165,7 @@ class CallThrottle(ABC):
         return call.spending.add(units, call) or run(call.spending.pay(BlockingIo(get_store()), units, call))
 
     async def aspend(self, units: int) -> Decision:
-        """The same without blocking the event loop; what is on its way to the store when it is cancelled is settled."""
+        """Charge units without blocking the event loop. A payment in flight continues if this is cancelled."""
         call = self._call
         if decision := call.spending.add(units, call):
             return decision

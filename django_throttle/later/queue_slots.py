@@ -1,4 +1,4 @@
-"""Queue slots: the start times that a queue has reserved for calls, in the order of their reservation."""
+"""Queue slots: start times that a queue has reserved for calls, in the order of their reservation."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from django_throttle.stores import get_store
 
 
 class QueueSlot(NamedTuple):
-    """When a call may run, in seconds since 1970, under which rule, and by which decision."""
+    """Reserved start time of a call."""
 
     rule: str
     ident: str
+    #: Seconds since 1970.
     at: float
+    #: The decision that reserved it.
     decision: Decision | None = None
 
     def refund(self) -> tuple[Correct, ...]:
-        """Return what gives the start time back."""
+        """Return the commands that release the queue slot."""
         return () if self.decision is None else self.decision.ledger.refund_pairs({(self.rule, self.ident)})
 
     @property
     def wait(self) -> float:
-        """The seconds until then; 0 when it has passed."""
+        """Seconds until the start time, or 0 if it has passed."""
         return max(0.0, self.at - wall_clock())
 
     @property
@@ -42,48 +44,48 @@ class QueueSlot(NamedTuple):
 
     @property
     def run_after(self) -> datetime:
-        """The start time as django.tasks takes it: aware where USE_TZ is on."""
+        """Start time for django.tasks, aware if USE_TZ is on."""
         return self.start_time if settings.USE_TZ else timezone.make_naive(self.start_time)
 
 
 def queue_slot_of(decision: Decision, outcome: Outcome) -> QueueSlot | None:
-    """The queue slot that this outcome of an allowed call has reserved; None where the call may run at once."""
+    """Return the queue slot that this outcome of an allowed call has reserved, or None if the call may run at once."""
     wait = outcome.delay or outcome.deferred_for
     if not (decision.allowed and wait) or outcome.shadow:
         return None
-    told = decision.ledger.charged_at(outcome.rule, outcome.ident)
-    return _queue_slot(outcome.rule, outcome.ident, told, wait, decision)
+    charged_us = decision.ledger.charged_at(outcome.rule, outcome.ident)
+    return _queue_slot(outcome.rule, outcome.ident, charged_us, wait, decision)
 
 
-def _queue_slot(rule: str, ident: str, told: float, wait: float, decision: Decision) -> QueueSlot:
-    """By the clock of the store, so that the start times of all processes are in the order in which they were reserved.
+def _queue_slot(rule: str, ident: str, charged_us: float, wait: float, decision: Decision) -> QueueSlot:
+    """Return a queue slot by the store's clock, so that start times of all processes are in the order of reservation.
 
-    ``told`` is what it said, in microseconds; what was decided without it is by the clock that all share.
+    ``charged_us`` is the time of the charge on the store's clock, in microseconds, or 0 to use the shared clock.
     """
-    now, at = wall_clock(), told / 1_000_000
-    if abs(at - now) >= TRUSTED and told and _is_by_store(decision):
+    now, at = wall_clock(), charged_us / 1_000_000
+    if abs(at - now) >= TRUSTED and charged_us and _is_by_store(decision):
         shared_clock.learn(at)
         now = at
     return QueueSlot(rule, ident, (at if abs(at - now) < TRUSTED else now) + wait, decision)
 
 
 def _is_by_store(decision: Decision) -> bool:
-    """Return True where Redis has decided, by its own clock."""
+    """Return True if Redis has decided, by its own clock."""
     store = get_store()
     return store.is_remote and store.clock is None and not decision.degraded
 
 
 def last_queue_slot(decision: Decision, rule: str | None = None) -> QueueSlot | None:
-    """The latest of a call's queue slots, under all rules or one: a rule of several rates reserves one for each."""
-    outcomes = [one for one in decision.outcomes if rule in (None, one.rule)]
+    """Return the latest queue slot of a call, under all rules or one, or None. Each rate of a rule reserves a slot."""
+    outcomes = [outcome for outcome in decision.outcomes if rule in (None, outcome.rule)]
     queue_slots = [queue_slot for outcome in outcomes if (queue_slot := queue_slot_of(decision, outcome))]
     return max(queue_slots, key=lambda queue_slot: queue_slot.at, default=None)
 
 
 def queue_slot_under(decision: Decision, rule: str) -> QueueSlot | None:
-    """The queue slot that an allowed call has reserved under this rule; None where the call may run at once.
+    """Return the queue slot that an allowed call has reserved under this rule, or None if the call may run at once.
 
-    Read from the numbers of the store where they are all there is: making outcomes of them takes longer.
+    It is read from the store's numbers if possible, because making outcomes from them takes longer.
     """
     if decision.answered is None:
         return last_queue_slot(decision, rule)
@@ -93,18 +95,19 @@ def queue_slot_under(decision: Decision, rule: str) -> QueueSlot | None:
 
 
 def position(rule: Rule | None, wait: float) -> int | None:
-    """How many queue slots a call that waits so many seconds is from its own; None where the rule is not known.
+    """Return the position of a call in the queue that waits so many seconds, or None if the rule is unknown.
 
-    No more than may wait: without Redis a process gives queue slots at its share of the rate.
+    The position is at most the length of the queue. It could exceed it without Redis, when a process has only its share
+    of the rate.
     """
     if rule is None or not rule.all_rates:
         return None
-    speed, most = _drains(rule)
-    return max(1, min(ceil(wait * speed - 0.001), most))
+    speed, max_waiting = _drain(rule)
+    return max(1, min(ceil(wait * speed - 0.001), max_waiting))
 
 
 @lru_cache(maxsize=1024)
-def _drains(rule: Rule) -> tuple[float, int]:
-    """Calls a second of the slowest rate, and how many may wait for it."""
-    speed, slowest = min([(rate.limit / rate.window, at) for at, rate in enumerate(rule.all_rates)])
+def _drain(rule: Rule) -> tuple[float, int]:
+    """Return the calls per second of the slowest rate, and the number of calls that may wait for it."""
+    speed, slowest = min([(rate.limit / rate.window, index) for index, rate in enumerate(rule.all_rates)])
     return speed, rule.parts[slowest].params.limit - 1

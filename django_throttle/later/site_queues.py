@@ -1,4 +1,4 @@
-"""The queues of the site on which work waits for its start time: django.tasks and Celery. There is none of our own."""
+"""Queues of the site in which tasks wait for their start times: django.tasks and Celery. We have no queue ourselves."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class Enqueued(Protocol):
-    """A task that waits in a queue, as the queue returns it."""
+    """Waiting task, as its queue returns it."""
 
     @property
     def id(self) -> str: ...
 
 
 class CeleryTask(Protocol):
-    """A task of Celery, which has no types of its own."""
+    """Task of Celery, which has no types itself."""
 
     name: str
 
     def apply_async(self, *args: object, **options: object) -> Enqueued: ...
 
 
-# A call of a queue, and the same for an event loop.
+#: A function that enqueues, and the same for an event loop.
 Enqueuing = tuple[Callable[[], Enqueued], Callable[[], Awaitable[Enqueued]]]
 
 QUEUED, RUNNING, DONE, FAILED, UNKNOWN = "queued", "running", "done", "failed", "unknown"
@@ -40,55 +40,55 @@ QUEUED, RUNNING, DONE, FAILED, UNKNOWN = "queued", "running", "done", "failed", 
 
 @lru_cache(maxsize=1)
 def tasks_module() -> str:
-    """The name of the package that is django.tasks here; empty where there is none."""
+    """Return the name of the installed package, django.tasks or its backport, or "" if there is none."""
     return next((name for name in ("django.tasks", "django_tasks") if find_spec(name)), "")
 
 
 @lru_cache(maxsize=1)
 def task_class() -> type[Task[..., Any]]:
-    """The class of django.tasks' tasks; raises ImportError where there is none."""
+    """Return the class of django.tasks' tasks. Raise ImportError if there is none."""
     kind: type[Task[..., Any]] = import_module(f"{tasks_module() or 'django.tasks'}.base").Task
     return kind
 
 
 class TaskState(NamedTuple):
-    """What a queue says of a task: one of the states above, and its result where it is done."""
+    """State of a task in its queue, one of the constants above, and its result if it is done."""
 
     state: str
     result: object = None
 
 
 class SiteQueue(Protocol):
-    """One kind of queue."""
+    """Kind of queue."""
 
     name: str
 
     def takes(self, task: object) -> bool:
-        """Whether the task is one of this queue's."""
+        """Return True for a task of this kind of queue."""
 
     def can_wait(self, task: Any) -> bool:
-        """Whether its backend runs the task at a later moment."""
+        """Return True if the task's backend can run the task later."""
 
     def enqueue(
         self, task: Any, queue_slot: QueueSlot, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
     ) -> Enqueuing:
-        """What enqueues the task for its queue slot, and returns its result to be, which has an ``id``.
+        """Return the functions that enqueue the task for its queue slot, and return its result, which has an ``id``.
 
-        ``is_own``: the queue slot is one of the rule and the ident that the run draws on, and so reserves no other.
+        ``is_own`` is True if the run uses the rule and the ident of the queue slot, and so must not reserve another.
         """
 
     def place(self, task: Any, enqueued: Any) -> str:
-        """Where ``find`` will find it: its backend, or its name."""
+        """Return the place of the task for ``find``: the name of its backend, or its own name."""
 
-    def find(self, place: str, id: str) -> TaskState | None:  # noqa: A002 - what it is called on both sides
-        """What has become of the task; None where the queue does not know it."""
+    def find(self, place: str, id: str) -> TaskState | None:  # noqa: A002 - the name in both libraries
+        """Return the state of a task, or None if the queue does not know the task."""
 
 
 STATES: Final = {"READY": QUEUED, "RUNNING": RUNNING, "SUCCESSFUL": DONE, "FAILED": FAILED}
 
 
 class DjangoTasks:
-    """``django.tasks``, or the package django-tasks before Django 6.0, with any backend that keeps ``run_after``."""
+    """``django.tasks``, or its backport before Django 6.0, with any backend that supports ``run_after``."""
 
     name = "django"
 
@@ -109,9 +109,9 @@ class DjangoTasks:
     ) -> Enqueuing:
         due = task.using(run_after=queue_slot.run_after)
         if is_own:
-            backend: Any = due.get_backend()  # its types are of one task
-            put = {"task": due, "args": list(args), "kwargs": dict(kwargs)}
-            return partial(backend.enqueue, **put), partial(backend.aenqueue, **put)
+            backend: Any = due.get_backend()  # Any: it is typed for one task
+            options = {"task": due, "args": list(args), "kwargs": dict(kwargs)}
+            return partial(backend.enqueue, **options), partial(backend.aenqueue, **options)
         return partial(due.enqueue, *args, **kwargs), partial(due.aenqueue, *args, **kwargs)
 
     def place(self, task: object, enqueued: TaskResult[..., Any]) -> str:
@@ -121,16 +121,16 @@ class DjangoTasks:
         tasks = import_module(tasks_module())
         errors = import_module(f"{tasks_module()}.exceptions")
         try:
-            found = tasks.task_backends[place].get_result(id)
+            result = tasks.task_backends[place].get_result(id)
         except errors.TaskResultDoesNotExist:
             return None
-        except NotImplementedError:  # a backend that keeps no results
+        except NotImplementedError:  # a backend without results
             return TaskState(UNKNOWN)
-        state = STATES.get(str(found.status), UNKNOWN)
-        return TaskState(state, found.return_value if state == DONE else None)
+        state = STATES.get(str(result.status), UNKNOWN)
+        return TaskState(state, result.return_value if state == DONE else None)
 
 
-# In Celery's messages of a limited task: times put off, number of the retry, if a slot is reserved, which message.
+#: Header of a limited task's Celery message: number of put-offs, number of the retry, ``has_queue_slot``, kind.
 HEADER: Final = "django_throttle"
 CELERY_STATES: Final = {
     "PENDING": QUEUED, "RECEIVED": QUEUED, "RETRY": QUEUED, "STARTED": RUNNING,
@@ -139,7 +139,7 @@ CELERY_STATES: Final = {
 
 
 class CeleryTasks:
-    """Celery, whose result backend says what has become of a task; one that it does not know it takes for queued."""
+    """Celery. Its result backend knows the states of tasks, and reports an unknown task as queued."""
 
     name = "celery"
 
@@ -152,23 +152,23 @@ class CeleryTasks:
     def enqueue(
         self, task: CeleryTask, queue_slot: QueueSlot, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
     ) -> Enqueuing:
-        own = {"headers": {HEADER: [0, 0, True, ""]}} if is_own else {}
-        put = partial(task.apply_async, tuple(args), dict(kwargs), eta=queue_slot.start_time, **own)
-        return put, sync_to_async(put, thread_sensitive=False)
+        options = {"headers": {HEADER: [0, 0, True, ""]}} if is_own else {}
+        publish = partial(task.apply_async, tuple(args), dict(kwargs), eta=queue_slot.start_time, **options)
+        return publish, sync_to_async(publish, thread_sensitive=False)
 
     def place(self, task: CeleryTask, enqueued: object) -> str:
         return str(task.name)
 
     def find(self, place: str, id: str) -> TaskState | None:  # noqa: A002
-        found = self._result(place, id)
+        result = self._result(place, id)
         try:
-            state = CELERY_STATES.get(found.state, QUEUED)  # a state of the site's own is one on the way
-        except (AttributeError, NotImplementedError):  # Celery's, where there is no result backend
+            state = CELERY_STATES.get(result.state, QUEUED)  # custom states are those of unfinished tasks
+        except (AttributeError, NotImplementedError):  # Celery has no result backend
             return TaskState(UNKNOWN)
-        return TaskState(state, found.result if state == DONE else None)
+        return TaskState(state, result.result if state == DONE else None)
 
     def _result(self, place: str, id: str) -> Any:  # noqa: A002
-        for task in deferred_to:  # each knows its app; a thread may have no current one
+        for task in deferral_tasks:  # a task knows its app, but a thread may have no current app
             if self.takes(task) and task.name == place:
                 return task.AsyncResult(id)
         from celery.result import AsyncResult  # type: ignore[import-untyped]
@@ -176,14 +176,17 @@ class CeleryTasks:
         return AsyncResult(id)
 
 
-deferred_to: Final[list[Any]] = []  # the tasks that views name
-limited_tasks: Final[list[tuple[str, Any]]] = []  # rules, and the tasks of django.tasks whose runs draw on them
-named_by_tasks: Final[dict[str, set[str]]] = {}  # rules, and the names of all tasks whose runs draw on them
+#: Tasks that views name in ``defer_to``.
+deferral_tasks: Final[list[Any]] = []
+#: Rules, and the django.tasks tasks whose runs are charged to them.
+limited_tasks: Final[list[tuple[str, Any]]] = []
+#: Rules, and the names of all tasks whose runs are charged to them.
+named_by_tasks: Final[dict[str, set[str]]] = {}
 QUEUES: Final[tuple[SiteQueue, ...]] = (DjangoTasks(), CeleryTasks())
 
 
 def queue_of(task: object) -> SiteQueue:
-    """The queue of a task; raises TypeError for what is no task."""
+    """Return the queue of a task. Raise TypeError if it is no task."""
     for queue in QUEUES:
         if queue.takes(task):
             return queue
@@ -192,5 +195,5 @@ def queue_of(task: object) -> SiteQueue:
 
 
 def queue_named(name: str) -> SiteQueue:
-    """The queue of this name; raises LookupError."""
+    """Return the queue of this name. Raise LookupError if there is none."""
     return {queue.name: queue for queue in QUEUES}[name]

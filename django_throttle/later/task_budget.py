@@ -1,4 +1,4 @@
-"""What the runs of a task are charged to: the rule, whose budget it is, and what a run costs."""
+"""Budgets of tasks: the rule, the ident and the cost of a task's runs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ T = TypeVar("T")
 Ident = str | Callable[..., Any]
 Cost = int | Callable[..., int]
 Arguments = tuple[Sequence[object], Mapping[str, object]]
-Go = Callable[[], Awaitable[T]]  # runs the task
+RunTask = Callable[[], Awaitable[T]]  # runs the task
 
 
 def check_options(rule: object, cost: object, ident: object, max_put_off: object, strict: object) -> None:
     if not isinstance(rule, str) or not rule:
-        raise TypeError(f'@throttled_task is given the name of a rule, as in @throttled_task("reports"), not {rule!r}')
+        raise TypeError(f'@throttled_task needs the name of a rule, as in @throttled_task("reports"), not {rule!r}')
     if not callable(cost):
         check_cost(cost)
     if not callable(ident) and not (isinstance(ident, str) and ident):
@@ -49,55 +49,57 @@ def check_options(rule: object, cost: object, ident: object, max_put_off: object
         raise TypeError(f"strict is True or False, not {strict!r}")
 
 
-# Seconds for which a run that is a little early waits in its worker, in place of being put off again.
+#: Seconds for which an early run waits in its worker, instead of being put off again.
 MAX_START_WAIT: Final = 1.0
-STARTS: Final = "starts"  # begins the ident under which the starts of an ident's runs are counted
+#: Kind of the idents under which the starts of runs are counted.
+STARTS: Final = "starts"
 
 
 @lru_cache(maxsize=256)
 def _start_rule(rule: Rule) -> Rule:
-    """Return the rule that spaces starts as this one spaces queue slots, and refuses runs that would wait too long."""
+    """Return a rule that spaces starts as this rule spaces queue slots, and refuses runs that would wait too long."""
     return replace(rule, action="delay", max_delay=MAX_START_WAIT)
 
 
-BUDGET: Final = "budget"  # the attribute of a limited task, or of its function, that has this
+#: Attribute of a limited task, or of its function, with its TaskBudget.
+BUDGET: Final = "budget"
 
 
 def budget_of(task: object) -> TaskBudget | None:
-    """Return the budget that runs of this task draw on; None for a task that is not limited."""
-    for found in (task, getattr(task, "run", None)):
-        if isinstance(budget := getattr(found, BUDGET, None), TaskBudget):
+    """Return the budget of a task's runs, or None for a task that is not limited."""
+    for owner in (task, getattr(task, "run", None)):
+        if isinstance(budget := getattr(owner, BUDGET, None), TaskBudget):
             return budget
     return None
 
 
 def takes_slot(task: object, rule: str) -> bool:
-    """Return True for a task whose runs draw on this rule."""
+    """Return True for a task whose runs are charged to this rule."""
     budget = budget_of(task)
     return budget is not None and budget.rule == rule
 
 
 class TaskBudget:
-    """What runs of one task are charged to."""
+    """Budget of one task's runs."""
 
-    def __init__(self, rule: str, cost: Cost, ident: Ident, name: str, *, most: int, strict: bool) -> None:
-        self.rule, self.most, self.strict = rule, most, strict
+    def __init__(self, rule: str, cost: Cost, ident: Ident, name: str, *, max_put_offs: int, strict: bool) -> None:
+        self.rule, self.max_put_offs, self.strict = rule, max_put_offs, strict
         self._cost, self._ident, self.name = cost, ident, name
 
-    async def called(self, io: StoreIo, go: Go[T], given: Arguments) -> T:
-        """A call that no worker makes: nobody can put it off."""
-        decision = limiter.raise_if_refused(await self.decided(io, given, honours_delay=True))
-        return await run_once(io, go, decision, self.name)
+    async def call_directly(self, io: StoreIo, run_task: RunTask[T], arguments: Arguments) -> T:
+        """Run the task outside a worker, where it cannot be put off. Raise Refused if it is refused."""
+        decision = limiter.raise_if_refused(await self.decide(io, arguments, honours_delay=True))
+        return await run_once(io, run_task, decision, self.name)
 
-    async def decided(self, io: StoreIo, given: Arguments, *, honours_delay: bool = False) -> Decision:
-        asked = partial(self._call, *given, honours_delay=honours_delay)
-        call = await io.call(asked, sync_to_async(asked))
+    async def decide(self, io: StoreIo, arguments: Arguments, *, honours_delay: bool = False) -> Decision:
+        make_call = partial(self._call, *arguments, honours_delay=honours_delay)
+        call = await io.call(make_call, sync_to_async(make_call))
         return await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
 
     async def start(self, io: StoreIo, arguments: Arguments) -> Decision:
-        """Decide whether a run may start now, beside what was reserved for it; wait for up to MAX_START_WAIT for that.
+        """Decide if a run may start now, in addition to its reservation. Wait for that for up to MAX_START_WAIT.
 
-        Starts are counted under an ident of their own, and reported by nobody. Always allowed unless ``strict``.
+        Starts are counted under a separate ident, and are not reported. They are always allowed unless ``strict``.
         """
         if not self.strict:
             return NO_RULE_DECISION
@@ -111,7 +113,7 @@ class TaskBudget:
         return decision
 
     def _starts(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Charge, ...]:
-        """Return what the start of a run is charged; nothing under a rule without a queue."""
+        """Return the charges for the start of a run. There are none under a rule without a queue."""
         charges = rulebook.current().match(self._call(args, kwargs, honours_delay=False))
         return tuple(
             [
@@ -122,7 +124,7 @@ class TaskBudget:
         )
 
     def slot_awaited(self, decision: Decision) -> LeaseKey | None:
-        """Return the rule's id and the ident of the slot that a refused run lacks; None for another cause."""
+        """Return the rule's id and the ident of the slot that a refused run lacks. Return None for other refusals."""
         outcome = None if decision.allowed else deciding_outcome(decision)
         rule = (rulebook.loaded() or rulebook.current()).by_name(self.rule)
         if outcome is None or rule is None or not rule.holds_slots or outcome.reason is not Reason.EXCEEDED:
@@ -130,39 +132,39 @@ class TaskBudget:
         return rule.id, outcome.ident
 
     def has_queue_slot(self, queue_slot: QueueSlot, arguments: Arguments) -> bool:
-        """Return True where a run with these arguments would reserve a queue slot of this rule and ident."""
+        """Return True if a run with these arguments would reserve a queue slot of this rule and ident."""
         return self.rule == queue_slot.rule and any(
             charge.ident == queue_slot.ident
             for charge in rulebook.current().match(self._call(*arguments, honours_delay=False))
         )
 
     def slot_of(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[Rule, str]:
-        """Return the rule and the ident of the slot that a run with these arguments will take."""
+        """Return the rule and the ident of the slot that a run with these arguments takes."""
         charge = rulebook.current().match(self._call(args, kwargs, honours_delay=False))[0]
         return charge.rule, charge.ident
 
     def has_slot(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-        """Return True where a slot is free by now."""
+        """Return True if a slot is free now."""
         charges = rulebook.current().match(self._call(args, kwargs, honours_delay=False))
         return run(limiter.decide_fully(BlockingIo(get_store()), charges, commit=False)).allowed
 
     async def is_queue(self, io: StoreIo) -> bool:
-        """Whether the rule gives each call a queue slot of its own."""
+        """Return True if the rule reserves a queue slot for each call."""
         rules = await io.call(rulebook.current, rulebook.acurrent)
         rule = rules.by_name(self.rule)
         return rule is not None and rule.enabled and rule.is_queue
 
     def too_often(self, decision: Decision, times: int) -> Refused | None:
-        """Why a run cannot be put off once more."""
+        """Return the error of a run that cannot be put off again, or None."""
         if not decision.allowed and decision.retry_after is None:
             return Refused(decision)
-        return PutOffTooOften(decision, self.name, times) if times >= self.most else None
+        return PutOffTooOften(decision, self.name, times) if times >= self.max_put_offs else None
 
     def _call(self, args: Sequence[object], kwargs: Mapping[str, object], *, honours_delay: bool) -> Call:
         price = cost_of(self._cost, *args, options=kwargs, what="task")
         value = self._ident(*args, **kwargs) if callable(self._ident) else self._ident
         ident = ident_from_value("ident", value, None) if callable(self._ident) else shortened(value)
-        claimed = callable(self._ident) and not is_user(value)
+        is_untrusted = callable(self._ident) and not is_user(value)
         caller = IdentCaller(ident or NO_TEXT, account=value if is_user(value) else None)
         return Call(
             self.name,
@@ -172,15 +174,15 @@ class TaskBudget:
             rule=self.rule,
             refundable=True,
             ident=ident,
-            is_untrusted=claimed,
+            is_untrusted=is_untrusted,
             honours_delay=honours_delay,
         )
 
 
-async def run_once(io: StoreIo, go: Go[T], decision: Decision, scope: str) -> T:
-    """Run it, settle what it has reserved by what it used, and release its slots."""
+async def run_once(io: StoreIo, run_task: RunTask[T], decision: Decision, scope: str) -> T:
+    """Run a task, settle its reserve by the units used, and release its slots."""
     try:
-        return await measured(io, decision.ledger, scope, go)
+        return await measured(io, decision.ledger, scope, run_task)
     finally:
         await release_lease(io, decision.lease)
         if decision.lease is not None:

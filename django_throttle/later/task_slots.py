@@ -1,7 +1,7 @@
-"""Runs of tasks that wait for a slot of a concurrency rule, and are called when one is given back.
+"""Task runs that wait for a slot of a concurrency rule, and are called when a slot is released.
 
-The site's own queue keeps each of them all the time, as a message or a row that asks by itself every WAIT_SECONDS: a
-process that held a slot may have been killed. What is kept in the store beside that is how to call it earlier.
+The site's own queue keeps each run, as a message or a row that looks for a slot every WAIT_SECONDS by itself, because a
+process that held a slot may have been killed. The store keeps an entry with which the run can be called earlier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from django_throttle.core.commands import CallNext, ClaimRun, Enlist
 from django_throttle.exceptions import StoreError
-from django_throttle.later.site_queues import HEADER, CeleryTasks, deferred_to
+from django_throttle.later.site_queues import HEADER, CeleryTasks, deferral_tasks
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import LeaseKey
 from django_throttle.local.shared_clock import shared_now
@@ -39,16 +39,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_throttle")
 
-# Seconds after which a run that waits asks by itself.
+#: Seconds after which a waiting run looks for a slot by itself.
 WAIT_SECONDS: Final = 30.0
-ENLISTED_MS: Final = 300_000  # for which the store keeps how to call it; asking renews that
-CLAIMED_MS: Final = 86_400_000  # for which it is known which message has had a run
-# Messages of Celery for one run: that which asks by itself, and that of a call; neither of one that is not to run.
+#: Time to live of a waiting run's entry in the store. Each look renews it.
+ENLISTMENT_TTL_MS: Final = 300_000
+#: Time to live of the note which message has claimed a run.
+CLAIM_TTL_MS: Final = 86_400_000
+#: Kinds of Celery messages for one run: a look by itself, a call, and a claim for neither if the run must not start.
 WAITING, CALLED, WITHDRAWN = "waiting", "called", "withdrawn"
-# Of Celery's message of a call: the rule's id and the ident whose slot the run is called for.
+#: Header of a call's message with the slot to take: the rule's id and the ident.
 SLOT_HEADER: Final = f"{HEADER}_slot"
 
-celery_apps: Final[dict[str, Celery]] = {}  # by the names of tasks that have run in this process
+#: Celery apps by the names of tasks that have run in this process.
+celery_apps: Final[dict[str, Celery]] = {}
 
 
 def line_up(
@@ -56,14 +59,14 @@ def line_up(
     hold: LeaseKey,
     args: Sequence[object],
     kwargs: Mapping[str, object],
-    most: int,
+    max_waiting: int,
 ) -> tuple[AsyncResult | TaskResult[..., object], Any] | None:
-    """Enqueue a task that runs when it has a slot; returns its result to be and its place, None if ``most`` wait."""
-    return (_line_up_celery if CeleryTasks().takes(task) else _line_up_row)(task, hold, args, kwargs, most)
+    """Enqueue a task that waits for a slot. Return its result and its place, or None if ``max_waiting`` tasks wait."""
+    return (_line_up_celery if CeleryTasks().takes(task) else _line_up_row)(task, hold, args, kwargs, max_waiting)
 
 
 def _line_up_celery(
-    task: CeleryTask, hold: LeaseKey, args: Sequence[object], kwargs: Mapping[str, object], most: int
+    task: CeleryTask, hold: LeaseKey, args: Sequence[object], kwargs: Mapping[str, object], max_waiting: int
 ) -> tuple[AsyncResult, int | None] | None:
     task_id = str(uuid4())
     name = f"{task_id}.0"
@@ -71,7 +74,7 @@ def _line_up_celery(
     def message(kind: str) -> Signature:
         return task.signature(tuple(args), dict(kwargs)).set(task_id=task_id, headers={HEADER: [0, 0, False, kind]})
 
-    place = enlist(hold, name, celery_entry(name, task, message(CALLED)), most=most)
+    place = enlist(hold, name, celery_entry(name, task, message(CALLED)), max_waiting=max_waiting)
     if place == 0:
         return None
     try:
@@ -82,37 +85,37 @@ def _line_up_celery(
 
 
 def _line_up_row(
-    task: Task[..., object], hold: LeaseKey, args: Sequence[object], kwargs: Mapping[str, object], most: int
+    task: Task[..., object], hold: LeaseKey, args: Sequence[object], kwargs: Mapping[str, object], max_waiting: int
 ) -> tuple[TaskResult[..., object], int | None] | None:
     look = next_look()
     due = task.using(run_after=look if settings.USE_TZ else timezone.make_naive(look))
     result = due.enqueue(*args, **kwargs)
     row = getattr(result, "db_result", None)
     if row is None:
-        raise ImproperlyConfigured("only Celery and django-tasks-db can call a task when a slot is given back")
-    place = enlist(hold, str(row.pk), row_entry(row), most=most)
+        raise ImproperlyConfigured("only Celery and django-tasks-db can call a task when a slot is released")
+    place = enlist(hold, str(row.pk), row_entry(row), max_waiting=max_waiting)
     if place == 0:
         type(row).objects.filter(pk=row.pk, status="READY").delete()
         return None
     return result, place
 
 
-def enlist(hold: LeaseKey, name: str, entry: str, *, is_first: bool = False, most: int = 10_000) -> int | None:
-    """Note a run that waits; returns its place, 0 for one too many, and None where the store does not answer."""
+def enlist(hold: LeaseKey, name: str, entry: str, *, is_first: bool = False, max_waiting: int = 10_000) -> int | None:
+    """Enlist a waiting run. Return its place, 0 if too many runs wait, or None if the store does not answer."""
     try:
-        place: int = get_store().execute(Enlist(*hold, name, entry.encode(), ENLISTED_MS, is_first, most))
+        place: int = get_store().execute(Enlist(*hold, name, entry.encode(), ENLISTMENT_TTL_MS, is_first, max_waiting))
     except StoreError:
         return None
     return place
 
 
 def claim(name: str, message: str, *, commit: bool) -> bool:
-    """Return True where this message may run, as no other one for the same run has; with ``commit`` it has it then."""
+    """Return True if no other message has claimed the run. With ``commit``, this message claims it."""
     try:
-        found: str = get_store().execute(ClaimRun(name, message, CLAIMED_MS if commit else 0))
+        claimant: str = get_store().execute(ClaimRun(name, message, CLAIM_TTL_MS if commit else 0))
     except StoreError:
         return True
-    return found in ("", message)
+    return claimant in ("", message)
 
 
 def call_next(hold: LeaseKey) -> None:
@@ -122,16 +125,16 @@ def call_next(hold: LeaseKey) -> None:
             if _call(hold, json.loads(entry)):
                 return
     except StoreError:
-        logger.debug("the next run of a task that waits for a slot asks by itself")
+        logger.debug("the store does not answer: the next task that waits for a slot will look for it by itself")
 
 
 def _call(hold: LeaseKey, entry: list[str]) -> bool:
-    """Call this run; False where it has run already, or never will."""
+    """Call a run. Return False if it has run already, or was withdrawn."""
     kind, name, *rest = entry
     try:
         return _call_row(name) if kind == "row" else _call_celery(hold, name, *rest)
-    except Exception:  # whatever the broker or the database raises
-        logger.exception("a run of a task that waits for a slot was not called, and asks by itself")
+    except Exception:  # any error of the broker or the database
+        logger.exception("a task that waits for a slot could not be called: it will look for the slot by itself")
         enlist(hold, name, json.dumps(entry), is_first=True)
         return True
 
@@ -147,7 +150,7 @@ def _call_row(key: str) -> bool:
 
 
 def celery_entry(name: str, task: CeleryTask, signature: Signature) -> str:
-    """Return what publishes the message of a run of Celery's, serialized as its broker has it."""
+    """Return the entry of a Celery run, with its signature serialized by the task's serializer."""
     serializer = task.serializer or task.app.conf.task_serializer
     content_type, encoding, body = _serialization().dumps(dict(signature), serializer=serializer)
     body = base64.b64encode(body.encode() if isinstance(body, str) else body).decode()
@@ -165,7 +168,7 @@ def _call_celery(hold: LeaseKey, name: str, task: str, content_type: str, encodi
     content = _serialization().loads(base64.b64decode(body), content_type, encoding, accept=accept)
     signature = Signature.from_dict(content, app=app)
     expires = maybe_iso8601(signature.options.get("expires"))
-    if expires and maybe_make_aware(expires, app.timezone) <= app.now():  # RabbitMQ may drop it, and says nothing then
+    if expires and maybe_make_aware(expires, app.timezone) <= app.now():  # RabbitMQ may drop it without notice
         return False
     signature.set(headers={**signature.options["headers"], SLOT_HEADER: list(hold)}).apply_async()
     return True
@@ -180,12 +183,12 @@ def _apps(task: str) -> Iterator[Celery]:
 
     if task in celery_apps:
         yield celery_apps[task]
-    yield from (one.app for one in deferred_to if CeleryTasks().takes(one) and one.name == task)
+    yield from (known.app for known in deferral_tasks if CeleryTasks().takes(known) and known.name == task)
     yield current_app
 
 
 def next_look() -> datetime:
-    """Return when a run asks by itself that waits from now on."""
+    """Return the time at which a run that waits from now on looks for a slot by itself."""
     return datetime.fromtimestamp(shared_now().timestamp() + WAIT_SECONDS, UTC)
 
 

@@ -314,7 +314,7 @@ def test_without_redis_a_process_defers_its_share(
 def test_what_it_is_told_makes_sense() -> None:
     for wrong, message in (
         ({"defer_to": arguments}, "put @task or @shared_task around it"),
-        ({"payload": arguments}, "go with defer_to"),
+        ({"payload": arguments}, "need defer_to"),
         ({"defer_to": make, "payload": {"name": "x"}}, "payload is a function"),
     ):
         with pytest.raises(TypeError, match=message):

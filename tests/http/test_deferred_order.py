@@ -219,14 +219,14 @@ def test_in_the_wrong_order_calls_over_the_rate_are_refused_and_give_their_turn_
     assert all(50 < int(answer["Retry-After"]) <= 66 for answer in answers[1:])
     assert "r=0" in answers[-1]["RateLimit"]
     (line,) = {record.getMessage() for record in caplog.records if "defer_to" in record.getMessage()}
-    assert f"stands above {GUARDED[name][1]}, which a deferred call would pass by" in line
+    assert f"stands above {GUARDED[name][1]}, which a deferred call would skip" in line
 
 
 def test_the_check_names_each_wrong_order_and_no_right_one() -> None:
     messages = [message for message in project.check_deferring_views(None) if message.id == "django_throttle.E085"]
     found = {message.msg for message in messages}
     for name, (_, guard) in GUARDED.items():
-        wanted = f"@throttle({name!r}, defer_to=…) stands above {guard}, which a deferred call would pass by"
+        wanted = f"@throttle({name!r}, defer_to=…) stands above {guard}, which a deferred call would skip"
         assert [text for text in found if text.startswith(wanted)], (wanted, found)
     assert not [text for text in found for name in [*SAFE, "open", "page"] if text.startswith(f"@throttle({name!r}")]
 
