@@ -23,9 +23,10 @@ def client_address(request_or_scope: HttpRequest | Mapping[str, Any]) -> str | N
     The address is the one behind the proxies of TRUSTED_PROXIES. It is complete, in normal form. Return None if it is
     unknown.
     """
-    is_scope = isinstance(request_or_scope, Mapping)
-    caller = AsgiCaller(dict(request_or_scope)) if is_scope else RequestCaller(request_or_scope)
-    address = caller.address()
+    if isinstance(request_or_scope, Mapping):
+        address = AsgiCaller(dict(request_or_scope)).address()
+    else:
+        address = RequestCaller(request_or_scope).address()
     return None if address is None else str(address)
 
 
