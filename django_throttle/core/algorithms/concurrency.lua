@@ -1,11 +1,11 @@
--- At most `limit` leases at once, over all processes; else retry after `retry_after_us`.
--- KEYS[i]: the index, a set of process uids. Each process' leases are a sorted set, lease -> taken at
--- (microseconds), under KEYS[i]:<uid>: derived here, with the same hash tag and so in the same slot.
+-- At most `limit` leases at once over all processes; else retry after `retry_after_us`.
+-- KEYS[i]: index, a set of process uids. The leases of a process are a sorted set under KEYS[i]:<uid>, with the time of
+-- each in microseconds as its score. This key is derived here; it has the same hash tag, and so is in the same slot.
 -- ARGV, reply: see decide.lua.
 --- functions
--- The number of leases under an index, and whether the caller's is one.
+-- Return the number of leases under an index, and true if the caller's is among them.
 local function count_leases(key)
-  local held, mine = 0, false
+  local held, has_own = 0, false
   local owners = redis.pcall('SMEMBERS', key)
   if owners.err then
     redis.call('DEL', key)
@@ -18,14 +18,14 @@ local function count_leases(key)
       repaired, leases = repaired + 1, 0
     end
     held = held + leases
-    mine = mine or (owner == uid and redis.call('ZSCORE', key .. ':' .. uid, lease))
+    has_own = has_own or (owner == uid and redis.call('ZSCORE', key .. ':' .. uid, lease))
   end
-  return held, mine
+  return held, has_own
 end
 --- decide
     local retry_after_us = a
-    local held, mine = count_leases(key)
-    local wanted = mine and 0 or cost
+    local held, has_own = count_leases(key)
+    local wanted = has_own and 0 or cost
     retry = held + wanted <= limit and 0 or retry_after_us
     remaining = math.max(0, limit - held)
     reset, charged_reset, is_chargeable = held > 0 and retry_after_us or 0, retry_after_us, true

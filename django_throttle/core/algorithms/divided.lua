@@ -1,6 +1,6 @@
-        -- A function for other scripts. KEYS, ARGV, reply: theirs.
-        -- floor(x * y / z) and what is left, where the quotient is no more than x or y. A double holds 53 bits: a product
-        -- of more is kept in two, the second of which is what the first has lost (T. J. Dekker, "A floating-point
+        -- Function included by other scripts, with their KEYS, ARGV and reply.
+        -- Return floor(x * y / z) and the remainder, for quotients up to x or y. Doubles have 53 bits: a longer product
+        -- is held in two, the second of which has the bits that the first has lost (T. J. Dekker, "A floating-point
         -- technique for extending the available precision", 1971).
         local function divided(x, y, z)
           if x * y < EXACT then return math.floor(x * y / z), x * y % z end

@@ -1,5 +1,5 @@
--- At most `limit` in each epoch-aligned window of `a`, or (calendar_window) between two moments of a calendar: a period
--- from `a` to `b`, the next until `c`. A record expires when its window ends.
+-- At most `limit` in each window of `a` microseconds since the epoch, or (calendar_window) in a calendar period: the
+-- current one from `a` to `b`, the next one until `c`. Record: `count`. It expires when its window ends.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and backfill.lua.
 --- call
     for i = 4, last_charge, CHARGE do

@@ -1,22 +1,23 @@
--- Exactly at most `limit` in any window of `window`.
--- KEYS[i]: sorted set, one member a call, "end:cost" scored by its time in microseconds. Units are numbered as they
--- are taken, and a call has those up to its end, so that two entries say what all between them cost; the log has at
--- most `limit` units. What the clock has let go of is removed when something is written, never by a refused call.
+-- At most `limit` in any window of `window` microseconds, exactly.
+-- KEYS[i]: sorted set with a member "last:cost" for each call, whose score is the time of the call in microseconds.
+-- Units are numbered in the order of the charges; `last` is the number of the call's last unit, so the cost of several
+-- calls follows from two members. The log has at most `limit` units. Calls that have left the window are removed when
+-- a call is written.
 -- ARGV, reply: see decide.lua, refund.lua and backfill.lua.
 --- functions
--- What an entry of a log says.
+-- Return the number of a member's last unit, and its cost.
 local function entry(member)
   local last, own = string.match(member or '', '^(%d+):(%d+)$')
   return tonumber(last), tonumber(own)
 end
 
--- Adds a call of this cost, taken now, to a log whose units end at `last`.
+-- Add a call of this cost at the present time to a log whose last unit is `last`.
 local function append(key, last, cost)
   redis.call('ZADD', key, string.format('%d', now), string.format('%016d:%d', last + cost, cost))
 end
 
--- The rank of the entry with the unit of this number, in a log whose units end at `last`: the first that does not end
--- before it. As each entry has a unit or more, little is left to search where calls cost one.
+-- Return the rank of the member with the unit of this number, in a log whose last unit is `last`. Each member has at
+-- least one unit, which bounds the binary search; it ends at once if all calls cost 1.
 local function rank_of(key, unit, last)
   local newest = redis.call('ZCARD', key) - 1
   local low = math.max(0, newest - (last - unit))
@@ -28,9 +29,10 @@ local function rank_of(key, unit, last)
   return low
 end
 
--- Microseconds until a cost fits into a log whose units end at `last`; `oldest` is an entry that ends at `first`.
+-- Return the microseconds until a cost fits into a log whose last unit is `last`. `oldest` is the oldest member in the
+-- window, with its score, and `first` the number of its last unit.
 local function wait_for(key, cost, limit, window, last, oldest, first)
-  local unit = last + cost - limit -- the last of those that must be gone
+  local unit = last + cost - limit -- the last unit that has to leave the window
   if not first or unit > first then
     local rank = rank_of(key, unit, last)
     oldest = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')
@@ -38,7 +40,7 @@ local function wait_for(key, cost, limit, window, last, oldest, first)
   return math.min(now, tonumber(oldest[2])) + window - now
 end
 
--- What was taken later than now was taken now, in the same order; 1,000 at a time because unpack has a limit.
+-- Set the time of calls in the future to now, in the same order. 1,000 at a time, because unpack has a limit.
 local function bring_back(key)
   local later = redis.call('ZRANGEBYSCORE', key, string.format('(%d', now), '+inf')
   local time, members = string.format('%d', now), {}
@@ -74,7 +76,7 @@ end
         local added = math.min(cost, limit)
         append(key, last or 0, added)
         last, latest, taken = (last or 0) + added, now, math.min(taken + added, limit)
-        -- The oldest that is kept may keep a part of its cost.
+        -- The oldest call that remains may keep a part of its cost.
         local rank = rank_of(key, last - taken + 1, last)
         oldest = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')
         first, own = entry(oldest[1])
@@ -98,34 +100,34 @@ end
         local last = entry(redis.call('ZREVRANGE', key, 0, 0)[1])
         retry = wait_for(key, cost, limit, charged_reset, last)
 --- refund
-    -- What was taken later has its units numbered anew; the units of that microsecond are alike.
+    -- Later calls have their units renumbered. Units of the same microsecond are interchangeable.
     local later = redis.pcall('ZRANGEBYSCORE', key, string.format('%d', charged_at), '+inf', 'WITHSCORES')
-    local back = 0
-    for j = 1, #later, 2 do -- an error of a foreign value has none
+    local refunded_units = 0
+    for j = 1, #later, 2 do -- the error for a foreign value has no entries
       local last, own = string.match(later[j], '^(%d+):(%d+)$')
-      local less = last and tonumber(later[j + 1]) == charged_at and math.min(own, cost - back) or 0
-      back = back + less
-      if back == 0 then break end
-      if last and own - less > 0 then -- first, as an empty log would be gone, and its time to live with it
-        redis.call('ZADD', key, later[j + 1], string.format('%016d:%d', last - back, own - less))
+      local less = last and tonumber(later[j + 1]) == charged_at and math.min(own, cost - refunded_units) or 0
+      refunded_units = refunded_units + less
+      if refunded_units == 0 then break end
+      if last and own - less > 0 then -- before ZREM, because an empty log would lose its time to live
+        redis.call('ZADD', key, later[j + 1], string.format('%016d:%d', last - refunded_units, own - less))
       end
       redis.call('ZREM', key, later[j])
     end
-    if back > 0 then refunded = refunded + 1 end
+    if refunded_units > 0 then refunded = refunded + 1 end
 --- backfill
     local window = a
-    -- One call more, in the order of time; of more units than the limit the newest are kept.
+    -- Insert the call in the order of time. Of more units than the limit, the newest are kept.
     if charged_at > now - window then
-      local found = redis.pcall('ZRANGEBYSCORE', key, string.format('(%d', now - window), '+inf', 'WITHSCORES')
-      local calls, is_in = {}, false
-      for j = 1, #found, 2 do -- an error of a foreign value has none
-        local time, own = math.min(now, tonumber(found[j + 1])), tonumber(string.match(found[j], ':(%d+)$'))
-        if not is_in and time > charged_at then
-          calls[#calls + 1], is_in = { charged_at, cost }, true
+      local entries = redis.pcall('ZRANGEBYSCORE', key, string.format('(%d', now - window), '+inf', 'WITHSCORES')
+      local calls, is_inserted = {}, false
+      for j = 1, #entries, 2 do -- the error for a foreign value has no entries
+        local time, own = math.min(now, tonumber(entries[j + 1])), tonumber(string.match(entries[j], ':(%d+)$'))
+        if not is_inserted and time > charged_at then
+          calls[#calls + 1], is_inserted = { charged_at, cost }, true
         end
         calls[#calls + 1] = own and { time, own }
       end
-      if not is_in then calls[#calls + 1] = { charged_at, cost } end
+      if not is_inserted then calls[#calls + 1] = { charged_at, cost } end
       local units, last = 0, 0
       for _, call in ipairs(calls) do units = units + call[2] end
       redis.call('DEL', key)

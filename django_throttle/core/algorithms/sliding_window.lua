@@ -1,5 +1,5 @@
--- A window of `sub_window` microseconds and the one before, weighted or (strict = 1) whole; sub_windows.lua has several.
--- A record expires when neither counts any more.
+-- A window of `sub_window` microseconds and the window before, which is weighted, or counts in full if `strict` is 1.
+-- sub_windows.lua is for several sub-windows. Record: counts `newest` and `oldest`. It expires when neither counts.
 -- KEYS, ARGV, reply, variables: see decide.lua, refund.lua and backfill.lua.
 --- read
     field_count = 2
@@ -27,7 +27,7 @@
         end
         if newest + weight + cost > limit then
           if counts_denied then newest = math.min(newest + cost, is_large and MAX_LIMIT or MAX_SMALL) end
-          -- The first moment at which the cost fits, if nothing else happens until then.
+          -- The first time at which the cost fits, if nothing else is charged until then.
           local room = limit - cost
           if room < 0 then
             retry = NEVER
@@ -52,14 +52,14 @@
       end
       if retry == 0 then
         newest = newest + added
-      elseif newest == 0 then -- as it stood at the end of the last window, which expires earlier
+      elseif newest == 0 then -- store the record of the last window, which expires earlier
         newest, oldest, expires = oldest, 0, finish - sub_window
       end
 --- store
       fields[place + 2], fields[place + 3] = newest, oldest
 --- refund
     local sub_window = a
-    -- After a step back of the clock all of it counts in the newest.
+    -- If the clock went back, the newest window has all counts.
     local ended = expires - (charged_at - charged_at % sub_window + 2 * sub_window)
     if ended <= 0 then
       newest, is_refunded = math.max(0, newest - cost), true

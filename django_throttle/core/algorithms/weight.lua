@@ -1,6 +1,6 @@
--- Lines for other scripts. KEYS, ARGV, reply: theirs.
--- Sets weight: what counts of the oldest window, whole where strict, else ceil(oldest * rest / sub_window). Products from
--- 2^52 on are left to the exact test.
+-- Lines included by other scripts, with their KEYS, ARGV and reply.
+-- Set `weight`, the counted part of the oldest window: all of it if strict, else ceil(oldest * rest / sub_window).
+-- Products from 2^52 on are left to the exact test.
       local weight = oldest
       if oldest > 0 and not strict then
         weight = oldest * rest
