@@ -14,7 +14,7 @@ from django_throttle.core import Decision
 from django_throttle.core.commands import Correct
 from django_throttle.core.decision import Outcome, deferred_for
 from django_throttle.core.rule import Rule
-from django_throttle.local.shared_clock import TRUSTED, shared_clock
+from django_throttle.local.shared_clock import MAX_TRUSTED_SECONDS, shared_clock
 from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.stores import get_store
 
@@ -63,10 +63,10 @@ def _queue_slot(rule: str, ident: str, charged_us: float, wait: float, decision:
     ``charged_us`` is the time of the charge on the store's clock, in microseconds, or 0 to use the shared clock.
     """
     now, at = wall_clock(), charged_us / 1_000_000
-    if abs(at - now) >= TRUSTED and charged_us and _is_by_store(decision):
+    if abs(at - now) >= MAX_TRUSTED_SECONDS and charged_us and _is_by_store(decision):
         shared_clock.learn(at)
         now = at
-    return QueueSlot(rule, ident, (at if abs(at - now) < TRUSTED else now) + wait, decision)
+    return QueueSlot(rule, ident, (at if abs(at - now) < MAX_TRUSTED_SECONDS else now) + wait, decision)
 
 
 def _is_by_store(decision: Decision) -> bool:

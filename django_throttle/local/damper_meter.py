@@ -1,4 +1,4 @@
-"""Meters of dampers: each counts every attempt of one ident in this process, and decides which to refuse."""
+"""Meters of dampers: each counts the attempts of an ident in this process, and decides which ones to refuse."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from django_throttle.core.decision import Decision, Outcome, Reason
 from django_throttle.core.rule import Rule
 from django_throttle.local.damper_aggregate import (
     ESTIMATORS,
-    KEPT,
-    NOTHING,
-    SUB,
-    SUB_US,
+    KEPT_SUB_INTERVALS,
+    SUB_INTERVAL_SECONDS,
+    SUB_INTERVAL_US,
+    ZERO_COUNT,
     Allowance,
     MeterCount,
     Reply,
@@ -30,16 +30,16 @@ from django_throttle.local.damper_aggregate import (
 )
 from django_throttle.local.store_time import StoreTime, micros
 
-FINE: Final = 0.1  # seconds; the resolution of counts while the store's time is unknown
-MOST_EARLY: Final = round(KEPT * SUB_US / 1_000_000 / FINE)
-RECENT: Final = 1.5  # seconds at least from which the recent rate is computed
-LEAST: Final = 1.0  # and where the meter is younger than that
+EARLY_RESOLUTION_SECONDS: Final = 0.1  # of counts while the store's time is unknown
+MAX_EARLY_COUNTS: Final = round(KEPT_SUB_INTERVALS * SUB_INTERVAL_US / 1_000_000 / EARLY_RESOLUTION_SECONDS)
+RECENT_SECONDS: Final = 1.5  # minimum period of the recent rate
+MIN_RECENT_SECONDS: Final = 1.0  # the same for a younger meter
 
 
 class Attempts:
-    """Counts attempts by sub-interval; ``current`` is the one in progress. Times are seconds on our clock.
+    """Counts attempts by sub-interval. Times are seconds on the clock of this process.
 
-    Reports hold totals of sub-intervals, so a report that is lost or arrives twice changes no count.
+    Reports have totals of sub-intervals, so a report that is lost or arrives twice changes no count.
     """
 
     __slots__ = (
@@ -51,41 +51,41 @@ class Attempts:
         self.restart(now)
 
     def restart(self, now: float) -> None:
-        self.current = 0
+        self.current = 0  #: attempts in the sub-interval in progress
         self._index: int | None = None  # of the sub-interval in progress
-        self._before = 0  # attempted until it began
-        self._last = (0, 0)  # the index and number of one before it
+        self._before = 0  # attempts before the sub-interval in progress
+        self._last = (0, 0)  # index and attempts of an earlier sub-interval
         self._unsent: tuple[MeterCount, ...] = ()  # of past sub-intervals
-        self._confirmed: MeterCount | None = None  # of the one in progress
-        self._opened = now
-        self._early: tuple[tuple[float, int], ...] = ()  # when counted from, how many
-        self._samples: tuple[float, ...] = (now, 0)  # when, attempted until then, and so on
+        self._confirmed: MeterCount | None = None  # of the sub-interval in progress
+        self._opened = now  # begin of the early count in progress
+        self._early: tuple[tuple[float, int], ...] = ()  # begin and attempts of each early count
+        self._samples: tuple[float, ...] = (now, 0)  # time and attempts until then, in turn
 
     def roll(self, now: float) -> float:
-        """Assign counts to their sub-interval; returns the moment at which to do so again."""
+        """Assign counts to their sub-interval. Return the time at which to do so again."""
         offset = self.time.offset
         if offset is None:
             self._keep_early()
             self._before, self.current, self._opened = self._before + self.current, 0, now
-            return now + FINE
-        index = (micros(now) + offset) // SUB_US
+            return now + EARLY_RESOLUTION_SECONDS
+        index = (micros(now) + offset) // SUB_INTERVAL_US
         if self._index is None:
             self._align(index, offset)
         if index != self._index:
             self._open(index)
-        return ((index + 1) * SUB_US - offset) / 1_000_000
+        return ((index + 1) * SUB_INTERVAL_US - offset) / 1_000_000
 
     def unconfirmed(self, now: float) -> tuple[MeterCount, ...]:
-        """The counts that the aggregator has not confirmed, once the store's time is known."""
-        whole = self._unsent
+        """Return the counts that the aggregator has not confirmed. Early counts are left out."""
+        past = self._unsent
         if self._index is None or self.time.offset is None or not (self.current or self._confirmed):
-            return whole
-        left = (self._index + 1) * SUB_US - micros(now) - self.time.offset
+            return past
+        left_us = (self._index + 1) * SUB_INTERVAL_US - micros(now) - self.time.offset
         recent = self._recent(now)
-        known = self._confirmed or MeterCount(self._index, 0, 0, 0)
-        projected, pace = self.current + round(recent * max(0, left)), round(recent * SUB_US)
+        confirmed = self._confirmed or MeterCount(self._index, 0, 0, 0)
+        projected, pace = self.current + round(recent * max(0, left_us)), round(recent * SUB_INTERVAL_US)
         current = MeterCount(self._index, self.current, projected, pace)
-        return (*whole, current) if current != known else whole
+        return (*past, current) if current != confirmed else past
 
     @property
     def is_confirmed(self) -> bool:
@@ -93,148 +93,154 @@ class Attempts:
 
     @property
     def unsent(self) -> int:
-        """How many attempts the aggregator has not confirmed."""
-        early, whole = sum([number for _, number in self._early]), sum([own.attempted for own in self._unsent])
-        return early + whole + self.current
+        """The number of attempts that the aggregator has not confirmed."""
+        early, past = sum([number for _, number in self._early]), sum([count.attempted for count in self._unsent])
+        return early + past + self.current
 
     def sample(self, now: float) -> None:
-        """Note the present total, from which the recent rate is computed later."""
-        kept = self._samples
-        while len(kept) > 2 and kept[2] <= now - RECENT:
-            kept = kept[2:]
-        self._samples = (*kept, now, self._before + self.current)
+        """Store the current total, from which the recent rate is computed later."""
+        samples = self._samples
+        while len(samples) > 2 and samples[2] <= now - RECENT_SECONDS:
+            samples = samples[2:]
+        self._samples = (*samples, now, self._before + self.current)
 
     def confirm(self, counts: tuple[MeterCount, ...]) -> None:
-        for own in counts:
-            if own.sub == self._index:
-                self._confirmed = own
+        """Note that the aggregator has these counts."""
+        for meter_count in counts:
+            if meter_count.sub == self._index:
+                self._confirmed = meter_count
         if self._unsent:
-            self._unsent = tuple([own for own in self._unsent if own not in counts])
+            self._unsent = tuple([count for count in self._unsent if count not in counts])
 
     def in_sub(self, now: float) -> int:
-        """The most that this process has attempted in one of the latest sub-intervals."""
+        """Return the attempts of this process in the current or the last sub-interval, whichever are more."""
         index, number = self._last
         if self._index is None:
-            return self.current + sum(count for at, count in self._early if at > now - SUB_US / 1_000_000)
+            return self.current + sum(count for at, count in self._early if at > now - SUB_INTERVAL_US / 1_000_000)
         return max(self.current, number if index == self._index - 1 else 0)
 
     def _recent(self, now: float) -> float:
-        """The recent rate, in attempts a microsecond."""
+        """Return the recent rate in attempts per microsecond."""
         at, number = self._samples[:2]
         for sample in zip(self._samples[::2], self._samples[1::2], strict=True):
-            if sample[0] <= now - RECENT:
+            if sample[0] <= now - RECENT_SECONDS:
                 at, number = sample
-        return (self._before + self.current - number) / max(now - at, LEAST) / 1_000_000
+        return (self._before + self.current - number) / max(now - at, MIN_RECENT_SECONDS) / 1_000_000
 
     def _align(self, index: int, offset: int) -> None:
-        """The store's time is known now: assign the early counts to their sub-intervals."""
+        """Assign the early counts to their sub-intervals, because the store's time is known now."""
         self._keep_early()
-        found: dict[int, int] = {}
+        attempts: dict[int, int] = {}
         for at, number in self._early:
-            belongs = (micros(at + FINE / 2) + offset) // SUB_US
-            found[min(belongs, index)] = found.get(min(belongs, index), 0) + number
+            sub = min((micros(at + EARLY_RESOLUTION_SECONDS / 2) + offset) // SUB_INTERVAL_US, index)
+            attempts[sub] = attempts.get(sub, 0) + number
         self._early = ()
         self._before += self.current
-        self.current = found.pop(index, 0)
+        self.current = attempts.pop(index, 0)
         self._before -= self.current
-        whole = [MeterCount(past, number, number, 0) for past, number in found.items() if number]
-        self._unsent = tuple([own for own in whole if own.sub > index - KEPT])
+        counts = [MeterCount(sub, number, number, 0) for sub, number in attempts.items() if number]
+        self._unsent = tuple([count for count in counts if count.sub > index - KEPT_SUB_INTERVALS])
         self._index = index
 
     def _keep_early(self) -> None:
         if self.current:
-            self._early = (*self._early[1 - MOST_EARLY :], (self._opened, self.current))
+            self._early = (*self._early[1 - MAX_EARLY_COUNTS :], (self._opened, self.current))
 
     def _open(self, index: int) -> None:
         assert self._index is not None
-        known = self._confirmed or MeterCount(self._index, 0, 0, 0)
-        whole = MeterCount(self._index, self.current, self.current, known.pace)
-        unsent = [own for own in self._unsent if own.sub != self._index]
-        if whole != known:
-            unsent.append(whole)
-        self._last, self._confirmed = whole[:2], None
+        confirmed = self._confirmed or MeterCount(self._index, 0, 0, 0)
+        ended = MeterCount(self._index, self.current, self.current, confirmed.pace)
+        unsent = [count for count in self._unsent if count.sub != self._index]
+        if ended != confirmed:
+            unsent.append(ended)
+        self._last, self._confirmed = ended[:2], None
         self._before += self.current
-        # Our clock may have been corrected, and that one goes on.
-        self.current = sum([own.attempted for own in unsent if own.sub == index])
+        # If the clock was corrected, the sub-interval may have been counted before, and goes on.
+        self.current = sum([count.attempted for count in unsent if count.sub == index])
         self._before -= self.current
-        self._unsent = tuple([own for own in unsent if -KEPT < own.sub - index <= 1 and own.sub != index])
+        self._unsent = tuple(
+            [count for count in unsent if -KEPT_SUB_INTERVALS < count.sub - index <= 1 and count.sub != index]
+        )
         self._index = index
 
 
-# Of the limit, at once: so no process exceeds 1.5 times the limit over two seconds, chance included.
+# Burst in seconds of the limit. It keeps each process to 1.5 times the limit over two seconds, including chance.
 BURST_SECONDS: Final = 0.9
-LEAST_BURST: Final = 10.0  # a page's few calls at once, under small limits
+MIN_BURST: Final = 10.0  # calls, so that a page may send some at once under a small limit
 
 
 class Bucket:
-    """A leaky bucket in one process; an attempt that finds it full is refused.
+    """A leaky bucket of a process. An attempt is refused while the bucket is full.
 
-    A costly call passes like a cheap one, and is drained afterwards, within a sub-interval.
+    A costly call passes like a cheap one, and drains afterwards within a sub-interval.
     """
 
-    __slots__ = ("_at", "_burst", "_level", "_most", "_per_second")
+    __slots__ = ("_at", "_burst", "_level", "_max_level", "_per_second")
 
     def __init__(self, allowance: Allowance) -> None:
         self._level = self._at = 0.0
         self.adopt(allowance)
 
     def adopt(self, allowance: Allowance) -> None:
-        self._per_second, self._burst, self._most = _sizes(allowance)
+        self._per_second, self._burst, self._max_level = _sizes(allowance)
 
     def level(self, now: float) -> float:
-        """How full it is, as a share of what refuses; it refuses from 1 on."""
+        """Return the level as a share of the burst; attempts are refused from 1 on."""
         return (self._level - max(0.0, now - self._at) * self._per_second) / self._burst
 
     def wait(self, now: float) -> float:
-        """Seconds until it has room; 0.0 when it has."""
+        """Return the seconds until the bucket has room; 0.0 if it has room."""
         level = self._level - (now - self._at) * self._per_second
         self._at = now
         self._level = level = level if level > 0.0 else 0.0  # noqa: FURB136 - a call costs more than all of this
         if level < self._burst:
             return 0.0
-        self._level = level = min(level, self._most)  # more only after the clock was set back
+        self._level = level = min(level, self._max_level)  # higher only after the clock was set back
         return (level - self._burst) / self._per_second + 0.000_001
 
     def charge(self, cost: float) -> None:
-        """Charge a call that passes; ``wait`` was called at the same moment."""
+        """Charge an allowed call. Call ``wait`` with the same time before."""
         level = self._level + cost
-        self._level = level if level < self._most else self._most  # noqa: FURB136
+        self._level = level if level < self._max_level else self._max_level  # noqa: FURB136
 
 
 @lru_cache(maxsize=1024)
 def _sizes(allowance: Allowance) -> tuple[float, float, float]:
-    """Of the bucket of each meter under a rule: what drains in a second, the level that refuses, the highest one."""
+    """Return the sizes of a bucket: units drained per second, level from which it refuses, and highest level."""
     per_second = allowance.per_second
-    burst = max(BURST_SECONDS * per_second, min(LEAST_BURST, allowance.per_sub))
-    return per_second, burst, burst + SUB * per_second
+    burst = max(BURST_SECONDS * per_second, min(MIN_BURST, allowance.per_sub))
+    return per_second, burst, burst + SUB_INTERVAL_SECONDS * per_second
 
 
-DECAY: Final = 3.0  # seconds in which the weight of the last factor falls to a third
-RECHECK: Final = 0.25  # seconds; how often the factor is computed while the store is unavailable
-NEXT: Final = inf  # not before the next factor
-GRACE: Final = 2.0  # flushes that may fail before the store counts as unavailable
+DECAY_SECONDS: Final = 3.0  # time in which the weight of the last factor falls to a third
+RECHECK_SECONDS: Final = 0.25  # interval of computing the factor while the store is unavailable
+NEXT_FACTOR: Final = inf  # wait until the next factor
+GRACE_FLUSHES: Final = 2.0  # flushes that may fail before the store counts as unavailable
 _numbers: Final = count(1)
 
 
 class Meter:
-    """Decides attempts; times are seconds on our clock. ``maker`` names the process; no two meters share a name."""
+    """Counts and decides the attempts of an ident under a rule. Times are seconds on the clock of this process.
+
+    ``process_name`` is unique to the process. Each meter has a unique name.
+    """
 
     __slots__ = (
-        "_failing_from", "_held", "_maker", "_refused_for", "_refuses", "_reply", "_rest", "_since", "allowance",
-        "attempts", "bucket", "factor", "ident", "name", "passing_decision", "passing_outcome", "processes", "rule",
-        "seen_at", "time", "until",
+        "_failing_from", "_full_after", "_last_factor", "_process_name", "_refusal", "_refusal_ms", "_reply",
+        "_since", "allowance", "attempts", "bucket", "factor", "ident", "name", "passing_decision", "passing_outcome",
+        "processes", "rule", "seen_at", "time", "until",
     )  # fmt: skip
 
-    def __init__(self, rule: Rule, ident: str, maker: str, now: float, time: StoreTime) -> None:
-        self.ident, self.time, self._maker = ident, time, maker
+    def __init__(self, rule: Rule, ident: str, process_name: str, now: float, time: StoreTime) -> None:
+        self.ident, self.time, self._process_name = ident, time, process_name
         self.attempts = Attempts(time, now)
         self._reply: Reply | None = None
         self._failing_from = inf
         self._set_rule(rule)
         self.bucket = Bucket(self.allowance)
-        self.processes = 1  # live ones
-        self._refused_for = -1  # milliseconds, of the last refusal
-        self.until = self.seen_at = now  # from ``until`` on, roll before counting
+        self.processes = 1  #: number of live processes
+        self._refusal_ms = -1  # wait of the cached refusal, in milliseconds
+        self.until = self.seen_at = now  # call ``roll`` before counting from ``until`` on
         self._begin(now)
         self.roll(now)
 
@@ -244,10 +250,10 @@ class Meter:
         self._recompute(now)
 
     def attempt(self, now: float, cost: int, chance: float) -> float:
-        """Count an attempt; returns 0.0 when it passes, else the seconds until the bucket has room, or NEXT.
+        """Count an attempt. Return 0.0 if it is allowed, else the seconds until the bucket has room, or NEXT_FACTOR.
 
-        The bucket is charged with what the factor is expected to admit, so it refuses only where that is more than
-        the whole limit: the stricter of the two holds, and they do not compound.
+        The bucket is charged with the cost that the factor is expected to allow. So it refuses only if that exceeds
+        the whole limit: the stricter of the two applies, and they do not compound.
         """
         factor = self.factor
         cost = min(cost, MAX_DAMPER_LIMIT)
@@ -256,30 +262,30 @@ class Meter:
         if wait:
             return wait
         self.bucket.charge(cost * (1.0 - factor))
-        return NEXT if chance < factor else 0.0
+        return NEXT_FACTOR if chance < factor else 0.0
 
     def weight(self, now: float) -> tuple[float, float]:
-        """What would be forgotten with this meter: the share that it refuses, and how full its bucket is."""
+        """Return the importance of the meter: the share that it refuses, and the level of its bucket."""
         return self.factor, self.bucket.level(now)
 
-    def refuses(self, wait: float) -> Decision:
-        """The decision on a refused call under this rule alone; ``wait`` is rounded to a millisecond."""
-        said = ceil(wait * 1000)
-        if said != self._refused_for:
-            self._refused_for = said
-            wait = said / 1000
-            self._refuses = decided(self._outcome(0, wait, max(wait, self._rest)))
-        return self._refuses
+    def refusal_after(self, wait: float) -> Decision:
+        """Return the decision on a refused call under this rule alone. ``wait`` is rounded up to a millisecond."""
+        wait_ms = ceil(wait * 1000)
+        if wait_ms != self._refusal_ms:
+            self._refusal_ms = wait_ms
+            wait = wait_ms / 1000
+            self._refusal = damper_decision(self._outcome(0, wait, max(wait, self._full_after)))
+        return self._refusal
 
     def roll(self, now: float) -> None:
         """Assign counts to their sub-interval and compute the factor."""
         self.until = self.attempts.roll(now)
         if self._failing_from < inf:
-            self.until = min(self.until, now + RECHECK)
+            self.until = min(self.until, now + RECHECK_SECONDS)
         self._recompute(now)
 
     def report(self, now: float) -> Report | None:
-        """The report to send; None when the aggregator knows everything, and nothing is suppressed."""
+        """Return the report to send; None if the aggregator has all counts and nothing is suppressed."""
         self.roll(now)
         counts = self.attempts.unconfirmed(now)
         offset = self.time.offset
@@ -293,119 +299,134 @@ class Meter:
         return Report(self.rule.id, self.ident, self.name, micros(self._since) + offset, micros(now) + offset, counts)
 
     def take(self, report: Report, reply: Reply, sent: float, now: float) -> None:
-        """Adopt the reply to a report that was sent at ``sent``."""
+        """Process the reply to a report that was sent at the time ``sent``."""
         was_set = self.time.learn(reply.now, sent, now)
         if reply.taken:
             self.attempts.confirm(report.counts)
         elif was_set or reply.reset_at > micros(self._since) + (self.time.offset or 0):
             self._begin(now)
-        counts = tuple([count if any(count) else NOTHING for count in reply.counts])  # most are: kept once
+        counts = tuple([count if any(count) else ZERO_COUNT for count in reply.counts])  # shares the common object
         self._reply, self._failing_from = reply._replace(counts=counts), inf
-        self._held = self._figure(0)
+        self._last_factor = self._factor_after(0)
         self.roll(now)
 
     def fail(self, now: float, interval: float) -> None:
-        """A report may not have arrived; its counts are sent again.
+        """Note that a report may not have arrived; its counts are sent again.
 
-        After GRACE intervals of that the process computes the factor by itself.
+        After GRACE_FLUSHES intervals the process computes the factor by itself.
         """
-        self._failing_from = min(self._failing_from, now + GRACE * interval)
+        self._failing_from = min(self._failing_from, now + GRACE_FLUSHES * interval)
         self.roll(now)
 
     def _begin(self, now: float) -> None:
-        """Count from nothing, under a new name: earlier counts are void."""
-        self.name = f"{self._maker}{next(_numbers):x}"
+        """Start counting from zero under a new name, because earlier counts are void."""
+        self.name = f"{self._process_name}{next(_numbers):x}"
         self._since = now
         self.attempts.restart(now)
 
     def _set_rule(self, rule: Rule) -> None:
         self.rule = rule
         self.allowance = _allowance(rule.params.limit, rate_of(rule).window_us)
-        self._held = self._figure(0)
+        self._last_factor = self._factor_after(0)
 
     def _recompute(self, now: float) -> None:
-        """Compute the factor for now; while the store answers, never higher than its last reply makes it."""
+        """Compute the factor. While the store answers, the factor never exceeds that of its last reply."""
         offset = self.time.offset
         now_us = None if offset is None else micros(now) + offset
         if self._failing_from < inf:
-            weight = exp(-max(0.0, now - self._failing_from) / DECAY)
-            self.factor = weight * self._held + (1 - weight) * self._alone(now)
+            weight = exp(-max(0.0, now - self._failing_from) / DECAY_SECONDS)
+            self.factor = weight * self._last_factor + (1 - weight) * self._local_factor(now)
         else:
             if self._reply is not None and now_us is not None:
-                self._held = min(self._held, self._figure(now_us // SUB_US - self._reply.now // SUB_US))
-            self.factor = self._held
-        self._rest = self._expires_in(now_us)
-        # Made once here, and returned many times.
-        self.passing_outcome = self._outcome(self._left(), 0.0, self._rest)
-        self.passing_decision = decided(self.passing_outcome)
-        self._refused_for = -1
+                self._last_factor = min(
+                    self._last_factor,
+                    self._factor_after(now_us // SUB_INTERVAL_US - self._reply.now // SUB_INTERVAL_US),
+                )
+            self.factor = self._last_factor
+        self._full_after = self._expires_in(now_us)
+        # Made here, because they are returned many times.
+        self.passing_outcome = self._outcome(self._left(), 0.0, self._full_after)
+        self.passing_decision = damper_decision(self.passing_outcome)
+        self._refusal_ms = -1
 
-    def _figure(self, later: int) -> float:
-        """The factor by the last reply, so many sub-intervals later."""
+    def _factor_after(self, later: int) -> float:
+        """Return the factor by the last reply, so many sub-intervals later."""
         if self._reply is None:
             return 0.0
-        found = attempted(self.rule.estimator, shifted(self._reply.counts, later), self.allowance)
-        return factor(found, self.allowance.per_sub)
+        attempts = attempted(self.rule.estimator, shifted(self._reply.counts, later), self.allowance)
+        return factor(attempts, self.allowance.per_sub)
 
-    def _alone(self, now: float) -> float:
-        """The factor that keeps this process to its share of the limit."""
+    def _local_factor(self, now: float) -> float:
+        """Return the factor that keeps this process to its share of the limit."""
         if self.rule.on_store_failure != "local":
             return 0.0
         return factor(self.attempts.in_sub(now), self.allowance.per_sub / max(1, self.processes))
 
     def _left(self) -> int:
-        """How much of the limit was not attempted, by the last reply."""
+        """Return the units of the limit that were not attempted, by the last reply."""
         if self._reply is None:
             return self.allowance.limit
         attempted = max(count.attempted for count in self._reply.counts[:2])
         return 0 if self.factor else max(0, int(self.allowance.limit * (1 - attempted / self.allowance.per_sub)))
 
     def _expires_in(self, now_us: int | None) -> float:
-        """Seconds until what the last reply counts has expired, if nothing else happens."""
+        """Return the seconds until the counts of the last reply expire, if nothing else is attempted."""
         if self._reply is None or now_us is None or not any(count.attempted for count in self._reply.counts):
             return 0.0
-        _, looks_at = ESTIMATORS[self.rule.estimator]
-        return max(0, (self._reply.now // SUB_US + looks_at) * SUB_US - now_us) / 1_000_000
+        _, sub_intervals = ESTIMATORS[self.rule.estimator]
+        return max(0, (self._reply.now // SUB_INTERVAL_US + sub_intervals) * SUB_INTERVAL_US - now_us) / 1_000_000
 
-    def _outcome(self, left: int, wait: float, rest: float) -> Outcome:
-        """Of a call that passes, or may be tried again after ``wait`` seconds; all that is not ``left`` in ``rest``."""
-        reason = Reason.SUPPRESSED if wait else Reason.WITHIN
-        given = (self.rule.name, self.ident, not wait, self.rule.params.limit, left, wait, rest, reason)
-        return Outcome(*given, self.rule.is_shadow, self.rule.window, factor=self.factor, unit=self.rule.unit)
+    def _outcome(self, remaining: int, retry_after: float, reset_after: float) -> Outcome:
+        rule = self.rule
+        return Outcome(
+            rule.name,
+            self.ident,
+            not retry_after,
+            rule.params.limit,
+            remaining,
+            retry_after,
+            reset_after,
+            Reason.SUPPRESSED if retry_after else Reason.WITHIN,
+            rule.is_shadow,
+            rule.window,
+            factor=self.factor,
+            unit=rule.unit,
+        )
 
 
 _allowance: Final = lru_cache(maxsize=1024)(Allowance)  # one for all meters under a rule
 
 
-def decided(outcome: Outcome) -> Decision:
-    """The decision on a call under this rule alone: as by ``combine_outcomes``, in a third of its time."""
+def damper_decision(outcome: Outcome) -> Decision:
+    """Return the decision on a call under a damper alone, as ``combine_outcomes`` does, in a third of its time."""
     if outcome.shadow:
         return Decision(outcomes=(outcome,))
     _, _, allowed, limit, remaining, retry_after, reset_after, *_ = outcome
     return Decision(allowed, limit, remaining, retry_after, reset_after, outcome.rule, (outcome,))
 
 
-HALF_FULL: Final = (0.0, 0.5)  # a meter's weight: nothing is refused
-REMOVED_AT_ONCE: Final = 128  # meters; of twice as many
-MOST_REMOVED: Final = 1_000  # that are reported yet, and no more: each flush sends them in two round trips
-IDLE: Final = 30.0  # seconds after its last attempts in which a meter is forgotten
-ASKS: Final = 60.0  # so long one that suppresses keeps asking, or rare, costly calls of many processes would all pass
+HALF_FULL_WEIGHT: Final = (0.0, 0.5)  # weight of a meter that refuses nothing and has a half full bucket
+MAX_EVICTED_METERS: Final = 128  # at once, chosen from twice as many
+MAX_REMOVED_METERS: Final = 1_000  # with counts to report, which each flush sends in two round trips
+IDLE_SECONDS: Final = 30.0  # time after the last attempts at which a meter is removed
+# How long a suppressing meter without attempts sends reports. Else rare, costly calls of many processes would all pass.
+ASKING_SECONDS: Final = 60.0
 
 Key = tuple[str, str]  # rule id, ident
-MeterReport = tuple[Meter, Report]  # a report to send, and whose it is
+MeterReport = tuple[Meter, Report]
 
 
 class MeterCache:
-    """Meters by rule and ident, under a name that no other process has; times are seconds on our clock."""
+    """The meters of a process by rule and ident. Times are seconds on the clock of this process."""
 
-    __slots__ = ("_removed", "meters", "most", "name", "time")
+    __slots__ = ("_removed", "max_meters", "meters", "name", "time")
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_meters: int) -> None:
+        self.max_meters = max_meters
         self.time = StoreTime()
-        self.name = secrets.token_urlsafe(6)
-        self.meters: dict[Key, Meter] = {}  # those that reported longest ago first
-        # Removed for lack of room, with counts that are still to be reported: those that had most, as a heap.
+        self.name = secrets.token_urlsafe(6)  #: unique to this process
+        self.meters: dict[Key, Meter] = {}  #: in the order of their last reports
+        # Heap of meters removed for lack of room that have counts to report, with the numbers of these.
         self._removed: list[tuple[int, int, Meter]] = []
 
     def find(self, charge: Charge, now: float) -> Meter:
@@ -418,51 +439,51 @@ class MeterCache:
         return meter
 
     def report(self, key: Key, now: float) -> MeterReport | None:
-        """The report of this meter; None when there is nothing new, and after IDLE seconds of that it is forgotten."""
+        """Return the report of a meter; None if there is nothing new. Remove the meter if it is idle."""
         meter = self.meters.get(key)
         if meter is None:
             return None
-        sent = _sent(meter, now, asks=meter.factor > 0 and now - meter.seen_at <= ASKS)
-        if sent is not None:
-            self.meters[key] = self.meters.pop(key)  # the order is that of the last report
-        elif now - meter.seen_at > IDLE:
+        report = _report_of(meter, now, asks=meter.factor > 0 and now - meter.seen_at <= ASKING_SECONDS)
+        if report is not None:
+            self.meters[key] = self.meters.pop(key)  # move it to the end
+        elif now - meter.seen_at > IDLE_SECONDS:
             del self.meters[key]
-        return sent
+        return report
 
     def reports_of_removed(self, now: float) -> list[MeterReport]:
-        """The reports of removed meters, which stay until everything is confirmed."""
-        found = [(known, one) for known in self._removed if (one := _sent(known[2], now))]
-        self._removed = [known for known, _ in found]
+        """Return the reports of removed meters. A meter is dropped once all its counts are confirmed."""
+        rows = [(entry, report) for entry in self._removed if (report := _report_of(entry[2], now))]
+        self._removed = [entry for entry, _ in rows]
         heapify(self._removed)
-        return [one for _, one in found]
+        return [report for _, report in rows]
 
     def _add(self, charge: Charge, now: float) -> Meter:
-        if len(self.meters) >= self.most:
+        if len(self.meters) >= self.max_meters:
             self._make_room(now)
         meter = Meter(charge.rule, charge.ident, self.name, now, self.time.copy())
         self.meters[charge.rule.id, charge.ident] = meter
         return meter
 
     def _make_room(self, now: float) -> None:
-        """Remove the emptier half of those that reported longest ago.
+        """Remove the less important half of the meters that reported longest ago.
 
-        Those that suppress, or whose bucket is half full, stay for another turn of all: many other idents must not end
-        that.
+        Meters that suppress, or whose bucket is half full, move to the end, so that a flood of other idents does not
+        remove them.
         """
-        count = max(1, min(REMOVED_AT_ONCE, self.most // 4))
+        count = max(1, min(MAX_EVICTED_METERS, self.max_meters // 4))
         keys = list(islice(self.meters, 2 * count))
         for place, key in enumerate(sorted(keys, key=lambda key: self.meters[key].weight(now))):
             meter = self.meters[key]
             if place < count:
                 del self.meters[key]
                 if not meter.attempts.is_confirmed:
-                    push = heappush if len(self._removed) < MOST_REMOVED else heappushpop
+                    push = heappush if len(self._removed) < MAX_REMOVED_METERS else heappushpop
                     push(self._removed, (meter.attempts.unsent, next(_numbers), meter))
-            elif meter.weight(now) > HALF_FULL:
+            elif meter.weight(now) > HALF_FULL_WEIGHT:
                 self.meters[key] = self.meters.pop(key)
 
 
-def _sent(meter: Meter, now: float, *, asks: bool = False) -> MeterReport | None:
+def _report_of(meter: Meter, now: float, *, asks: bool = False) -> MeterReport | None:
     if meter.attempts.is_confirmed and not asks:
         meter.attempts.sample(now)
         return None

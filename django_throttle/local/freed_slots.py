@@ -1,4 +1,4 @@
-"""Slots that were given back while a run of a task waits for one of the same rule and ident."""
+"""Slots that were released while a run of a task waits for a slot of the same rule and ident."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from django_throttle.runtime import in_child
 
 
 class FreedSlots:
-    """Slots of this process for which the next run has to be called; ``call_next`` calls it."""
+    """Released slots of this process, for each of which the next waiting run is to be called."""
 
     def __init__(self) -> None:
-        self.call_next: Callable[[LeaseKey], object] = len
+        self.call_next: Callable[[LeaseKey], object] = len  #: calls the next run; set by the app
         self._renew()
         in_child(self, FreedSlots._renew)
 
@@ -25,13 +25,13 @@ class FreedSlots:
         self._freed: deque[LeaseKey] = deque()
         self._lock = threading.Lock()
 
-    def add(self, hold: LeaseKey) -> None:
-        """Have a thread call the next. Does not wait, as it may be called on an event loop."""
-        self._freed.append(hold)
+    def add(self, key: LeaseKey) -> None:
+        """Call the next run in a thread. Do not wait for it, because the caller may be on an event loop."""
+        self._freed.append(key)
         threading.Thread(target=self._in_thread, name="django_throttle.freed_slots", daemon=True).start()
 
     def drain(self) -> None:
-        """Call the next for each, or wait for the thread that does: a worker may end its process after a run."""
+        """Call the next run for each slot, or wait for a thread that does, as a worker may exit after its run."""
         with self._lock:
             while self._freed:
                 self.call_next(self._freed.popleft())

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Rule
 from django_throttle.local.damper_aggregate import (
-    EMPTY,
-    FIRST_SWEEP,
-    KEPT,
-    SUB,
-    SUB_US,
+    FIRST_SWEEP_SIZE,
+    KEPT_SUB_INTERVALS,
+    SUB_INTERVAL_SECONDS,
+    SUB_INTERVAL_US,
+    ZERO_COUNTS,
     Aggregates,
     Count,
     MeterCount,
@@ -26,7 +26,7 @@ from tests.servers import RedisServer
 
 RULE = Rule("account", "1000/s", algorithm="damper")
 NOW = START * 1_000_000
-INDEX = NOW // SUB_US  # of the sub-interval that begins at the start
+INDEX = NOW // SUB_INTERVAL_US  # of the sub-interval that begins at the start
 
 
 class InRedis:
@@ -66,11 +66,15 @@ def test_a_report_that_comes_twice_or_late_changes_nothing(aggregates: Both, clo
 
 
 def test_what_no_estimator_looks_at_is_dropped(aggregates: Both, clock: FrozenClock) -> None:
-    clock.to(KEPT * SUB)
-    owns = [MeterCount(INDEX, 5, 5, 5), MeterCount(INDEX + 1, 7, 7, 7), MeterCount(INDEX + KEPT + 2, 3, 3, 3)]
+    clock.to(KEPT_SUB_INTERVALS * SUB_INTERVAL_SECONDS)
+    owns = [
+        MeterCount(INDEX, 5, 5, 5),
+        MeterCount(INDEX + 1, 7, 7, 7),
+        MeterCount(INDEX + KEPT_SUB_INTERVALS + 2, 3, 3, 3),
+    ]
     reply = tell(aggregates, clock, *owns)
     assert [count.attempted for count in reply.counts] == [0, 0, 0, 7]
-    clock.step(2 * SUB)
+    clock.step(2 * SUB_INTERVAL_SECONDS)
     assert tell(aggregates, clock).counts[0].attempted == 0, "nor what lies too far ahead"
 
 
@@ -81,8 +85,8 @@ def test_a_sender_whose_clock_is_off_is_told_the_time_and_not_counted(
     clock.to(3)
     sent_at = clock.now_us + round(away * 1_000_000)
     reply = tell(aggregates, clock, MeterCount(INDEX, 100, 100, 100), sent_at=sent_at)
-    assert reply == Reply(clock.now_us, False, 0, EMPTY)
-    assert tell(aggregates, clock, sent_at=None) == Reply(clock.now_us, False, 0, EMPTY)
+    assert reply == Reply(clock.now_us, False, 0, ZERO_COUNTS)
+    assert tell(aggregates, clock, sent_at=None) == Reply(clock.now_us, False, 0, ZERO_COUNTS)
 
 
 def test_after_a_reset_only_what_is_new_counts(aggregates: Both, clock: FrozenClock) -> None:
@@ -92,20 +96,20 @@ def test_after_a_reset_only_what_is_new_counts(aggregates: Both, clock: FrozenCl
     given_back = clock.now_us
     clock.to(3)
     again = tell(aggregates, clock, MeterCount(INDEX, 150, 300, 300), since=NOW)
-    assert again == Reply(clock.now_us, False, given_back, EMPTY)
+    assert again == Reply(clock.now_us, False, given_back, ZERO_COUNTS)
     assert tell(aggregates, clock, MeterCount(INDEX, 7, 9, 9), since=given_back, meter="new").counts[0].attempted == 7
-    clock.to(2 + 2 * KEPT * SUB)
+    clock.to(2 + 2 * KEPT_SUB_INTERVALS * SUB_INTERVAL_SECONDS)
     assert tell(aggregates, clock).reset_at == 0, "and then it is forgotten"
 
 
 def test_idents_of_whom_nobody_reports_any_more_are_forgotten(clock: FrozenClock) -> None:
     aggregates = Aggregates(clock)
     counts = (MeterCount(INDEX, 5, 5, 5),)
-    reports = [Report(RULE.id, f"u{number}", "one", 0, clock.now_us, counts) for number in range(FIRST_SWEEP - 1)]
+    reports = [Report(RULE.id, f"u{number}", "one", 0, clock.now_us, counts) for number in range(FIRST_SWEEP_SIZE - 1)]
     aggregates.damp(reports)
-    clock.step((2 * KEPT + 1) * SUB)
-    assert len(aggregates) == FIRST_SWEEP - 1
-    later = MeterCount(clock.now_us // SUB_US, 5, 5, 5)
+    clock.step((2 * KEPT_SUB_INTERVALS + 1) * SUB_INTERVAL_SECONDS)
+    assert len(aggregates) == FIRST_SWEEP_SIZE - 1
+    later = MeterCount(clock.now_us // SUB_INTERVAL_US, 5, 5, 5)
     aggregates.damp([Report(RULE.id, "new", "one", 0, clock.now_us, (later,))])
     assert len(aggregates) == 1
 
@@ -120,7 +124,7 @@ def test_a_foreign_value_is_replaced(redis_server: RedisServer, redis_url: str, 
         client.hset(f"{counter}:{INDEX - 1}", mapping={"=": "many", "one": "some"})
         client.expire(f"{counter}:{INDEX - 1}", 600)
     reply = tell(ours, clock, MeterCount(INDEX, 5, 6, 7), MeterCount(INDEX - 1, 3, 3, 3))
-    assert reply == Reply(clock.now_us, True, 0, (Count(5, 6, 7), Count(3, 3, 3), *EMPTY[2:]))
+    assert reply == Reply(clock.now_us, True, 0, (Count(5, 6, 7), Count(3, 3, 3), *ZERO_COUNTS[2:]))
 
 
 steps = st.lists(
@@ -156,7 +160,7 @@ def test_both_say_the_same_of_any_history(redis_server: RedisServer, history: li
             assert memory.reset(RULE.id, "u") == ours.reset(RULE.id, "u")
         else:
             meter, owns, off, before = rest
-            index = clock.now_us // SUB_US
+            index = clock.now_us // SUB_INTERVAL_US
             counts = tuple(MeterCount(index + age, *numbers) for age, *numbers in owns)
             sent_at = None if off is None else clock.now_us + off
             told = Report(RULE.id, "u", meter, clock.now_us - before, sent_at, counts)

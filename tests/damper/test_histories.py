@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
-from django_throttle.local.damper_aggregate import SUB_US, Aggregates, Allowance, Reply
+from django_throttle.local.damper_aggregate import SUB_INTERVAL_US, Aggregates, Allowance, Reply
 from django_throttle.local.damper_meter import Bucket
 from django_throttle.local.limits import LocalLimits, MeterReport
 from tests.clock import START, FrozenClock
@@ -74,7 +74,7 @@ class Conforming:
         self.buckets = [Bucket(self.allowance) for _ in range(MOST_NODES)]
 
     def keeps(self, now_us: int, node: int, cost: int) -> bool:
-        index = now_us // SUB_US
+        index = now_us // SUB_INTERVAL_US
         if self.buckets[node].wait(now_us / 1_000_000) or self.allowance.is_exceeded(self.counts[index] + cost):
             return False
         self.counts[index] += cost

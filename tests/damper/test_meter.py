@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from django_throttle.core import Reason, Rule
 from django_throttle.local.damper_aggregate import (
-    EMPTY,
-    KEPT,
-    SUB,
+    KEPT_SUB_INTERVALS,
+    SUB_INTERVAL_SECONDS,
+    ZERO_COUNTS,
     Allowance,
     Count,
     attempted,
@@ -22,13 +22,13 @@ from tests.damper.conftest import Away, Process
 
 TEN = Allowance(10, 1_000_000)  # 10/s: 60 in a sub-interval
 numbers = st.integers(0, 10**9)
-counts = st.tuples(*[st.builds(Count, numbers, numbers, numbers)] * KEPT)
+counts = st.tuples(*[st.builds(Count, numbers, numbers, numbers)] * KEPT_SUB_INTERVALS)
 
 
 def whole(*attempts: int) -> tuple[Count, ...]:
     """Return sub-intervals of which everything is known, the one in progress first; the rest are empty."""
     known = tuple(Count(number, number, 0) for number in attempts)
-    return (known + EMPTY)[:KEPT]
+    return (known + ZERO_COUNTS)[:KEPT_SUB_INTERVALS]
 
 
 class TestEstimators:
@@ -53,7 +53,7 @@ class TestEstimators:
     @pytest.mark.parametrize(("estimator", "long_ago"), [("fast", 0), ("average", pytest.approx(1810 / 3))])
     def test_who_keeps_to_the_limit_has_attempted_nothing(self, estimator: str, long_ago: float) -> None:
         assert attempted(estimator, whole(60, 60, 60, 60), TEN) == 0
-        projected = (Count(60, 900, 900), Count(60, 900, 900), *EMPTY[2:])
+        projected = (Count(60, 900, 900), Count(60, 900, 900), *ZERO_COUNTS[2:])
         assert attempted(estimator, projected, TEN) == 0, "whatever is expected of the rest"
         assert attempted(estimator, whole(61, 61, 61, 61), TEN) == 61
         assert attempted(estimator, whole(10, 10, 900, 900), TEN) == long_ago
@@ -68,8 +68,8 @@ class TestEstimators:
         if not any(allowance.is_exceeded(count.attempted) for count in counts):
             assert share == 0
         assert shifted(counts, 0) == counts
-        assert shifted(counts, 1)[0] == EMPTY[0] and shifted(counts, 1)[1].attempted == counts[0].projected
-        assert shifted(counts, KEPT) == shifted(counts, 1000) == EMPTY
+        assert shifted(counts, 1)[0] == ZERO_COUNTS[0] and shifted(counts, 1)[1].attempted == counts[0].projected
+        assert shifted(counts, KEPT_SUB_INTERVALS) == shifted(counts, 1000) == ZERO_COUNTS
 
 
 class TestFlood:
@@ -93,7 +93,7 @@ class TestFlood:
     def test_who_comes_back_after_a_rest_is_not_suppressed(self, process: Process, clock: FrozenClock) -> None:
         process.run(20, 500)
         assert process.factor > 0.7
-        clock.step(2 * SUB)
+        clock.step(2 * SUB_INTERVAL_SECONDS)
         assert process.factor == 0 and process.attempt().allowed
         process.run(12, 80)
         assert process.run(10, 80) == pytest.approx(80)
@@ -145,8 +145,8 @@ class TestReports:
         process.run(1, 10)
         process.flush()
         store.is_away = True
-        clock.to(SUB)
-        process.run(SUB, 20)
+        clock.to(SUB_INTERVAL_SECONDS)
+        process.run(SUB_INTERVAL_SECONDS, 20)
         process.run(1, 30)
         process.flush()
         store.is_away = False
@@ -158,7 +158,7 @@ class TestReports:
 @pytest.mark.row("A20")
 def test_meters_are_bounded_and_what_they_counted_is_told(clock: FrozenClock) -> None:
     process = Process(clock, store := Away(clock))
-    process.limits.cache.most = 10
+    process.limits.cache.max_meters = 10
     for number in range(25):
         process.attempt(f"u{number}")
     assert 8 <= len(process.limits.cache.meters) <= 10
@@ -169,7 +169,7 @@ def test_meters_are_bounded_and_what_they_counted_is_told(clock: FrozenClock) ->
 
 def test_many_others_end_no_suppression_and_empty_no_full_bucket(clock: FrozenClock) -> None:
     process = Process(clock, Away(clock))
-    process.limits.cache.most = 100
+    process.limits.cache.max_meters = 100
     process.run(10, 500)
     factor = process.factor
     while process.attempt("full").allowed:
