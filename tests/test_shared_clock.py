@@ -161,11 +161,8 @@ def test_a_clock_that_was_set_is_noticed_and_followed_as_a_drift_is(step: int) -
 
 def test_bounds_are_unknown_until_the_time_is_and_hold_it_then() -> None:
     calendar, now = Calendar(), 1_750_000_000 * SECOND
-    assert (calendar.params(MONTHLY).start, calendar.params(MONTHLY).middle, calendar.params(MONTHLY).finish) == (
-        0,
-        0,
-        0,
-    )
+    unknown = calendar.params(MONTHLY)
+    assert (unknown.start, unknown.middle, unknown.finish) == (0, 0, 0)
     calendar.learn(now)
     plan = calendar.params(MONTHLY)
     assert plan.start <= now < plan.middle < plan.finish

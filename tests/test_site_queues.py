@@ -13,14 +13,7 @@ from django_throttle.core import Decision, Rule
 from django_throttle.core.decision import Outcome
 from django_throttle.later import queue_slots
 from django_throttle.later.queue_slots import QueueSlot, last_queue_slot, position, queue_slot_of
-from django_throttle.later.site_queues import (
-    QUEUED,
-    CeleryTasks,
-    DjangoTasks,
-    SiteQueue,
-    TaskState,
-    tasks_module,
-)
+from django_throttle.later.site_queues import QUEUED, CeleryTasks, DjangoTasks, SiteQueue, TaskState, tasks_module
 from tests.workers import Worker
 
 TURN = QueueSlot("queue", "user:1", 4_000_000_000.0)

@@ -172,17 +172,13 @@ NEVER = SHORT._replace(rule="never", retry_after=None, reason=Reason.TOO_COSTLY)
     ids=lambda given: str(given)[:30] if isinstance(given, (bool, str)) else None,
 )  # fmt: skip
 def test_the_rule_that_is_spoken_of(outcomes: tuple[Outcome, ...], allowed: bool, rule: str | None) -> None:
-    decision = combine_outcomes(outcomes)
+    decision = combine_outcomes(outcomes, LEASE)
     assert (decision.allowed, decision.rule, decision.outcomes) == (allowed, rule, outcomes)
+    assert decision.lease is (LEASE if allowed else None)
     said = next((outcome for outcome in outcomes if outcome.rule == rule), None)
     if said is not None:
         expected = (said.limit, said.remaining, said.retry_after, said.reset_after)
         assert (decision.limit, decision.remaining, decision.retry_after, decision.reset_after) == expected
-
-
-def test_a_refused_call_holds_nothing() -> None:
-    assert combine_outcomes((WITHIN,), LEASE).lease is LEASE
-    assert combine_outcomes((WITHIN, SHORT), LEASE).lease is None
 
 
 def test_only_a_failed_store_makes_it_unavailable() -> None:
