@@ -126,7 +126,7 @@ class SocketReporter:
         return known
 
     def _everyone(self) -> Entries:
-        return [(socket, self._entry(socket)) for socket in self.sockets.everyone()]
+        return [(socket, self._entry(socket)) for socket in self.sockets.all()]
 
     def _entry(self, socket: OpenSocket) -> Entry:
         entry, known = self._entries.get(socket), self.idents(socket)

@@ -138,7 +138,7 @@ class Reconciler:
         A server that has taken over may lack what came last: it is sent everything. While one node of a Cluster is away
         the others are sent what is theirs; then the first error is raised. Returns when to go on, if soon.
         """
-        if self.leases.lost or self.store.transport.failovers != self._failovers:
+        if self.leases.is_lost or self.store.transport.failovers != self._failovers:
             self.beat()
         for lease in self.leases.take_to_release():
             for pair in lease.lease_keys:

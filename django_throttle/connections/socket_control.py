@@ -47,7 +47,7 @@ class Activity:
 
     def _heard(self) -> dict[LeaseKey, Heard]:
         found: dict[LeaseKey, Heard] = defaultdict(dict)
-        for socket in self.sockets.everyone():
+        for socket in self.sockets.all():
             if socket.last_received >= self._reported:
                 for lease in socket.leases:
                     for pair in lease.lease_keys:
@@ -107,7 +107,7 @@ class SocketControl:
             self._about_idents(about)
         wanted = {message.socket: message for message in given if message.kind == CLOSE and message.socket}
         if wanted:
-            for socket in self.sockets.everyone():
+            for socket in self.sockets.all():
                 if message := wanted.get(socket.id):
                     _close(socket, message)
         for message in given:
@@ -124,7 +124,7 @@ class SocketControl:
         self._waiting = {}
         if not waiting:
             return
-        holders = {lease.id: socket for socket in self.sockets.everyone() for lease in socket.leases}
+        holders = {lease.id: socket for socket in self.sockets.all() for lease in socket.leases}
         is_late = any(until <= now for until in waiting.values())
         unreleased = self.store.leases.unreleased() if is_late else ()  # a handshake may be slow
         for message, until in waiting.items():
@@ -139,7 +139,7 @@ class SocketControl:
             self.store.refusal_cache.clear()  # or a remembered refusal would refuse a socket
             reset = {tag for tag, message in by_tag.items() if message.kind == RESET}
             self.store.local_limits.prepaid.forget(lambda budget: self.store.control.tag(budget.ident) in reset)
-        for socket in self.sockets.everyone():
+        for socket in self.sockets.all():
             for tag in self.reporter.idents(socket).tags:
                 message = by_tag.get(tag)
                 if message and socket.opened <= given[message]:  # a socket that was opened since is not meant

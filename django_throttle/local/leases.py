@@ -1,4 +1,4 @@
-"""Leases of open connections that this process holds, and what the store knows of them."""
+"""The leases that this process holds, and the part of them that Redis knows."""
 
 from __future__ import annotations
 
@@ -16,24 +16,20 @@ from django_throttle.core.decision import Lease
 from django_throttle.local import process_identity
 from django_throttle.runtime import in_child
 
-MAX_RELEASED: Final = 100  # releases that are remembered, to have one of each node of a Cluster
-MAX_FORMER: Final = 4
+MAX_RELEASED: Final = 100  # confirmed releases that are kept, so that each node of a Cluster probably has some
+MAX_FORMER_UIDS: Final = 4
 
 LeaseKey = tuple[str, str]  # rule id, ident
 
 
 class Release(NamedTuple):
-    """A release that Redis has not confirmed; ``uid`` is the process under which the lease was taken.
+    """A release that Redis has not confirmed."""
 
-    ``again`` is True for one that a registration on its way may have undone: the confirmation of the first one is
-    none of this.
-    """
-
-    uid: str
+    uid: str  #: uid under which the lease was taken
     rule_id: str
     ident: str
     lease: str
-    again: bool = False
+    again: bool = False  #: True if a concurrent registration may have undone the release, which is then repeated
 
 
 class Leases:
@@ -49,51 +45,51 @@ class Leases:
         in_child(self, Leases.restart)
 
     def restart(self) -> None:
-        """Forget everything and take a new uid; a forked child calls this first."""
+        """Drop all leases and take a new uid, in a forked child."""
         self._lock = threading.Lock()
         self.uid = new_uid()
-        self.turn = 0  # how many uids this process had before
-        self.former: tuple[str, ...] = ()  # uids of this process that may still be in Redis
-        self.lost = False  # Redis does not know our uid any more
-        self.is_introduced = False  # whether Redis knows who this process is
-        # When each lease was taken or heard of, on the monotonic clock. The key of the newest lease is the last.
+        self.renewals = 0  #: number of uids that this process had before
+        self.former: tuple[str, ...] = ()  #: earlier uids of this process that may still be in Redis
+        self.is_lost = False  #: True if Redis does not know the uid any more
+        self.is_introduced = False  #: True if Redis knows the host and pid of this process
+        # Monotonic time at which each lease was taken or touched. The key of the newest lease is the last.
         self._held: OrderedDict[LeaseKey, dict[str, float]] = OrderedDict()
         self._announced: set[LeaseKey] = set()
         self._unsent: set[LeaseKey] = set()
-        self._unknown: set[tuple[LeaseKey, str]] = set()  # leases that Redis cannot know: it was away all the time
+        self._unknown: set[tuple[LeaseKey, str]] = set()  # leases that were never sent to Redis
         self._unconfirmed: set[Release] = set()
-        self._released: deque[Release] = deque(maxlen=MAX_RELEASED)  # the last ones that Redis has confirmed
+        self._released: deque[Release] = deque(maxlen=MAX_RELEASED)  # the last confirmed releases
         self._to_release: deque[Lease] = deque()
         self._unverified: dict[LeaseKey, float] = {}
         self._idle: set[LeaseKey] = set()
         self._retiring: set[LeaseKey] = set()
-        # Where leases were taken in this beat and the one before. A server that has lost its data since then may have
-        # them, but nothing there says that this process has leases in these places.
+        # Keys of leases taken in this beat and the one before. A server that has lost data since then may have such a
+        # lease without the announcement of its key.
         self._recent, self._earlier = set[LeaseKey](), set[LeaseKey]()
-        self._unnamed: deque[set[LeaseKey]] = deque(maxlen=MAX_FORMER)  # the same of each former uid
-        self._evicted: set[str] = set()  # leases that were taken away, and that their sockets have not released
+        self._unnamed: deque[set[LeaseKey]] = deque(maxlen=MAX_FORMER_UIDS)  # the same of each former uid
+        self._evicted: set[str] = set()  # evicted leases that their sockets have not released yet
 
-    # Who this process is
+    # Identity of the process
 
     def introduction_under(self, uid: str) -> str:
-        """Who this process is, for Redis to keep; empty once Redis knows it, and when ``uid`` was replaced since."""
+        """Return the description of this process for Redis; empty if Redis has it, or ``uid`` is not current."""
         introduction = "" if self.is_introduced else self.report()
         return introduction if uid == self.uid else ""
 
     def report(self) -> str:
-        """Who this process is and how much it holds, as JSON."""
-        return process_identity.describe(len(self), self.turn)
+        """Return the identity of this process and the number of its leases, as JSON."""
+        return process_identity.describe(len(self), self.renewals)
 
     def renew(self) -> str:
-        """Take a new uid, since Redis has expired the old one or lost what it knew of it; returns the old one.
+        """Take a new uid, because Redis has expired or lost the old one, and return the old one.
 
-        All leases are unsent.
+        All leases become unsent.
         """
         with self._lock:
             former, self.uid = self.uid, new_uid()
-            self.turn += 1
-            self.former = (former, *self.former)[:MAX_FORMER]
-            self.lost = self.is_introduced = False
+            self.renewals += 1
+            self.former = (former, *self.former)[:MAX_FORMER_UIDS]
+            self.is_lost = self.is_introduced = False
             self._unnamed.append(self._earlier | self._recent)
             self._recent, self._earlier = set(), set()
             self._announce_again()
@@ -102,52 +98,52 @@ class Leases:
     def note_intact(self) -> None:
         """Note that a beat has found nothing lost."""
         with self._lock:
-            self.lost = False
+            self.is_lost = False
             self._earlier, self._recent = self._recent, set()
 
     def unnamed(self) -> set[LeaseKey]:
-        """Return the keys under which an old copy of Redis' data may have leases of our former uids."""
+        """Return the keys under which an old copy of Redis' data may have leases of former uids."""
         with self._lock:
             return set().union(*self._unnamed)
 
     # Taking and releasing
 
     def hold(self, rule_id: str, ident: str, lease: str, uid: str | None = None, *, sent: bool = True) -> None:
-        """A lease is ours. ``uid`` is the one it was taken under; ``sent`` is False when Redis was not asked."""
+        """Add a lease. ``uid`` is the uid under which it was taken; ``sent`` is False if Redis was not asked."""
         key = rule_id, ident
         with self._lock:
-            # A call that failed, and may arrive, and was then granted locally.
-            owed = self._unconfirmed
-            failed = owed.intersection([Release(self.uid, rule_id, ident, lease)]) if owed else ()
+            # The command failed, but may still arrive, and the lease was then granted locally.
+            unconfirmed = self._unconfirmed
+            failed = unconfirmed.intersection([Release(self.uid, rule_id, ident, lease)]) if unconfirmed else ()
             if sent:
                 self._unknown.discard((key, lease))
             elif not failed and not self.is_held(rule_id, ident, lease):
                 self._unknown.add((key, lease))
-            owed.difference_update(failed)
+            unconfirmed.difference_update(failed)
             self._held.setdefault(key, {}).setdefault(lease, time.monotonic())
             self._held.move_to_end(key)
             self._recent.add(key)
-            if uid is not None and uid != self.uid:  # it was replaced while the call was under way
+            if uid is not None and uid != self.uid:  # the uid was replaced during the call
                 self._unconfirmed.add(Release(uid, rule_id, ident, lease))
                 self._unsent.add(key)
             if not sent or key not in self._announced:
                 self._unsent.add(key)
 
     def drop(self, rule_id: str, ident: str, lease: str) -> bool:
-        """Forget a lease without telling Redis; return False if this process did not hold it."""
+        """Remove a lease without telling Redis. Return False if this process did not hold it."""
         with self._lock:
             self._evicted.discard(lease)
             return self._drop((rule_id, ident), lease)
 
     def release(self, rule_id: str, ident: str, lease: str) -> tuple[Release, ...]:
-        """Drop a lease; returns the releases to send, which are unconfirmed from the same moment on.
+        """Remove a lease, and return the releases to send, which become unconfirmed.
 
-        None when it was not ours, or was taken and dropped while Redis was away.
+        Return an empty tuple if this process did not hold the lease, or Redis cannot know it.
         """
         key = rule_id, ident
         with self._lock:
             self._evicted.discard(lease)
-            # Before its registration under a new uid has arrived, it may be in Redis under an old one.
+            # Until its registration under a new uid has arrived, the lease may be in Redis under an old uid.
             uids = (self.uid, *self.former) if key in self._unsent else (self.uid,)
             is_unknown = (key, lease) in self._unknown
             if not self._drop(key, lease) or is_unknown:
@@ -157,12 +153,12 @@ class Leases:
             return releases
 
     def release_uncertain(self, rule_id: str, ident: str, lease: str, uid: str) -> None:
-        """Nobody knows whether ``uid`` has this lease in Redis: have it released.
+        """Have a lease released that ``uid`` may or may not have in Redis.
 
-        The acquire may still arrive after that, so what Redis has is compared with what is held later on.
+        The command that takes it may still arrive after that, so the key becomes unverified.
         """
         with self._lock:
-            self._drop((rule_id, ident), lease)  # of a socket that had made room already
+            self._drop((rule_id, ident), lease)  # an eviction may have taken the slot already
             self._unconfirmed.add(Release(uid, rule_id, ident, lease))
             self._recent.add((rule_id, ident))
             self._unverified.setdefault((rule_id, ident), time.monotonic())
@@ -173,20 +169,20 @@ class Leases:
 
     def take_to_release(self) -> list[Lease]:
         """Remove and return the leases of ``release_later``, for the caller to release."""
-        found: list[Lease] = []
+        leases: list[Lease] = []
         with suppress(IndexError):
             while True:
-                found.append(self._to_release.popleft())
-        return found
+                leases.append(self._to_release.popleft())
+        return leases
 
     def evict(self, rule_id: str, ident: str, lease: str) -> None:
-        """Note that a lease was taken away from its socket, which is open, or about to open."""
+        """Note that a lease was evicted while its socket is open, or about to open."""
         with self._lock:
             if self._drop((rule_id, ident), lease):
                 self._evicted.add(lease)
 
     def touch(self, rule_id: str, ident: str, lease: str, since: float) -> bool:
-        """Note when the socket of a lease was heard of, on the monotonic clock; return False if it is not held."""
+        """Note the monotonic time of the last frame of a lease's socket. Return False if the lease is not held."""
         with self._lock:
             leases = self._held.get((rule_id, ident), {})
             if lease in leases:
@@ -196,13 +192,13 @@ class Leases:
     def _drop(self, key: LeaseKey, lease: str) -> bool:
         self._unknown.discard((key, lease))
         leases = self._held.get(key, {})
-        known = leases.pop(lease, None) is not None
-        if known and not leases:
+        was_held = leases.pop(lease, None) is not None
+        if was_held and not leases:
             del self._held[key]
             self._unsent.discard(key)
-        return known
+        return was_held
 
-    # What is held
+    # Held leases
 
     def __len__(self) -> int:
         with self._lock:
@@ -226,16 +222,16 @@ class Leases:
             return self._evicted.union(*self._held.values())
 
     def first_socket(self, rule_id: str, ident: str) -> str | None:
-        """Return the socket lease that was taken, or heard of, longest ago; None if no socket has any."""
+        """Return the socket lease that was taken, or touched, longest ago; None if there is none."""
         with self._lock:
             leases = self._held.get((rule_id, ident), {})
             of_sockets = (lease for lease in leases if lease.startswith(SOCKET_LEASE))
             return min(of_sockets, key=leases.__getitem__, default=None)
 
-    # What Redis knows
+    # Knowledge of Redis
 
     def is_announced(self, rule_id: str, ident: str) -> bool:
-        """True when Redis knows that this process may hold leases of this rule and ident."""
+        """Return True if Redis knows that this process may hold leases of this rule and ident."""
         return (rule_id, ident) in self._announced
 
     @property
@@ -252,7 +248,7 @@ class Leases:
                 self.is_introduced = True
                 self._announced.update(keys)
             else:
-                self.lost = True
+                self.is_lost = True
 
     def announce_again(self) -> None:
         """Announce and send all leases again, because Redis has lost what was announced."""
@@ -282,9 +278,9 @@ class Leases:
         """Remove and return up to ``most`` unsent keys; call ``send_again`` for those that fail."""
         with self._lock:
             self._unsent.intersection_update(self._held)
-            taken = list(islice(self._unsent, most))
-            self._unsent.difference_update(taken)
-            return taken
+            keys = list(islice(self._unsent, most))
+            self._unsent.difference_update(keys)
+            return keys
 
     def to_register(self, keys: Iterable[LeaseKey]) -> dict[LeaseKey, dict[str, float]]:
         """Return the leases of these keys with their ages in seconds. Redis may know them from now on."""
@@ -307,22 +303,26 @@ class Leases:
         with self._lock:
             return list(self._unconfirmed)
 
-    def confirm_released(self, *done: Release) -> None:
+    def confirm_released(self, *releases: Release) -> None:
+        """Note that Redis has confirmed these releases."""
         with self._lock:
-            self._unconfirmed.difference_update(done)
-            self._released.extend(done)
+            self._unconfirmed.difference_update(releases)
+            self._released.extend(releases)
 
     def newest(self, most: int) -> list[tuple[LeaseKey, str]]:
         """Return the newest lease of each of up to ``most`` keys that Redis knows, the newest key first."""
         with self._lock:
-            known = (key for key in reversed(self._held) if key not in self._unsent)
-            return [(key, next(reversed(self._held[key]))) for key in islice(known, most)]
+            sent = (key for key in reversed(self._held) if key not in self._unsent)
+            return [(key, next(reversed(self._held[key]))) for key in islice(sent, most)]
 
     def last_released(self) -> list[tuple[LeaseKey, str]]:
         """Return the leases that Redis has released under the current uid, the newest first."""
         with self._lock:
-            last = [one for one in reversed(self._released) if one.uid == self.uid]
-            return [((one.rule_id, one.ident), one.lease) for one in last if not self.is_held(*one[1:4])]
+            return [
+                ((release.rule_id, release.ident), release.lease)
+                for release in reversed(self._released)
+                if release.uid == self.uid and not self.is_held(release.rule_id, release.ident, release.lease)
+            ]
 
     def mark_unverified(self, keys: Iterable[LeaseKey]) -> None:
         """Mark these keys as unverified, so that they are compared with Redis later."""
@@ -332,16 +332,17 @@ class Leases:
     def pop_unverified(self, seconds: float, most: int) -> list[LeaseKey]:
         """Remove and return up to ``most`` keys that have been unverified for ``seconds``."""
         with self._lock:
-            ripe = time.monotonic() - seconds
-            taken = list(islice((key for key, since in self._unverified.items() if since <= ripe), most))
-            for key in taken:
+            latest = time.monotonic() - seconds
+            keys = list(islice((key for key, since in self._unverified.items() if since <= latest), most))
+            for key in keys:
                 del self._unverified[key]
-            return taken
+            return keys
 
     def retire(self, most: int) -> list[LeaseKey]:
         """Return up to ``most`` announced keys without leases, now and at the last call; then call ``retired``."""
         with self._lock:
-            idle = self._announced.difference(self._held, ((one.rule_id, one.ident) for one in self._unconfirmed))
+            releasing = {(release.rule_id, release.ident) for release in self._unconfirmed}
+            idle = self._announced.difference(self._held, releasing)
             room = max(0, most - len(self._retiring))
             self._retiring.update(islice(idle & self._idle, room))
             self._announced -= self._retiring
@@ -358,5 +359,5 @@ class Leases:
 
 
 def new_uid() -> str:
-    """Return an identity of 12 characters that no process has had before."""
+    """Return a unique text of 12 characters."""
     return secrets.token_urlsafe(9)

@@ -13,70 +13,66 @@ from django_throttle.runtime import in_child, shutdown
 
 
 class OpenSocket(Protocol):
-    """What others see of an open socket, from any thread.
+    """The interface of an open socket for other parts of the process. Thread-safe."""
 
-    ``id`` is its own in this process, ``scope`` names its rules, ``path`` is where it was opened. ``leases`` are what
-    it holds of concurrency rules, ``idents`` all that it counts for. ``opened`` and ``last_received``, when its last
-    frame came in, are on time.monotonic's clock. ``received``, ``refused``, ``sent`` and ``lost`` are numbers of
-    frames: refused ones came in, lost ones were to go out. ``address`` is empty when nobody knows it.
-    """
-
-    id: str
-    scope: str
+    id: str  #: unique to the socket
+    scope: str  #: scope of its rules
     path: str
     leases: tuple[Lease, ...]
-    opened: float
-    last_received: float
-    received: int
-    refused: int
-    sent: int
-    lost: int
+    opened: float  #: time on the monotonic clock
+    last_received: float  #: time of the last incoming frame, on the monotonic clock
+    received: int  #: number of incoming frames
+    refused: int  #: number of refused incoming frames
+    sent: int  #: number of outgoing frames
+    lost: int  #: number of outgoing frames that were dropped
 
     @property
-    def idents(self) -> frozenset[str]: ...
+    def idents(self) -> frozenset[str]:
+        """All idents that the socket counts for."""
 
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """The address of the client; empty if it is unknown."""
 
     def close_code(self, reason: str) -> int:
-        """The code that it is closed with for this reason."""
+        """Return the close code for a reason."""
 
     def close(self, code: int, reason: str, payload: object = None) -> None:
-        """Have its event loop close it; a second time, or when it has closed, changes nothing."""
+        """Close the socket in its event loop. Repeating it has no effect."""
 
     def reset(self) -> None:
-        """Have it forget the refusals that it remembers: its budgets were given back."""
+        """Clear the cached refusals of the socket, because its budgets were reset."""
 
 
 class OpenSockets:
-    """All guarded sockets of this process; none in a forked child."""
+    """The throttled sockets that are open in this process. Empty in a forked child."""
 
     def __init__(self) -> None:
         self.restart()
         in_child(self, OpenSockets.restart)
 
     def restart(self) -> None:
-        """Be another process, without sockets."""
+        """Start without sockets, in a forked child."""
         self._sockets: dict[int, OpenSocket] = {}
         self._process, self._numbers = secrets.token_urlsafe(9), count()
 
     def new_id(self) -> str:
-        """An id that no other socket has, of whatever process."""
+        """Return an id that is unique over all processes."""
         return f"{self._process}{next(self._numbers)}"
 
     def add(self, socket: OpenSocket) -> None:
-        """It has been let in."""
+        """Add a socket that has been accepted."""
         self._sockets[id(socket)] = socket
         shutdown.watch()
 
     def remove(self, socket: OpenSocket) -> None:
-        """It has ended; a second time changes nothing."""
+        """Remove a socket that has ended. Repeating it has no effect."""
         self._sockets.pop(id(socket), None)
 
     def clear(self) -> None:
         self._sockets.clear()
 
-    def everyone(self) -> tuple[OpenSocket, ...]:
+    def all(self) -> tuple[OpenSocket, ...]:
         return tuple(self._sockets.values())
 
     def __len__(self) -> int:

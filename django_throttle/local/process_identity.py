@@ -1,4 +1,4 @@
-"""Who a process is, as it tells others, and whether it still runs, as far as this host can tell."""
+"""Identity of processes: the description that they publish, and whether a process of this host still runs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any, NamedTuple
 PROC = Path("/proc")
 
 
-def describe(held: int, turn: int = 0) -> str:
-    """This process as JSON: host, pid, start in ticks since boot, leases that it holds, how many uids it had before."""
-    return json.dumps({**_self(os.getpid()), "held": held, "turn": turn}, separators=(",", ":"))
+def describe(held: int, renewals: int = 0) -> str:
+    """Describe this process as JSON: host, pid, start in ticks since boot, number of leases and of earlier uids."""
+    return json.dumps({**_self(os.getpid()), "held": held, "turn": renewals}, separators=(",", ":"))
 
 
 def read(text: Any) -> dict[str, Any]:
-    """What a process wrote of itself as JSON; an empty dict for anything else."""
+    """Return the description of a process from JSON; an empty dict if the text is invalid."""
     try:
-        found = json.loads(text)
+        meta = json.loads(text)
     except (TypeError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return meta if isinstance(meta, dict) else {}
 
 
 def is_alive(meta: Mapping[str, Any]) -> bool | None:
-    """Whether the process runs; None when this host cannot tell, because it is another's or hidden.
+    """Return True if the process runs. Return None if it is unknown: the process is on another host, or hidden.
 
-    A defunct process is dead, and so is one whose pid now belongs to a process with another start.
+    A defunct process is dead, and so is a process whose pid now belongs to one with another start.
     """
     pid, started = meta.get("pid"), meta.get("started")
     if not host() or _namespace(str(meta.get("host"))) != _namespace(host()) or type(pid) is not int or pid <= 0:
@@ -44,7 +44,7 @@ def is_alive(meta: Mapping[str, Any]) -> bool | None:
 
 @lru_cache(maxsize=1)
 def host() -> str:
-    """Hostname, pid namespace and boot, so that no two containers judge each other's pids; empty when unknown."""
+    """Return hostname, pid namespace and boot id, because pids are comparable only within these; empty if unknown."""
     try:
         namespace = (PROC / "self/ns/pid").stat().st_ino
         boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -54,7 +54,7 @@ def host() -> str:
 
 
 def _namespace(host: str) -> str:
-    """Return the part of a host that says whose pids it has: containers of other hostnames may share them."""
+    """Return the part of a host that identifies its pids, which containers with other hostnames may share."""
     return host.partition("/")[2] or host
 
 
@@ -65,17 +65,17 @@ def _self(pid: int) -> dict[str, Any]:
 
 
 def _stat(pid: int) -> tuple[str, int] | None:
-    """State letter and start of a process; None when it cannot be read. Source: proc(5), fields 3 and 22."""
+    """Return the state letter and the start of a process; None if they cannot be read. See proc(5), fields 3 and 22."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
-        fields = text.rpartition(")")[2].split()  # the name in brackets may hold spaces and brackets
+        fields = text.rpartition(")")[2].split()  # the name in brackets may contain spaces and brackets
         return fields[0], int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
 
 
 def _is_gone(pid: int) -> bool:
-    """True only when the kernel says that there is no such process: it may just be hidden from us."""
+    """Return True only if the kernel reports that there is no such process. A hidden process is not gone."""
     try:
         if os.name == "posix":
             os.kill(pid, 0)
@@ -85,32 +85,36 @@ def _is_gone(pid: int) -> bool:
 
 
 class HostProcesses(NamedTuple):
-    """Uids of this host's processes; those of other hosts are in neither list."""
+    """Uids of the processes of this host. Those of other hosts are in neither list."""
 
     living: list[str]
     dead: list[str]
 
 
 def processes_of_host(census: Mapping[str, Mapping[str, Any]]) -> HostProcesses:
-    """Which of these processes this host sees running, and which it knows to have ended.
+    """Return the processes that this host sees running, and those that have ended.
 
-    A former uid of a process that runs is in neither list: the process itself sweeps it, or it expires.
+    A former uid of a running process is in neither list: the process itself removes it, or it expires.
     """
-    verdicts = {uid: is_alive(meta) for uid, meta in census.items()}
-    present: dict[tuple[Any, ...], int] = {}
+    is_alive_by_uid = {uid: is_alive(meta) for uid, meta in census.items()}
+    renewals: dict[tuple[Any, ...], int] = {}
     for meta in census.values():
-        present[_who(meta)] = max(number(meta, "turn"), present.get(_who(meta), 0))
+        renewals[_process(meta)] = max(number(meta, "turn"), renewals.get(_process(meta), 0))
     return HostProcesses(
-        living=[uid for uid, meta in census.items() if verdicts[uid] and number(meta, "turn") == present[_who(meta)]],
-        dead=[uid for uid, alive in verdicts.items() if alive is False],
+        living=[
+            uid
+            for uid, meta in census.items()
+            if is_alive_by_uid[uid] and number(meta, "turn") == renewals[_process(meta)]
+        ],
+        dead=[uid for uid, alive in is_alive_by_uid.items() if alive is False],
     )
 
 
-def _who(meta: Mapping[str, Any]) -> tuple[Any, ...]:
+def _process(meta: Mapping[str, Any]) -> tuple[Any, ...]:
     return meta.get("host"), meta.get("pid"), meta.get("started")
 
 
 def number(meta: Mapping[str, Any], name: str) -> int:
-    """A number that a process reports of itself, such as the leases "held"; 0 where it reports none."""
-    found = meta.get(name)
-    return found if type(found) is int else 0
+    """Return a number from a process description, such as the leases "held"; 0 if there is none."""
+    value = meta.get(name)
+    return value if type(value) is int else 0

@@ -50,7 +50,7 @@ class LoweredLimit(NamedTuple):
 @receiver(rules_changed, dispatch_uid="django_throttle.websockets")
 def _rules_changed(*, old: Snapshot | None, new: Snapshot, **_: object) -> None:
     by_loop: dict[AbstractEventLoop, list[Connection]] = defaultdict(list)
-    for connection in open_sockets.everyone():
+    for connection in open_sockets.all():
         if isinstance(connection, Connection):
             by_loop[connection.loop].append(connection)
     for loop, connections in by_loop.items():
@@ -126,9 +126,7 @@ def excess_leases(limits: Sequence[LoweredLimit]) -> dict[LoweredLimit, frozense
 
 def _excess_here(limit: LoweredLimit) -> frozenset[str]:
     pair = (limit.rule_id, limit.ident)
-    leases = [
-        (one.opened, lease.id) for one in open_sockets.everyone() for lease in one.leases if pair in lease.lease_keys
-    ]
+    leases = [(one.opened, lease.id) for one in open_sockets.all() for lease in one.leases if pair in lease.lease_keys]
     leases.sort(reverse=not limit.oldest_first)
     return frozenset([lease for _, lease in leases[: max(0, len(leases) - limit.limit)]])
 

@@ -229,7 +229,7 @@ def process(store: Store, search: str = "") -> Store:
 def test_sockets_are_listed_and_closed_one_or_all_of_an_identity(operator: Client, enforce: Enforce) -> None:
     store = enforce()
     opened = sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:11"), ("d", "user:1"))
-    for socket in open_sockets.everyone():
+    for socket in open_sockets.all():
         socket.opened -= 1000 if socket.id != "d" else 11_000
     opened[0].received, opened[0].last_received = 3, opened[0].last_received - 330
     process(store)

@@ -88,7 +88,7 @@ def test_who_was_only_paused_registers_again(make_site: MakeSite, clock: FrozenC
     assert living.count("user:1") == 0
     paused.take("user:1")  # announced, as far as it knows
     paused.take("user:2")
-    assert paused.leases.lost and old not in redis.zrange("dt:{p}:live", 0, -1)
+    assert paused.leases.is_lost and old not in redis.zrange("dt:{p}:live", 0, -1)
     paused.reconciler.resend()  # at the latest half a second later
     assert (living.count("user:1"), living.count("user:2")) == (4, 1)
     assert paused.leases.uid != old and not [key for key in keys(redis) if old in key]

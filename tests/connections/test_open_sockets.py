@@ -47,11 +47,11 @@ async def test_what_is_seen_of_a_socket(enforce: Enforce) -> None:
     store = enforce(sockets={**TWO_SOCKETS, "key": "ip"}, frames=FRAMES)
     introduce(store)
     async with Line() as line, Line():
-        opened = open_sockets.everyone()[0]
+        opened = open_sockets.all()[0]
         line.send("1", "2", "3")
         await line.until(lambda: line.told("error"))
         assert opened.last_received > opened.opened
-        assert store.leases.unreleased() == {lease.id for each in open_sockets.everyone() for lease in each.leases}
+        assert store.leases.unreleased() == {lease.id for each in open_sockets.all() for lease in each.leases}
         page = await second_look(store)
         assert (page.open, len(page.connections), page.is_whole) == (2, 2, True)
         assert [(ident.shown, ident.open, ident.processes) for ident in page.idents] == [("ip:203.0.113.9", 2, 1)]
@@ -60,7 +60,7 @@ async def test_what_is_seen_of_a_socket(enforce: Enforce) -> None:
         assert (first.received, first.refused, first.sent, first.lost) == (3, 1, 2, 0)
         assert (first.scope, first.path, first.address) == ("chat", "/chat", "203.0.113.9")
         assert 0 <= first.silent <= first.age < 20
-    assert open_sockets.everyone() == ()
+    assert open_sockets.all() == ()
 
 
 async def second_look(store: Store, search: str = "") -> Overview:
@@ -229,7 +229,7 @@ async def test_one_whose_handshake_is_not_through(
     for _ in range(2):
         await asyncio.to_thread(work)
     line = await Line().open()
-    (guard,) = open_sockets.everyone()
+    (guard,) = open_sockets.all()
     guard.leases = (leases[0],)  # type: ignore[assignment]
     await asyncio.to_thread(work)
     assert (await goodbye(line))[0] == "evicted"
@@ -244,7 +244,7 @@ async def test_who_comes_later_is_not_meant(enforce: Enforce) -> None:
     work()
     store.control.give(CLOSE_CLIENT)
     line = await Line().open()
-    (guard,) = open_sockets.everyone()
+    (guard,) = open_sockets.all()
     guard.opened += 60  # longer after the order than any round trip
     await asyncio.to_thread(work)
     await echo(line)

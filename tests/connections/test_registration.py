@@ -212,7 +212,7 @@ def test_a_lease_that_is_released_while_redis_is_asked_for_it_is_no_loss(
 
     monkeypatch.setattr(records, "are_held", release_first)
     site.beat()
-    assert not site.leases.lost and site.leases.uid == uid
+    assert not site.leases.is_lost and site.leases.uid == uid
     assert site.count("user:1") == 1
 
 

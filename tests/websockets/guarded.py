@@ -179,7 +179,7 @@ def blocked(subject: str = IDENT, **options: Any) -> Override:
 
 
 def only() -> OpenSocket:
-    (found,) = open_sockets.everyone()
+    (found,) = open_sockets.all()
     return found
 
 

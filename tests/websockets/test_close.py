@@ -74,7 +74,7 @@ async def test_but_errors_of_an_open_socket_are_the_application_s(enforce: Enfor
     line.send("x")
     with pytest.raises(error):
         await line.ended()
-    assert open_sockets.everyone() == ()
+    assert open_sockets.all() == ()
 
 
 async def test_what_crosses_the_application_s_own_close_reaches_no_one(enforce: Enforce) -> None:

@@ -245,7 +245,7 @@ async def test_a_block_of_the_rules_of_the_inner_one_closes_it_once(
     await socket.ended()
     assert [event["type"].partition(".")[2] for event in socket.sent] == ["accept", "send", "close"]
     assert (socket.told("error")[0]["code"], socket.closed["code"]) == ("blocked", 4403)
-    assert open_sockets.everyone() == ()
+    assert open_sockets.all() == ()
 
 
 async def test_a_reset_reaches_the_inner_one(enforce: Enforce) -> None:

@@ -304,7 +304,7 @@ class TestLoss:
             await say(line, *"abcdexyx")
             await line.say({"type": "websocket.close", "code": 1000})
             assert (shown(line), line.sent[-1]["type"]) == (["a", "b", 6], "websocket.close")
-            assert open_sockets.everyone() == ()
+            assert open_sockets.all() == ()
 
 
 @AT_ONCE
