@@ -468,163 +468,143 @@ class Options:
     # fmt: off
     name: str = option(
         "name", MISSING,
-        help="Short and telling: it appears in logs and in refusals. A rule in settings with the same name is replaced "
-        "by this one.",
+        help="Short and unique. Clients and logs see it. It replaces a rule of the same name in settings.",
     )
     rate: Rate | None = option(
         "rate", never=("concurrency",),
-        help="Rate, for example 100/min, 5/10m, 10/s or 1000/day. Several with commas in between must all be kept: "
-        "10/s, 1000/day. Leave it empty for concurrency.",
+        help="For example 100/min, 5/10m or 1000/day. Separate several with commas; all of them apply.",
     )
     _: KW_ONLY
     key: str = option(
-        "key", "user_or_ip", label="Count by",
-        help="Who has a budget of their own. “User” leaves out visitors who are not logged in; “user or address” "
-        "counts those by their address.",
+        "key", "user_or_ip", label="Limit per",
+        help="Who gets an allowance of their own. “User” skips visitors; “User or address” counts them by address.",
     )
     scopes: tuple[str, ...] = option(
-        "scopes", ("*",), words=option_words.describe_scopes,
-        help="What the rule covers, with commas in between: the throttle_scope of views and consumers, or the name of "
-        "a route. * stands for any text, so * alone is everything. ! leaves something out: *, !health is everything "
-        "but health. All of them draw on one budget.",
+        "scopes", ("*",), label="Where", words=option_words.describe_scopes,
+        help="throttle_scope values or route names, separated by commas. * matches any text; * alone means "
+        "everywhere. A name after ! is left out, as in *, !health.",
     )
     events: tuple[str, ...] = option(
-        "events", (), initial=("request",), help="What is counted. Several kinds draw on one budget.",
+        "events", (), label="Counts", initial=("request",), help="Everything ticked shares one allowance.",
     )
     methods: tuple[str, ...] = option(
-        "methods", (), group=CALLS, words=option_words.describe_methods,
-        help="Only requests of these HTTP methods, with commas in between: POST, PUT. GET covers HEAD too. Empty: "
-        "every method.",
+        "methods", (), label="HTTP methods", group=CALLS, words=option_words.describe_methods,
+        help="For example POST, PUT. GET includes HEAD. If empty, all methods.",
     )
     audience: tuple[str, ...] = option(
-        "audience", (), group=CALLS, label="Audience", words=option_words.describe_audience,
-        help="Only calls of these: anonymous, authenticated, staff, group:editors, tenant:acme. Empty: everybody.",
+        "audience", (), label="Only for", group=CALLS, words=option_words.describe_audience,
+        help="anonymous, authenticated, staff, group:editors or tenant:acme. If empty, everyone.",
     )
     algorithm: str = option(
-        "choice", "sliding_window", choices=ALGORITHMS, help="How calls are counted.",
+        "choice", "sliding_window", choices=ALGORITHMS, help="Keep “Sliding window” unless you need another one.",
     )
     rates: tuple[Rate, ...] = option(
         "rates", (), never=("concurrency", "damper"),
         help="Several rates at once instead of one, all to be kept. At most ten, each with another window.",
     )
     limit: int | None = option(
-        "whole", help="For concurrency: how many may be open at once."
+        "whole", label="Open at once", help="How many requests or WebSockets may be open at the same time."
     )
     burst: int | None = option(
         "whole", group=TUNING,
-        help="For the buckets and GCRA: the most that may come at once after a rest, or that may wait when calls are "
-        "delayed, where no longest queue is given. Empty: the rate's number.",
+        help="Most calls at once after a pause; in a queue, most that may wait. If empty, the number in the rate.",
     )
     plans: tuple[str, ...] = option(
-        "plans", (), group=CALLS, label="Plans", never=("damper",),
-        help="Other limits for some, a plan a line: group:premium = 1000/min. The first that matches replaces the "
-        "rate; what was already used still counts. For an audience, or what a function returns: shop.limits.plan:pro.",
+        "plans", (), label="Plans", group=CALLS, never=("damper",),
+        help="One per line: group:premium = 1000/min. The first match replaces the rate. Calls already made still "
+        "count.",
     )
     refill: str = option(
         "choice", "continuous", group=TUNING,
         choices={"continuous": Choice("Evenly"), "interval": Choice("All at once")},
-        help="For the token bucket: evenly, or all of the rate at once when its time has passed.",
+        help="“Evenly” adds calls one by one, “All at once” once per period.",
     )
     resolution: int = option(
-        "whole", 1, group=TUNING, max_value=MAX_RESOLUTION,
-        help="For the sliding window: in how many steps the window moves on. More steps follow the rate more closely "
-        "and take a little more memory; 1 is fine for most rules.",
+        "whole", 1, label="Sub-windows", group=TUNING, max_value=MAX_RESOLUTION,
+        help="1 to 30; more make the limit smoother.",
     )
     strict: bool = option(
-        "switch", False, group=TUNING,
-        help="For the sliding window: never let more than the rate through in any window, at the price of refusing "
-        "some calls early.",
+        "switch", False, label="Never exceed the rate", group=TUNING,
+        help="Holds in every window, but refuses some calls early.",
     )
     timezone: str | None = option(
-        "zone", group=TUNING, label="Time zone",
-        help="For a fixed window of an hour, day, week or month: where it begins, such as Europe/Berlin. Empty: "
-        "windows are counted from midnight UTC.",
+        "zone", label="Time zone", group=TUNING,
+        help="Where days and months begin, for example Europe/Berlin. If empty, UTC.",
     )
     estimator: str = option(
-        "choice", "fast", group=TUNING,
+        "choice", "fast", label="Reaction", group=TUNING,
         choices={"fast": Choice("Fast"), "average": Choice("Average of 24 seconds")},
-        help="For the damper: how it finds out how much is attempted. Fast reacts within seconds; the average of 24 "
-        "seconds takes longer and wavers less.",
+        help="“Fast” follows traffic in seconds; “Average” is steadier.",
     )
     unit: str = option(
         "choice", "calls", group=COST, never=("concurrency",),
         choices={name: Choice(label) for name, (label, _) in UNITS.items()},
-        help="What the rate counts: calls, the bytes that requests and WebSocket messages carry, or what a call has "
-        "used, which is known and corrected when it is over.",
+        help="What the rate counts. Measured units are corrected after the call.",
     )
     reserve: int | str = option(
-        "reserve", "", group=COST, label="Reserve", never=("concurrency", "damper"), min_value=0,
+        "reserve", "", label="Reserve", group=COST, never=("concurrency", "damper"), min_value=0,
         words=option_words.describe_reserve,
-        help="For what is measured: how much of the budget a call takes beforehand. A number, the path of a function "
-        "of the request, or mean: as much as earlier calls came to on average. Empty: 1.",
+        help="Counted before a measured call: a number, a function or mean (recent average). If empty, 1.",
     )
     measure: str = option(
-        "path", "", group=COST, label="Measured by", never=("concurrency", "damper"),
+        "path", "", label="Measured by", group=COST, never=("concurrency", "damper"),
         words="measured by {}",
-        help="For units: the path of a function of the request and the response that says how many the call came to. "
-        "Empty: those that the code spends.",
+        help="Function that returns the units a call used. If empty, the units that the code spends.",
     )
     cost: int | str = option(
-        "cost", 1, group=COST, never=("concurrency",), words=option_words.describe_cost,
-        help="How much of the budget one call takes, where the code says nothing else: a number, or the path of a "
-        "function that a rule in settings has too. 1 where the unit is measured: that is the cost.",
+        "cost", 1, label="Cost per call", group=COST, never=("concurrency",), words=option_words.describe_cost,
+        help="A whole number, or a function used by a rule in settings.",
     )
     count_on: tuple[int | str, ...] = option(
-        "statuses", (), group=COUNTED, label="Count only answers", never=("concurrency", "damper"),
+        "statuses", (), label="Count only these statuses", group=COUNTED, never=("concurrency", "damper"),
         words=option_words.describe_statuses,
-        help="Only requests that are answered with one of these HTTP statuses use up the budget: 401, 403 for failed "
-        "logins, or 4xx for all mistakes. Empty: all requests do.",
+        help="401, 403 counts failed logins only. If empty, every response counts.",
     )
     refund_on: tuple[str, ...] = option(
-        "results", (), group=COUNTED, label="Refund when it ends as", never=("concurrency", "damper"),
+        "results", (), label="Do not count", group=COUNTED, never=("concurrency", "damper"),
         words=option_words.describe_results,
-        help="Requests that end so use up nothing: 304, 5xx, or cancelled by the client. Empty: all count.",
+        help="304, 5xx or cancelled gives the call back. If empty, every response counts.",
     )
     count_denied: bool = option(
-        "switch", False, group=COUNTED, label="Count refused calls", never=("concurrency", "damper"),
+        "switch", False, label="Also count refused calls", group=COUNTED, never=("concurrency", "damper"),
         words="refused ones count too",
-        help="Refused calls use up the budget too: whoever keeps trying stays locked out. Use it for logins.",
+        help="A client that keeps trying stays locked out. Recommended for logins.",
     )
     prepaid: bool = option(
-        "switch", False, group=WAITING, label="Buy ahead", never=("concurrency", "damper"),
+        "switch", False, label="Buy ahead", group=WAITING, never=("concurrency", "damper"),
         words="bought ahead by each process",
-        help="For a budget that many calls share: each server process buys some of it ahead, spends that without "
-        "asking Redis, and gives back what is left within a second. Never more than the limit passes.",
+        help="For very busy limits: processes take calls in advance. The limit still holds.",
     )
     enforce_at: float = option(
-        "number", 1.0, group=QUOTA, label="Refuse at", never=("concurrency", "damper"), max_value=MAX_MULTIPLE,
+        "number", 1.0, label="Refuse at", group=QUOTA, never=("concurrency", "damper"), max_value=MAX_MULTIPLE,
         words="tolerated up to {:,g} times as much",
-        help="How many times the limit is used up before calls are refused. 1: at the limit itself. 2.5: at two and a "
-        "half times; in between, calls pass and the client is told that nothing is left.",
+        help="1 refuses at the limit, 2.5 at two and a half times the limit. Until then clients see 0 remaining.",
     )
     warn_at: tuple[float, ...] = option(
-        "shares", (), group=QUOTA, label="Warn at", never=("concurrency", "damper"),
+        "shares", (), label="Warn at", group=QUOTA, never=("concurrency", "damper"),
         words=option_words.describe_warnings,
-        help="Tell the site when use reaches these shares of the limit: 80 %, 100 %. Each is told once in a window, "
-        "for each of those who have a budget; what is done then is the site's own code. Empty: never.",
+        help="For example 80 %, 100 %. Sends the signal quota_warning once per window and caller.",
     )
     action: str = option(
-        "choice", "reject", choices={
+        "choice", "reject", label="When over the limit", choices={
             "reject": Choice("Refuse"),
             "shadow": Choice("Only record", "recorded but never refused"),
             "delay": Choice("Delay"),
             "defer": Choice("Do it later"),
         },
-        help="“Only record” lets everything through, and what would have been refused is recorded in the log: the way "
-        "to try a new rule out. “Delay” is for the leaky bucket: a call waits for its turn, then passes. “Do it later” "
-        "too: where a view names a task for it, the client is answered at once and the work waits for its turn.",
+        help="“Only record” refuses nobody and logs what it would refuse. “Delay” and “Do it later” need the leaky "
+        "bucket.",
     )
     max_queue: int | None = option(
-        "whole", group=WAITING, label="Longest queue",
-        help="For “delay” and “do it later”: how many calls may wait, in units of cost; one more is refused. Not "
-        "together with a burst. Empty: the burst.",
+        "whole", label="Longest queue", group=WAITING,
+        help="Most calls that may wait; set this or Burst.",
     )
     max_delay: float | None = option(
-        "number", group=WAITING, label="Longest wait", min_value=0, max_value=MAX_WINDOW,
-        help="For “delay”: how many seconds a call waits at most; one that would wait longer is refused.",
+        "number", label="Longest wait", group=WAITING, min_value=0, max_value=MAX_WINDOW,
+        help="Seconds; a call that would wait longer is refused. Required for “Delay”.",
     )
     at_limit: str = option(
-        "choice", "reject", group=WAITING, label="When full",
+        "choice", "reject", label="When all places are taken", group=WAITING,
         choices={
             "reject": Choice("Refuse the newcomer"),
             "evict_oldest": Choice("Close the oldest", "a new WebSocket closes the oldest"),
@@ -632,18 +612,18 @@ class Options:
                 "Close the one silent for longest", "a new WebSocket closes the one silent for longest"
             ),
         },
-        help="For concurrency: which WebSocket is closed when one more is opened than may be. It is told why. "
-        "Requests in flight are never cut off.",
+        help="Which WebSocket closes to make room. Requests in flight are never cut off.",
     )
     on_store_failure: str = option(
-        "choice", "local", group=WAITING, label="If Redis is down",
+        "choice", "local", label="If Redis is down", group=WAITING,
         choices={
             "local": Choice("Count in each process"),
             "allow": Choice("Let through", "let through while the store is away"),
             "deny": Choice("Refuse (503)", "refused while the store is away"),
         },
-        help="What happens while Redis does not answer. “Count in each process” divides the limit by the number of "
-        "server processes.",
+        help="“Count in each process” gives each its share.",
     )
-    enabled: bool = option("switch", True, words="switched off", help="Untick to suspend the rule without losing it.")
+    enabled: bool = option(
+        "switch", True, words="switched off", help="Untick to switch the rule off without deleting it.",
+    )
     # fmt: on

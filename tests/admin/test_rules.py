@@ -52,8 +52,8 @@ class TestPreview:
     @pytest.mark.parametrize(
         ("typed", "said"),
         [
-            ({"key": "os.abort"}, "Count by: Select a valid choice."),
-            ({"cost": "many"}, "“Cost” must be a whole number from 1"),
+            ({"key": "os.abort"}, "Limit per: Select a valid choice."),
+            ({"cost": "many"}, "“Cost per call” must be a whole number from 1"),
             ({"methods": "get, psot"}, "There is no method 'PSOT'; did you mean 'POST'?"),
             ({"methods": "post", "events": ["request", "message"]}, "Methods belong to rules of HTTP requests"),
             ({"audience": "groups:editors"}, "did you mean 'group:editors'?"),
@@ -96,7 +96,11 @@ class TestForm:
         [
             ({"algorithm": "fixed_window"}, "burst", "belongs to"),
             ({"rate": "5/s, 10 Per Minute"}, "rate", "'10 Per Minute' is not a rate: write"),
-            ({**SOCKETS, "limit": "0"}, "limit", "“Limit” must be a whole number from 1 to 999,999,999,999,999, not 0"),
+            (
+                {**SOCKETS, "limit": "0"},
+                "limit",
+                "“Open at once” must be a whole number from 1 to 999,999,999,999,999, not 0",
+            ),
             ({**SOCKETS, "limit": str(10**15)}, "limit", "must be a whole number from 1 to"),
             ({**SOCKETS, "limit": str(2**63)}, "limit", f"not {2**63}"),
             ({"cost": "os.path.getsize"}, "cost", "is used by no rule in settings; name it there first"),
@@ -236,7 +240,7 @@ class TestList:
         options = {"warn_at": [0.8], "action": "shadow", "count_denied": True}
         row = ThrottleRule.objects.create(name="api", rate="50/s", options=options)
         page = text(client.get(url("throttlerule_change", row.pk)))
-        assert "Rate: 50/s" in page and "Count refused calls: yes" in page and "Warn at: 80 %" in page
+        assert "Rate: 50/s" in page and "Also count refused calls: yes" in page and "Warn at: 80 %" in page
         assert "Edit" not in page and "Only record" in text(client.get(LIST))
 
     def test_filters_and_search(self, operator: Client) -> None:

@@ -222,7 +222,7 @@ def test_it_says_what_it_means_or_why_it_does_not() -> None:
     for limit in (10**15, 10**40):
         with pytest.raises(ValidationError) as caught:
             row(**{**SOCKETS, "limit": limit}).full_clean(validate_unique=False)
-        message = f"“Limit” must be a whole number from 1 to {MAX_LIMIT:,}, not {limit}"
+        message = f"“Open at once” must be a whole number from 1 to {MAX_LIMIT:,}, not {limit}"
         assert caught.value.message_dict == {"limit": [message]}
 
 
