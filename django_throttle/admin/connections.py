@@ -91,7 +91,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             said = gettext("All {open} connections of {name} are being closed.").format(open=found.open, name=name)
         else:
             return ""
-        get_store().control.give((message,))
+        get_store().control.dispatch((message,))
         look_again()
         row = ThrottleConnection()
         row.name = name[:200]

@@ -122,7 +122,9 @@ class SocketReporter:
         known = self._idents.get(socket)
         if known is None or known.leases is not socket.leases:
             leases, idents = socket.leases, _idents_of(socket)
-            known = self._idents[socket] = SocketIdents(leases, idents, tuple(map(self.store.control.tag, idents)))
+            known = self._idents[socket] = SocketIdents(
+                leases, idents, tuple(map(self.store.control.ident_hash, idents))
+            )
         return known
 
     def _everyone(self) -> Entries:
@@ -308,14 +310,16 @@ def _asked(store: RedisStore, search: str) -> Overview:
     census = ProcessRecords(store).census()
     seen = dict(islice(census.items(), MOST_PROCESSES))
     message = ControlMessage(REPORT, search=search, most=max(2, min(MOST, MOST_SOCKETS // max(1, len(seen)))))
-    waited = store.control.ask(message, search_digest(search), QUIET_MS) >= ANSWERS * conf().RULES_POLL
+    waited = store.control.request_from_all(message, search_digest(search), QUIET_MS) >= ANSWERS * conf().RULES_POLL
     calls = [("read_sockets", (store.process_key(report_key(uid, search)),), ()) for uid in seen]
     replies = [reply for some in batches(calls) for reply in store.pipeline(some)]
     reports = {uid: process_identity.read(reply) for uid, reply in zip(seen, replies, strict=True)}
     overview = _merged(seen, reports)._replace(waited=waited, unseen=len(census) - len(seen))
     if overview.doubtful:
         tags = " ".join(overview.doubtful)
-        store.control.ask(message._replace(tag=tags), f"{search_digest(search)}:{search_digest(tags)}", QUIET_MS)
+        store.control.request_from_all(
+            message._replace(tag=tags), f"{search_digest(search)}:{search_digest(tags)}", QUIET_MS
+        )
     return overview
 
 

@@ -136,7 +136,7 @@ class ProcessRecords:
             reaped = [index for group, _ in done for index in group]
             raise_first(() if reaped else replies)
             if lost := [text(lease) for _, reply in done for lease in reply[1:]]:
-                self.store.control.give(evicted(lost))
+                self.store.control.dispatch(evicted(lost))
             yield sum(reply[0] for _, reply in done)
 
     def walk(self, uid: str) -> Iterator[list[str]]:

@@ -138,7 +138,7 @@ class SocketControl:
         if any(message.kind == RESET for message in by_tag.values()):
             self.store.refusal_cache.clear()  # or a remembered refusal would refuse a socket
             reset = {tag for tag, message in by_tag.items() if message.kind == RESET}
-            self.store.local_limits.prepaid.forget(lambda budget: self.store.control.tag(budget.ident) in reset)
+            self.store.local_limits.prepaid.forget(lambda budget: self.store.control.ident_hash(budget.ident) in reset)
         for socket in self.sockets.all():
             for tag in self.reporter.idents(socket).tags:
                 message = by_tag.get(tag)

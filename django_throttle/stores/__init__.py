@@ -1,4 +1,4 @@
-"""The stores, Redis and memory; ``get_store`` returns the one that the settings name."""
+"""Stores in Redis and in memory. ``get_store`` returns the store of the settings."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _lock = Lock()
 in_child(sys.modules[__name__], lambda module: vars(module).update(_lock=Lock()))
 _store: AnyStore | None = None
 _pinned: AnyStore | None = None
-_for_tests: MemoryStore | None = None  # in place of a Redis that a test run did not ask for
+_for_tests: MemoryStore | None = None  # replaces Redis in a test run
 
 
 def get_store() -> AnyStore:
-    """The store that the settings name, one for this process; raises InvalidSetting when they name none.
+    """Return the store of the settings, which this process shares. Raise InvalidSetting if they name none.
 
-    In a test run of the site it counts in memory, unless TESTS_IN_MEMORY is off.
+    In a test run of the site, return a memory store unless TESTS_IN_MEMORY is off.
     """
     global _store
     if _pinned is not None:
@@ -39,16 +39,16 @@ def get_store() -> AnyStore:
         with _lock:
             if _store is None:
                 _store = _build()
-    if detect_test_run.declared is False or not _store.is_remote:  # each frame of a socket asks
+    if detect_test_run.declared is False or not _store.is_remote:  # first, as each frame of a socket calls this
         return _store
-    may_be_one = detect_test_run.declared or detect_test_run.DJANGO_TESTS in sys.modules
-    if may_be_one and detect_test_run.counts_in_memory() and conf().TESTS_IN_MEMORY:
+    may_be_test_run = detect_test_run.declared or detect_test_run.DJANGO_TESTS in sys.modules
+    if may_be_test_run and detect_test_run.counts_in_memory() and conf().TESTS_IN_MEMORY:
         return _store_for_tests()
     return _store
 
 
 def why_in_memory() -> str:
-    """Why ``get_store`` counts in memory, to begin a sentence with."""
+    """Return why ``get_store`` counts in memory, as the beginning of a sentence."""
     if _pinned is not None:
         return gettext_lazy("This test counts in a store of its own, in memory")
     if conf().STORE == "memory":
@@ -57,9 +57,9 @@ def why_in_memory() -> str:
 
 
 def pin(store: AnyStore | None) -> AnyStore | None:
-    """Count in this store, whatever the settings name, until another is pinned; None ends it.
+    """Make ``get_store`` return this store, or with None the store of the settings again.
 
-    Returns what was pinned before.
+    Return the store that was pinned before.
     """
     global _pinned
     before, _pinned = _pinned, store
@@ -76,22 +76,22 @@ def _store_for_tests() -> MemoryStore:
 
 
 def _build() -> AnyStore:
-    chosen = conf()
-    if chosen.STORE == "memory":
+    settings = conf()
+    if settings.STORE == "memory":
         store = MemoryStore()
-        store.local_limits.interval = chosen.DAMPER_INTERVAL
+        store.local_limits.interval = settings.DAMPER_INTERVAL
         return store
-    if chosen.STORE != "redis":
-        raise InvalidSetting(f"STORE is 'redis' or 'memory', not {chosen.STORE!r}")
+    if settings.STORE != "redis":
+        raise InvalidSetting(f"STORE is 'redis' or 'memory', not {settings.STORE!r}")
     try:
         return RedisStore(
-            chosen.REDIS,
-            prefix=chosen.PREFIX,
-            secret=chosen.KEY_SECRET,
-            deadline=chosen.DEADLINE,
-            max_connections=chosen.MAX_CONNECTIONS,
-            lease_ttl=chosen.CONNECTION_TTL,
-            processes=chosen.PROCESSES,
+            settings.REDIS,
+            prefix=settings.PREFIX,
+            secret=settings.KEY_SECRET,
+            deadline=settings.DEADLINE,
+            max_connections=settings.MAX_CONNECTIONS,
+            lease_ttl=settings.CONNECTION_TTL,
+            processes=settings.PROCESSES,
         )
     except InvalidSetting as error:
         raise InvalidSetting(f"REDIS: {error}") from error

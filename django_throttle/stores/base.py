@@ -1,4 +1,4 @@
-"""What a store is, and the ``io`` by which code with and without an event loop asks one."""
+"""The store protocol, and the ``io`` objects that execute commands of ``core``, with or without an event loop."""
 
 from __future__ import annotations
 
@@ -18,55 +18,58 @@ T = TypeVar("T")
 
 
 class Control(Protocol):
-    """Control messages between processes; an ident is named by its tag."""
+    """Control messages between processes. They name an ident by its keyed hash."""
 
-    def give(self, messages: Iterable[ControlMessage]) -> None: ...
+    def dispatch(self, messages: Iterable[ControlMessage]) -> None: ...
 
     def resend(self) -> None: ...
 
     def fetch(self) -> dict[ControlMessage, float]: ...
 
-    def tag(self, ident: str) -> str: ...
+    def ident_hash(self, ident: str) -> str: ...
 
 
 class Store(Protocol):
-    """Where counters live. Executes one command and answers it, or raises StoreError.
+    """Store of counters. Executes commands, or raises StoreError."""
 
-    ``is_remote`` where other processes share it, and it may not answer. ``is_costly`` where asking takes a round
-    trip: then ``refusal_cache`` has refusals, and units are bought ahead. ``local_limits`` decide
-    what dampers refuse, and hold what is bought. ``leases`` are those that this process holds, ``control`` what
-    other processes ask of it.
-    """
-
+    #: Recent refusals.
     refusal_cache: RefusalCache
+    #: Dampers, and prepaid units of this process.
     local_limits: LocalLimits
+    #: Leases that this process holds.
     leases: Leases
 
     @property
-    def is_remote(self) -> bool: ...
+    def is_remote(self) -> bool:
+        """True if other processes share the store, which may not answer."""
 
     @property
-    def is_costly(self) -> bool: ...
+    def is_costly(self) -> bool:
+        """True if a command takes a round trip, so that refusals are cached and units are prepaid."""
 
     @property
-    def control(self) -> Control: ...
+    def control(self) -> Control:
+        """Control messages to and from other processes."""
 
-    def execute(self, command: Command[T]) -> T: ...
+    def execute(self, command: Command[T]) -> T:
+        """Execute a command. Raise StoreError."""
 
-    async def aexecute(self, command: Command[T]) -> T: ...
+    async def aexecute(self, command: Command[T]) -> T:
+        """Execute a command without blocking the event loop. Raise StoreError."""
 
-    def release_soon(self, command: Release) -> None: ...
+    def release_soon(self, command: Release) -> None:
+        """Release a lease on the running event loop, without waiting."""
 
 
 class StoreIo(Io, Protocol):
-    """An ``io`` whose commands go to this store."""
+    """An ``io`` that sends commands to a store."""
 
     @property
     def store(self) -> Store: ...
 
 
 class BlockingIo:
-    """The ``io`` of synchronous code: nothing suspends. See ``core.io``."""
+    """The ``io`` of synchronous code, which never suspends. See ``core.io``."""
 
     __slots__ = ("store",)
 
@@ -101,13 +104,13 @@ class LoopIo:
         return async_twin()
 
 
-REPLY: Final = "reply"  # the attribute of a cancellation that has the reply to the command that was on its way
+REPLY: Final = "reply"  # attribute of a CancelledError with the reply to the command that was on its way
 
 
 class LastingIo(LoopIo):
-    """The ``io`` of a decision that goes on although its caller is cancelled, as far as the store has answered.
+    """The ``io`` of a decision that is finished although its caller is cancelled, if the store has answered.
 
-    ``cancelled`` is the error then, which is raised when the decision is known.
+    ``cancelled`` is the CancelledError, which the caller raises after the decision.
     """
 
     __slots__ = ("cancelled",)

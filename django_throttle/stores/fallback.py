@@ -1,4 +1,7 @@
-"""Decisions while Redis is away: each process's share of a limit, charged to Redis afterwards."""
+"""Decisions while Redis is away: each process decides by its share of a limit, and charges Redis afterwards.
+
+``RedisStore`` uses it for rules whose failure policy is ``local``.
+"""
 
 from __future__ import annotations
 
@@ -19,38 +22,37 @@ from django_throttle.core.commands import Answer, Answers, Charge, Charges, Corr
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidRule
 from django_throttle.runtime import in_child
-from django_throttle.stores.counters import NUMBER, numbers
+from django_throttle.stores.counters import NUMBER_BYTES, numbers
 from django_throttle.stores.memory import SWEEPS, MemoryStore
 from django_throttle.stores.redis.commands import LongCommand, Pipeline, RedisCommand, SendPipeline, backfill_call
 from django_throttle.stores.redis.context import RedisContext
 from django_throttle.stores.redis.timeouts import MIN_ROUND_TRIP_SECONDS
 from django_throttle.stores.redis.transport import LoadingCall, RedisCall
 
-# Counters, and idents that are owed: past that the ones decided longest ago are forgotten. In a flood of new idents
-# they take less than half of the 64 MiB by which a process may grow.
 T = TypeVar("T")
 
-MAX_OWED: Final = 65_536
+# In a flood of new idents these, and as many counters, take less than 32 MiB.
+MAX_ADMITTED_IDENTS: Final = 65_536
 BATCH: Final = 200  # idents in one pipeline
-OWED: Final = Struct(">IIq")  # of a record: the number for rule and plan, how many numbers its state has, its expiry
-# Beats until every process has registered again after Redis lost what it knew.
-SETTLING: Final = 2
-MAX_KNOWN: Final = 10_000  # budgets of which little was left
-MOST_WAITING: Final = 200  # answers that are looked at together
+# Header of a record: number of the rule and its parameters, number of the state's numbers, expiry in microseconds.
+ADMITTED_RECORD: Final = Struct(">IIq")
+SETTLING_BEATS: Final = 2  # until every process has registered again after Redis lost its data
+MAX_NOTED_BUDGETS: Final = 10_000
+MAX_WAITING_ANSWERS: Final = 200  # that are processed together
 
 
 class ProcessCount:
-    """How many processes share a limit: as many as beats saw, and at least as many as the site expects.
+    """Number of processes that share a limit: as many as the last beat counted, and at least ``expected``.
 
-    The count does not fall while the store fails (``is_failing``), nor within two beats after it lost data: until
-    then processes that have not registered again are missing.
+    The count does not fall while the store fails, or within two beats after it lost data, because processes that have
+    not registered again are missing until then.
     """
 
     def __init__(self, expected: int, is_failing: Callable[[], bool]) -> None:
         self._expected = max(1, expected)
         self._is_failing = is_failing
         self._settling = 0
-        self.sharing = self._expected  # the number by which a limit is divided
+        self.divisor = self._expected  #: number by which limits are divided
         self._seen = 1
 
     @property
@@ -59,12 +61,12 @@ class ProcessCount:
 
     @seen.setter
     def seen(self, alive: int) -> None:
-        self._seen, self.sharing = alive, max(alive, self._expected)
+        self._seen, self.divisor = alive, max(alive, self._expected)
 
     def note(self, alive: int, *, lost: bool) -> None:
-        """A beat saw ``alive`` processes; ``lost`` when the store has lost data."""
+        """Note the number of processes that a beat counted. ``lost`` is True if the store has lost data."""
         if lost or self._is_failing():
-            self._settling = SETTLING
+            self._settling = SETTLING_BEATS
         if alive >= self.seen or not self._settling:
             self.seen = alive
         else:
@@ -72,7 +74,7 @@ class ProcessCount:
 
 
 class LastRemaining(NamedTuple):
-    """What Redis last said of a budget: ``units``, and until when no more comes back (monotonic seconds)."""
+    """Last known ``units`` left of a budget, and the time in monotonic seconds until which no more come back."""
 
     units: int
     until: float
@@ -80,15 +82,21 @@ class LastRemaining(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def floors(rules: RuleSet, processes: int) -> tuple[float, ...]:
-    """What is to be left under each of these rules for ``processes`` to need to know nothing; no queue has so much."""
-    known = [rule if rule.rate and rule.on_store_failure == "local" else None for rule in rules.rules]
-    return tuple([0.0 if one is None else inf if one.is_queue else one.params.limit / processes for one in known])
+    """Return for each rule the number of units below which the rest of a budget is noted. Queues are always noted."""
+    return tuple([_floor(rule, processes) for rule in rules.rules])
 
 
-class Remaining:
-    """The budgets of which Redis last said that less is left than a process admits by itself, and queues.
+def _floor(rule: Rule, processes: int) -> float:
+    if not rule.rate or rule.on_store_failure != "local":
+        return 0.0
+    return inf if rule.is_queue else rule.params.limit / processes
 
-    A call adds one tuple to a list, and is looked at with MOST_WAITING others. Empty after a fork.
+
+class RemainingBudgets:
+    """Budgets with fewer units left than a process' share, by the last answers of Redis, and queues.
+
+    To be fast, a call only appends its answers to a list. MAX_WAITING_ANSWERS of them are processed together. Empty
+    after a fork.
     """
 
     def __init__(self, processes: ProcessCount) -> None:
@@ -100,41 +108,41 @@ class Remaining:
         self._lock = Lock()
         self._waiting: list[tuple[Charges, Answers, float]] = []
         self._noted: dict[tuple[RuleSet, tuple[str, ...]], tuple[Answers, float]] = {}
-        self._left: dict[tuple[str, str], LastRemaining] | None = None  # by rule and ident; None once more was noted
+        self._left: dict[tuple[str, str], LastRemaining] | None = None  # by rule id and ident; None if outdated
 
     def note(self, charges: Charges, answers: Answers) -> None:
-        """Remember what Redis has answered."""
+        """Note the answers of Redis to a call."""
         waiting = self._waiting
         waiting.append((charges, answers, time.monotonic()))
-        if len(waiting) >= MOST_WAITING:
-            self._look()
+        if len(waiting) >= MAX_WAITING_ANSWERS:
+            self._process_waiting()
 
     def note_all(self, calls: Sequence[tuple[Charges, Answers]]) -> None:
-        """The same for several calls."""
+        """Note the answers of Redis to several calls."""
         now = time.monotonic()
         self._waiting += [(charges, answers, now) for charges, answers in calls]
-        if len(self._waiting) >= MOST_WAITING:
-            self._look()
+        if len(self._waiting) >= MAX_WAITING_ANSWERS:
+            self._process_waiting()
 
-    def _look(self) -> None:
-        """Keep of what waits, which other threads may add to meanwhile, what a process has to know."""
+    def _process_waiting(self) -> None:
+        """Keep the waiting answers with little left. Other threads may append to the list meanwhile."""
         with self._lock:
             calls = self._waiting[: len(self._waiting)]
             del self._waiting[: len(calls)]
-            noted, processes = self._noted, self._processes.sharing
+            noted, processes = self._noted, self._processes.divisor
             for charges, answers, at in calls:
                 rules = charges.rules
                 if any(map(lt, answers.numbers[1::3], floors(rules, processes))):
                     noted[rules, charges.idents] = answers, at
             self._left = None
-            if len(noted) > MAX_KNOWN:
-                for oldest in list(islice(noted, len(noted) - MAX_KNOWN + MAX_KNOWN // SWEEPS)):
+            if len(noted) > MAX_NOTED_BUDGETS:
+                for oldest in list(islice(noted, len(noted) - MAX_NOTED_BUDGETS + MAX_NOTED_BUDGETS // SWEEPS)):
                     del noted[oldest]
 
     def of(self, charge: Charge) -> LastRemaining | None:
-        """What is left of the budget of a charge; None when nothing is known, or more has come back since."""
+        """Return the rest of a charge's budget. Return None if it is unknown, or if more has come back since."""
         if self._waiting:
-            self._look()
+            self._process_waiting()
         with self._lock:
             if self._left is None:
                 self._left = self._read()
@@ -142,20 +150,20 @@ class Remaining:
         return left if left is not None and left.until > time.monotonic() else None
 
     def _read(self) -> dict[tuple[str, str], LastRemaining]:
-        """What was noted, the latest of each budget: only asked for once Redis fails."""
-        found: dict[tuple[str, str], LastRemaining] = {}
-        for (rules, idents), (answers, at) in sorted(self._noted.items(), key=lambda one: one[1][1]):
+        """Return the latest noted rest of each budget. Only needed while Redis fails."""
+        left: dict[tuple[str, str], LastRemaining] = {}
+        for (rules, idents), (answers, at) in sorted(self._noted.items(), key=lambda entry: entry[1][1]):
             for rule, ident, answer, floor in zip(
-                rules.rules, idents, answers, floors(rules, self._processes.sharing), strict=True
+                rules.rules, idents, answers, floors(rules, self._processes.divisor), strict=True
             ):
                 if answer.remaining < floor:
-                    found[rule.id, ident] = LastRemaining(answer.remaining, at + answer.reset / 1_000_000)
-        return found
+                    left[rule.id, ident] = LastRemaining(answer.remaining, at + answer.reset / 1_000_000)
+        return left
 
 
 @lru_cache(maxsize=1024)
 def share_of(rule: Rule, processes: int) -> Rule:
-    """The rule that one of ``processes`` applies alone; the rule itself where its parts would be too small."""
+    """Return a process' share of a rule, or the whole rule if the shares would be too small."""
     try:
         return rule.share(processes)
     except InvalidRule:
@@ -164,14 +172,14 @@ def share_of(rule: Rule, processes: int) -> Rule:
 
 @lru_cache(maxsize=1024)
 def with_limit(rule: Rule, limit: int) -> Rule:
-    """The same rule with so much at once, and with no higher rate."""
+    """Return the rule with this limit of units at once, and with no higher rate."""
     if rule.rate is None:
         return rule
     return rule.with_rates((replace(rule.rate, limit=min(limit, rule.rate.limit)),), limit if rule.burst else None)
 
 
-class Admitted(NamedTuple):
-    """What was admitted under a rule and is not charged yet: a state of the share's algorithm, until it expires."""
+class AdmittedState(NamedTuple):
+    """State of calls that were admitted under a rule and are not charged yet, by the parameters of its share."""
 
     rule: Rule
     params: CounterParams
@@ -179,37 +187,37 @@ class Admitted(NamedTuple):
     expires: int
 
 
-class AllAdmitted(dict[str, bytes]):
-    """What was admitted of each ident, in records of bytes: a number for rule and plan, the state, when it expires.
+class AdmittedStates(dict[str, bytes]):
+    """Admitted states by ident, packed as ADMITTED_RECORD and the numbers of the state.
 
-    Of at most ``most`` idents; past that those admitted longest ago are forgotten, a few at a time. A dictionary, as
-    each call to Redis asks whether it is empty.
+    Beyond ``max_idents`` idents, those admitted longest ago are forgotten, a few at a time. It is a dictionary because
+    each call to Redis tests if it is empty, which must be fast.
     """
 
     __slots__ = ("_most", "_numbers", "_rules")
 
-    def __init__(self, most: int = MAX_OWED) -> None:
+    def __init__(self, max_idents: int = MAX_ADMITTED_IDENTS) -> None:
         super().__init__()
-        self._most = most
+        self._max_idents = max_idents
         self._rules: list[tuple[Rule, CounterParams]] = []
         self._numbers: dict[tuple[Rule, CounterParams], int] = {}
 
-    def of(self, ident: str) -> list[Admitted]:
-        """What was admitted of an ident, by rule."""
-        record, at, found = self.get(ident, b""), 0, []
+    def of(self, ident: str) -> list[AdmittedState]:
+        """Return the admitted states of an ident."""
+        record, at, states = self.get(ident, b""), 0, []
         while at < len(record):
-            number, length, expires = OWED.unpack_from(record, at)
-            state = numbers(length).unpack_from(record, at + OWED.size)
+            number, length, expires = ADMITTED_RECORD.unpack_from(record, at)
+            state = numbers(length).unpack_from(record, at + ADMITTED_RECORD.size)
             rule, params = self._rules[number]
-            found.append(Admitted(rule, params, state, expires))
-            at += OWED.size + NUMBER * length
-        return found
+            states.append(AdmittedState(rule, params, state, expires))
+            at += ADMITTED_RECORD.size + NUMBER_BYTES * length
+        return states
 
-    def put(self, ident: str, admitted: Iterable[Admitted]) -> None:
-        """Replace all that was admitted of an ident."""
+    def put(self, ident: str, admitted: Iterable[AdmittedState]) -> None:
+        """Replace the admitted states of an ident."""
         self[ident] = b"".join(map(self._pack, admitted))
-        if len(self) > self._most:
-            for oldest in list(islice(self, -(-self._most // SWEEPS))):
+        if len(self) > self._max_idents:
+            for oldest in list(islice(self, -(-self._max_idents // SWEEPS))):
                 del self[oldest]
 
     def drop(self, ident: str) -> None:
@@ -217,180 +225,186 @@ class AllAdmitted(dict[str, bytes]):
         if not self:
             self._rules, self._numbers = [], {}
 
-    def _pack(self, one: Admitted) -> bytes:
-        rule = one.rule, one.params
-        if rule not in self._numbers:
-            self._numbers[rule] = len(self._rules)
-            self._rules.append(rule)
-        return OWED.pack(self._numbers[rule], len(one.state), one.expires) + numbers(len(one.state)).pack(*one.state)
+    def _pack(self, admitted: AdmittedState) -> bytes:
+        rule, params, state, expires = admitted
+        if (rule, params) not in self._numbers:
+            self._numbers[rule, params] = len(self._rules)
+            self._rules.append((rule, params))
+        return ADMITTED_RECORD.pack(self._numbers[rule, params], len(state), expires) + numbers(len(state)).pack(*state)
 
 
-class LateCharge(NamedTuple):
-    """Calls admitted here: the rule, the cost, and the time by the local store's clock, in microseconds."""
+class BackfillCharge(NamedTuple):
+    """Calls that were admitted under a rule: their cost, and their time in microseconds of the local store."""
 
     rule: Rule
     cost: int
     at: int
 
 
-class LateCharges(NamedTuple):
-    """What Redis is yet to be charged for one ident; by ``name`` it recognizes a repetition."""
+class PendingBackfill(NamedTuple):
+    """Charges of an ident that Redis has not confirmed. The ``name`` makes a repetition change nothing."""
 
     ident: str
     name: str
-    charges: tuple[LateCharge, ...]
+    charges: tuple[BackfillCharge, ...]
 
 
 class Fallback:
-    """The policy ``local``: this process's share of each limit, or what the store said is left where that is less.
+    """Failure policy ``local``: decides by this process' share of each limit, or by the rest of the budget if less.
 
-    What it admits is owed to Redis: charged, once, before Redis decides anything for the same ident again.
+    Admitted calls are charged to Redis once, before Redis decides anything for the same ident again.
     """
 
-    def __init__(self, context: RedisContext, processes: ProcessCount, remaining: Remaining) -> None:
+    def __init__(self, context: RedisContext, processes: ProcessCount, remaining: RemainingBudgets) -> None:
         self.context, self.processes, self.remaining = context, processes, remaining
-        self.local = MemoryStore(leases=context.leases, max_entries=MAX_OWED)
+        self.local = MemoryStore(leases=context.leases, max_entries=MAX_ADMITTED_IDENTS)
         self._renew()
         in_child(self, type(self)._renew)
 
     def _renew(self) -> None:
-        """A forked child owes nothing: its parent charges what was admitted before the fork."""
+        """Start empty in a forked child, as the parent reports charges made before the fork."""
         self._lock = Lock()
-        self.admitted = AllAdmitted()
-        self.unconfirmed: dict[str, LateCharges] = {}
+        self.admitted = AdmittedStates()
+        self.unconfirmed: dict[str, PendingBackfill] = {}
 
     def decide(self, command: Decide) -> tuple[Answer, ...]:
-        """Decide by this process's shares alone."""
+        """Decide by this process' shares."""
         left = list(map(self._left, command.charges))
-        charges = tuple(map(self._shared, command.charges, left))
-        spent = any(
-            one is not None and one.units < charge.cost and not charge.rule.is_shadow
-            for charge, one in zip(charges, left, strict=True)
+        charges = tuple(map(self._with_share, command.charges, left))
+        is_spent = any(
+            last is not None and last.units < charge.cost and not charge.rule.is_shadow
+            for charge, last in zip(charges, left, strict=True)
         )
-        local = Decide(Charges.of(charges), command.commit and not spent, command.lease)
+        local = Decide(Charges.of(charges), command.commit and not is_spent, command.lease)
         answers: tuple[Answer, ...] = self.local.execute(local)
         if local.commit and all(map(passes, charges, answers)):
-            self._owe(command.charges, charges)
-            slower = map(_slower, command.charges, charges)
-            answers = tuple([one._replace(reset=one.reset - more) for one, more in zip(answers, slower, strict=True)])
-        return tuple(map(_bounded, charges, left, answers))
+            self._note_admitted(command.charges, charges)
+            extra = map(_extra_queue_us, command.charges, charges)
+            answers = tuple(
+                [answer._replace(reset=answer.reset - us) for answer, us in zip(answers, extra, strict=True)]
+            )
+        return tuple(map(_cap_by_remaining, charges, left, answers))
 
     def correct(self, command: Correct) -> tuple[int, ...]:
-        """Correct what was decided here: what is due is owed to Redis too.
+        """Correct decisions of this process. Due charges are noted for Redis, too.
 
-        What goes back does so only here: Redis may have been charged for it by now.
+        Refunds only apply here, because Redis may have been charged for the calls by now.
         """
         shares = [_fitting(self._share(entry.charge)) for entry in command.back]
         back = [
-            entry._replace(charge=share, reset=entry.reset + _slower(entry.charge, share))
+            entry._replace(charge=share, reset=entry.reset + _extra_queue_us(entry.charge, share))
             for entry, share in zip(command.back, shares, strict=True)
         ]
         due = [entry._replace(charge=self._share(entry.charge)) for entry in command.due]
-        self._owe([entry.charge for entry in command.due], [entry.charge for entry in due])
+        self._note_admitted([entry.charge for entry in command.due], [entry.charge for entry in due])
         means: tuple[int, ...] = self.local.execute(replace(command, back=tuple(back), due=tuple(due)))
         return means
 
-    def late(self, idents: Iterable[str]) -> list[LateCharges]:
-        """What Redis is to be charged for these idents; after that, perhaps more of it."""
-        return [found for ident in idents if (found := self._late_charges(ident))]
+    def backfills_for(self, idents: Iterable[str]) -> list[PendingBackfill]:
+        """Return the charges of these idents to be confirmed by Redis. There may be more after that."""
+        return [backfill for ident in idents if (backfill := self._backfill_of(ident))]
 
-    def call(self, late: LateCharges) -> RedisCall:
-        """The script call that charges this, once however often it is sent."""
-        now, lasts = self._now(), max(round((one.rule.window or 0) * 2000) for one in late.charges)
-        due = [Charge(one.rule, late.ident, one.cost) for one in late.charges]
-        once = self.context.key(f"late.{late.name}", late.ident)
-        ages = [now - one.at for one in late.charges]
-        every_params = [self.local.calendar.params_at(one.rule, now) for one in late.charges]
-        return backfill_call(self.context, due, ages, every_params, once, lasts + 60_000)
+    def call(self, backfill: PendingBackfill) -> RedisCall:
+        """Return the script call that charges a backfill. Sending it again changes nothing."""
+        now, charges = self._now(), backfill.charges
+        marker_ttl_ms = max(round((charge.rule.window or 0) * 2000) for charge in charges) + 60_000  # two windows
+        due = [Charge(charge.rule, backfill.ident, charge.cost) for charge in charges]
+        marker = self.context.key(f"late.{backfill.name}", backfill.ident)
+        ages = [now - charge.at for charge in charges]
+        every_params = [self.local.calendar.params_at(charge.rule, now) for charge in charges]
+        return backfill_call(self.context, due, ages, every_params, marker, marker_ttl_ms)
 
-    def confirm(self, late: Sequence[LateCharges], replies: Sequence[Any]) -> None:
-        """Redis has charged these; raises the first error among the replies."""
-        self.note_confirmed(late, replies)
+    def confirm(self, backfills: Sequence[PendingBackfill], replies: Sequence[Any]) -> None:
+        """Note the backfills that Redis has charged. Raise the first error among the replies."""
+        self.note_confirmed(backfills, replies)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
 
-    def note_confirmed(self, late: Sequence[LateCharges], replies: Sequence[Any]) -> None:
-        """The same without raising: what failed is still owed."""
+    def note_confirmed(self, backfills: Sequence[PendingBackfill], replies: Sequence[Any]) -> None:
+        """Note the backfills that Redis has charged. Those that failed are sent again."""
         with self._lock:  # several calls of an ident may have charged the same
-            for one, reply in zip(late, replies, strict=True):
-                if not isinstance(reply, Exception) and self.unconfirmed.get(one.ident) is one:
-                    del self.unconfirmed[one.ident]
+            for backfill, reply in zip(backfills, replies, strict=True):
+                if not isinstance(reply, Exception) and self.unconfirmed.get(backfill.ident) is backfill:
+                    del self.unconfirmed[backfill.ident]
 
     def flush(self) -> None:
-        """Charge all that is owed, in batches. Raises StoreError."""
+        """Charge everything that is not reported yet, in batches. Raise StoreError."""
         while self.unconfirmed or self.admitted:
-            owing = dict.fromkeys(islice(chain(list(self.unconfirmed), list(self.admitted)), BATCH))
-            late = self.late(owing)
-            self.confirm(late, self.context.send(list(map(self.call, late))))
+            idents = dict.fromkeys(islice(chain(list(self.unconfirmed), list(self.admitted)), BATCH))
+            backfills = self.backfills_for(idents)
+            self.confirm(backfills, self.context.send(list(map(self.call, backfills))))
 
-    def owes(self, charges: Sequence[Charge]) -> bool:
-        """Whether something is owed for any of the idents of these charges."""
+    def has_unreported(self, charges: Sequence[Charge]) -> bool:
+        """Return True if Redis has not been charged for admitted calls of one of these idents."""
         admitted, unconfirmed = self.admitted, self.unconfirmed
         return any(charge.ident in admitted or charge.ident in unconfirmed for charge in charges)
 
     def _left(self, charge: Charge) -> LastRemaining | None:
-        """What the store said was left; a queue goes on after the turns that it has given, and then knows by itself."""
+        """Return the last known rest of the budget.
+
+        Return None for a queue, after charging the local one for the queue slots that Redis has given.
+        """
         left = self.remaining.of(charge)
         if left is None or not charge.rule.is_queue:
             return left
         share = self._share(charge)
-        [here] = self.local.execute(Decide(Charges.of((share,)), commit=False))
-        missing = (left.until - time.monotonic()) * 1_000_000 - here.reset
-        units = min(here.remaining, ceil(missing / share.rule.params.drain_us(1)))
+        [answer] = self.local.execute(Decide(Charges.of((share,)), commit=False))
+        missing_us = (left.until - time.monotonic()) * 1_000_000 - answer.reset
+        units = min(answer.remaining, ceil(missing_us / share.rule.params.drain_us(1)))
         if units > 0:
             self.local.execute(Decide(Charges.of((share._replace(cost=units),))))
         return None
 
     def _share(self, charge: Charge) -> Charge:
-        return charge._replace(rule=share_of(charge.rule, self.processes.sharing))
+        return charge._replace(rule=share_of(charge.rule, self.processes.divisor))
 
-    def _shared(self, charge: Charge, left: LastRemaining | None) -> Charge:
+    def _with_share(self, charge: Charge, left: LastRemaining | None) -> Charge:
         charge = _fitting(self._share(charge))
         share = charge.rule
         if left is not None and share.factor <= left.units < share.params.limit:
             share = with_limit(share, left.units)
         return charge._replace(rule=share)
 
-    def _owe(self, charges: Sequence[Charge], shares: Sequence[Charge]) -> None:
+    def _note_admitted(self, charges: Sequence[Charge], shares: Sequence[Charge]) -> None:
         with self._lock:
             for charge, share in zip(charges, shares, strict=True):
                 if charge.cost and not charge.rule.holds_slots:
-                    self._admit(charge, share.rule)
+                    self._add_admitted(charge, share.rule)
 
-    def _admit(self, charge: Charge, share: Rule) -> None:
+    def _add_admitted(self, charge: Charge, share: Rule) -> None:
         rule, ident, cost = charge
-        now, known = self._now(), {one.rule.id: one for one in self.admitted.of(ident)}
+        now, states = self._now(), {admitted.rule.id: admitted for admitted in self.admitted.of(ident)}
         params = self.local.calendar.params_at(share, now)
-        before = known.get(rule.id)
+        before = states.get(rule.id)
         state = before.state if before and before.expires > now else None
         if stored := params.charge_late(state, now, Backfill(cost, now)):
-            known[rule.id] = Admitted(rule, params, stored.state, now + stored.lifetime_us)
-            self.admitted.put(ident, known.values())
+            states[rule.id] = AdmittedState(rule, params, stored.state, now + stored.lifetime_us)
+            self.admitted.put(ident, states.values())
 
-    def _late_charges(self, ident: str) -> LateCharges | None:
-        """What is owed: while a part of it is not confirmed that part, under the same name."""
+    def _backfill_of(self, ident: str) -> PendingBackfill | None:
+        """Return an ident's backfill. While one is unconfirmed, return the same again."""
         with self._lock:
             if ident not in self.unconfirmed:
                 charges = tuple(self._charges(ident))
-                if charges:  # seen by others here before it is not seen there
-                    self.unconfirmed[ident] = LateCharges(ident, secrets.token_urlsafe(9), charges)
+                if charges:  # other threads must see it here before it is dropped there
+                    self.unconfirmed[ident] = PendingBackfill(ident, secrets.token_urlsafe(9), charges)
                 self.admitted.drop(ident)
             return self.unconfirmed.get(ident)
 
-    def _charges(self, ident: str) -> Iterator[LateCharge]:
+    def _charges(self, ident: str) -> Iterator[BackfillCharge]:
         now = self._now()
         for rule, params, state, expires in self.admitted.of(ident):
             for cost, at in params.late_charges(state, now) if expires > now else ():
                 if cost:
-                    yield LateCharge(rule, cost, at)
+                    yield BackfillCharge(rule, cost, at)
 
     def _now(self) -> int:
         return round(self.local.clock() * 1_000_000)
 
 
-class LateCommand(LongCommand[T]):
-    """A decision for idents of whom something is owed: that is charged first, within the same deadline."""
+class BackfillCommand(LongCommand[T]):
+    """A command for idents with unreported charges, which are backfilled first, within the same deadline."""
 
     __slots__ = ("_until", "command", "fallback", "idents")
 
@@ -401,28 +415,25 @@ class LateCommand(LongCommand[T]):
         self._until = time.monotonic() + self.context.transport.seconds
 
     async def reply(self, send: SendPipeline) -> T:
-        """Charge it in the first round trip of the decision: for a Redis far away one more is too long."""
+        """Send the backfills in the first round trip of the command, as a distant Redis leaves no time for another."""
         fallback, command = self.fallback, self.command
-        while (late := fallback.late(self.idents)) and any(map(fallback.admitted.get, self.idents)):
-            fallback.confirm(late, await send(Pipeline(list(map(fallback.call, late)), self._rest())))
+        while (backfills := fallback.backfills_for(self.idents)) and any(map(fallback.admitted.get, self.idents)):
+            fallback.confirm(backfills, await send(Pipeline(list(map(fallback.call, backfills)), self._seconds_left())))
 
-        async def send_late(trip: Pipeline) -> Sequence[Any]:
-            if not late:
-                return await send(trip)
-            due, number = (
-                [LoadingCall(call.script, call.keys, call.args) for call in map(fallback.call, late)],
-                len(late),
-            )
-            replies = await send(Pipeline([*due, *trip.calls], trip.seconds))
-            fallback.note_confirmed(late, replies[:number])
-            late.clear()
-            return replies[number:]
+        async def send_with_backfills(pipeline: Pipeline) -> Sequence[Any]:
+            if not backfills:
+                return await send(pipeline)
+            calls = [LoadingCall(call.script, call.keys, call.args) for call in map(fallback.call, backfills)]
+            replies = await send(Pipeline([*calls, *pipeline.calls], pipeline.seconds))
+            fallback.note_confirmed(backfills, replies[: len(calls)])
+            backfills.clear()
+            return replies[len(calls) :]
 
-        command.seconds = self._rest()
+        command.seconds = self._seconds_left()
         if isinstance(command, LongCommand):
-            reply: T = await command.reply(send_late)
+            reply: T = await command.reply(send_with_backfills)
             return reply
-        return command.finish(await send_late(Pipeline(self.calls, command.seconds)))
+        return command.finish(await send_with_backfills(Pipeline(self.calls, command.seconds)))
 
     @property
     def is_idempotent(self) -> bool:
@@ -431,24 +442,24 @@ class LateCommand(LongCommand[T]):
     def on_unknown_outcome(self) -> None:
         self.command.on_unknown_outcome()
 
-    def _rest(self) -> float:
+    def _seconds_left(self) -> float:
         return max(self._until - time.monotonic(), MIN_ROUND_TRIP_SECONDS)
 
 
 def _fitting(charge: Charge) -> Charge:
-    """The charge; of a reserve no more than a share allows at once, which would refuse every call."""
+    """Return the charge. Reduce a reserve to the limit of the share, which would otherwise refuse every call."""
     return charge._replace(cost=min(charge.cost, charge.rule.params.limit)) if charge.rule.is_measured else charge
 
 
-def _slower(charge: Charge, share: Charge) -> int:
-    """By how many microseconds a queue's share takes longer for this cost: a turn is reckoned by the whole rule."""
+def _extra_queue_us(charge: Charge, share: Charge) -> int:
+    """Return the microseconds that the share of a queue takes longer than the whole rule, which the answer follows."""
     if not charge.rule.is_queue:
         return 0
     return ceil(share.rule.params.drain_us(charge.cost)) - ceil(charge.rule.params.drain_us(charge.cost))
 
 
-def _bounded(charge: Charge, left: LastRemaining | None, answer: Answer) -> Answer:
-    """The local answer, by what the store said was left."""
+def _cap_by_remaining(charge: Charge, left: LastRemaining | None, answer: Answer) -> Answer:
+    """Cap the local answer by the last known rest of the budget."""
     if left is None or left.units >= charge.cost:
         return answer
     wait = max(1, round((left.until - time.monotonic()) * 1_000_000))

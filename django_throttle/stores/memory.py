@@ -1,4 +1,4 @@
-"""A store in this process: one process, development and tests; also the local fallback; tests compare Redis with it."""
+"""Memory store: for a single process, development and tests, for the fallback, and as reference of the Redis store."""
 
 from __future__ import annotations
 
@@ -45,18 +45,17 @@ from django_throttle.stores.counters import Counters
 from django_throttle.stores.refusal_cache import NoRefusalCache, RefusalCache
 
 FIRST_SWEEP: Final = 1024
-SWEEPS: Final = 64  # while as many counters as are kept are written anew
-SETTLED_US: Final = 3_600_000_000  # for which a settlement is known to have been made
-MEAN_US: Final = 7 * 24 * 3_600_000_000
+SWEEPS: Final = 64  # per ``max_entries`` new counters
+SETTLEMENT_LIFETIME_US: Final = 3_600_000_000  # of the marker of a settlement that was made
+MEAN_LIFETIME_US: Final = 7 * 24 * 3_600_000_000
 
 
 class MemoryStore:
-    """Counts in a dictionary, exactly as the Redis store does, for this process only.
+    """Store that counts in this process only, exactly as the Redis store does.
 
-    ``clock`` returns seconds since the epoch; pass your own to test without waiting. At most
-    ``max_entries`` counters are kept; past that the ones written longest ago are forgotten, of which something was
-    left before those of which nothing was. ``leases`` are those of another store, which has yet to hear of what is
-    held here.
+    ``clock`` returns seconds since the epoch; pass one to test without waiting. Beyond ``max_entries`` counters, those
+    written longest ago are forgotten, counters with units left first. ``leases`` are those of another store, which
+    reports the leases taken here to Redis.
     """
 
     is_remote: Literal[False] = False
@@ -94,19 +93,19 @@ class MemoryStore:
                 case Correct():
                     return self._correct(command)
                 case _:
-                    return self._carry_out(command)
+                    return self._execute_other(command)
 
-    def _carry_out(self, command: Command[Any]) -> Any:
-        """Carry out a command that is not about counters."""
+    def _execute_other(self, command: Command[Any]) -> Any:
+        """Execute a command that is not about counters."""
         match command:
             case SetDedupKeys(keys=keys):
-                return tuple([self._is_first(key) for key in keys])
+                return tuple([self._set_dedup_key(key) for key in keys])
             case Pause():
                 return self._pause(command)
             case Evict():
-                taken, messages = evict_here(self.leases, command)
-                self.control.give(messages)
-                return taken
+                has_slot, messages = evict_here(self.leases, command)
+                self.control.dispatch(messages)
+                return has_slot
             case Release(lease=lease, lease_keys=lease_keys):
                 for hold in lease_keys:
                     self.leases.drop(*hold, lease)
@@ -120,7 +119,7 @@ class MemoryStore:
             case ClaimRun():
                 return self._claim(command)
             case SendControl(messages=messages):
-                self.control.give(messages)
+                self.control.dispatch(messages)
 
     async def aexecute(self, command: Command[Any]) -> Any:
         return self.execute(command)  # nothing here waits
@@ -132,7 +131,7 @@ class MemoryStore:
         self._lock = Lock()
 
     def damp(self, reports: Sequence[Report]) -> list[Reply]:
-        """What dampers report: the store is their aggregator too."""
+        """Add reports of dampers, as their aggregator. Return the replies."""
         return self.aggregates.damp(reports)
 
     def _forget(self, charge: Charge) -> int:
@@ -147,47 +146,47 @@ class MemoryStore:
     def _decide(self, command: Decide) -> tuple[Answer, ...]:
         now = round(self.clock() * 1_000_000)
         steps = [self._step(charge, now, command) for charge in command.charges]
-        granted = all(map(passes, command.charges, steps))
+        is_granted = all(map(passes, command.charges, steps))
         return tuple(
-            self._settle(charge, step, now, command, granted)
+            self._settle(charge, step, now, command, is_granted)
             for charge, step in zip(command.charges, steps, strict=True)
         )
 
     def _step(self, charge: Charge, now: int, command: Decide) -> StepResult:
         rule = charge.rule
         if rule.holds_slots:
-            for lease in self.leases.take_to_release() if self._sent else ():  # else whoever tells Redis does
+            for lease in self.leases.take_to_release() if self._sent else ():  # otherwise the agent releases them
                 for pair in lease.lease_keys:
                     self.leases.drop(*pair, lease.id)
             held = self.leases.count(rule.id, charge.ident)
-            mine = command.lease is not None and self.leases.is_held(rule.id, charge.ident, command.lease)
-            return rule.params.step((held, mine), now, charge.cost, False)
+            is_own = command.lease is not None and self.leases.is_held(rule.id, charge.ident, command.lease)
+            return rule.params.step((held, is_own), now, charge.cost, False)
         entry = self._counters.get(_key(charge))
         state = None if entry is None or entry[1] <= now else entry[0]
         counts_denied = rule.count_denied and command.commit and charge.cost > 0
-        return self._plan(rule, now).step(state, now, charge.cost, counts_denied)
+        return self._params(rule, now).step(state, now, charge.cost, counts_denied)
 
-    def _plan(self, rule: Rule, now: int) -> CounterParams:
+    def _params(self, rule: Rule, now: int) -> CounterParams:
         return self.calendar.params_at(rule, now) if rule.params.needs_calendar else rule.params
 
-    def _settle(self, charge: Charge, step: StepResult, now: int, command: Decide, granted: bool) -> Answer:
-        """Store what this charge leaves behind, and say how things stand afterwards."""
+    def _settle(self, charge: Charge, step: StepResult, now: int, command: Decide, is_granted: bool) -> Answer:
+        """Store the state after a charge, and return its answer."""
         rule = charge.rule
         if not command.commit or charge.cost == 0:
             return Answer(step.retry, step.remaining, step.reset, now)
-        if rule.holds_slots and granted:
+        if rule.holds_slots and is_granted:
             if command.lease is not None:
                 self.leases.hold(rule.id, charge.ident, command.lease, sent=self._sent)
-            left = max(0, rule.params.limit - self.leases.count(rule.id, charge.ident))
-            return Answer(step.retry, left, step.charged_reset, now)
-        if step.charged_state is not None and (granted or rule.count_denied):
+            remaining = max(0, rule.params.limit - self.leases.count(rule.id, charge.ident))
+            return Answer(step.retry, remaining, step.charged_reset, now)
+        if step.charged_state is not None and (is_granted or rule.count_denied):
             is_spent = step.charged_remaining <= 0
             self._write(_key(charge), step.charged_state, now + step.charged_reset, is_spent=is_spent)
-            retry = 0 if granted else wait_once_charged(rule, self._plan(rule, now), step, now, charge.cost)
+            retry = 0 if is_granted else wait_once_charged(rule, self._params(rule, now), step, now, charge.cost)
             return Answer(retry, step.charged_remaining, step.charged_reset, now)
         if step.refused_state is not None and step.reset:
             self._write(_key(charge), step.refused_state, now + step.reset, is_spent=step.remaining <= 0)
-        elif step.refused_state is not None:  # an entry that has run out would be there again if the clock went back
+        elif step.refused_state is not None:  # an expired entry would come back if the clock moved backwards
             self._counters.pop(_key(charge), None)
         return Answer(step.retry, step.remaining, step.reset, now)
 
@@ -198,9 +197,9 @@ class MemoryStore:
         is_first = command.is_first and command.name not in waiting
         waiting[command.name] = command.entry
         if is_first:
-            others = {name: entry for name, entry in waiting.items() if name != command.name}
+            other_runs = {name: entry for name, entry in waiting.items() if name != command.name}
             waiting.clear()
-            waiting.update({command.name: command.entry, **others})
+            waiting.update({command.name: command.entry, **other_runs})
         return list(waiting).index(command.name) + 1
 
     def _claim(self, command: ClaimRun) -> str:
@@ -213,13 +212,13 @@ class MemoryStore:
             del self._claims[next(iter(self._claims))]
         return command.message
 
-    def _is_first(self, once: DedupKey) -> bool:
-        """True when nobody has said so, or it has lasted; when the clock goes back it lasts no longer than ever."""
+    def _set_dedup_key(self, dedup_key: DedupKey) -> bool:
+        """Set a dedup key. Return True if it was not set, or has expired. A step of the clock does not prolong it."""
         now = round(self.clock() * 1_000_000)
-        key = f"{once.rule_id}:{once.name}", once.ident
+        key = f"{dedup_key.rule_id}:{dedup_key.name}", dedup_key.ident
         (until, *_), _ = self._counters.get(key, ((0,), 0))
-        if until <= now or until > now + once.lifetime_us:
-            self._write(key, (now + once.lifetime_us,), now + once.lifetime_us, is_spent=True)
+        if until <= now or until > now + dedup_key.lifetime_us:
+            self._write(key, (now + dedup_key.lifetime_us,), now + dedup_key.lifetime_us, is_spent=True)
         return until <= now
 
     def _pause(self, command: Pause) -> int:
@@ -238,20 +237,20 @@ class MemoryStore:
         if state is None:
             return
         now = round(self.clock() * 1_000_000)
-        left = rule.params.refund(state, now, cost, at, reset)
-        if left:
-            self._counters[key] = left, expires
-        elif left is not None:
+        refunded_state = rule.params.refund(state, now, cost, at, reset)
+        if refunded_state:
+            self._counters[key] = refunded_state, expires
+        elif refunded_state is not None:
             del self._counters[key]
 
     def _correct(self, command: Correct) -> tuple[int, ...]:
         ident = command.due[0].charge.ident if command.due else ""
-        if not command.name or self._is_first(DedupKey("settled", ident, command.name, SETTLED_US)):
-            for one in command.back:
-                self._refund(one)
-            for one in command.due:
-                self._charge_late(one.charge, command.age)
-        return tuple([self._mean(one) for one in command.measured])
+        if not command.name or self._set_dedup_key(DedupKey("settled", ident, command.name, SETTLEMENT_LIFETIME_US)):
+            for entry in command.back:
+                self._refund(entry)
+            for entry in command.due:
+                self._charge_late(entry.charge, command.age)
+        return tuple([self._mean(entry) for entry in command.measured])
 
     def _charge_late(self, charge: Charge, age: int) -> None:
         rule, _, cost = charge
@@ -261,13 +260,13 @@ class MemoryStore:
         if stored := params.charge_late(state if expires > now else None, now, Backfill(cost, now - age)):
             self._write(_key(charge), stored.state, now + stored.lifetime_us)
 
-    def _mean(self, one: MeasuredCost) -> int:
-        """Each new value has an eighth of the weight; kept in thousandths."""
+    def _mean(self, entry: MeasuredCost) -> int:
+        """Update an exponentially weighted mean, kept in thousandths. A new value has a weight of one eighth."""
         now = round(self.clock() * 1_000_000)
-        key, value = (f"{one.rule_id}:mean", one.scope), one.cost * 1000
+        key, value = (f"{entry.rule_id}:mean", entry.scope), entry.cost * 1000
         (before, *_), _ = self._counters.get(key, ((value,), 0))
         mean = before + (value - before) // 8
-        self._write(key, (mean,), now + MEAN_US)
+        self._write(key, (mean,), now + MEAN_LIFETIME_US)
         return -(-mean // 1000)
 
     def _write(self, key: tuple[str, str], state: State, expires: int, *, is_spent: bool = False) -> None:
@@ -288,38 +287,38 @@ def _key(charge: Charge) -> tuple[str, str]:
 
 
 def evict_here(leases: Leases, command: Evict) -> tuple[bool, tuple[ControlMessage, ...]]:
-    """Evict where this process has all leases; returns whether the new socket has a slot, and the messages to send."""
+    """Evict sockets of this process, which has all leases. Return True if the new socket has a slot, and messages."""
     rule, ident, _ = command.charge
     pair, limit = (rule.id, ident), rule.params.limit
     victims: list[tuple[str, str]] = []
     while leases.count(*pair) >= limit and (lease := leases.first_socket(*pair)):
         leases.evict(*pair, lease)
         victims.append((leases.uid, lease))
-    taken = leases.count(*pair) < limit
-    if taken:
+    has_slot = leases.count(*pair) < limit
+    if has_slot:
         leases.hold(*pair, command.lease)
-    return taken, closing(command.charge.rule, victims)
+    return has_slot, closing(command.charge.rule, victims)
 
 
 class LocalControl:
-    """The control messages of a store in memory: all are for this process."""
+    """Control messages of a memory store, which are all for this process."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[ControlMessage, float]] = deque(maxlen=MAX_WAITING_MESSAGES)
         in_child(self, lambda control: control._waiting.clear())
 
-    def give(self, messages: Iterable[ControlMessage]) -> None:
-        """They are for this process."""
+    def dispatch(self, messages: Iterable[ControlMessage]) -> None:
+        """Queue messages for this process."""
         now = time.monotonic()
-        self._waiting.extend((message, now) for message in with_tags(messages, self.tag))
+        self._waiting.extend((message, now) for message in with_tags(messages, self.ident_hash))
 
     def resend(self) -> None:
-        """There is nowhere to send them to."""
+        """Do nothing, as there is no other process."""
 
     def fetch(self) -> Received:
-        """What has been given since the last time."""
+        """Return the messages since the last call."""
         return dict([self._waiting.popleft() for _ in range(len(self._waiting))])
 
     @staticmethod
-    def tag(ident: str) -> str:
+    def ident_hash(ident: str) -> str:
         return ident_hash(ident, b"")

@@ -1,4 +1,4 @@
-"""Decisions under prepaid rules: by what this process holds, else by a purchase for this call and later ones."""
+"""Decisions under prepaid rules, by the units that this process holds. It buys more for this call and later ones."""
 
 from __future__ import annotations
 
@@ -28,57 +28,59 @@ async def decide_prepaid(
     *,
     keeps_ledger: bool = False,
 ) -> Decision:
-    """Decide all charges as one, those of prepaid rules by what is held; ``decide_rest`` decides the others.
+    """Decide all charges as one, those of prepaid rules by held units. ``decide_rest`` decides the others.
 
-    A prepaid rule refuses before the others are asked. What they refuse is given back. Without the store, the failure
-    policies of all rules decide. The ledger has units that were held only if it ``keeps_ledger``, which takes longer.
+    Prepaid rules are decided first. If another rule refuses, their units are put back. If the store fails, the failure
+    policies of all rules decide. Prepaid units are only in the ledger if ``keeps_ledger`` is True, which takes longer.
     """
     budgets = io.store.local_limits.prepaid
-    if len(charges) == 1 and not keeps_ledger and (known := budgets.spend(*charges[0])):
-        return known
-    call = PrepaidCall(tuple([one for one in charges if _is_bought(one)]))
+    if len(charges) == 1 and not keeps_ledger and (held_decision := budgets.spend(*charges[0])):
+        return held_decision
+    call = PrepaidCall(tuple([charge for charge in charges if _is_bought(charge)]))
     try:
         await take_units(io, call)
     except StoreError as error:
         return await _without_store(io, charges, error)
-    decision, rest = call.decision, tuple([one for one in charges if not _is_bought(one)])
+    decision, rest = call.decision, tuple([charge for charge in charges if not _is_bought(charge)])
     if rest and decision.allowed:
         try:
-            others = await decide_rest(rest)
+            rest_decision = await decide_rest(rest)
         except BaseException:
             budgets.release(call)
             raise
-        ours, theirs = iter(decision.outcomes), iter(others.outcomes)
-        outcomes = tuple([next(ours if _is_bought(one) else theirs) for one in charges])
-        crossed = call.crossed + others.crossed if others.allowed else ()
-        decision = combine_outcomes(outcomes, others.lease, degraded=others.degraded, ledger=others.ledger)
-        decision = decision._replace(crossed=crossed, cause=others.cause)
+        prepaid_outcomes, rest_outcomes = iter(decision.outcomes), iter(rest_decision.outcomes)
+        outcomes = tuple([next(prepaid_outcomes if _is_bought(charge) else rest_outcomes) for charge in charges])
+        crossed = call.crossed + rest_decision.crossed if rest_decision.allowed else ()
+        decision = combine_outcomes(
+            outcomes, rest_decision.lease, degraded=rest_decision.degraded, ledger=rest_decision.ledger
+        )
+        decision = decision._replace(crossed=crossed, cause=rest_decision.cause)
     if not decision.allowed:
         budgets.release(call)
     elif keeps_ledger:
-        taken = [one for each in call.taken.values() for one in each]
-        decision.ledger.add(tuple([one.units.part(one.cost) for one in taken]))
+        parts = [part for parts in call.taken.values() for part in parts]
+        decision.ledger.add(tuple([part.units.part(part.cost) for part in parts]))
     return decision
 
 
 async def peek_prepaid(
     decide_exact: Callable[[], Awaitable[Decision]], charges: Sequence[Charge], budgets: PrepaidBudgets
 ) -> Decision:
-    """What the store says of these charges, with what this process holds."""
+    """Return the store's decision, with the units that this process holds added to the remaining ones."""
     decision = await decide_exact()
-    asked = {(one.rule.name, one.ident): one for one in charges if one.rule.prepaid}
+    prepaid_charges = {(charge.rule.name, charge.ident): charge for charge in charges if charge.rule.prepaid}
     outcomes = []
-    for one in decision.outcomes:
-        charge = asked.get((one.rule, one.ident))
-        outcomes.append(one if charge is None else _with_held(one, charge.cost, budgets.held(charge)))
+    for outcome in decision.outcomes:
+        prepaid = prepaid_charges.get((outcome.rule, outcome.ident))
+        outcomes.append(outcome if prepaid is None else _add_held(outcome, prepaid.cost, budgets.held(prepaid)))
     return combine_outcomes(tuple(outcomes), degraded=decision.degraded)._replace(cause=decision.cause)
 
 
-def _with_held(one: Outcome, cost: int, held: int) -> Outcome:
-    remaining = min(one.limit, one.remaining + held)
-    if not one.allowed and cost <= remaining and held:
-        one = one._replace(allowed=True, retry_after=0.0, reason=Reason.WITHIN)
-    return one._replace(remaining=remaining)
+def _add_held(outcome: Outcome, cost: int, held_units: int) -> Outcome:
+    remaining = min(outcome.limit, outcome.remaining + held_units)
+    if not outcome.allowed and cost <= remaining and held_units:
+        outcome = outcome._replace(allowed=True, retry_after=0.0, reason=Reason.WITHIN)
+    return outcome._replace(remaining=remaining)
 
 
 def _is_bought(charge: Charge) -> bool:
@@ -86,17 +88,19 @@ def _is_bought(charge: Charge) -> bool:
 
 
 async def take_units(io: StoreIo, call: PrepaidCall) -> None:
-    """Take what the claim needs, or have it refused; raises StoreError, and has then taken nothing."""
+    """Take the units of a call, or have it refused. Raise StoreError without taking any."""
     budgets = io.store.local_limits.prepaid
     try:
-        while not call.has_ended and (todo := budgets.take_or_order(call)) is not None:
-            if todo.order.call is call:
-                buy = partial(_buy, io, budgets, todo)
+        while not call.has_ended and (pending := budgets.take_or_order(call)) is not None:
+            if pending.order.call is call:
+                buy = partial(_buy, io, budgets, pending)
                 await io.call(partial(_buy_at_once, buy), partial(_buy_in_task, buy))
             else:
-                patience = seconds_for(None, budgets.patience)
-                await io.call(partial(_wait, todo, patience), partial(_await, todo, patience))
-            if todo.done.done() and (error := todo.done.result()):
+                wait_seconds = seconds_for(None, budgets.patience)
+                await io.call(
+                    partial(_wait_for_order, pending, wait_seconds), partial(_await_order, pending, wait_seconds)
+                )
+            if pending.done.done() and (error := pending.done.result()):
                 raise error
     except BaseException:
         budgets.release(call)
@@ -104,13 +108,13 @@ async def take_units(io: StoreIo, call: PrepaidCall) -> None:
 
 
 async def _buy(io: Io, budgets: PrepaidBudgets, pending: PendingOrder) -> None:
-    """Make a purchase; where so much is not left, a smaller one, and in the end what the call itself needs."""
+    """Buy the units of an order. If less is left, buy fewer, at last the units of the call itself."""
     error, order = None, pending.order
     try:
         while True:
             sent_at = budgets.clock()
             command = order.command(sent_at)
-            answers = await _ask(io, command)
+            answers = await _execute(io, command)
             if not order.shrink(answers):
                 break
         budgets.settle_order(order, command, answers, sent_at)
@@ -120,7 +124,7 @@ async def _buy(io: Io, budgets: PrepaidBudgets, pending: PendingOrder) -> None:
         budgets.end(pending, error)
 
 
-async def _ask(io: Io, command: Decide) -> Sequence[Answer]:
+async def _execute(io: Io, command: Decide) -> Sequence[Answer]:
     try:
         return await io.execute(command)
     except RepeatCommand:
@@ -135,38 +139,38 @@ def _buy_at_once(buy: BuyUnits) -> None:
 
 
 async def _buy_in_task(buy: BuyUnits) -> None:
-    """Buy in a task: a call that is cancelled meanwhile leaves what it buys to others."""
+    """Buy in a task, so that a cancelled call leaves its units to others."""
     task = spawn(buy())
     await asyncio.wait({task})
     task.result()
 
 
-def _wait(pending: PendingOrder, seconds: float) -> None:
+def _wait_for_order(pending: PendingOrder, seconds: float) -> None:
     try:
         pending.done.result(seconds)
     except TimeoutError:
-        raise StoreError(Cause.UNAVAILABLE, "another call has waited for as long") from None
+        raise StoreError(Cause.UNAVAILABLE, "another call has waited as long") from None
 
 
-async def _await(pending: PendingOrder, seconds: float) -> None:
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
+async def _await_order(pending: PendingOrder, seconds: float) -> None:
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
-    def tell(_: object) -> None:
-        with suppress(RuntimeError):  # that loop has ended
-            loop.call_soon_threadsafe(told.set)
+    def wake(_: object) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(woken.set)
 
-    pending.done.add_done_callback(tell)
+    pending.done.add_done_callback(wake)
     try:
         async with asyncio.timeout(seconds):
-            await told.wait()
+            await woken.wait()
     except TimeoutError:
-        raise StoreError(Cause.UNAVAILABLE, "another call has waited for as long") from None
+        raise StoreError(Cause.UNAVAILABLE, "another call has waited as long") from None
 
 
 async def _without_store(io: StoreIo, charges: Sequence[Charge], error: StoreError) -> Decision:
-    def by_policy(some: Sequence[Charge]) -> Awaitable[Decision]:
-        return decide_without_store(io, Decide(Charges.of(some)), error)
+    def by_policy(some_charges: Sequence[Charge]) -> Awaitable[Decision]:
+        return decide_without_store(io, Decide(Charges.of(some_charges)), error)
 
-    if any(one.rule.decided_locally for one in charges):
+    if any(charge.rule.decided_locally for charge in charges):
         return await decide.decide_with_local(charges, True, io.store.local_limits, by_policy)
     return await by_policy(charges)

@@ -1,6 +1,6 @@
 """Cache of recent refusals: a call that was refused a moment ago is refused again without asking Redis.
 
-An attack costs Redis one call a second for each ident and process. A budget that another process gives back shows
+An attack costs Redis one call a second for each ident and process. A budget that another process resets has an effect
 here within a second. A client that is refused because no slot is free costs Redis ten calls a second.
 """
 
@@ -22,9 +22,8 @@ T = TypeVar("T")
 
 MAX_CACHED_SECONDS: Final = 1.0
 MAX_REFUSALS: Final = 10_000
-# A slot may come back at any moment: only from so many refusals on, none a second after the last, is one remembered.
-MANY_REFUSALS: Final = 10
-SLOT_SECONDS: Final = 0.1
+MIN_SLOT_REFUSALS: Final = 10  # in a row before a refusal by slots is cached, as a slot may be released at any time
+MAX_CACHED_SLOT_SECONDS: Final = 0.1
 PUBLISH: Final = "publish"
 
 
@@ -35,7 +34,7 @@ D = TypeVar("D", Decision, Outcome)
 class CachedRefusal(Generic[D]):
     """A refusal in the cache of a process, or of a socket for its own rules.
 
-    ``at`` is when it was decided, and ``until`` when it expires. ``costs`` are the costs that were refused.
+    ``at`` is the time of the decision, ``until`` its expiry. ``costs`` are the refused costs.
     """
 
     decision: D
@@ -44,14 +43,14 @@ class CachedRefusal(Generic[D]):
     costs: tuple[int, ...] = ()
 
     def again(self, costs: tuple[int, ...], now: float) -> D | None:
-        """Return the decision as it reads now; None if it has expired, or if one of the costs is smaller."""
+        """Return the decision with the current waits. Return None if it has expired, or if a cost is smaller."""
         if now >= self.until or any(map(int.__lt__, costs, self.costs)):
             return None
         return self.decision.later(now - self.at)
 
 
 class _Streak(NamedTuple):
-    """Refusals by slots, each less than a second after the one before."""
+    """Refusals by slots, each less than a second after its predecessor."""
 
     refusals: int
     last: float
@@ -67,15 +66,14 @@ class RefusalCache:
         self._clock = clock
         self.refusals: dict[tuple[Any, ...], CachedRefusal[Decision]] = {}  # by the key of the charges
         self._full: dict[tuple[Any, ...], _Streak] = {}
-        self._publish_refusals: dict[
-            tuple[Rule, str], CachedRefusal[Outcome]
-        ] = {}  # of publications, whose costs differ
-        self.epoch = 0  # budgets given back so far
+        #: Refusals of publications, whose costs differ.
+        self._publish_refusals: dict[tuple[Rule, str], CachedRefusal[Outcome]] = {}
+        self.epoch = 0  #: number of resets so far
         self._lock = Lock()
         in_child(self, type(self)._renew)
 
     def find(self, charges: Charges) -> Decision | None:
-        """Return the cached decision as it reads now; None if the store has to be asked."""
+        """Return the cached decision with the current waits, or None."""
         refusal = self.refusals.get(charges.key)
         if refusal is None:
             return None
@@ -89,16 +87,19 @@ class RefusalCache:
     def note(self, charges: Charges, decision: Decision, epoch: int) -> None:
         """Cache a refusal by rates that charge nothing for it; other decisions are not cached.
 
-        A refusal by slots alone is cached for ``SLOT_SECONDS``, from the tenth in a row on. ``epoch`` is the epoch
-        before the store was asked: if a budget was given back since, the refusal is not cached.
+        A refusal by slots alone is cached for ``MAX_CACHED_SLOT_SECONDS``, from the tenth in a row on. ``epoch`` is the
+        epoch before the decision: if a budget was reset since, the refusal is not cached.
         """
-        each = tuple(charges)
-        if decision.allowed or decision.degraded or any(map(_counts_every_call, each)):
+        all_charges = tuple(charges)
+        if decision.allowed or decision.degraded or any(map(_counts_every_call, all_charges)):
             return
         now, wait, by_slots = self._clock(), _cached_seconds(decision.retry_after), False
         if charges.rules.has_leases:
-            refusals = [each for each in decision.outcomes if each.window and not (each.allowed or each.shadow)]
-            wait, by_slots = max([_cached_seconds(each.retry_after) for each in refusals], default=0.0), not refusals
+            refusals = [
+                outcome for outcome in decision.outcomes if outcome.window and not (outcome.allowed or outcome.shadow)
+            ]
+            wait = max([_cached_seconds(outcome.retry_after) for outcome in refusals], default=0.0)
+            by_slots = not refusals
         with self._lock:
             if epoch != self.epoch:
                 return
@@ -106,7 +107,7 @@ class RefusalCache:
                 wait = self._cached_seconds_of_slots(charges, now)
             if wait:
                 _keep(self.refusals, charges.key, CachedRefusal(decision, now, now + wait))
-            for (rule, ident, cost), outcome in zip(each, decision.outcomes, strict=False):
+            for (rule, ident, cost), outcome in zip(all_charges, decision.outcomes, strict=False):
                 if PUBLISH in rule.events and not (outcome.allowed or outcome.shadow):
                     until = now + _cached_seconds(outcome.retry_after)
                     _keep(self._publish_refusals, (rule, ident), CachedRefusal(outcome, now, until, (cost,)))
@@ -123,8 +124,8 @@ class RefusalCache:
         now, outcomes = self._clock(), []
         for rule, ident, cost in charges:
             refusal = self._publish_refusals.get((rule, ident))
-            most = min(rule.params.limit, rule.burst or rule.params.limit)  # a larger cost is refused as too large
-            if refusal and cost <= most and (outcome := refusal.again((cost,), now)):
+            max_cost = min(rule.params.limit, rule.burst or rule.params.limit)  # a larger cost is refused as too large
+            if refusal and cost <= max_cost and (outcome := refusal.again((cost,), now)):
                 outcomes.append(outcome)
         return tuple(outcomes)
 
@@ -135,13 +136,13 @@ class RefusalCache:
         before = self._full.pop(charges.key, None)
         count = before.refusals + 1 if before is not None and now - before.last < MAX_CACHED_SECONDS else 1
         _keep(self._full, charges.key, _Streak(count, now))
-        return SLOT_SECONDS if count >= MANY_REFUSALS else 0.0
+        return MAX_CACHED_SLOT_SECONDS if count >= MIN_SLOT_REFUSALS else 0.0
 
     def _renew(self) -> None:
         self._lock = Lock()
 
     def clear(self) -> None:
-        """Empty the cache, because a budget was given back."""
+        """Empty the cache, because a budget was reset."""
         with self._lock:
             self.epoch += 1
             self.refusals.clear()
@@ -150,7 +151,7 @@ class RefusalCache:
 
 
 class NoRefusalCache(RefusalCache):
-    """Caches nothing, for a store that costs no more to ask."""
+    """Cache without entries, for a store in memory."""
 
     def find(self, charges: Charges) -> Decision | None:
         return None

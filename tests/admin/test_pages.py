@@ -254,7 +254,7 @@ def test_sockets_are_listed_and_closed_one_or_all_of_an_identity(operator: Clien
     assert entry == ("user:1 (chat, /ws/chat)", "Closed.", "somebody", None)
     assert "user:1 (chat, /ws/chat)" in text(operator.get(reverse("admin:index")))
     process(store)
-    answer = operator.post(CLOSE, {"tag": store.control.tag("user:1")})
+    answer = operator.post(CLOSE, {"tag": store.control.ident_hash("user:1")})
     assert messages(answer)[-1].startswith("All ") and "connections of user:1 are being closed." in messages(answer)[-1]
     SocketControl(store)()
     assert [socket.closed is not None for socket in opened] == [True, True, False, True]

@@ -78,7 +78,7 @@ async def test_a_session_s_key_is_nobody_s_business(enforce: Enforce) -> None:
         own, only().leases = only().leases, (Lease("~1", (("rule", "session:canary"),)),)
         page = await second_look(store)
         shown = next(ident.shown for ident in page.idents if "session" in ident.shown)
-        assert shown == f"session:#{store.control.tag('session:canary')[:8]}" and "canary" not in str(page)
+        assert shown == f"session:#{store.control.ident_hash('session:canary')[:8]}" and "canary" not in str(page)
         assert (await second_look(store, f'"{shown}"')).open == 1
         if isinstance(store, RedisStore):
             client = store.transport.client
@@ -242,14 +242,14 @@ async def test_who_comes_later_is_not_meant(enforce: Enforce) -> None:
     introduce(store)
     work = SocketControl(store)
     work()
-    store.control.give(CLOSE_CLIENT)
+    store.control.dispatch(CLOSE_CLIENT)
     line = await Line().open()
     (guard,) = open_sockets.all()
     guard.opened += 60  # longer after the order than any round trip
     await asyncio.to_thread(work)
     await echo(line)
     guard.opened -= 60
-    store.control.give(CLOSE_CLIENT)
+    store.control.dispatch(CLOSE_CLIENT)
     await asyncio.to_thread(work)
     assert (await goodbye(line))[0] == "closed"
 

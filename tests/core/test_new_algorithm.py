@@ -23,7 +23,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.models import ThrottleRule
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.base import BlockingIo, Store
-from django_throttle.stores.fallback import LateCharge, LateCharges
+from django_throttle.stores.fallback import BackfillCharge, PendingBackfill
 from tests.cases import Case, forgets, passes, refused
 from tests.cases import Step as Call
 from tests.clock import FrozenClock
@@ -108,8 +108,8 @@ def test_a_charge_is_refunded(each_store: Store, clock: FrozenClock) -> None:
 def test_what_a_process_admitted_alone_is_charged_late(redis_url: str, clock: FrozenClock) -> None:
     store = RedisStore(redis_url, clock=clock, deadline=5.0)
     store.fallback.local.clock = clock
-    late = LateCharge(cooldown(), 1, round(clock() * 1_000_000) - 20_000_000)
-    assert store.send([store.fallback.call(LateCharges("user:1", "name", (late,)))]) == [1]
+    late = BackfillCharge(cooldown(), 1, round(clock() * 1_000_000) - 20_000_000)
+    assert store.send([store.fallback.call(PendingBackfill("user:1", "name", (late,)))]) == [1]
     assert Limiter([cooldown()], store).acquire("user:1").retry_after == 40.0
 
 

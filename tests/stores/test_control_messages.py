@@ -40,12 +40,12 @@ def leases(store: RedisStore) -> list[str]:
 
 def test_those_for_a_process_and_for_all_come_once(pair: Pair, client: Any) -> None:
     one, two = pair
-    one.control.give((close(two),))
+    one.control.dispatch((close(two),))
     Limiter([Rule("api", "5/min")], one).reset("user:canary")
     inboxes = [client.lrange(inbox(store), 0, -1) for store in pair]
     assert list(map(len, inboxes)) == [1, 2] and "canary" not in str(inboxes)
     (for_all,) = one.control.fetch()
-    assert (for_all.kind, for_all.ident, for_all.tag) == (RESET, "", one.control.tag("user:canary"))
+    assert (for_all.kind, for_all.ident, for_all.tag) == (RESET, "", one.control.ident_hash("user:canary"))
     assert list(two.control.fetch()) == [close(two)._replace(uid=""), for_all]
     assert not one.control.fetch() and not two.control.fetch()
 
@@ -54,7 +54,7 @@ def test_those_for_a_process_and_for_all_come_once(pair: Pair, client: Any) -> N
 def test_a_failure_while_they_are_fetched_loses_none(number: int, fails_at: int, pair: Pair, monkeypatch: Any) -> None:
     one, two = pair
     wanted = [f"~{n}" for n in range(number)]
-    one.control.give(close(two, lease) for lease in wanted)
+    one.control.dispatch(close(two, lease) for lease in wanted)
     call, calls = two.call, []
 
     def flaky(*args: Any) -> Any:
@@ -74,8 +74,8 @@ def test_nobody_s_list_grows_without_end(pair: Pair, client: Any, caplog: Any) -
     one, two = pair
     caplog.set_level("INFO", "django_throttle")
     client.rpush(inbox(two), *(json.dumps({"kind": "reset", "tag": str(number)}) for number in range(10_000)))
-    one.control.give(close(two, f"~{number}") for number in range(10))
-    one.control.give((ControlMessage(RESET, ident="user:1"),))
+    one.control.dispatch(close(two, f"~{number}") for number in range(10))
+    one.control.dispatch((ControlMessage(RESET, ident="user:1"),))
     assert [line.split()[:3] for line in caplog.messages] == [["process", two.leases.uid, "reads"]] * 10
     assert client.llen(inbox(two)) == 10_000
     assert len(two.control.fetch()) == 10_000

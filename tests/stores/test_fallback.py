@@ -13,7 +13,14 @@ from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore, fallback
 from django_throttle.stores.base import BlockingIo
-from django_throttle.stores.fallback import Admitted, AllAdmitted, LateCharge, LateCharges, ProcessCount, share_of
+from django_throttle.stores.fallback import (
+    AdmittedState,
+    AdmittedStates,
+    BackfillCharge,
+    PendingBackfill,
+    ProcessCount,
+    share_of,
+)
 from tests.clock import FrozenClock
 from tests.inside import counters
 from tests.proxy import Proxy
@@ -44,7 +51,9 @@ def test_it_starts_from_what_the_store_said_was_left(
     assert passed(limiter, "user:1", used) == [False] * used
     proxy.set("refuse")
     assert passed(limiter, "user:1", 12) == [True] * alone
-    assert store.fallback.owes(charges_of(rule, "user:1", 1)) == bool(alone), "what was refused is not charged"
+    assert store.fallback.has_unreported(charges_of(rule, "user:1", 1)) == bool(alone), (
+        "what was refused is not charged"
+    )
     assert len(passed(limiter, "user:2", 12)) == 10 // processes, "of whom nothing was said"
 
 
@@ -83,7 +92,7 @@ def test_what_it_admitted_is_charged_once_though_nobody_asks_again(proxy: Proxy,
         Reconciler(store).resend()
         assert {elsewhere.peek(ident).remaining for ident in idents} == {8}
     now = round(store.fallback.local.clock() * 1_000_000)
-    call = store.fallback.call(LateCharges("user:new", "name", (LateCharge(API, 3, now),)))
+    call = store.fallback.call(PendingBackfill("user:new", "name", (BackfillCharge(API, 3, now),)))
     assert [store.send([call]) for _ in range(3)] == [[1], [0], [0]], "though it is sent again"
     assert elsewhere.peek("user:new").remaining == 7
 
@@ -137,7 +146,7 @@ def test_reference_and_script_charge_late_alike(
         if kind == "late" and cost:
             at = round((ticking() - age * window) * 1_000_000)
             charge_late(memory, rule, cost, at)
-            late = LateCharges("user:1", str(number), (LateCharge(rule, cost, at),))
+            late = PendingBackfill("user:1", str(number), (BackfillCharge(rule, cost, at),))
             assert isinstance(redis_store.send([redis_store.fallback.call(late)])[0], int)
         command = Decide(Charges.of((Charge(rule, "user:1", cost),)))
         assert redis_store.execute(command) == memory.execute(command)
@@ -159,7 +168,7 @@ def test_no_rule_is_without_a_share(rule: Rule, processes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expected", "beats", "sharing"),
+    ("expected", "beats", "divisor"),
     [
         (4, [(6, "")], [4, 6]),
         (4, [(6, ""), (2, "")], [4, 6, 4]),
@@ -168,23 +177,23 @@ def test_no_rule_is_without_a_share(rule: Rule, processes: int) -> None:
     ],
     ids=["as beats saw", "as is expected", "not fewer for two beats after a loss", "not fewer while the store fails"],
 )
-def test_so_many_processes_share(expected: int, beats: list[tuple[int, str]], sharing: list[int]) -> None:
+def test_so_many_processes_share(expected: int, beats: list[tuple[int, str]], divisor: list[int]) -> None:
     states = [""]
     count = ProcessCount(expected, lambda: states[-1] == "failing")
-    seen = [count.sharing]
+    seen = [count.divisor]
     for alive, state in beats:
         states.append(state)
         count.note(alive, lost=state == "lost")
-        seen.append(count.sharing)
-    assert seen == sharing
+        seen.append(count.divisor)
+    assert seen == divisor
 
 
 @pytest.mark.row("A20")
 def test_of_too_many_idents_that_owe_the_oldest_are_forgotten() -> None:
-    owing = AllAdmitted(most=100)
+    owing = AdmittedStates(max_idents=100)
     for number in range(101):
-        owing.put(f"user:{number}", [Admitted(API, API.params, (number,), 5)])
-    assert owing.of("user:0") == [] and owing.of("user:100") == [Admitted(API, API.params, (100,), 5)]
+        owing.put(f"user:{number}", [AdmittedState(API, API.params, (number,), 5)])
+    assert owing.of("user:0") == [] and owing.of("user:100") == [AdmittedState(API, API.params, (100,), 5)]
     assert 80 <= len(owing) <= 100
 
 
@@ -192,7 +201,7 @@ def test_of_too_many_idents_that_owe_the_oldest_are_forgotten() -> None:
 def test_of_too_many_idents_with_little_left_the_oldest_are_forgotten(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fallback, "MAX_KNOWN", 5)
+    monkeypatch.setattr(fallback, "MAX_NOTED_BUDGETS", 5)
     store = RedisStore(proxy.url, deadline=5.0)
     limiter = Limiter([API], store)
     for number in range(6):

@@ -13,10 +13,10 @@ from django_throttle.core.commands import Charge, Charges, charges_of
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.refusal_cache import (
-    MANY_REFUSALS,
     MAX_CACHED_SECONDS,
+    MAX_CACHED_SLOT_SECONDS,
     MAX_REFUSALS,
-    SLOT_SECONDS,
+    MIN_SLOT_REFUSALS,
     RefusalCache,
 )
 from tests.stores.conftest import evaluations
@@ -78,7 +78,7 @@ def test_it_lasts_until_the_call_could_pass_and_no_longer_than_a_second(
         (RULE, Decision(allowed=True), 1), (RULE, REFUSED._replace(degraded=True), 1),
         (Rule("login", "2/hour", count_denied=True), REFUSED, 1),
         (Rule("watch", "2/hour", action="shadow"), REFUSED, 1), (CAP, FULL, 1),
-        (replace(CAP, at_limit="evict_oldest"), FULL, 2 * MANY_REFUSALS),
+        (replace(CAP, at_limit="evict_oldest"), FULL, 2 * MIN_SLOT_REFUSALS),
     ],
     ids=["allowed", "without the store", "counts denied", "shadow", "slots", "slots that newcomers get"],
 )  # fmt: skip
@@ -95,12 +95,12 @@ def test_who_insists_while_all_slots_are_taken_is_refused_for_a_moment_without_a
     refusal_cache: RefusalCache, now: list[float]
 ) -> None:
     charges = charges_of(CAP, "user:1", 1)
-    for _ in range(MANY_REFUSALS - 1):
+    for _ in range(MIN_SLOT_REFUSALS - 1):
         refusal_cache.note(charges, FULL, 0)
         assert refusal_cache.find(charges) is None
         now[0] += 0.99
     refusal_cache.note(charges, FULL, 0)
-    now[0] += SLOT_SECONDS - 0.001
+    now[0] += MAX_CACHED_SLOT_SECONDS - 0.001
     assert refusal_cache.find(charges) is not None
     now[0] += 0.002
     assert refusal_cache.find(charges) is None

@@ -46,13 +46,13 @@ class RedisControl:
         self._unsent: dict[ControlMessage, float] = {}  # end of sending again, in monotonic seconds
         self._last_read: tuple[str, tuple[str, ...]] = "", ()  # a uid, and the messages to confirm
 
-    def tag(self, ident: str) -> str:
+    def ident_hash(self, ident: str) -> str:
         """Return the keyed hash by which messages name an ident."""
         return ident_hash(ident, self.context.secret)
 
     def keep(self, messages: Iterable[ControlMessage]) -> tuple[ControlMessage, ...]:
         """Keep messages until Redis has accepted them. Return them with hashed idents."""
-        kept = with_tags(messages, self.tag)
+        kept = with_tags(messages, self.ident_hash)
         until = time.monotonic() + RESEND_SECONDS
         with self._lock:
             self._unsent.update(dict.fromkeys(kept, until))
@@ -77,11 +77,11 @@ class RedisControl:
         """Send kept messages in one round trip. Return the errors of nodes of a Cluster."""
         return self.sent(kept, self.context.send(self.calls(kept)))
 
-    def give(self, messages: Iterable[ControlMessage]) -> None:
+    def dispatch(self, messages: Iterable[ControlMessage]) -> None:
         """Send messages now. Raise the first error. Messages that failed are sent again later."""
         raise_first(self.send(self.keep(messages)))
 
-    def ask(self, message: ControlMessage, about: str, quiet_ms: int) -> float:
+    def request_from_all(self, message: ControlMessage, about: str, quiet_ms: int) -> float:
         """Send a message to every process, unless one ``about`` the same was sent in the last ``quiet_ms``.
 
         Return the seconds since the first of these repeated requests.

@@ -29,7 +29,7 @@ from django_throttle.core.commands import (
 from django_throttle.core.io import run
 from django_throttle.local.damper_aggregate import Count, Reply, Report
 from django_throttle.stores.base import REPLY
-from django_throttle.stores.fallback import Fallback, LateCommand, ProcessCount, Remaining
+from django_throttle.stores.fallback import BackfillCommand, Fallback, ProcessCount, RemainingBudgets
 from django_throttle.stores.redis.batch import Batcher
 from django_throttle.stores.redis.cluster import connect
 from django_throttle.stores.redis.commands import (
@@ -112,7 +112,7 @@ class RedisStore(RedisContext):
     ) -> None:
         transport = connect(address, deadline, max_connections)
         self.processes = ProcessCount(processes, lambda: self.open_breakers > 0)
-        remaining = Remaining(self.processes)
+        remaining = RemainingBudgets(self.processes)
         super().__init__(transport, prefix=prefix, clock=clock, secret=secret, lease_ttl=lease_ttl, answered=remaining)
         self.fallback = Fallback(self, self.processes, remaining)
         self.control = RedisControl(self)
@@ -212,8 +212,8 @@ class RedisStore(RedisContext):
                 if len(self._cached_decisions) >= MAX_CACHED_DECISIONS:
                     self._cached_decisions.clear()
                 self._cached_decisions[redis_command.charges.key] = redis_command
-        if fallback.owes(charges):
-            return LateCommand(fallback, dict.fromkeys(charge.ident for charge in charges), redis_command)
+        if fallback.has_unreported(charges):
+            return BackfillCommand(fallback, dict.fromkeys(charge.ident for charge in charges), redis_command)
         return redis_command
 
     def _other_command(self, command: Command[Any]) -> RedisCommand[Any]:
