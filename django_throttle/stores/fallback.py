@@ -194,7 +194,7 @@ class AdmittedStates(dict[str, bytes]):
     each call to Redis tests if it is empty, which must be fast.
     """
 
-    __slots__ = ("_most", "_numbers", "_rules")
+    __slots__ = ("_max_idents", "_numbers", "_rules")
 
     def __init__(self, max_idents: int = MAX_ADMITTED_IDENTS) -> None:
         super().__init__()

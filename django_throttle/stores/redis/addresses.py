@@ -1,4 +1,4 @@
-"""What the setting REDIS may name, and the options of a URL or a CACHES entry."""
+"""Addresses of Redis: parses the URL or CACHES alias of the setting REDIS, and checks its options."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from django_throttle.conf import Conf
 from django_throttle.core.options import did_you_mean
 from django_throttle.exceptions import InvalidSetting
 
-#: Options that are set here, whatever a site says, and why.
+#: Options of a site that are replaced, and why.
 REPLACED: Final = {
     **dict.fromkeys(("timeout", "socket_timeout", "socket_connect_timeout"), "DEADLINE bounds each decision"),
     "maint_notifications_config": "DEADLINE bounds each decision",
-    "max_connections": "MAX_CONNECTIONS says how many",
+    "max_connections": "MAX_CONNECTIONS limits connections",
     **dict.fromkeys(("retry", "retry_on_error", "retry_on_timeout"), "no call is sent twice"),
     "health_check_interval": "idle connections are checked before use",
     "socket_keepalive": "it is always on",
@@ -36,13 +36,13 @@ REPLACED: Final = {
     **dict.fromkeys(("cache", "cache_config"), "nothing is cached in the client"),
     "redis_connect_func": "connections of event loops cannot call it",
 }
-#: Python classes of redis-py's synchronous connections; those of event loops keep their own.
+#: Options with classes for redis-py's synchronous connections only.
 SYNC_ONLY: Final = frozenset(("command_packer", "parser_class"))
-#: Arguments that redis-py's pools add by themselves, the last two during a maintenance of the server.
+#: Arguments that redis-py's pools add themselves, the last two during a maintenance of the server.
 POOL_ARGUMENTS: Final = frozenset(
     ("connection_pool", *ConnectionPool().connection_kwargs, "maintenance_notification_hash", "maintenance_state")
 )
-#: Functions that read an option of a URL. redis-py leaves the port as text, and redis-py 5 the two after it.
+#: Parsers of options in a URL. redis-py lacks one for the port, redis-py 5 for the two options after it.
 PARSERS: Final[dict[str, Any]] = {
     **redis_connection.URL_QUERY_ARGUMENT_PARSERS,
     **dict.fromkeys(("port", "socket_read_size"), int),
@@ -93,25 +93,26 @@ def _refusal(name: str, value: object, connection_class: type[Any]) -> str:
 Host = tuple[str, int]
 
 SCHEMES: Final = ("redis", "rediss", "unix")
-MANY: Final = {"sentinel": 26379, "cluster": 6379}  # and their usual ports
+DEFAULT_PORTS: Final = {"sentinel": 26379, "cluster": 6379}  # of URLs with several hosts
 _HOST: Final = re.compile(r"(?P<host>[^:\[\]/@\s]+|\[[0-9A-Fa-f:.%]+\])(?::(?P<port>\d{1,5}))?")
 _PLAIN: Final = (redis_connection.Connection, redis_connection.UnixDomainSocketConnection)
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """``settings`` are redis-py's arguments for a connection to a server that counts.
+    """Address of a server, of a primary under Sentinels, or of a Cluster."""
 
-    ``hosts`` are the Sentinels that watch the primary named ``service``, reached with the arguments in
-    ``sentinel``; or, without a service, some nodes of a Cluster; or nothing. ``wrong`` says which options are not
-    used, and why; ``replaced`` names those in REPLACED.
-    """
-
+    #: Arguments of redis-py for a connection to the server, the primary or a node.
     settings: dict[str, Any]
+    #: The Sentinels if there is a service, some nodes of a Cluster, or empty.
     hosts: tuple[Host, ...] = ()
+    #: Name of the primary that Sentinels watch.
     service: str = ""
+    #: Arguments of redis-py for a connection to a Sentinel.
     sentinel: dict[str, Any] = field(default_factory=dict)
+    #: Faults of options that are ignored.
     wrong: tuple[str, ...] = ()
+    #: Names of options in REPLACED.
     replaced: tuple[str, ...] = ()
 
     @property
@@ -120,54 +121,54 @@ class Address:
 
     @property
     def place(self) -> str:
-        """Where the servers are, without a user or a password."""
+        """Hosts and ports for messages, without a user or a password."""
         hosts = self.hosts or ((self.settings.get("host", "localhost"), self.settings.get("port", 6379)),)
         named = ", ".join(f"{host}:{port}" for host, port in hosts)
         return str(self.settings.get("path") or named) + (f"/{self.service}" if self.service else "")
 
 
 def find_address(address: str) -> Address:
-    """The address of a URL or of a CACHES alias; raises InvalidSetting for anything else."""
+    """Return the address of a URL or of a CACHES alias. Raise InvalidSetting."""
     return parse_address(address) if "://" in address else _alias_address(address)
 
 
 def parse_address(url: str) -> Address:
-    """The address of a URL; raises InvalidSetting, whose text has no password."""
+    """Return the address of a URL. Raise InvalidSetting, whose text has no password."""
     try:
         scheme, _, kind = url.partition("://")[0].lower().partition("+")
-        if kind in MANY and scheme in ("redis", "rediss"):
-            return _many(url, scheme, kind)
+        if kind in DEFAULT_PORTS and scheme in ("redis", "rediss"):
+            return _parse_hosts(url, scheme, kind)
         if kind or scheme not in SCHEMES:
             raise InvalidSetting(
                 "a Redis URL begins with redis://, rediss:// or unix://, or with redis+sentinel:// or redis+cluster://"
             )
-        return _one(url)
+        return _parse_server(url)
     except ValueError as error:  # InvalidSetting is one
         if isinstance(error, InvalidSetting):
             raise
         raise InvalidSetting("redis-py cannot read the Redis URL") from error
 
 
-def _one(url: str) -> Address:
+def _parse_server(url: str) -> Address:
     parts = urlsplit(url)
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options_of_url = dict(parse_qsl(parts.query, keep_blank_values=True))
     settings = dict(redis_connection.parse_url(url.partition("?")[0]))
-    options, wrong = _read(given)
+    options, wrong = _parse_options(options_of_url)
     usable, refused = usable_options(options, settings.get("connection_class", redis_connection.Connection))
     wrong += refused
-    number = "" if parts.scheme == "unix" else parts.path.strip("/")
-    if number and not number.isdecimal():
+    database = "" if parts.scheme == "unix" else parts.path.strip("/")
+    if database and not database.isdecimal():
         wrong.append("its path is the number of a database")
         settings.pop("db", None)
     if "db" in usable:
         settings.pop("db", None)
-    wrong += [f"the option {name!r} is in the URL already" for name in given if name in settings]
-    replaced = tuple(name for name in given if name in REPLACED)
+    wrong += [f"the option {name!r} is in the URL already" for name in options_of_url if name in settings]
+    replaced = tuple(name for name in options_of_url if name in REPLACED)
     return Address({**usable, **settings}, wrong=tuple(wrong), replaced=replaced)
 
 
-def _read(query: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Read the options of a URL; say which cannot be read. Raise InvalidSetting if they say where the server is."""
+def _parse_options(query: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Parse the options of a URL. Return them, and faults. Raise InvalidSetting for a faulty database or port."""
     options, wrong = {}, []
     for name, value in query.items():
         if name in REPLACED:
@@ -182,23 +183,25 @@ def _read(query: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     return options, wrong
 
 
-def _many(url: str, scheme: str, kind: str) -> Address:
+def _parse_hosts(url: str, scheme: str, kind: str) -> Address:
     rest = url.partition("://")[2]
     network = re.split("[/?#]", rest, maxsplit=1)[0]
     parts = urlsplit(f"//localhost{rest.removeprefix(network)}")  # urlsplit refuses several hosts with brackets
     credentials, at, names = network.rpartition("@")
-    hosts = tuple(_host(name, MANY[kind]) for name in names.split(","))
+    hosts = tuple(_host(name, DEFAULT_PORTS[kind]) for name in names.split(","))
     service, database = _path(parts.path, kind)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    own = {name: query.pop(f"sentinel_{name}", None) for name in ("username", "password")} if service else {}
-    elsewhere = [name for name in ("host", "port", "path", *(() if service else ("db",))) if query.pop(name, None)]
-    plain = _one(f"{scheme}://{credentials}{at}localhost/{database}?{urlencode(query)}")
-    settings = dict(plain.settings)
+    sentinel_options = (
+        {name: query.pop(f"sentinel_{name}", None) for name in ("username", "password")} if service else {}
+    )
+    ignored_names = [name for name in ("host", "port", "path", *(() if service else ("db",))) if query.pop(name, None)]
+    server = _parse_server(f"{scheme}://{credentials}{at}localhost/{database}?{urlencode(query)}")
+    settings = dict(server.settings)
     if kind == "cluster":
         settings.pop("db", None)
-    secure = {name: settings[name] for name in settings if name == "connection_class" or name.startswith("ssl")}
-    wrong = plain.wrong + tuple(f"the option {name!r} has no effect with several hosts" for name in elsewhere)
-    return Address(settings, hosts, service, {**secure, **own}, wrong, plain.replaced)
+    tls_settings = {name: settings[name] for name in settings if name == "connection_class" or name.startswith("ssl")}
+    wrong = server.wrong + tuple(f"the option {name!r} has no effect with several hosts" for name in ignored_names)
+    return Address(settings, hosts, service, {**tls_settings, **sentinel_options}, wrong, server.replaced)
 
 
 def _host(name: str, port: int) -> Host:
@@ -209,7 +212,7 @@ def _host(name: str, port: int) -> Host:
 
 
 def _path(path: str, kind: str) -> tuple[str, str]:
-    """The primary's name and the number of the database."""
+    """Return the primary's name and the number of the database."""
     names = [name for name in path.split("/") if name]
     if kind == "cluster":
         if names not in ([], ["0"]):
@@ -222,7 +225,7 @@ def _path(path: str, kind: str) -> tuple[str, str]:
 
 
 def _cache_client(alias: str) -> Any:
-    """Return the client of a CACHES alias; Django's own backend keeps it out of sight."""
+    """Return the client of a CACHES alias, which is private in Django's own backend."""
     from django.core.cache import caches  # a URL needs no Django settings
 
     cache: Any = caches[alias]
@@ -230,10 +233,10 @@ def _cache_client(alias: str) -> Any:
 
 
 def load_cache_backend() -> None:
-    """Import what the CACHES alias in settings needs, so that no call does. Connect to nothing."""
+    """Import the modules of the CACHES alias in the settings before the first call. Do not connect."""
     from django.conf import settings
 
-    with suppress(Exception):  # the first call raises it, and the checks name it
+    with suppress(Exception):  # the first call and the system checks report it
         alias = {"REDIS": Conf().REDIS, **settings.DJANGO_THROTTLE}["REDIS"]
         if "://" not in alias:
             _cache_client(alias)
@@ -249,37 +252,38 @@ def _alias_address(alias: str) -> Address:
             f"CACHES has no alias {alias!r} that django-redis, or Django's own Redis backend, serves with plain clients"
             f" ({type(error).__name__})"
         ) from error
-    written = _written(settings.CACHES[alias])
+    replaced_names = _replaced_options(settings.CACHES[alias])
     if isinstance(pool, SentinelConnectionPool):
-        return replace(_sentinel_address(pool), replaced=written)
+        return replace(_sentinel_address(pool), replaced=replaced_names)
     if not issubclass(pool.connection_class, _PLAIN):
-        fault = f"the cache {alias!r} uses {pool.connection_class.__name__}: name the servers by a URL instead"
-        raise InvalidSetting(fault)
+        message = f"the cache {alias!r} uses {pool.connection_class.__name__}: name the servers by a URL instead"
+        raise InvalidSetting(message)
     usable, wrong = usable_options(_arguments(pool), pool.connection_class)
-    return Address({**usable, "connection_class": pool.connection_class}, wrong=wrong, replaced=written)
+    return Address({**usable, "connection_class": pool.connection_class}, wrong=wrong, replaced=replaced_names)
 
 
 def _arguments(pool: ConnectionPool) -> dict[str, Any]:
-    """Return the arguments of a pool's connections that its owner has given."""
+    """Return the arguments of a pool's connections, without those of redis-py's pools."""
     return {name: value for name, value in pool.connection_kwargs.items() if name not in POOL_ARGUMENTS}
 
 
-def _written(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """The options of a CACHES entry that are in REPLACED, as they are written there."""
-    given = dict(entry.get("OPTIONS") or {})
+def _replaced_options(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the options of a CACHES entry that are in REPLACED, as written there."""
+    options = dict(entry.get("OPTIONS") or {})
     places = entry.get("LOCATION") or ()
     urls = [places] if isinstance(places, str) else list(places)
-    names = [*given, *(given.get("CONNECTION_POOL_KWARGS") or {})]
+    names = [*options, *(options.get("CONNECTION_POOL_KWARGS") or {})]
     names += [name for url in urls for name, _ in parse_qsl(urlsplit(str(url)).query)]
     return tuple(dict.fromkeys(name for name in names if name.lower() in REPLACED))
 
 
 def _sentinel_address(pool: SentinelConnectionPool) -> Address:
     pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
-    secure = issubclass(pool.connection_class, redis_connection.SSLConnection)
-    connection = redis_connection.SSLConnection if secure else redis_connection.Connection
+    is_tls = issubclass(pool.connection_class, redis_connection.SSLConnection)
+    connection = redis_connection.SSLConnection if is_tls else redis_connection.Connection
     usable, wrong = usable_options(_arguments(pool), connection)
-    hosts = tuple((one.connection_kwargs["host"], int(one.connection_kwargs["port"])) for one in pools)
+    all_arguments = [sentinel_pool.connection_kwargs for sentinel_pool in pools]
+    hosts = tuple((arguments["host"], int(arguments["port"])) for arguments in all_arguments)
     sentinel, _ = usable_options(_arguments(pools[0]), pools[0].connection_class)  # redis-py adds every default
     sentinel["connection_class"] = pools[0].connection_class
     return Address({**usable, "connection_class": connection}, hosts, pool.service_name, sentinel, wrong)

@@ -1,4 +1,4 @@
-"""Clients of redis-py with our limits on time and retries, and those that ask Sentinels for the primary."""
+"""Clients of redis-py with deadlines and without retries, and clients that find the primary by Sentinels."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from django_throttle.stores.redis.loop_connections import LoopClient
 from django_throttle.stores.redis.pool import Pool, pack, text
 from django_throttle.stores.redis.timeouts import Certificates, bounded, connect_seconds, seconds_left, with_deadline
 
-MAINTENANCE: Final = "maint_notifications_config"
-# Some replies are maps in RESP3 and arrays in RESP2: ask for arrays.
+MAINTENANCE_OPTION: Final = "maint_notifications_config"
+# RESP2, as some replies are maps in RESP3 instead of arrays.
 RESP2: Final = {"protocol": 2}
-CLOSING: Final = 1.0  # redis-py ends an encrypted connection within its timeout for connecting
+CLOSING_SECONDS: Final = 1.0  # redis-py ends an encrypted connection within its timeout for connecting
 
 
 def _limits(seconds: float, retry: object, connection_class: type[Any]) -> dict[str, Any]:
@@ -47,15 +47,18 @@ def _limits(seconds: float, retry: object, connection_class: type[Any]) -> dict[
     if issubclass(connection_class, (sync_connection.Connection, async_connection.Connection)):
         limits["socket_keepalive"] = True  # a Unix socket has none
     # redis-py 7 and later relax timeouts to 10 s in a maintenance unless disabled; 7 in its synchronous client only.
-    if any(MAINTENANCE in signature(base).parameters for base in connection_class.__mro__):
+    if any(MAINTENANCE_OPTION in signature(base).parameters for base in connection_class.__mro__):
         from redis.maint_notifications import MaintNotificationsConfig
 
-        limits[MAINTENANCE] = MaintNotificationsConfig(enabled=False)
+        limits[MAINTENANCE_OPTION] = MaintNotificationsConfig(enabled=False)
     return limits
 
 
 def sync_client(settings: dict[str, Any], seconds: float, max_connections: int) -> Redis:
-    """A thread- and fork-safe client; waiting for a connection takes at most half of ``seconds``."""
+    """Return a client that is safe to use from threads and after a fork.
+
+    ``seconds`` limits its I/O, and half of them the wait for a connection.
+    """
     connection_class = settings.get("connection_class", sync_connection.Connection)
     arguments = {**settings, **_limits(seconds, Retry(NoBackoff(), 0), connection_class)}
     arguments["connection_class"] = with_deadline(connection_class)
@@ -70,36 +73,36 @@ def loop_client(
     find: Callable[[], Awaitable[Host]] | None = None,
     is_former: Callable[[object, object], bool] | None = None,
 ) -> LoopClient:
-    """A client for the running loop, from the same settings; of the server that ``find`` returns, where it is given.
+    """Return a client for the running loop, of the server of ``settings`` or the one that ``find`` returns.
 
-    It has its own deadlines: redis-py's timeouts would end what a blocked loop can still read.
+    It has its own deadlines, as redis-py's timeouts would fail calls whose replies a blocked loop can still read.
     """
-    twin = async_class(settings.get("connection_class", sync_connection.Connection))
+    connection_class = async_class(settings.get("connection_class", sync_connection.Connection))
     arguments = {name: settings[name] for name in settings if name not in SYNC_ONLY and name != "connection_class"}
-    arguments |= _limits(seconds, AsyncRetry(NoBackoff(), 0), twin) | RESP2
+    arguments |= _limits(seconds, AsyncRetry(NoBackoff(), 0), connection_class) | RESP2
     arguments["socket_timeout"] = None
-    arguments["socket_connect_timeout"] = CLOSING + connect_seconds(seconds, is_watched=False)
+    arguments["socket_connect_timeout"] = CLOSING_SECONDS + connect_seconds(seconds, is_watched=False)
     if provider := arguments.get("credential_provider"):
         arguments["credential_provider"] = bounded(provider)
-    if issubclass(twin, async_connection.SSLConnection):
-        twin = _reading_once(twin)
+    if issubclass(connection_class, async_connection.SSLConnection):
+        connection_class = _reading_once(connection_class)
 
-    async def made() -> Any:
-        connection = twin(**arguments)
+    async def make_connection() -> Any:
+        connection = connection_class(**arguments)
         if find is not None:
             connection.host, connection.port = await find()
         return connection
 
-    return LoopClient(made, seconds, is_former)
+    return LoopClient(make_connection, seconds, is_former)
 
 
 def _reading_once(connection_class: type[Any]) -> type[Any]:
-    """The same class, whose connections share a TLS context."""
+    """Return a subclass whose connections share a TLS context."""
     certificates = Certificates()
 
     class ReadingOnce(connection_class):  # type: ignore[misc]
         async def _connect(self) -> None:
-            self.ssl_context.context = None  # else ``get`` would return the one of its last connection
+            self.ssl_context.context = None  # otherwise ``get`` returns the context of the last connection
             self.ssl_context.context = await asyncio.wrap_future(certificates.of(self, self.ssl_context.get))
             await super()._connect()
 
@@ -107,7 +110,7 @@ def _reading_once(connection_class: type[Any]) -> type[Any]:
 
 
 class LoopClients:
-    """A client for each running event loop. ``make`` returns it, and those that it needs itself."""
+    """Clients by event loop. ``make`` returns a client, and the clients that it uses itself."""
 
     def __init__(self, make: Callable[[], Sequence[LoopClient]]) -> None:
         self._make = make
@@ -115,28 +118,28 @@ class LoopClients:
         _all_clients.add(self)
 
     def known(self, loop: asyncio.AbstractEventLoop) -> LoopClient | None:
-        """That of a loop, if it has one by now."""
+        """Return the client of a loop, or None."""
         return self._clients.get(loop)
 
     async def get(self) -> LoopClient:
-        """The running loop's client, closed with the loop's async generators."""
+        """Return the running loop's client, which is closed with the loop's async generators."""
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
             client, *others = self._make()
-            life = _closed_with_loop(client, *others)
+            lifetime = _closed_with_loop(client, *others)
             with _lock:  # loops live in several threads
                 for closed in [known for known in self._clients if known.is_closed()]:
                     del self._clients[closed]
-                for closed in [known for known in _lives if known.is_closed()]:
-                    del _lives[closed]  # its values refer to the loop, so it is never collected
+                for closed in [known for known in _lifetimes if known.is_closed()]:
+                    del _lifetimes[closed]  # its values refer to the loop, so it is never collected
                 self._clients[loop] = client
-                _lives.setdefault(loop, []).append(life)
-            await anext(life)
+                _lifetimes.setdefault(loop, []).append(lifetime)
+            await anext(lifetime)
         return client
 
     def forget(self) -> None:
-        """Drop every client unclosed: in a forked child their sockets are the parent's."""
+        """Drop every client without closing it. In a forked child their sockets belong to the parent."""
         self._clients = WeakKeyDictionary()
 
     def __len__(self) -> int:
@@ -144,7 +147,7 @@ class LoopClients:
 
 
 async def _closed_with_loop(*clients: LoopClient) -> AsyncGenerator[None]:
-    # asyncio.run, async_to_sync and servers all shut a loop's async generators down before closing it.
+    # asyncio.run, async_to_sync and servers shut down a loop's async generators before they close it.
     try:
         yield
     finally:
@@ -154,14 +157,14 @@ async def _closed_with_loop(*clients: LoopClient) -> AsyncGenerator[None]:
 
 _lock = Lock()
 # Kept by event loop, not by store: a client must be closed on its own loop.
-_lives: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None]]] = WeakKeyDictionary()
+_lifetimes: WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None]]] = WeakKeyDictionary()
 _all_clients: WeakSet[LoopClients] = WeakSet()
 
 
 def _forget_all() -> None:
     global _lock
-    _lock = Lock()  # its owner may be a thread of the parent
-    _lives.clear()
+    _lock = Lock()  # a thread of the parent may hold the old one
+    _lifetimes.clear()
     for clients in _all_clients:
         clients.forget()
 
@@ -170,11 +173,11 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 T = TypeVar("T")
-AWAY: Final = (RedisConnectionError, RedisTimeoutError, OSError)
+UNREACHABLE_ERRORS: Final = (RedisConnectionError, RedisTimeoutError, OSError)
 
 
 class KnownPrimary:
-    """The primary by the latest failover that a Sentinel has reported, for both drivers."""
+    """Primary after the latest failover that a Sentinel has reported, for both drivers."""
 
     def __init__(self, moved: Callable[[], None]) -> None:
         self.host: Host | None = None
@@ -188,12 +191,12 @@ class KnownPrimary:
             self._moved()
 
     def is_former(self, host: object, port: object) -> bool:
-        """Whether another server than this is the primary."""
+        """Return True if another server is the primary."""
         return self.host is not None and self.host != (host, port)
 
 
 class PrimarySearch(Generic[T]):
-    """Finds the primary by the Sentinels; the one that answered best last time is asked first."""
+    """Finds the primary by the Sentinels, beginning with the Sentinel of the last good reply."""
 
     def __init__(self, sentinels: Iterable[T], service: str, known: KnownPrimary) -> None:
         self._sentinels = list(sentinels)
@@ -201,16 +204,17 @@ class PrimarySearch(Generic[T]):
         self.question = ("SENTINEL", "MASTER", service)
 
     async def search(self, ask: Callable[[T], Awaitable[Any]], *, everyone: bool = False) -> Host:
-        """Ask the Sentinels; return the primary's host and port.
+        """Return the primary's host and port.
 
-        A Sentinel that is partitioned with the old primary reports that one: the latest failover wins. Stops at the
-        first good reply unless ``everyone``. Raises MasterNotFoundError, or what a Sentinel refuses the question with.
+        The latest failover wins, as a Sentinel that is partitioned with the old primary reports that one. Stop at the
+        first good reply unless ``everyone`` is True. Raise MasterNotFoundError, or the error of a Sentinel that refuses
+        the command.
         """
         replies: list[tuple[int, Host | None, T]] = []
         for sentinel in tuple(self._sentinels):
             try:
                 epoch, host = _primary(await ask(sentinel))
-            except AWAY:
+            except UNREACHABLE_ERRORS:
                 continue
             except ResponseError as error:
                 if "No such master" in str(error):
@@ -219,46 +223,51 @@ class PrimarySearch(Generic[T]):
             replies.append((epoch, host, sentinel))
             if host is not None and epoch >= self.known.epoch and not everyone:
                 break
-        # Of Sentinels with the same epoch, one for which the primary is up.
-        epoch, host, best = max(replies, key=lambda one: (one[0], one[1] is not None), default=(0, None, None))
+
+        # Of replies with the same epoch, prefer one whose primary is up.
+        def rank(reply: tuple[int, Host | None, T]) -> tuple[int, bool]:
+            return reply[0], reply[1] is not None
+
+        epoch, host, best_sentinel = max(replies, key=rank, default=(0, None, None))
         if host is None:
             raise MasterNotFoundError(f"no Sentinel knows a primary {self.question[-1]!r} that is up")
-        # A new list: one that is being sorted is empty for other threads.
-        self._sentinels = sorted(self._sentinels, key=lambda one: one is not best)
+        # A new list, as other threads see an empty one while it is sorted.
+        self._sentinels = sorted(self._sentinels, key=lambda sentinel: sentinel is not best_sentinel)
         self.known.learn(host, epoch)
         return host
 
 
 def _primary(reply: Any) -> tuple[int, Host | None]:
-    """The failover's epoch, and the primary or None if it is down, from a flat list of names and values."""
+    """Return the epoch of the failover, and the primary or None if it is down, of a flat list of names and values."""
     state = {text(name): text(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
     is_up = "master" in state["flags"] and "_down" not in state["flags"]
     return int(state["config-epoch"]), ((state["ip"], int(state["port"])) if is_up else None)
 
 
 def _sentinels(address: Address) -> list[dict[str, Any]]:
-    """The settings for each."""
+    """Return the settings of each Sentinel."""
     return [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
 
 
 def _share(address: Address, seconds: float) -> float:
-    """The part of the seconds that one Sentinel has, so that a dead one leaves time."""
+    """Return the seconds for one Sentinel, so that a dead one leaves time for the others."""
     return seconds / (len(address.hosts) + 1)
 
 
 class Sentinels:
-    """The Sentinels for the synchronous driver."""
+    """Sentinels for the synchronous driver."""
 
-    def __init__(self, address: Address, seconds: float, most: int, known: KnownPrimary) -> None:
+    def __init__(self, address: Address, seconds: float, max_connections: int, known: KnownPrimary) -> None:
         self._address, self._seconds = address, seconds
-        pools = [Pool(sync_client(one, seconds, most).connection_pool, most, seconds) for one in _sentinels(address)]
+        clients = [sync_client(settings, seconds, max_connections) for settings in _sentinels(address)]
+        pools = [Pool(client.connection_pool, max_connections, seconds) for client in clients]
         self._primary = PrimarySearch(pools, address.service, known)
 
     def find(self, *, everyone: bool = False) -> Host:
         return run(self._primary.search(self._ask, everyone=everyone))
 
     def check_primary(self) -> None:
-        """Ask every Sentinel for the primary: an old one that is partitioned may still accept commands."""
+        """Ask every Sentinel for the primary, as an old primary that is partitioned may still accept commands."""
         with suppress(MasterNotFoundError, ResponseError):
             self.find(everyone=True)
 
@@ -268,7 +277,7 @@ class Sentinels:
 
 
 def following(connection_class: type[AbstractConnection], find: Callable[[], Host]) -> type[AbstractConnection]:
-    """A subclass that connects to the server that ``find`` returns."""
+    """Return a subclass that connects to the server that ``find`` returns."""
 
     class PrimaryConnection(connection_class):  # type: ignore[misc, valid-type]
         def _connect(self) -> Any:
@@ -279,12 +288,12 @@ def following(connection_class: type[AbstractConnection], find: Callable[[], Hos
 
 
 def loop_clients(address: Address, seconds: float, known: KnownPrimary) -> list[LoopClient]:
-    """The running loop's client of the server, or of the primary; then its clients of the Sentinels."""
+    """Return the running loop's client of the server or primary, then its clients of the Sentinels."""
     if not address.service:
         return [loop_client(address.settings, seconds)]
     share = _share(address, connect_seconds(seconds, is_watched=True))
-    asked = [loop_client(one, seconds) for one in _sentinels(address)]
-    primary = PrimarySearch(asked, address.service, known)
+    sentinel_clients = [loop_client(settings, seconds) for settings in _sentinels(address)]
+    primary = PrimarySearch(sentinel_clients, address.service, known)
 
     async def find() -> Host:
         return await primary.search(ask)
@@ -296,4 +305,4 @@ def loop_clients(address: Address, seconds: float, known: KnownPrimary) -> list[
             raise reply
         return reply
 
-    return [loop_client(address.settings, seconds, find, known.is_former), *asked]
+    return [loop_client(address.settings, seconds, find, known.is_former), *sentinel_clients]

@@ -1,17 +1,17 @@
-"""Lua scripts: read from ``lua``, and assembled of the files that they use and the sections of the algorithms.
+"""Lua scripts, assembled from the files in ``stores/lua`` and the sections of the algorithms.
 
 The Lua file of an algorithm is beside its Python module in ``core/algorithms``.
 
-A line in a script stands for more of them::
+These lines of a script are replaced::
 
-    --- use clock       the lines of clock.lua
-    --- each record     what follows, once for each algorithm of this kind (``_KINDS``)
+    --- use clock       by the lines of clock.lua
+    --- each record     by the lines up to "--- end", once for each algorithm of this kind (``_KINDS``)
     elseif ALGORITHM then
-    --- decide          that section of the algorithm's file: what follows such a line there, until the next
+    --- decide          by this section of the algorithm's file, which ends at the next such line
     --- end
 
-There is one text of each script, whatever the rules. Branches of one loop take less time than functions, which a script
-makes anew on every call.
+Each script has one text for all rules. It has branches in one loop instead of functions, which Lua would create anew in
+every call.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LUA: Final = Path(__file__).parents[1] / "lua"
 #: Folders of scripts, searched in this order.
 _folders: Final = [LUA]
 ALGORITHMS: Final = Path(algorithms.__file__).parent
-OWN_KEY: Final = 10  # from this number on an algorithm has a key of its own, below it a record
+OWN_KEY: Final = 10  # algorithms with this number and above have their own key, the others a record
 _USE: Final = re.compile(r"^ *--- use (\w+)\n", re.MULTILINE)
 _EACH: Final = re.compile(r"^ *--- each ?(\w*)\n(.*?)^ *--- end\n", re.MULTILINE | re.DOTALL)
 _SECTION: Final = re.compile(r"^ *--- (\w+)\n", re.MULTILINE)
@@ -44,7 +44,7 @@ _KINDS: Final[dict[str, Callable[[int], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script's text and the SHA-1 by which Redis knows it."""
+    """Text of a script, and its SHA-1 for EVALSHA."""
 
     text: str
     sha: str
@@ -57,13 +57,13 @@ def add_folder(folder: Path) -> None:
 
 
 def script(name: str) -> Script:
-    """Return the script of ``name.lua`` in one of the folders, for all algorithms that there are."""
+    """Return the script of ``name.lua`` in one of the folders, for all registered algorithms."""
     return _script(name, len(CounterParams.by_wire_id))
 
 
 @cache
 def _script(name: str, number_of_algorithms: int) -> Script:
-    text = _EACH.sub(lambda each: _repeated(each[2], _KINDS[each[1]]), _text(_path(f"{name}.lua")))
+    text = _EACH.sub(lambda block: _repeated(block[2], _KINDS[block[1]]), _text(_path(f"{name}.lua")))
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -72,7 +72,7 @@ def _path(name: str) -> Path:
 
 
 def _repeated(block: str, is_of_kind: Callable[[int], bool]) -> str:
-    """Repeat a block for the algorithms of a kind, once for those that share a file."""
+    """Repeat a block for the algorithms of a kind, once for algorithms that share a file."""
     codes: dict[str, list[int]] = {}
     for code, params in sorted(CounterParams.by_wire_id.items()):
         if is_of_kind(code):
@@ -83,7 +83,7 @@ def _repeated(block: str, is_of_kind: Callable[[int], bool]) -> str:
 def _branch(block: str, path: Path, codes: list[int]) -> str:
     sections = _sections(path)
     condition = " or ".join(f"algorithm == {code}" for code in codes)
-    return _SECTION.sub(lambda place: sections.get(place[1], ""), block).replace("ALGORITHM", condition)
+    return _SECTION.sub(lambda line: sections.get(line[1], ""), block).replace("ALGORITHM", condition)
 
 
 def _sections(path: Path) -> dict[str, str]:
@@ -93,12 +93,12 @@ def _sections(path: Path) -> dict[str, str]:
 
 @cache
 def _text(path: Path) -> str:
-    """Read a file, with the files that it uses: those beside it, or those of the scripts."""
-    # importlib.resources imports at its first use, and a fork meanwhile would leave that lock taken in the child.
+    """Read a file with the files that it includes, from the same folder or from the scripts."""
+    # Not importlib.resources, which imports at its first use: a fork meanwhile would leave the import lock held.
     text = path.read_text(encoding="utf-8")
-    return _USE.sub(lambda used: _text(_used_by(path, f"{used[1]}.lua")), text)
+    return _USE.sub(lambda line: _text(_included(path, f"{line[1]}.lua")), text)
 
 
-def _used_by(path: Path, name: str) -> Path:
+def _included(path: Path, name: str) -> Path:
     beside = path.with_name(name)
     return beside if beside.exists() else LUA / name
