@@ -39,10 +39,11 @@ from django_throttle.websockets.groups import (
     members,
 )
 from tests.clock import FrozenClock
-from tests.docs import test_readme
+from tests.docs.test_readme import NAMES
 from tests.doors import REDIS, Enforce
 from tests.inside import commands_to
 from tests.pages import block
+from tests.pages import run as run_shown
 from tests.servers import need_package
 from tests.websockets.guarded import Line, Live, live_enforcer, used
 
@@ -214,8 +215,8 @@ async def test_cancelled_while_joining_nobody_is_counted(enforce: Enforce) -> No
 
 
 async def test_what_the_documentation_shows(enforce: Enforce) -> None:
-    consumer = test_readme.run(block("publishing", "PublishRefused"))["RoomConsumer"]
-    rules = test_readme.run(block("publishing", "django_throttle.channels.group"))["DJANGO_THROTTLE"]["RULES"]
+    consumer = run_shown(block("publishing", "PublishRefused"), **NAMES)["RoomConsumer"]
+    rules = run_shown(block("publishing", "django_throttle.channels.group"))["DJANGO_THROTTLE"]["RULES"]
     enforce(**{**rules, "rooms": {**rules["rooms"], "rate": "1/min"}})
     async with Line(consumer.as_asgi()) as line:
         line.send('{"text": "hello"}', '{"text": "hello"}')

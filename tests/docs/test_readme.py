@@ -15,24 +15,15 @@ from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.drf import RuleThrottle
+from tests.pages import run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 SETTINGS, VIEW, CONSUMER, ENGINE = BLOCKS
 QUIET = {"DATABASE_RULES": False, "AGENT": False, "DEADLINE": 5.0}
-
-
 NAMES = {"APIView": APIView, "RuleThrottle": RuleThrottle}
 NAMES |= {"ThrottledConsumerMixin": ThrottledConsumerMixin, "AsyncJsonWebsocketConsumer": AsyncJsonWebsocketConsumer}
-
-
-def run(*code: str) -> dict[str, Any]:
-    """Run code as one module, which has imported REST framework's and Channels' names; return all of its names."""
-    found: dict[str, Any] = {**NAMES, "__name__": "shown", "DJANGO_THROTTLE": {"RULES": {}}}
-    for each in code:
-        exec(each, found)
-    return found
 
 
 def search(site: dict[str, Any], address: str) -> Response:
@@ -46,11 +37,10 @@ def search(site: dict[str, Any], address: str) -> Response:
 @pytest.mark.django_db  # Channels closes old connections before each event
 @pytest.mark.row("R17")
 async def test_the_view_and_the_consumer_are_limited(settings: Any, redis_url: str) -> None:
-    names: dict[str, Any] = {"INSTALLED_APPS": []}
-    exec(SETTINGS.replace("redis://localhost:6379/0", redis_url), names)
+    names = run(SETTINGS.replace("redis://localhost:6379/0", redis_url))
     assert names["INSTALLED_APPS"] == ["rest_framework", "django_throttle", "django_throttle.console"]
     settings.DJANGO_THROTTLE = {**names["DJANGO_THROTTLE"], **QUIET}
-    site = run(VIEW, CONSUMER)
+    site = run(VIEW + CONSUMER, **NAMES)
     answers = [await to_thread(search, site, "203.0.113.7") for _ in range(101)]
     assert [answer.status_code for answer in answers] == [200] * 100 + [429]
     assert 1 <= int(answers[-1]["Retry-After"]) <= 121
@@ -64,4 +54,4 @@ async def test_the_view_and_the_consumer_are_limited(settings: Any, redis_url: s
 
 @pytest.mark.row("R18")
 def test_the_engine_is_as_shown() -> None:
-    exec(ENGINE, {})
+    run(ENGINE)

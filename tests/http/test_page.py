@@ -23,10 +23,9 @@ from rest_framework.views import APIView
 
 from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.exceptions import Refused
-from tests.docs.test_readme import run
 from tests.doors import LOGIN, Enforce
 from tests.entry_points import site
-from tests.pages import block
+from tests.pages import block, run
 
 SLOTS = block("entry_points", '"reports": {')
 LOGINS = block("logins", '"logins": {')
