@@ -24,7 +24,7 @@ from django_throttle.core.commands import check_cost
 from django_throttle.core.decide import release_lease
 from django_throttle.core.decision import Reason, deciding_outcome
 from django_throttle.core.io import Io, run
-from django_throttle.costs.measured import measured
+from django_throttle.costs.measured import run_measured
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.http.deferred import DEFERRAL, Deferral, Payload, deferral
 from django_throttle.http.input_bytes import note_decision
@@ -201,7 +201,7 @@ class _Call:
         decision = await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
         limiter.raise_if_refused(decision)
         try:
-            return await measured(io, decision.ledger, call.scope, lambda: io.call(call_function, call_function))
+            return await run_measured(io, decision.ledger, call.scope, lambda: io.call(call_function, call_function))
         finally:
             await release_lease(io, decision.lease)
 

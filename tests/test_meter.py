@@ -11,7 +11,7 @@ from django.db import DatabaseError, connection, connections
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.test.utils import CaptureQueriesContext
 
-from django_throttle.costs.meter import Meter, QueryUsage, in_use, metered, table_of
+from django_throttle.costs.meter import Meter, QueryUsage, current_meter, metered, table_of
 from django_throttle.models import ThrottleRule
 
 UNCOUNTED = ("BEGIN", "COMMIT", "ROLLBACK")
@@ -128,7 +128,7 @@ class TestQueriesAndRows:
             WAYS["every"]()
             with metered() as inner:
                 WAYS["values"]()
-            assert in_use.get() is outer
+            assert current_meter.get() is outer
         assert (inner.queries, inner.rows) == (1, 30)
         assert (outer.queries, outer.rows) == (2, 30 + ROWS)
 

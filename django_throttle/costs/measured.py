@@ -1,4 +1,4 @@
-"""Rules of measured units: what a call reserves beforehand, and what it came to when it is over."""
+"""Rules of measured units: the reserve of a call, and the settlement when the call has ended."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ logger = logging.getLogger("django_throttle")
 _log_throttle: Final = LogThrottle()
 
 MAX_MEANS: Final = 4096
-# By rule id and scope: what calls come to on average, as the store said last.
+# Mean cost of calls by rule id and scope, from the store's last answer.
 learned_means: Final[dict[tuple[str, str], int]] = {}
 
 
 def reserve_of(rule: Rule, call: Call) -> int:
-    """What a call reserves: no more than the rule allows at once. Raises what a function of the site lets through."""
+    """Return the reserve of a call, at most what the rule allows at once.
+
+    Raise SynchronousOnlyOperation if a function of the site runs a query on an event loop.
+    """
     reserve, subject = rule.reserve, call.caller.subject
     if not call.cost:
         return 0
@@ -49,50 +52,51 @@ def reserve_of(rule: Rule, call: Call) -> int:
     return min([reserve, *[part.params.limit for part in rule.parts]])
 
 
-def _measured(rule: Rule, *args: object) -> int | None:
-    """What the function of the site at ``measure`` returns; None, with a log line, where that is no cost."""
+def _cost_by_function(rule: Rule, *args: object) -> int | None:
+    """Return the cost by the function of the site in ``measure``. Log a fault of the function, and return None."""
     try:
         return check_cost(import_string(rule.measure)(*args))
     except Exception as error:
         if _log_throttle.due(rule.measure):
-            why = error if isinstance(error, InvalidCost) else f"it raised {type(error).__name__}"
+            fault = error if isinstance(error, InvalidCost) else f"it raised {type(error).__name__}"
             line = "measure %s: %s; under rule %r what was reserved stays charged; correct the function"
-            logger.exception(line, rule.measure, why, rule.name)
+            logger.exception(line, rule.measure, fault, rule.name)
         return None
 
 
-def used(rule: Rule, meter: Meter, spent: int | None, args: tuple[object, ...]) -> int | None:
-    """What a call came to under a rule; None where nothing has measured it.
+def measured_cost(rule: Rule, meter: Meter, spent: int | None, args: tuple[object, ...]) -> int | None:
+    """Return the cost of a call under a rule; None if it was not measured.
 
-    ``spent`` are the units that the code spent, None where it cannot. ``args`` are the arguments of a function of the
-    site, none where there is no response.
+    ``spent`` are the units that the code spent; None if it cannot spend. ``args`` are the arguments of the function in
+    ``measure``; empty if there is no response.
     """
     if rule.measure:
-        return _measured(rule, *args) if args else None
+        return _cost_by_function(rule, *args) if args else None
     if rule.unit not in MEASURES:
         return spent
     return ceil(getattr(meter, rule.unit)) if conf().METER else None
 
 
-async def measured(io: Io, ledger: Ledger, scope: str, go: Callable[[], Awaitable[T]]) -> T:
-    """Make a call that is no request, and settle what it has reserved by what it used; ``units`` stay as reserved."""
+async def run_measured(io: Io, ledger: Ledger, scope: str, function: Callable[[], Awaitable[T]]) -> T:
+    """Await the function, and settle the reserves of the call by the usage. A reserve of ``units`` is not changed."""
     ledger.end()
     if not ledger.unsettled:
-        return await go()
+        return await function()
     try:
         with metered() as meter:
-            return await go()
+            return await function()
     finally:
         await settle(io, ledger, scope, meter, None, ())
 
 
 async def settle(io: Io, ledger: Ledger, scope: str, meter: Meter, spent: int | None, args: tuple[object, ...]) -> None:
-    """Correct all that a call was charged under measured rules; where the store fails, what was reserved stays."""
-    settled = ledger.settle(partial(used, meter=meter, spent=spent, args=args), scope, secrets.token_urlsafe(9))
-    if settled is None:
+    """Settle the reserves of a call under measured rules. If the store fails, the reserves stay charged."""
+    cost_of_rule = partial(measured_cost, meter=meter, spent=spent, args=args)
+    settlement = ledger.settle(cost_of_rule, scope, secrets.token_urlsafe(9))
+    if settlement is None:
         return
-    means = await decide.settle(io, settled)
+    means = await decide.settle(io, settlement)
     if len(learned_means) >= MAX_MEANS:
         learned_means.clear()
-    for one, mean in zip(settled.measured, means, strict=False):
-        learned_means[one.rule_id, one.scope] = mean
+    for cost, mean in zip(settlement.measured, means, strict=False):
+        learned_means[cost.rule_id, cost.scope] = mean

@@ -1,10 +1,10 @@
-"""Measures what a request, frame or task uses: queries, rows, database time, bytes, wall time, CPU time.
+"""Meters of requests, frames and tasks: queries, rows, database time, response bytes, wall time and CPU time.
 
-A context variable names the meter in use. A wrapper around the queries of each connection adds to it, so that sync and
-async code is measured, in each database and in each thread that has the caller's context.
+A context variable holds the current meter. A wrapper around the queries of each connection adds to that meter. So sync
+and async code is measured, on each database, and in each thread with the caller's context.
 
-What counts as a query is what Django's query log lists, but for BEGIN, COMMIT and ROLLBACK; ``executemany`` is one.
-Rows are those that are fetched by Django's cursors. ``callproc``, and what a driver's own cursor is asked, is not seen.
+Queries are counted as in Django's query log, except for BEGIN, COMMIT and ROLLBACK; ``executemany`` counts once. Rows
+are counted if Django's cursors fetch them. ``callproc``, and queries of a driver's own cursor, are not measured.
 """
 
 from __future__ import annotations
@@ -27,49 +27,48 @@ from django.db.backends.utils import CursorWrapper
 
 T = TypeVar("T")
 
-# What a meter measures; the names of the units in which rules, logs and commands speak of it.
+# Names of the measures in rules, logs and commands.
 MEASURES: Final = ("queries", "rows", "db_ms", "wall_ms", "cpu_ms", "response_bytes")
 
 
 @dataclass(slots=True)
 class QueryUsage:
-    """So many queries, so many rows fetched, and how many seconds both took."""
+    """A number of queries and fetched rows, and the time of both."""
 
     queries: int = 0
     rows: int = 0
     seconds: float = 0.0
 
     def add(self, other: QueryUsage) -> None:
-        """Add what the other has."""
+        """Add another usage to this one."""
         self.queries += other.queries
         self.rows += other.rows
         self.seconds += other.seconds
 
 
 @dataclass(slots=True)
-class DatabaseUse(QueryUsage):
-    """The use of one database; of it, what can be told for a model, by the model's label, such as ``auth.User``."""
+class DatabaseUsage(QueryUsage):
+    """The usage of a database, in total and by model."""
 
-    models: dict[str, QueryUsage] = field(default_factory=dict)
+    models: dict[str, QueryUsage] = field(default_factory=dict)  #: by label, such as ``auth.User``, where it is known
 
 
 class Meter:
-    """What has been used since this was made; ``bytes`` are those of the response.
+    """Measures usage from its creation on.
 
-    The time of the thread in which it was made counts as CPU time: on an event loop that is also what other calls used
-    meanwhile.
+    CPU time is that of the thread that created the meter. On an event loop it includes other calls of that time.
     """
 
-    bytes = 0
-    _wall: float | None = None  # seconds, once it has stopped
-    _cpu = 0.0  # seconds, when it was last read in its thread
+    bytes = 0  #: of the response
+    _wall: float | None = None  # seconds; None until the meter is stopped
+    _cpu = 0.0  # seconds, as last read in the meter's thread
 
-    def __init__(self, bytes: int = 0) -> None:  # noqa: A002  (one is made for each request)
+    def __init__(self, bytes: int = 0) -> None:  # noqa: A002
         if bytes:
             self.bytes = bytes
-        # By alias, label of the model ("" where it cannot be told), and thread: each is changed by one thread alone.
+        #: Usage by database alias, label of the model ("" if unknown) and thread, which alone changes it.
         self.uses: dict[tuple[str, str, int], QueryUsage] = {}
-        self.thread = get_ident()  # whose CPU time is read
+        self.thread = get_ident()
         self._began, self._cpu_began = perf_counter(), thread_time()
 
     @property
@@ -82,12 +81,12 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """The time that the databases took, for queries and for fetching rows."""
+        """The seconds that databases took for queries and for fetching rows."""
         return sum(use.seconds for use in tuple(self.uses.values()))
 
     @property
     def db_ms(self) -> float:
-        """The same in milliseconds."""
+        """The milliseconds that databases took for queries and for fetching rows."""
         return self.seconds * 1e3
 
     @property
@@ -96,7 +95,7 @@ class Meter:
 
     @property
     def cpu_ms(self) -> float:
-        """Milliseconds; from another thread than that of the meter: as they were when last read there."""
+        """The milliseconds of CPU time. Another thread gets the value that was last read in the meter's thread."""
         if self._wall is None and get_ident() == self.thread:
             self._cpu = thread_time() - self._cpu_began
         return self._cpu * 1e3
@@ -107,28 +106,29 @@ class Meter:
 
     @property
     def measures(self) -> dict[str, float]:
-        """All of ``MEASURES``."""
-        whole = QueryUsage()
+        """The values of all ``MEASURES`` by name."""
+        total = QueryUsage()
         for use in tuple(self.uses.values()):
-            whole.add(use)
-        values = (whole.queries, whole.rows, whole.seconds * 1e3, self.wall_ms, self.cpu_ms, self.bytes)
+            total.add(use)
+        values = (total.queries, total.rows, total.seconds * 1e3, self.wall_ms, self.cpu_ms, self.bytes)
         return dict(zip(MEASURES, values, strict=True))
 
     @property
-    def databases(self) -> dict[str, DatabaseUse]:
-        """The use of each database, by its alias."""
-        found: dict[str, DatabaseUse] = {}
+    def databases(self) -> dict[str, DatabaseUsage]:
+        """The usage of each database by alias."""
+        usages: dict[str, DatabaseUsage] = {}
         for (alias, label, _), use in tuple(self.uses.items()):
-            database = found.setdefault(alias, DatabaseUse())
+            database = usages.setdefault(alias, DatabaseUsage())
             database.add(use)
             if label:
                 database.models.setdefault(label, QueryUsage()).add(use)
-        return found
+        return usages
 
     def stop(self, at: float | None = None, cpu_at: float | None = None) -> bool:
-        """Let wall and CPU time go no further; False when they stood still already.
+        """Stop wall and CPU time. Return False if the meter was stopped before.
 
-        ``at`` and ``cpu_at`` are when that was, on the clocks ``perf_counter`` and ``thread_time`` of its thread.
+        ``at`` and ``cpu_at`` are the time of the stop, by ``perf_counter`` and by ``thread_time`` of the meter's
+        thread; by default now.
         """
         if self._wall is not None:
             return False
@@ -139,31 +139,31 @@ class Meter:
         self._wall = (perf_counter() if at is None else at) - self._began
         return True
 
-    def take(self, other: Meter) -> None:
+    def add(self, other: Meter) -> None:
         """Add the queries and rows of another meter."""
         for key, use in tuple(other.uses.items()):
             self.uses.setdefault(key, QueryUsage()).add(use)
 
 
-in_use: Final[ContextVar[Meter | None]] = ContextVar("django_throttle_meter", default=None)
+current_meter: Final[ContextVar[Meter | None]] = ContextVar("django_throttle_meter", default=None)
 
 
 @contextmanager
 def metered() -> Iterator[Meter]:
-    """Measure what is done inside by a meter of its own; what it counted is then added to the one around it."""
-    outer, meter = in_use.get(), Meter()
-    in_use.set(meter)
+    """Measure the body of the ``with`` statement by a new meter, and add its queries and rows to the outer meter."""
+    outer, meter = current_meter.get(), Meter()
+    current_meter.set(meter)
     try:
         yield meter
     finally:
         meter.stop()
-        in_use.set(outer)
+        current_meter.set(outer)
         if outer is not None:
-            outer.take(meter)
+            outer.add(meter)
 
 
 def install() -> None:
-    """Have the queries of all connections counted, those open already and those to come."""
+    """Count the queries of all database connections, present and future."""
     connection_created.connect(_connected, dispatch_uid="django_throttle.costs.meter")
     for connection in connections.all(initialized_only=True):
         _connected(connection)
@@ -172,26 +172,26 @@ def install() -> None:
 def _connected(connection: BaseDatabaseWrapper, **_: object) -> None:
     wrappers = connection.execute_wrappers
     if count_query not in wrappers:
-        wrappers.insert(0, count_query)  # not last: ``with connection.execute_wrapper`` takes off the last
+        wrappers.insert(0, count_query)  # first, because ``connection.execute_wrapper`` removes the last on exit
 
 
 def count_query(execute: Callable[..., T], sql: Any, params: object, many: bool, context: dict[str, Any]) -> T:
-    """The wrapper: run a query, and count it in the meter in use."""
-    meter = in_use.get()
+    """Run a query, and count it in the current meter. An execute wrapper of Django's connections."""
+    meter = current_meter.get()
     if meter is None:
         return execute(sql, params, many, context)
-    label = _labels.get(sql) if type(sql) is str else ""  # psycopg has texts of another kind
+    label = _labels.get(sql) if type(sql) is str else ""  # psycopg has other types of statements
     if label is None:
         label = label_of(sql)
-    if label is _BEGIN:
+    if label is BEGIN_LABEL:
         return execute(sql, params, many, context)
     key = context["connection"].alias, label, get_ident()
     use = meter.uses.get(key)
     if use is None:
         use = meter.uses.setdefault(key, QueryUsage())
     cursor = context["cursor"]
-    kind = type(cursor)
-    cursor.__class__ = _counting.get(kind) or counting_class(kind)
+    cursor_class = type(cursor)
+    cursor.__class__ = _counting_classes.get(cursor_class) or counting_class(cursor_class)
     cursor.throttle_use = use
     use.queries += 1
     start = perf_counter()
@@ -201,14 +201,14 @@ def count_query(execute: Callable[..., T], sql: Any, params: object, many: bool,
         use.seconds += perf_counter() - start
 
 
-_END: Final = object()
+_NO_ROW: Final = object()
 
 
-class _CountsRows:
-    """What a cursor of Django's becomes once it has run a query that is counted: fetching counts the rows."""
+class RowCountingCursor:
+    """A mixin for Django's cursors that counts the rows they fetch. A cursor gets it with its first counted query."""
 
     throttle_use: QueryUsage
-    cursor: Any  # the driver's
+    cursor: Any  #: cursor of the driver
     db: BaseDatabaseWrapper
 
     def fetchone(self) -> object:
@@ -218,7 +218,7 @@ class _CountsRows:
         return row
 
     def fetchmany(self, *size: int, **named: int) -> Sequence[object]:
-        # The ORM's way, so it goes through no other call.
+        # Used by the ORM, so it is written without another function call.
         use, start = self.throttle_use, perf_counter()
         try:
             rows: Sequence[object] = self.cursor.fetchmany(*size, **named)
@@ -250,35 +250,38 @@ class _CountsRows:
         while True:
             use, start = self.throttle_use, perf_counter()
             try:
-                row = next(rows, _END)
+                row = next(rows, _NO_ROW)
             finally:
                 use.seconds += perf_counter() - start
-            if row is _END:
+            if row is _NO_ROW:
                 return
             use.rows += 1
             yield row
 
 
-_counting: Final[dict[type, type]] = {}
+_counting_classes: Final[dict[type, type]] = {}
 
 
-def counting_class(kind: type) -> type:
-    """The class that counts rows, of a class of cursors; the class itself where it fetches in a way of its own."""
-    found = kind
-    if issubclass(kind, CursorWrapper) and not any(hasattr(kind, f"fetch{what}") for what in ("one", "many", "all")):
-        found = type(kind.__name__, (_CountsRows, kind), {"__module__": kind.__module__})
-    _counting[kind] = _counting[found] = found
-    return found
+def counting_class(cursor_class: type) -> type:
+    """Return the subclass of a cursor class that counts rows. Return the class itself if it has own fetch methods."""
+    counting = cursor_class
+    has_fetch = any(hasattr(cursor_class, name) for name in ("fetchone", "fetchmany", "fetchall"))
+    if issubclass(cursor_class, CursorWrapper) and not has_fetch:
+        bases = (RowCountingCursor, cursor_class)
+        counting = type(cursor_class.__name__, bases, {"__module__": cursor_class.__module__})
+    _counting_classes[cursor_class] = _counting_classes[counting] = counting
+    return counting
 
 
-_BEGIN: Final = "BEGIN"  # in place of a label: only SQLite's backend runs it as a query, so it is not counted
-MOST_TEXTS: Final = 1024
-LONGEST_TEXT: Final = 4096  # of those whose model is remembered
+# Stands for a statement that is not counted, in place of a label. Only SQLite's backend runs BEGIN as a query.
+BEGIN_LABEL: Final = "BEGIN"
+MAX_CACHED_STATEMENTS: Final = 1024
+MAX_CACHED_LENGTH: Final = 4096  # characters of a cached statement
 _labels: Final[dict[str, str]] = {}
 
 _PART = r"""(?:"[^"]+"|`[^`]+`|\[[^]]+\]|[\w$]+)"""
 _NAME = rf"({_PART}(?:\.{_PART})*)"
-_CHANGE = re.compile(
+_CHANGE_TABLE = re.compile(
     rf"\s*(?:(?:INSERT|REPLACE|MERGE)\s[\w\s]*?INTO|UPDATE|DELETE\s+FROM)\s+(?:ONLY\s+)?{_NAME}", re.IGNORECASE
 )
 _SELECT = re.compile(r"[\s(]*SELECT\b", re.IGNORECASE)
@@ -286,33 +289,33 @@ _FROM = re.compile(rf"\b[Ff][Rr][Oo][Mm]\s+(?:(?i:ONLY\s+))?(?:(\()|{_NAME})")
 
 
 def label_of(sql: str) -> str:
-    """The label of the model whose table a statement changes, or reads first; "" where that cannot be told."""
-    label = _BEGIN if sql.startswith(_BEGIN) else _labels_of_tables().get(_plain(table_of(sql)), "")
-    if len(sql) <= LONGEST_TEXT:
-        if len(_labels) >= MOST_TEXTS:
+    """Return the label of the model whose table a statement changes, or reads first; "" if it is unknown."""
+    label = BEGIN_LABEL if sql.startswith(BEGIN_LABEL) else _labels_of_tables().get(_plain(table_of(sql)), "")
+    if len(sql) <= MAX_CACHED_LENGTH:
+        if len(_labels) >= MAX_CACHED_STATEMENTS:
             _labels.clear()
         _labels[sql] = label
     return label
 
 
 def table_of(sql: str) -> str:
-    """The table that a statement changes, or the first that it reads outside of parentheses; as it is written there.
+    """Return the table that a statement changes, or the first that it reads outside of parentheses, as written.
 
-    No parser of SQL: "" for a statement with WITH, and whatever else is unusual.
+    This is no SQL parser: return "" for a statement with WITH, and for other unusual statements.
     """
-    if change := _CHANGE.match(sql):
+    if change := _CHANGE_TABLE.match(sql):
         return change[1]
     if not (select := _SELECT.match(sql)):
         return ""
     depth = select[0].count("(")
-    opened, end = depth, select.end()
-    for found in _FROM.finditer(sql, end):
-        opened += sql.count("(", end, found.start()) - sql.count(")", end, found.start())
-        end = found.start()
-        if opened == depth:
-            if found[2]:
-                return found[2]
-            depth += 1  # of a query inside, whose own table is meant
+    open_parentheses, end = depth, select.end()
+    for match in _FROM.finditer(sql, end):
+        open_parentheses += sql.count("(", end, match.start()) - sql.count(")", end, match.start())
+        end = match.start()
+        if open_parentheses == depth:
+            if match[2]:
+                return match[2]
+            depth += 1  # FROM (SELECT …): continue in the subquery
     return ""
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from django_throttle.conf import conf
-from django_throttle.costs.meter import Meter, in_use
+from django_throttle.costs.meter import Meter, current_meter
 from django_throttle.http.request_state import RequestState, scope_of_match
 from django_throttle.observe import cost_log, recorders
 
@@ -25,8 +25,8 @@ def close_meter(state: RequestState, answer: object = None) -> None:
     meter = state.meter
     if not meter.stop(state.ended_at, state.ended_cpu):
         return
-    if in_use.get() is meter:  # otherwise another request has begun in this thread
-        in_use.set(None)
+    if current_meter.get() is meter:  # otherwise another request has begun in this thread
+        current_meter.set(None)
     if not conf().METER:
         return
     meter.bytes = meter.bytes or _size(answer)

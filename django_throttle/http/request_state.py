@@ -23,7 +23,7 @@ from django_throttle.core import Decision, Lease
 from django_throttle.core.commands import Answers, Correct, Decide, Entry
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.options import CANCELLED
-from django_throttle.costs.meter import Meter, in_use
+from django_throttle.costs.meter import Meter, current_meter
 from django_throttle.http.slots import Slot
 from django_throttle.http.spending import Spending
 from django_throttle.identity.call import Call, Caller, own_function
@@ -445,5 +445,5 @@ def state_of(request: HttpRequest) -> RequestState:
         state = request.__dict__[_STATE] = RequestState()
         state.meter = Meter()
         if conf().METER:
-            in_use.set(state.meter)
+            current_meter.set(state.meter)
     return state

@@ -15,7 +15,7 @@ from django_throttle.core.commands import Charge, check_cost
 from django_throttle.core.decide import release_lease
 from django_throttle.core.decision import NO_RULE_DECISION, Reason, deciding_outcome
 from django_throttle.core.io import run
-from django_throttle.costs.measured import measured
+from django_throttle.costs.measured import run_measured
 from django_throttle.exceptions import PutOffTooOften, Refused
 from django_throttle.identity import is_async
 from django_throttle.identity.call import Call, cost_of
@@ -182,7 +182,7 @@ class TaskBudget:
 async def run_once(io: StoreIo, run_task: RunTask[T], decision: Decision, scope: str) -> T:
     """Run a task, settle its reserve by the units used, and release its slots."""
     try:
-        return await measured(io, decision.ledger, scope, run_task)
+        return await run_measured(io, decision.ledger, scope, run_task)
     finally:
         await release_lease(io, decision.lease)
         if decision.lease is not None:

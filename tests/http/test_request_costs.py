@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 from django_throttle import decorators, drf
 from django_throttle.console.recording import recorder
 from django_throttle.console.route_costs import RouteCosts, dearest
-from django_throttle.costs.meter import Meter, in_use
+from django_throttle.costs.meter import Meter, current_meter
 from django_throttle.observe import cost_log
 from django_throttle.signals import costly
 from tests.doors import Enforce
@@ -124,7 +124,7 @@ def check(name: str, body: bytes, queries: list[str], costs: RouteCosts, *, is_w
     (meter,) = meters
     assert meter.queries == len(queries) == 3
     assert meter.rows == ROWS + 5
-    assert in_use.get() is None
+    assert current_meter.get() is None
     (cost,) = dearest(costs.look())
     assert (cost.scope, cost.calls) == (name, 1)
     assert (cost.spreads["queries"].p50, cost.spreads["rows"].mean) == (3, ROWS + 5)
@@ -186,7 +186,7 @@ def test_switched_off(enforce: Enforce, settings: Any, site: RouteCosts) -> None
     settings.MIDDLEWARE = [MIDDLEWARE]
     Client().get("/plain")
     Client().get("/dfailing")
-    assert ([meter.queries for meter in meters], in_use.get()) == ([0, 0], None)
+    assert ([meter.queries for meter in meters], current_meter.get()) == ([0, 0], None)
     assert not site.look()
 
 
