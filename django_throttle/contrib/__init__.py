@@ -1,1 +1,1 @@
-"""Integrations with other packages. The rest of django_throttle imports none of them."""
+"""Integrations with other packages. Other modules of django_throttle do not import them."""

@@ -1,6 +1,6 @@
-"""Transports for httpx: calls to somebody else's server wait their turn under a rule, over all processes.
+"""Transports for httpx, whose requests to other servers wait until a rule allows them, across all processes.
 
-They also hold all processes back for as long as an answer asks to wait.
+If a response asks to wait, all processes pause their requests.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ _log_throttle: Final = LogThrottle()
 
 Ident = str | Callable[[httpx.Request], object] | None
 Send = Callable[[Any], Any]
-MOST_IDENTS: Final = 10_000  # whose pauses a process keeps by itself
+#: Number of idents whose pauses a process keeps itself.
+MAX_PAUSED_IDENTS: Final = 10_000
 
 
 class CallRefused(ThrottleError, httpx.TransportError):
-    """A call was not sent, as it would not have had its turn within ``max_wait``; ``decision`` says for how long.
+    """A call was not sent, because the rule would not have allowed it within ``max_wait``; see ``decision``.
 
-    What handles httpx's errors handles it. It is no Refused, of which an entry point would make a 429 for a client who
-    is not at fault; that is its ``__cause__``. Its ``args`` are plain values, as those of Refused.
+    It is an error of httpx, and not a Refused: an entry point would answer Refused with a 429, though the client is not
+    at fault. Its ``__cause__`` is a Refused. Its ``args`` are plain values, like those of Refused.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class CallRefused(ThrottleError, httpx.TransportError):
 Transport = TypeVar("Transport", httpx.BaseTransport, httpx.AsyncBaseTransport)
 
 
-class _Turns(Generic[Transport]):
-    """What both transports do with a call, written once."""
+class _ThrottledTransport(Generic[Transport]):
+    """Shared base of both transports."""
 
     _default: Callable[[], Transport]
 
@@ -97,63 +98,66 @@ class _Turns(Generic[Transport]):
         self.rule, self.ident = rule, ident
         self.transport: Transport = self._default() if transport is None else transport
         self.max_wait, self.retries, self.longest_pause = max_wait, retries, longest_pause
-        self._heard_here = MemoryStore(max_entries=MOST_IDENTS)  # while Redis is away
+        #: Pauses that apply while Redis does not answer.
+        self._local_pauses = MemoryStore(max_entries=MAX_PAUSED_IDENTS)
 
-    async def _sent(self, io: StoreIo, request: httpx.Request, send: Send, close: Send) -> httpx.Response:
-        """Send a call in its turn, and heed the answer; ``send`` and ``close`` are both sync, or both async."""
-        given = self.ident(request) if callable(self.ident) else self.ident
-        ident = ident_from_value("ident", f"host:{request.url.host}" if self.ident is None else given, None)
+    async def _send_in_turn(self, io: StoreIo, request: httpx.Request, send: Send, close: Send) -> httpx.Response:
+        """Send a call when the rule allows it, and honour Retry-After. ``send`` and ``close`` are of the same kind."""
+        value = self.ident(request) if callable(self.ident) else self.ident
+        ident = ident_from_value("ident", f"host:{request.url.host}" if self.ident is None else value, None)
         if ident is None:
             unlimited: httpx.Response = await io.call(partial(send, request), partial(send, request))
             return unlimited
-        until = time.monotonic() + self.max_wait
-        retries = self.retries if isinstance(request.stream, httpx.ByteStream) else 0  # others can be sent only once
+        deadline = time.monotonic() + self.max_wait
+        retries = self.retries if isinstance(request.stream, httpx.ByteStream) else 0  # other streams are read once
         while True:
-            decision = await self._turn(io, request, ident, until)
+            decision = await self._wait_for_turn(io, request, ident, deadline)
             try:
                 response: httpx.Response = await io.call(partial(send, request), partial(send, request))
             except BaseException:
                 await release_lease(io, decision.lease)
                 raise
-            if response.is_closed:  # it is loaded, as of a cache, so nobody closes it
+            if response.is_closed:  # already read, for example from a cache, so it is never closed
                 await release_lease(io, decision.lease)
             elif decision.lease is not None:
-                response.stream = _Held(response.stream, decision.lease)
+                response.stream = _LeasedStream(response.stream, decision.lease)
             try:
-                await self._heed(io, response, ident)
-            except BaseException:  # nobody else would close it
+                await self._honour_retry_after(io, response, ident)
+            except BaseException:  # the caller gets no response to close
                 await io.call(partial(close, response), partial(close, response))
                 raise
             if not retries or response.status_code not in (TOO_MANY_REQUESTS, SERVICE_UNAVAILABLE):
                 return response
-            if await self._paused(io, ident) > until - time.monotonic():
-                return response  # it says more than an error of ours would
+            if await self._pause_seconds(io, ident) > deadline - time.monotonic():
+                return response  # more informative than CallRefused
             retries -= 1
             await io.call(partial(close, response), partial(close, response))
 
-    async def _turn(self, io: StoreIo, request: httpx.Request, ident: str, until: float) -> Decision:
-        """Wait until the call may be sent."""
+    async def _wait_for_turn(self, io: StoreIo, request: httpx.Request, ident: str, deadline: float) -> Decision:
+        """Wait until the call may be sent. Raise CallRefused if that is after the deadline."""
         caller = IdentCaller(ident)
-        claimed = not isinstance(self.ident, str)
-        call = Call(self.rule, (), caller, rule=self.rule, ident=ident, is_untrusted=claimed, retries_when_refused=True)
+        is_untrusted = not isinstance(self.ident, str)
+        call = Call(
+            self.rule, (), caller, rule=self.rule, ident=ident, is_untrusted=is_untrusted, retries_when_refused=True
+        )
         while True:
-            while seconds := await self._paused(io, ident):
+            while seconds := await self._pause_seconds(io, ident):
                 paused = Decision(False, retry_after=seconds, reset_after=seconds, rule=self.rule)
-                await self._wait(io, request, paused, until)
-            queued = await self._queued(io, call)
-            if queued.delay > (left := max(0.0, until - time.monotonic())):
-                wait = queued.delay - left
-                raise self._refused(request, queued._replace(allowed=False, retry_after=wait), queued.delay)
+                await self._wait(io, request, paused, deadline)
+            peeked = await self._peek_delay(io, call)
+            if peeked.delay > (remaining := max(0.0, deadline - time.monotonic())):
+                wait = peeked.delay - remaining
+                raise self._refused(request, peeked._replace(allowed=False, retry_after=wait), peeked.delay)
             decision = await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
             if not decision.allowed:
-                await self._wait(io, request, decision, until, call)
-            elif not (decision.delay and await self._paused(io, ident)):
+                await self._wait(io, request, decision, deadline, call)
+            elif not (decision.delay and await self._pause_seconds(io, ident)):
                 return decision
-            else:  # an answer has asked to wait: its turn comes meanwhile, as those of others do
+            else:  # a response has asked to wait meanwhile, so the reserved start time is in the pause
                 await release_lease(io, decision.lease)
 
-    async def _queued(self, io: StoreIo, call: Call) -> Decision:
-        """How long a rule that delays would have the call wait, as ``decide`` waits for as long as the rule says."""
+    async def _peek_delay(self, io: StoreIo, call: Call) -> Decision:
+        """Return a decision with the delay of a call under a rule of action "delay", because ``decide`` would wait."""
         snapshot = await io.call(rulebook.current, rulebook.acurrent)
         rule = snapshot.by_name(self.rule)
         if rule is None or rule.action != "delay":
@@ -161,11 +165,11 @@ class _Turns(Generic[Transport]):
         return await limiter.decide_fully(io, snapshot.match(call), commit=False)
 
     async def _wait(
-        self, io: StoreIo, request: httpx.Request, decision: Decision, until: float, call: Call | None = None
+        self, io: StoreIo, request: httpx.Request, decision: Decision, deadline: float, call: Call | None = None
     ) -> None:
-        """Wait until the call may be decided again; where that is too long, its refusal of this call is reported."""
+        """Wait until the call may be decided again. If that is too long, report the refusal, and raise CallRefused."""
         seconds = decision.retry_after
-        if seconds is None or seconds > until - time.monotonic():
+        if seconds is None or seconds > deadline - time.monotonic():
             if call is not None:
                 await limiter.report(io, call, decision)
             raise self._refused(request, decision, seconds)
@@ -179,73 +183,75 @@ class _Turns(Generic[Transport]):
         error.__cause__ = Refused(decision)
         return error
 
-    async def _heed(self, io: StoreIo, response: httpx.Response, ident: str) -> None:
-        """Pause the calls of all processes for as long as an answer asks."""
-        asked = asked_wait(response.status_code, response.headers, wall_clock())
-        seconds = min(asked, self.longest_pause)
+    async def _honour_retry_after(self, io: StoreIo, response: httpx.Response, ident: str) -> None:
+        """Pause the calls of all processes for as long as a response asks."""
+        requested_wait = asked_wait(response.status_code, response.headers, wall_clock())
+        seconds = min(requested_wait, self.longest_pause)
         if not seconds:
             return
         if response.status_code in (TOO_MANY_REQUESTS, SERVICE_UNAVAILABLE) and _log_throttle.due(self.rule):
-            line = "a call under rule %r was answered %d and asks to wait %g s: no process sends such calls until then"
+            line = "a call under rule %r was answered %d with a wait of %g s: no process sends such calls until then"
             logger.warning(line, self.rule, response.status_code, seconds)
-        if seconds < asked and _log_throttle.due(self.rule, "capped"):
+        if seconds < requested_wait and _log_throttle.due(self.rule, "capped"):
             line = (
-                "a call under rule %r asks to wait %g s: calls go on after %g s (longest_pause); ask the other side why"
+                "a call under rule %r was answered with a wait of %g s: calls continue after %g s (longest_pause); ask "
+                "the operator of that server for the reason"
             )
-            logger.warning(line, self.rule, asked, seconds)
-        lasts = round(seconds * 1_000_000)
-        self._heard_here.execute(Pause(self.rule, ident, lasts))
-        await self._paused(io, ident, lasts)
+            logger.warning(line, self.rule, requested_wait, seconds)
+        pause_us = round(seconds * 1_000_000)
+        self._local_pauses.execute(Pause(self.rule, ident, pause_us))
+        await self._pause_seconds(io, ident, pause_us)
 
-    async def _paused(self, io: StoreIo, ident: str, lasts: int = 0) -> float:
-        """How many seconds a pause still lasts; without the store, one of which this process has heard."""
-        command = Pause(self.rule, ident, lasts)
+    async def _pause_seconds(self, io: StoreIo, ident: str, pause_us: int = 0) -> float:
+        """Extend a pause to ``pause_us``. Return its remaining seconds, without the store those of the local pause."""
+        command = Pause(self.rule, ident, pause_us)
         try:
-            left = await io.execute(command)
+            remaining_us = await io.execute(command)
         except StoreError:
-            left = self._heard_here.execute(command)
-        return float(min(left / 1_000_000, self.longest_pause))
+            remaining_us = self._local_pauses.execute(command)
+        return float(min(remaining_us / 1_000_000, self.longest_pause))
 
 
-class ThrottledTransport(_Turns[httpx.BaseTransport], httpx.BaseTransport):
-    """Sends calls by ``transport``, an ``httpx.HTTPTransport`` unless given, each when a rule lets it pass.
+class ThrottledTransport(_ThrottledTransport[httpx.BaseTransport], httpx.BaseTransport):
+    """Transport that sends each request when a rule allows it, by ``transport``, an ``httpx.HTTPTransport`` by default.
 
-    ``rule`` is the name of a rule, whatever its scopes and events. One that is switched off, or that nobody has made
-    yet, limits nothing; what an answer asks holds all the same. ``ident`` is a text, or a function of the request that
-    returns a text, a number, a user, or None for a call that is not limited; without it each host has a count.
-    ``max_wait`` is the most seconds that a call waits for its turn; one that would wait longer raises CallRefused.
-    ``retries`` is how often a call that is answered 429 or 503 is sent again: never unless given, as its caller may
-    do so too. ``longest_pause`` is the most seconds that an answer can ask for. Raises TypeError or ValueError for
-    invalid options.
+    ``rule`` is the name of a rule, whose scopes and events do not matter. A rule that is disabled or does not exist
+    limits nothing, but pauses apply all the same. ``ident`` is a text, or a function of the request. The function
+    returns a text, a number, a user, or None for a request that is not limited. By default each host is counted
+    separately. ``max_wait`` is the maximum wait in seconds. A request that would wait longer raises CallRefused.
+    ``retries`` is the number of times that a request answered with 429 or 503 is sent again. It is 0 by default,
+    because the calling code may retry, too. ``longest_pause`` is the maximum pause for a response, in seconds.
+
+    Raise TypeError or ValueError for invalid options.
     """
 
     _default = httpx.HTTPTransport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Wait for the call's turn, then send it."""
+        """Wait until the rule allows the request, and send it."""
         io = BlockingIo(get_store())
-        return run(self._sent(io, request, self.transport.handle_request, httpx.Response.close))
+        return run(self._send_in_turn(io, request, self.transport.handle_request, httpx.Response.close))
 
     def close(self) -> None:
         self.transport.close()
 
 
-class AsyncThrottledTransport(_Turns[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
-    """The same on an event loop; ``transport`` is an ``httpx.AsyncHTTPTransport`` unless given."""
+class AsyncThrottledTransport(_ThrottledTransport[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
+    """ThrottledTransport for an event loop. ``transport`` is an ``httpx.AsyncHTTPTransport`` by default."""
 
     _default = httpx.AsyncHTTPTransport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Wait for the call's turn, then send it."""
+        """Wait until the rule allows the request, and send it."""
         send, close = self.transport.handle_async_request, httpx.Response.aclose
-        return await self._sent(LoopIo(get_store()), request, send, close)
+        return await self._send_in_turn(LoopIo(get_store()), request, send, close)
 
     async def aclose(self) -> None:
         await self.transport.aclose()
 
 
-class _Held(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """The body of an answer whose call holds a slot until it is closed."""
+class _LeasedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """Body of a response whose call holds a slot until the body is closed."""
 
     def __init__(self, stream: Any, lease: Lease) -> None:
         self._stream, self._lease = stream, lease
@@ -272,7 +278,7 @@ class _Held(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 def _check(rule: object, ident: object) -> None:
     if not isinstance(rule, str) or not rule:
-        raise TypeError(f"a transport is given the name of a rule, not {rule!r}")
+        raise TypeError(f"a transport needs the name of a rule, not {rule!r}")
     if ident is not None and not callable(ident) and not (isinstance(ident, str) and ident):
         raise TypeError(f"ident is a text or a function of the request, not {ident!r}")
     if callable(ident) and is_async(ident):

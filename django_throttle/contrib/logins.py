@@ -1,4 +1,4 @@
-"""The user name of a login request, in any encoding of its body: a key for rules against guessed passwords."""
+"""Key for rules against password guessing: the user name of a login request, in any encoding of its body."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from django_throttle.identity.request_body import KeptBody
 
 __all__ = ["UNCLEAR", "fold_name", "login_name"]
 
-# All logins without one clear name count together under this.
+#: Shared name of all logins without a single valid name.
 UNCLEAR: Final = "(unclear)"
-# The largest body that is read: no login has more.
-MAX_BODY: Final = 65_536
-USUAL_FIELD: Final = "username"
+#: Size of the largest body that is read. No login has more.
+MAX_BODY_BYTES: Final = 65_536
+DEFAULT_FIELD: Final = "username"
 MULTIPART: Final = "multipart/form-data"
 JSON: Final = "application/json"
 UTF_8: Final = "utf-8"
@@ -33,35 +33,35 @@ ENCODINGS: Final = ("utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp125")
 
 
 def login_name(request: object, *fields: str, as_typed: bool = False) -> str | None:
-    """The name that this request logs in by, so written that two spellings of it are one; None where there is none.
+    """Return the name in a login request, in a form that is equal for all spellings, or None if there is no body.
 
-    ``request`` is Django's or REST framework's; ``fields`` are what the name is called there: ``username``, and the
-    user model's USERNAME_FIELD, unless given. It is looked for in forms (multipart too), in JSON, whatever type the
-    body is said to have, and in the query string. UNCLEAR where there is a body and no name in it, or several, or
-    one of more than 512 characters, or more than 64 kB: whatever the view makes of that, it counts together with all of
-    that kind. Never raises.
+    ``request`` is Django's or REST framework's. ``fields`` are the names of the field, by default ``username`` and the
+    user model's USERNAME_FIELD. They are looked up in forms (also multipart), in JSON regardless of the content type,
+    and in the query string. Return UNCLEAR for a body without a name, with several names, with a name of more than 512
+    characters, or of more than 64 kB. All such logins are counted together. Raise no errors.
 
-    Case, accents and characters that are not seen make no difference, as some databases look names up that way. What
-    else a collation takes for the same (ß and s, ø and o) only the database knows: let a key ask it for the account, by
-    the name ``as_typed``, which is not folded.
+    Case, accents and invisible characters make no difference, because some databases ignore them. Collations may treat
+    more characters as equal (ß and s, ø and o). Then let a key function look up the account, by the name ``as_typed``,
+    which is not folded.
     """
     if not isinstance(django_request(request), HttpRequest):
-        return None  # nobody logs in by a handshake
+        return None  # a handshake is no login
     try:
         with KeptBody([request]):
-            values = _values_of(request, fields or (USUAL_FIELD, get_user_model().USERNAME_FIELD))
+            values = _values_of(request, fields or (DEFAULT_FIELD, get_user_model().USERNAME_FIELD))
             names = {normalize_name(value) if as_typed else fold(value) for value in values}
         if not names and not _has_body(django_request(request)):
             return None
-    except Exception:  # noqa: BLE001 - a client may send anything, and a refused body is the view's to answer
+    except Exception:  # noqa: BLE001 - a client may send anything, and the view answers an invalid body
         return UNCLEAR
     return names.pop() if len(names) == 1 else UNCLEAR
 
 
 def fold_name(typed: object) -> str:
-    """Return a name as ``login_name`` writes it: two spellings of it give the same text.
+    """Return a name in the form of ``login_name``, which is equal for all spellings.
 
-    ``typed`` is what a client has sent. UNCLEAR for what is no name, and for more than 512 characters. Never raises.
+    ``typed`` is the value that a client has sent. Return UNCLEAR if it is not a name, or has more than 512 characters.
+    Raise no errors.
     """
     try:
         return fold(typed)
@@ -70,36 +70,36 @@ def fold_name(typed: object) -> str:
 
 
 def _values_of(request: object, fields: Iterable[str]) -> Iterator[object]:
-    """The values of these fields, empty texts left out; raises for a body that cannot be read."""
-    visitor: HttpRequest = django_request(request)
-    parsed = vars(request).get("_full_data")  # by REST framework, which reads a body once
-    in_body = _pairs_of(parsed) if isinstance(parsed, Mapping) else _pairs_in_body(visitor)
-    for name, value in [*_pairs_of(visitor.GET), *in_body]:
+    """Yield the values of the fields, except empty texts. Raise an error if the body cannot be read."""
+    inner: HttpRequest = django_request(request)
+    parsed = vars(request).get("_full_data")  # set by REST framework, which reads a body once
+    body_pairs = _pairs_of(parsed) if isinstance(parsed, Mapping) else _pairs_in_body(inner)
+    for name, value in [*_pairs_of(inner.GET), *body_pairs]:
         if name in fields and value != "" and value is not None:
             yield value
 
 
 def _pairs_of(form: Mapping[Any, Any]) -> list[tuple[object, object]]:
-    """The pairs of a form, in which a name may be there several times, or of a mapping."""
+    """Return the pairs of a form, whose names may have several values, or of a mapping."""
     lists = form.lists() if hasattr(form, "lists") else ((name, [value]) for name, value in form.items())
     return [(name, value) for name, values in lists for value in values]
 
 
 def _pairs_in_body(request: HttpRequest) -> Iterator[tuple[object, object]]:
-    """The pairs in all that a view may take the body for; Django's request stays as it was, but for its body read."""
-    if size_of(request) > MAX_BODY:
+    """Yield the pairs of the body, in every format in which a view may parse it. Only ``request.body`` is read."""
+    if size_of(request) > MAX_BODY_BYTES:
         raise ValueError("too large for a login")
     try:
         body = request.body
     except RawPostDataException:
         if not hasattr(request, "_post"):
             raise
-        yield from _pairs_of(request.POST)  # somebody has parsed the form as it came in
+        yield from _pairs_of(request.POST)  # the form was parsed from the stream
         return
     if request.content_type == MULTIPART:
         yield from _pairs_of(_multipart_form(request, body))
         return
-    for encoding in {json.detect_encoding(body), _usual_encoding(request.encoding)}:
+    for encoding in {json.detect_encoding(body), _common_encoding(request.encoding)}:
         try:
             text = body.decode(encoding)
         except UnicodeError:
@@ -109,8 +109,8 @@ def _pairs_in_body(request: HttpRequest) -> Iterator[tuple[object, object]]:
             yield from _pairs_of(QueryDict(body, encoding=encoding))
 
 
-def _usual_encoding(encoding: str | None) -> str:
-    """The encoding that a client names; raises ValueError for an unusual one, as decoding some takes seconds."""
+def _common_encoding(encoding: str | None) -> str:
+    """Return the encoding that a client names. Raise ValueError for an unusual one, which may be slow to decode."""
     name = codecs.lookup(encoding or UTF_8).name
     if not name.startswith(ENCODINGS):
         raise ValueError("no encoding of a login")
@@ -119,25 +119,24 @@ def _usual_encoding(encoding: str | None) -> str:
 
 def _multipart_form(request: HttpRequest, body: bytes) -> QueryDict:
     meta = {**request.META, "CONTENT_LENGTH": str(len(body))}
-    found, _ = MultiPartParser(
-        meta, BytesIO(body), [MemoryFileUploadHandler()], _usual_encoding(request.encoding)
-    ).parse()
-    return found
+    encoding = _common_encoding(request.encoding)
+    form, _ = MultiPartParser(meta, BytesIO(body), [MemoryFileUploadHandler()], encoding).parse()
+    return form
 
 
 def _json_pairs(text: str) -> list[tuple[object, object]]:
-    """The pairs of an object, each as often as it is there; of anything else none."""
+    """Return all pairs of a JSON object, also those with equal names. Return [] for other JSON."""
     try:
-        found = json.loads(text, object_pairs_hook=_JsonObject)
+        value = json.loads(text, object_pairs_hook=_JsonObject)
     except (ValueError, RecursionError):
         return []
-    return list(found) if isinstance(found, _JsonObject) else []
+    return list(value) if isinstance(value, _JsonObject) else []
 
 
 class _JsonObject(list[tuple[str, object]]):
-    """The pairs of one object of JSON."""
+    """Pairs of a JSON object."""
 
 
 def _has_body(request: HttpRequest) -> bool:
-    """Whether there is a body, also one that Django does not read as its length is unknown."""
+    """Return True if there is a body, even if its length is unknown, so that Django does not read it."""
     return size_of(request) > 0 or ("HTTP_TRANSFER_ENCODING" in request.META and WSGI_INPUT in request.META)

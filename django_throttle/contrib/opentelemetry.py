@@ -1,10 +1,10 @@
-"""Metrics for OpenTelemetry: the same figures as `prometheus.py` has, by whichever provider the site sets.
+"""Metrics for OpenTelemetry, by the provider of the site, with the same figures as `prometheus.py`.
 
-Enabled by ``HOOKS = ["django_throttle.contrib.opentelemetry.count"]``; needs opentelemetry-api, which the extra
-``opentelemetry`` brings. Without a provider it counts nothing, and costs next to nothing.
+Enable them by ``HOOKS = ["django_throttle.contrib.opentelemetry.count"]``. The extra ``opentelemetry`` installs the
+required package opentelemetry-api. Without a provider, nothing is counted.
 
-Names are as OpenTelemetry writes them, units as UCUM has them. A collector that writes them to Prometheus makes of
-them the names that `prometheus.py` has, so that dashboards and alerts are the same; labels are plain for that reason.
+Names follow OpenTelemetry, and units UCUM. A collector that exports them to Prometheus turns them into the names of
+`prometheus.py`, so dashboards and alerts are the same. For the same reason, labels have no prefix.
 https://opentelemetry.io/docs/specs/semconv/general/metrics/
 """
 
@@ -45,15 +45,15 @@ seconds: Final = meter.create_histogram(
 )
 
 
-def observed(ask: Callable[[], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    """What a reader calls for the figure of this moment."""
-    return lambda _: (Observation(ask()),)
+def callback(read: Callable[[], float]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    """Return the callback of an observable instrument for a function that reads the current figure."""
+    return lambda _: (Observation(read()),)
 
 
-for metric, ask in ((BREAKERS, open_breakers), (LEASES, held_leases)):
-    meter.create_observable_up_down_counter(name(metric), [observed(ask)], metric.unit, metric.text)
+for metric, read in ((BREAKERS, open_breakers), (LEASES, held_leases)):
+    meter.create_observable_up_down_counter(name(metric), [callback(read)], metric.unit, metric.text)
 
-meter.create_observable_gauge(name(UNCONFIRMED), [observed(unconfirmed_seconds)], UNCONFIRMED.unit, UNCONFIRMED.text)
+meter.create_observable_gauge(name(UNCONFIRMED), [callback(unconfirmed_seconds)], UNCONFIRMED.unit, UNCONFIRMED.text)
 
 
 def series(metric: Metric, *values: str) -> Add:

@@ -1,4 +1,4 @@
-"""An exception handler for REST framework: its views then answer refusals with problem documents (RFC 9457).
+"""Exception handler for REST framework, by which views answer refusals with problem documents (RFC 9457).
 
 ``REST_FRAMEWORK = {"EXCEPTION_HANDLER": "django_throttle.contrib.problems.answer"}``
 """
@@ -23,16 +23,18 @@ __all__ = ["answer"]
 
 
 def answer(exc: Exception, context: dict[str, Any]) -> HttpResponse | None:
-    """A problem document for what our rules refuse; for anything else what REST framework itself answers."""
+    """Return a problem document for a refusal by our rules, and REST framework's own answer for other errors."""
     decision = _refused(context)
     if decision is None or not isinstance(exc, (Throttled, LimiterUnavailable)):
         return exception_handler(exc, context)
     set_rollback()
-    return problem_response(decision, exc.status_code, exc.wait)  # type: ignore[union-attr]  # whole already
+    return problem_response(decision, exc.status_code, exc.wait)  # type: ignore[union-attr]  # a whole number
 
 
 def _refused(context: dict[str, Any]) -> Decision | None:
-    """All that was refused of this request, as one; None where it was a throttle that is none of ours."""
+    """Return one decision of all refusals of a request, or None if a throttle that is not ours has refused it."""
     request = context.get("request")
-    refusals = [] if request is None else [one for one in decisions_of(django_request(request)) if not one.allowed]
-    return combine_outcomes(tuple([outcome for one in refusals for outcome in one.outcomes])) if refusals else None
+    decisions = () if request is None else decisions_of(django_request(request))
+    refusals = [decision for decision in decisions if not decision.allowed]
+    outcomes = tuple([outcome for decision in refusals for outcome in decision.outcomes])
+    return combine_outcomes(outcomes) if refusals else None

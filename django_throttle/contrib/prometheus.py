@@ -1,8 +1,8 @@
-"""Metrics for Prometheus: what rules decide, how long it takes, and how the store is. No identities.
+"""Metrics for Prometheus: decisions, their duration, and the state of the store, without idents.
 
-Enabled by ``HOOKS = ["django_throttle.contrib.prometheus.count"]``; needs prometheus-client, which the extra
-``prometheus`` brings. The metrics are in that package's own registry, so whatever serves it serves them. In its
-multiprocess mode the gauges are set once a second by the background thread.
+Enable them by ``HOOKS = ["django_throttle.contrib.prometheus.count"]``. The extra ``prometheus`` installs the required
+package prometheus-client. The metrics are in its default registry. In its multiprocess mode, the background thread
+sets the gauges once a second.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ with needs_extra("prometheus", "prometheus_client"):
 
 
 def name(metric: Metric) -> str:
-    """As Prometheus has it, without the suffix of a counter."""
+    """Return the metric's name in Prometheus, without the suffix of a counter."""
     return f"django_throttle_{metric.name.replace(' ', '_')}"
 
 
@@ -59,7 +59,7 @@ def set_gauges() -> None:
 
 if "PROMETHEUS_MULTIPROC_DIR" in os.environ or "prometheus_multiproc_dir" in os.environ:
     add_periodic_work(set_gauges)
-else:  # asked for at each scrape
+else:  # called at each scrape
     breakers.set_function(open_breakers)
     leases.set_function(held_leases)
     unconfirmed.set_function(unconfirmed_seconds)

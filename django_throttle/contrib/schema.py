@@ -1,4 +1,4 @@
-"""Refusals in an OpenAPI schema that drf-spectacular makes: 429, 503, and the header fields that tell of limits.
+"""Refusals in drf-spectacular's OpenAPI schemas: the statuses 429 and 503, and the header fields of limits.
 
 ``REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "django_throttle.contrib.schema.AutoSchema"}``
 """
@@ -22,7 +22,7 @@ from django_throttle.middleware import ThrottleMiddleware
 
 if TYPE_CHECKING:
     Base = openapi.AutoSchema
-else:  # the class after the mixin is the site's own
+else:  # the site chooses the class after the mixin
     Base = object
 
 __all__ = ["AutoSchema", "ThrottleSchema"]
@@ -66,15 +66,15 @@ ANY: Final = (Policy("", 1, 1, 1, None, 0.0),)
 
 
 class ThrottleSchema(Base):
-    """A mixin for a site's own AutoSchema: adds what our throttles and our middleware can answer to each operation.
+    """Mixin for a site's own AutoSchema. It adds the refusals by our throttles and our middleware to each operation.
 
-    What a view documents of these responses itself stays as it is.
+    Responses and header fields that a view documents itself stay unchanged.
     """
 
     def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
-        """drf-spectacular's operation, with the refusals that it can meet."""
+        """Return drf-spectacular's operation, with its possible refusals."""
         operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)
-        media = self._refused_as() if operation else {}
+        media = self._refusal_media() if operation else {}
         if operation and media:
             names = _headers()
             for response in operation["responses"].values():
@@ -85,8 +85,8 @@ class ThrottleSchema(Base):
                 operation["responses"].setdefault(status, refusal | {"content": media})
         return operation
 
-    def _refused_as(self) -> dict[str, Any]:
-        """The media types of a refusal; none where neither the middleware nor a throttle of ours can refuse."""
+    def _refusal_media(self) -> dict[str, Any]:
+        """Return the media types of a refusal, none if neither our throttles nor the middleware can refuse."""
         problem = {CONTENT_TYPE: {"schema": self._component(PROBLEM)}}
         media: dict[str, Any] = {}
         if any(isinstance(throttle, DecidedThrottle) for throttle in self.view.get_throttles()):
@@ -99,7 +99,7 @@ class ThrottleSchema(Base):
         return {name: self._component(name, ResolvedComponent.HEADER) for name in names}
 
     def _component(self, name: str, kind: str = ResolvedComponent.SCHEMA) -> dict[str, Any]:
-        """A reference to what is described once for the whole schema."""
+        """Return a reference to a component, which is described once for the whole schema."""
         schema = SCHEMAS.get(name) or dict(zip(("description", "schema"), HEADERS[name], strict=True))
         component = ResolvedComponent(name, kind, schema, ThrottleSchema)  # type: ignore[no-untyped-call]
         self.registry.register_on_missing(component)
@@ -107,15 +107,15 @@ class ThrottleSchema(Base):
 
 
 class AutoSchema(ThrottleSchema, openapi.AutoSchema):
-    """drf-spectacular's own, with the refusals."""
+    """AutoSchema of drf-spectacular, with the refusals."""
 
 
 def _headers() -> list[str]:
-    """The names of the fields that the settings ask for."""
-    said = HEADER_VERSIONS[conf().RATELIMIT_HEADERS](ANY)
-    return [*said] if conf().X_RATELIMIT_HEADERS == OFF else [*said, *x_rate_limit(ANY)]
+    """Return the names of the header fields that the settings enable."""
+    fields = HEADER_VERSIONS[conf().RATELIMIT_HEADERS](ANY)
+    return [*fields] if conf().X_RATELIMIT_HEADERS == OFF else [*fields, *x_rate_limit(ANY)]
 
 
 def _is_behind_middleware() -> bool:
-    found = map(import_string, settings.MIDDLEWARE)
-    return any(isinstance(one, type) and issubclass(one, ThrottleMiddleware) for one in found)
+    layers = map(import_string, settings.MIDDLEWARE)
+    return any(isinstance(layer, type) and issubclass(layer, ThrottleMiddleware) for layer in layers)

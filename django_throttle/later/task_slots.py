@@ -183,7 +183,7 @@ def _apps(task: str) -> Iterator[Celery]:
 
     if task in celery_apps:
         yield celery_apps[task]
-    yield from (known.app for known in deferral_tasks if CeleryTasks().takes(known) and known.name == task)
+    yield from (deferral.app for deferral in deferral_tasks if CeleryTasks().takes(deferral) and deferral.name == task)
     yield current_app
 
 
