@@ -52,6 +52,10 @@ class Shop(Listing, View):
     sold = post
 
 
+class Keeper(Gate):  # Gate has a subclass, and none that is a view
+    pass
+
+
 async def acost(*_: Any) -> int:
     return 1
 
@@ -263,7 +267,7 @@ class TestDecoratorsThatAreNoQuestion:
 
         def of_a_request_too(name: str, request: HttpRequest) -> None: ...
 
-        for name in ("request_methods", "unidentified"):
+        for name in ("request_methods", "functions_without_ident"):
             registry = type(getattr(decorators, name))()
             monkeypatch.setattr(decorators, name, registry)
             monkeypatch.setattr(project, name, registry)

@@ -279,9 +279,9 @@ async def agenerates() -> Any:
     ("task", "said"),
     [
         (mail, "goes above @task .*: not around"), ("text", "goes above @task .*: not around 'text'"),
-        (type, "goes above @task"), (awaited, "not limit async functions and generators, as <function awaited"),
+        (type, "goes above @task"), (awaited, "not limit async functions and generators such as <function awaited"),
         (lambda: (yield), "not limit async functions and generators"),
-        (agenerates, "not limit async functions and generators, as <function agenerates"),
+        (agenerates, "not limit async functions and generators such as <function agenerates"),
     ],
 )  # fmt: skip
 def test_what_it_cannot_limit_is_said(task: Any, said: str) -> None:
