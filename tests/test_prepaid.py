@@ -53,13 +53,16 @@ def give_back_after(store: RedisStore, seconds: float) -> None:
     give_back(store)
 
 
-def test_most_calls_ask_nobody(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = Limiter([HOT], store)
-    commands = commands_to(store, monkeypatch)
-    assert [decision.remaining for decision in warm(limits)] == list(range(99_999, 99_899, -1))
-    assert limits.peek("everyone").remaining == 99_900, "what the process holds is in it"
-    assert all(decision.allowed for decision in warm(limits, 900))
+@pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
+def test_most_calls_ask_nobody(store: RedisStore, monkeypatch: pytest.MonkeyPatch, on_loop: bool) -> None:
+    limits, commands = Limiter([HOT], store), commands_to(store, monkeypatch)
+    with asyncio.Runner() as runner:
+        acquire = (lambda *given: runner.run(limits.aacquire(*given))) if on_loop else limits.acquire
+        assert [acquire("everyone").remaining for _ in range(1000)] == list(range(99_999, 98_999, -1))
+        with pytest.raises(InvalidCost):
+            acquire("everyone", -1)
     assert len(commands) <= 11
+    assert limits.peek("everyone").remaining == 99_000, "what the process holds is in it"
     assert used(store) >= 1000
 
 
@@ -213,12 +216,3 @@ def test_a_rule_that_only_records_asks_about_each_call(store: RedisStore) -> Non
     decisions = warm(Limiter([Rule("hot", "100/h", prepaid=True, action="shadow")], store), 110)
     assert all(decision.allowed for decision in decisions)
     assert [decision.outcomes[0].allowed for decision in decisions] == [True] * 100 + [False] * 10
-
-
-async def test_on_a_loop_most_calls_ask_nobody_either(store: RedisStore, monkeypatch: Any) -> None:
-    limits, commands = Limiter([HOT], store), commands_to(store, monkeypatch)
-    assert [(await limits.aacquire("everyone")).remaining for _ in range(300)] == list(range(99_999, 99_699, -1))
-    assert len(commands) <= 11
-    with pytest.raises(InvalidCost):
-        await limits.aacquire("everyone", -1)
-    assert limits.peek("everyone").remaining == 99_700

@@ -71,6 +71,8 @@ class Reader:
 @pytest.fixture
 def reader(site_python: Path, tmp_path: Path, redis: RedisServer) -> Reader:
     need_binary("curl")
+    with redis.client() as client:
+        client.flushall()
     project = Project(site_python, tmp_path / "mysite", redis.url).start()
     (project.folder / ".curlrc").write_text("silent\nshow-error\n", encoding="utf-8")
     project.append("mysite/settings.py", MAILERS)
@@ -94,3 +96,38 @@ def test_a_view_and_a_consumer_share_what_is_left_after_validation(reader: Reade
         for order, error in (({"book": 0}, "invalid"), ({"book": 7}, "too_many_orders")):
             socket.send(json.dumps(order))
             assert json.loads(socket.recv(timeout=10))["error"] == error
+
+
+SWITCHING = page("switching.rst")
+(CLASSES,) = (block for block in SWITCHING if "REST_FRAMEWORK" in block.sets and "BurstThrottle" in block.code)
+SETTINGS = """
+INSTALLED_APPS += ["rest_framework", "django_throttle"]
+DJANGO_THROTTLE = {"REDIS": "redis://localhost:6379/0", "DEADLINE": 5.0}
+REST_FRAMEWORK = {}
+"""
+URLS = """
+from django.urls import path
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+
+class PlainView(APIView):
+    throttle_scope = "search"
+
+    def get(self, request):
+        return Response({"found": []})
+
+
+urlpatterns = [path("search", PlainView.as_view())]
+"""
+
+
+def test_throttle_classes_of_a_site_which_imports_them_while_it_is_being_imported(reader: Reader) -> None:
+    site = reader.project
+    site.append("mysite/settings.py", SETTINGS + CLASSES.code)
+    site.append("mysite/urls.py", URLS, anew=True)
+    site.write(*(block for block in SWITCHING if block.file == "mysite/throttles.py"))
+    with site.served() as ports:
+        url = f"http://127.0.0.1:{ports['gunicorn sync']}/search?q=[1-11]"
+        statuses = site.shell(f'curl -s -o /dev/null -w "%{{http_code}}\\n" "{url}"').split()
+    assert statuses == ["200"] * 10 + ["429"]

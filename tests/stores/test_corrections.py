@@ -178,12 +178,3 @@ def test_who_is_refused_stays_refused_in_a_flood_of_others(clock: FrozenClock) -
         clock.step(0.001)
         assert len(counters(store)) < 2000, "room is made before the next one needs it"
     assert not limiter.acquire("user:1").allowed
-
-
-def test_after_a_refund_and_a_clock_that_goes_back_nothing_is_to_be_reset(each_store: Any, clock: FrozenClock) -> None:
-    rule = Rule("login", "1/s", algorithm="fixed_window", count_on=[401])
-    entries = take(each_store, rule).ledger.entries
-    clock.tick(-1)
-    assert refund(each_store, entries) and not take(each_store, rule, 2).allowed
-    clock.tick(-0.001)
-    assert run(decide.reset_charges(BlockingIo(each_store), (charge(rule, "user:1", 1),))) == 0
