@@ -338,15 +338,15 @@ class MeasuredCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Correct(Command[tuple[int, ...]]):
-    """Correct counts: refund the entries in ``back``, and charge those that are ``due``.
+    """Correct counts: refund the entries in ``refunds``, and charge the entries in ``charges``.
 
-    A due entry is charged even if it exceeds the limit, as of ``age`` microseconds ago; an algorithm that cannot owe
+    Entries are charged even if they exceed the limit, as of ``age`` microseconds ago. An algorithm that cannot owe
     drops the excess. A command with a ``name``, which identifies the call, takes effect only once. Reply: a tuple with
     the mean of each entry in ``measured``, this call included.
     """
 
-    back: tuple[Entry, ...] = ()
-    due: tuple[Entry, ...] = ()
+    refunds: tuple[Entry, ...] = ()
+    charges: tuple[Entry, ...] = ()
     name: str = ""
     measured: tuple[MeasuredCost, ...] = ()
     age: int = 0
@@ -354,7 +354,7 @@ class Correct(Command[tuple[int, ...]]):
     @property
     def locally(self) -> bool:
         """True if it corrects charges that this process alone decided."""
-        return any(entry.locally for entry in (*self.back, *self.due))
+        return any(entry.locally for entry in (*self.refunds, *self.charges))
 
 
 @dataclass(frozen=True, slots=True)

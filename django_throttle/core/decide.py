@@ -353,7 +353,7 @@ def apply_refunds(decision: Decision, refunds: Collection[Correct], *, released:
     if not (refunds or has_freed_slot):
         return decision
     charges: dict[tuple[str, float | None, str], Charge] = {}
-    for (rule, ident, cost), *_ in [entry for refund in refunds for entry in refund.back]:
+    for (rule, ident, cost), *_ in [entry for command in refunds for entry in command.refunds]:
         key = rule.name, rule.window, ident
         charges[key] = Charge(rule, ident, cost + (charges[key].cost if key in charges else 0))
     outcomes = [

@@ -175,7 +175,7 @@ class PlainFields:
             for place, text, (rule, quota) in rows
         ]
 
-    def left(self, numbers: Sequence[float]) -> str:
+    def rate_limit(self, numbers: Sequence[float]) -> str:
         """Return the field RateLimit for a decision with these ``numbers`` of answers."""
         parts = []
         for place, text, quota, tolerance, until_more in self.rows:
@@ -271,7 +271,10 @@ def x_rate_limit(policies: Sequence[Policy], now: float = 0.0) -> dict[str, str]
 def _named(policies: Sequence[Policy]) -> dict[str, str]:
     """Return the fields of drafts 08 to 11: lists of structured fields (RFC 9651) with a name for each policy."""
     quotas = [_quota(policy.name, policy.quota, policy.window, policy.unit, policy.plan) for policy in policies]
-    return {"RateLimit-Policy": ", ".join(quotas), "RateLimit": ", ".join([_left(policy) for policy in policies])}
+    return {
+        "RateLimit-Policy": ", ".join(quotas),
+        "RateLimit": ", ".join([_remaining_member(policy) for policy in policies]),
+    }
 
 
 def _nearest(fields: Mapping[str, str], policies: Sequence[Policy]) -> dict[str, str]:
@@ -295,7 +298,7 @@ def _quota(name: str, quota: int, window: int | None, unit: str, plan: str) -> s
     return ";".join([_text(name), *parameters])
 
 
-def _left(policy: Policy) -> str:
+def _remaining_member(policy: Policy) -> str:
     more_after = "" if policy.more_after is None else f";t={policy.more_after}"
     return f"{_text(policy.name)};r={policy.remaining}{more_after}"
 

@@ -192,8 +192,8 @@ def settlement(entries: Iterable[Entry], used: Callable[[Rule], int | None], sco
     for entry in entries:
         if entry.charge.rule.is_measured:
             reserved.setdefault((entry.charge.rule.id, entry.charge.ident), []).append(entry)
-    back: list[Entry] = []
-    due: list[Entry] = []
+    refunds: list[Entry] = []
+    charges: list[Entry] = []
     measured: list[MeasuredCost] = []
     for (rule_id, _), paid in reserved.items():
         rule = paid[0].charge.rule
@@ -201,11 +201,11 @@ def settlement(entries: Iterable[Entry], used: Callable[[Rule], int | None], sco
             continue
         more = cost - sum(entry.charge.cost for entry in paid)
         if more > 0:
-            due.append(paid[0].costing(more))
-        back += _last(paid, -more)
+            charges.append(paid[0].costing(more))
+        refunds += _last(paid, -more)
         if rule.reserve == MEAN:
             measured.append(MeasuredCost(rule_id, scope, cost))
-    return Correct(tuple(back), tuple(due), name, tuple(measured)) if back or due or measured else None
+    return Correct(tuple(refunds), tuple(charges), name, tuple(measured)) if refunds or charges or measured else None
 
 
 def _last(entries: Sequence[Entry], cost: int) -> Iterator[Entry]:

@@ -51,10 +51,10 @@ MEAN: Final = "mean"  # reserve of a call: the mean cost of earlier calls
 def scopes_in_words(names: tuple[str, ...]) -> str:
     """Describe the scopes of a rule: "everywhere" or their names, and the exclusions."""
     covered, excluded = split_scopes(names)
-    where = gettext_lazy("everywhere") if "*" in covered else listed(list(dict.fromkeys(covered)))
+    place = gettext_lazy("everywhere") if "*" in covered else listed(list(dict.fromkeys(covered)))
     if not excluded:
-        return where
-    return gettext_lazy("{where} except {excluded}", where=where, excluded=listed(list(dict.fromkeys(excluded))))
+        return place
+    return gettext_lazy("{where} except {excluded}", where=place, excluded=listed(list(dict.fromkeys(excluded))))
 
 
 def describe_scopes(names: tuple[str, ...]) -> str:

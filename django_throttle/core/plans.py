@@ -86,10 +86,10 @@ def _read(holder: object, amount: object) -> PlanLimits:
     options = _options(holder, amount)
     for name in options:
         if name not in AMOUNTS:
-            pattern, known = gettext_noop("plan {who!r} has {known} only, not {name!r}"), ", ".join(AMOUNTS)
-            raise InvalidRule(gettext_lazy(pattern, who=holder, known=known, name=name), OPTION)
+            pattern, valid_names = gettext_noop("plan {who!r} has {known} only, not {name!r}"), ", ".join(AMOUNTS)
+            raise InvalidRule(gettext_lazy(pattern, who=holder, known=valid_names, name=name), OPTION)
     rates = options.get("rates") or ([] if options.get("rate") is None else [options["rate"]])
-    limit, burst = (_whole(holder, name, options.get(name)) for name in ("limit", "burst"))
+    limit, burst = (_positive_number(holder, name, options.get(name)) for name in ("limit", "burst"))
     if bool(rates) == (limit is not None):
         fault = gettext_lazy(
             "plan {who!r} needs a rate such as 1000/min or, for concurrency, a limit, not both", who=holder
@@ -115,7 +115,7 @@ def _options(holder: str, amount: object) -> Mapping[str, Any]:
     return options | ({"limit": int(text)} if text.isdecimal() else {"rates": text.split(",")})
 
 
-def _whole(holder: str, name: str, value: object) -> int | None:
+def _positive_number(holder: str, name: str, value: object) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         pattern = gettext_noop("plan {who!r}: {name} must be a whole number from 1 on, not {given!r}")
         raise InvalidRule(gettext_lazy(pattern, who=holder, name=name, given=value), OPTION)

@@ -28,17 +28,17 @@ MAX_REFUSAL_SECONDS: Final = 1.0  # how long a refusal is repeated, so that refu
 
 
 class PrepaidUnits:
-    """The units that a command has charged ahead. ``left`` of them may be spent ``until`` a time."""
+    """The units that a command has charged ahead. ``unspent`` of them may be spent ``until`` a time."""
 
-    __slots__ = ("entry", "is_over", "left", "until")
+    __slots__ = ("entry", "is_over", "unspent", "until")
 
     def __init__(self, entry: Entry, until: float) -> None:
         self.entry, self.until = entry, until
-        self.left = entry.charge.cost
+        self.unspent = entry.charge.cost
         self.is_over = False  #: True once the rest is refunded; units returned later are refunded separately
 
     def take(self, cost: int) -> SpentUnits:
-        self.left -= cost
+        self.unspent -= cost
         return SpentUnits(self, cost)
 
     def part(self, cost: int) -> Entry:
@@ -70,12 +70,12 @@ class PrepaidBudget:
 
     __slots__ = (
         "_asked_at", "_asks_at", "_elsewhere", "_is_scarce", "_paying", "_batches", "_refusal", "_resets_at", "_size",
-        "_until", "demand", "ident", "known_left", "rule",
+        "_until", "demand", "ident", "known_remaining", "rule",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, ident: str, now: float) -> None:
         self.rule, self.ident = rule, ident
-        self.known_left = 0  #: units that remained in the store when it last answered
+        self.known_remaining = 0  #: units that remained in the store when it last answered
         self.demand = 0  #: units that calls needed since the last order
         self._resets_at = self._asks_at = now
         self._batches: list[PrepaidUnits] = []
@@ -91,25 +91,25 @@ class PrepaidBudget:
         """Decide a call by the units of a single order. Return None if no such units are enough."""
         if (paying := self.units_for(cost, now)) is None:
             return None
-        paying.left -= cost
+        paying.unspent -= cost
         self.demand += cost
-        left = self.known_left + self._elsewhere + paying.left
-        return prepaid_decision(self.rule, self.ident, cost, left, self._resets_at - now)
+        remaining = self.known_remaining + self._elsewhere + paying.unspent
+        return prepaid_decision(self.rule, self.ident, cost, remaining, self._resets_at - now)
 
     def units_for(self, cost: int, now: float) -> PrepaidUnits | None:
         """Return the oldest units of a single order that are enough for a call; None if there are none.
 
         Return None under a shadow rule, too.
         """
-        if (paying := self._paying) is not None and paying.left >= cost and now < self._until:
+        if (paying := self._paying) is not None and paying.unspent >= cost and now < self._until:
             return paying
         live = [units for units in self._batches if now < units.until]
         for units in live:
-            if units.left >= cost:
+            if units.unspent >= cost:
                 if self.rule.is_shadow:
                     return None
                 self._paying, self._until = units, min([other.until for other in live])
-                self._elsewhere = sum([other.left for other in live]) - units.left
+                self._elsewhere = sum([other.unspent for other in live]) - units.unspent
                 return units
         return None
 
@@ -124,18 +124,18 @@ class PrepaidBudget:
         self.clear_paying()
         taken = []
         for units in self._batches:
-            if now < units.until and (part := min(units.left, cost)):
+            if now < units.until and (part := min(units.unspent, cost)):
                 taken.append(units.take(part))
                 cost -= part
         return taken
 
     def held(self, now: float) -> int:
         """Return the number of units that may be spent."""
-        return sum([units.left for units in self._batches if now < units.until])
+        return sum([units.unspent for units in self._batches if now < units.until])
 
     def answer(self, now: float) -> Answer:
         """Return the state of the budget as this process knows it, with the units that the process holds."""
-        return Answer(0, self.known_left + self.held(now), max(0, round((self._resets_at - now) * 1_000_000)))
+        return Answer(0, self.known_remaining + self.held(now), max(0, round((self._resets_at - now) * 1_000_000)))
 
     def refusal(self, cost: int, now: float) -> Answer | None:
         """Return the store's last refusal as it reads now. Return None if the store is to be asked."""
@@ -162,15 +162,15 @@ class PrepaidBudget:
         since, demand = now - self._asked_at, self.demand
         self._asked_at, self.demand = now, 0
         params = self.rule.params
-        wanted = room = cost
+        needed = room = cost
         if since <= DEMAND_SECONDS and params.hold_us:
             ahead = min(AHEAD_SECONDS, params.hold_us / 1_000_000)
-            wanted = min(ceil(demand / max(since, 0.001) * ahead), MAX_GROWTH * self._size)
+            needed = min(ceil(demand / max(since, 0.001) * ahead), MAX_GROWTH * self._size)
             room = min(
-                _most_of(self.known_left + self._refilled(since)), params.limit // LIMIT_DIVISOR - self.held(now)
+                _most_of(self.known_remaining + self._refilled(since)), params.limit // LIMIT_DIVISOR - self.held(now)
             )
-        self._is_scarce = wanted > room
-        self._size = max(cost, min(wanted, room))
+        self._is_scarce = needed > room
+        self._size = max(cost, min(needed, room))
         return self._size
 
     def _refilled(self, seconds: float) -> int:
@@ -217,7 +217,7 @@ class PrepaidBudget:
         self.clear_paying()
         for units in expired:
             units.is_over = True
-        return [units for units in expired if units.left]
+        return [units for units in expired if units.unspent]
 
     def note_failure(self, now: float) -> None:
         """Note that the store has failed: earlier refusals, and commands sent meanwhile, delay no call any more."""
@@ -234,11 +234,11 @@ class PrepaidBudget:
 
     def note_answer(self, answer: Answer, sent_at: float) -> None:
         """Note the state of the budget in the store."""
-        self.known_left, self._resets_at = answer.remaining, sent_at + answer.reset / 1_000_000
+        self.known_remaining, self._resets_at = answer.remaining, sent_at + answer.reset / 1_000_000
 
 
-def _most_of(left: int) -> int:
-    return left - left // 4
+def _most_of(remaining: int) -> int:
+    return remaining - remaining // 4
 
 
 class MissingUnits(NamedTuple):

@@ -1,1 +1,1 @@
-"""What a call costs: measured queries, rows and bytes, and units that a view spends itself."""
+"""Measured costs of calls: queries, rows, bytes and times, and units that the code spends."""

@@ -150,7 +150,7 @@ def set_plain_fields(decision: Decision, is_logged_in: Callable[[], bool], heade
         return False
     store = headers._store  # ASCII on one line: Django's own checks are not needed
     store["ratelimit-policy"] = "RateLimit-Policy", fields.policy
-    store["ratelimit"] = "RateLimit", fields.left(answers.numbers)
+    store["ratelimit"] = "RateLimit", fields.rate_limit(answers.numbers)
     return True
 
 

@@ -1,1 +1,1 @@
-"""What one process holds by itself: leases, open sockets, dampers, units bought ahead, the time of its store."""
+"""State of the process: leases, open sockets, dampers, prepaid units, and the time of its store."""

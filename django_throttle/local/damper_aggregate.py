@@ -133,7 +133,7 @@ class Reply(NamedTuple):
     """The attempts of all meters."""
 
     now: int  #: the store's time in microseconds
-    taken: bool  #: False if the report was not counted, because of the sender's clock or of a later reset
+    accepted: bool  #: False if the report was not counted, because of the sender's clock or of a later reset
     reset_at: int  #: time of the last reset of the budget
     counts: Counts
 
@@ -151,14 +151,14 @@ class Aggregate:
         self._expire(current)
         reset_at = self._reset_at(now)
         in_time = report.sent_at is not None and abs(now - report.sent_at) <= MAX_CLOCK_ERROR_US
-        taken = in_time and report.since >= reset_at
-        if taken:
+        accepted = in_time and report.since >= reset_at
+        if accepted:
             for count in report.counts:
                 if current - KEPT_SUB_INTERVALS < count.sub <= current + 1:
                     self._count(count, report.meter)
         meters = (self.by_sub.get(current - age, {}).values() for age in range(KEPT_SUB_INTERVALS))
         counts = tuple(Count(*map(sum, zip(*each, strict=True))) if each else ZERO_COUNT for each in meters)
-        return Reply(now, taken, reset_at, counts)
+        return Reply(now, accepted, reset_at, counts)
 
     def reset(self, now: int) -> int:
         """Remove all counts, and ignore meters that began before ``now``. Return the number of sub-intervals."""

@@ -301,7 +301,7 @@ class Meter:
     def take(self, report: Report, reply: Reply, sent: float, now: float) -> None:
         """Process the reply to a report that was sent at the time ``sent``."""
         was_set = self.time.learn(reply.now, sent, now)
-        if reply.taken:
+        if reply.accepted:
             self.attempts.confirm(report.counts)
         elif was_set or reply.reset_at > micros(self._since) + (self.time.offset or 0):
             self._begin(now)
@@ -345,7 +345,7 @@ class Meter:
             self.factor = self._last_factor
         self._full_after = self._expires_in(now_us)
         # Made here, because they are returned many times.
-        self.passing_outcome = self._outcome(self._left(), 0.0, self._full_after)
+        self.passing_outcome = self._outcome(self._remaining(), 0.0, self._full_after)
         self.passing_decision = damper_decision(self.passing_outcome)
         self._refusal_ms = -1
 
@@ -362,7 +362,7 @@ class Meter:
             return 0.0
         return factor(self.attempts.in_sub(now), self.allowance.per_sub / max(1, self.processes))
 
-    def _left(self) -> int:
+    def _remaining(self) -> int:
         """Return the units of the limit that were not attempted, by the last reply."""
         if self._reply is None:
             return self.allowance.limit

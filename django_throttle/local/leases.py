@@ -29,7 +29,7 @@ class Release(NamedTuple):
     rule_id: str
     ident: str
     lease: str
-    again: bool = False  #: True if a concurrent registration may have undone the release, which is then repeated
+    is_repeated: bool = False  #: True if a concurrent registration may have undone the release, which is then repeated
 
 
 class Leases:
@@ -296,7 +296,9 @@ class Leases:
             if uid != self.uid:
                 self._unsent.add(key)
             held = self._held.get(key, {})
-            self._unconfirmed.update(Release(uid, *key, lease, again=True) for lease in leases if lease not in held)
+            self._unconfirmed.update(
+                Release(uid, *key, lease, is_repeated=True) for lease in leases if lease not in held
+            )
 
     def unconfirmed(self) -> list[Release]:
         """Return the releases to send; call ``confirm_released`` for those that arrive."""

@@ -119,19 +119,19 @@ class LocalLimits:
     def _renew(self) -> None:
         self._lock = Lock()
         self.cache = MeterCache(self.max_meters)
-        self.due = self.clock() + self.interval
+        self.due_at = self.clock() + self.interval
 
     def _flush_when_due(self, now: float) -> None:
         """Send reports if they are due, or the clock was set back."""
-        if self._on_due is not None and not self.due - 2 * self.interval <= now < self.due:
-            self.due = now + self.interval
+        if self._on_due is not None and not self.due_at - 2 * self.interval <= now < self.due_at:
+            self.due_at = now + self.interval
             self._on_due()
 
     def _until_then(self, wait: float, now: float) -> float:
         """Return the seconds until a refused call may be repeated; ``wait`` may be NEXT_FACTOR."""
         if wait != NEXT_FACTOR:
             return wait
-        return self.due - now if self.due > now else self.interval
+        return self.due_at - now if self.due_at > now else self.interval
 
 
 MAX_JITTER: Final = 0.1  # share by which an interval is extended
@@ -185,6 +185,6 @@ class Flusher:
         limits = self.limits
         wait = limits.interval * (1 + MAX_JITTER * random.random())  # noqa: S311
         limits.processes = self._processes()
-        limits.due = limits.clock() + wait
+        limits.due_at = limits.clock() + wait
         flush(limits, self.aggregator)
         return wait

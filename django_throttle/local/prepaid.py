@@ -68,7 +68,7 @@ class PrepaidBudgets:
                     return False
                 rows.append((budget, units, cost))
             for budget, units, cost in rows:
-                units.left -= cost
+                units.unspent -= cost
                 budget.demand += cost
             return True
 
@@ -120,7 +120,7 @@ class PrepaidBudgets:
         with self._lock:
             call.has_ended = True
             for units, cost in [spent for taken in call.taken.values() for spent in taken]:
-                units.left += cost
+                units.unspent += cost
                 if units.is_over:
                     self._refund([units])
             for place in call.taken:
@@ -159,8 +159,8 @@ class PrepaidBudgets:
     def _refund(self, batches: Sequence[PrepaidUnits]) -> None:
         for units in batches:
             units.is_over = True
-            self._refunds.append(units.part(units.left))
-            units.left = 0
+            self._refunds.append(units.part(units.unspent))
+            units.unspent = 0
 
     def _find(self, charge: Charge, now: float) -> PrepaidBudget:
         key = charge.rule.id, charge.ident

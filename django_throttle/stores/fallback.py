@@ -290,14 +290,14 @@ class Fallback:
 
         Refunds only apply here, because Redis may have been charged for the calls by now.
         """
-        shares = [_fitting(self._share(entry.charge)) for entry in command.back]
+        shares = [_fitting(self._share(entry.charge)) for entry in command.refunds]
         back = [
             entry._replace(charge=share, reset=entry.reset + _extra_queue_us(entry.charge, share))
-            for entry, share in zip(command.back, shares, strict=True)
+            for entry, share in zip(command.refunds, shares, strict=True)
         ]
-        due = [entry._replace(charge=self._share(entry.charge)) for entry in command.due]
-        self._note_admitted([entry.charge for entry in command.due], [entry.charge for entry in due])
-        means: tuple[int, ...] = self.local.execute(replace(command, back=tuple(back), due=tuple(due)))
+        due = [entry._replace(charge=self._share(entry.charge)) for entry in command.charges]
+        self._note_admitted([entry.charge for entry in command.charges], [entry.charge for entry in due])
+        means: tuple[int, ...] = self.local.execute(replace(command, refunds=tuple(back), charges=tuple(due)))
         return means
 
     def backfills_for(self, idents: Iterable[str]) -> list[PendingBackfill]:

@@ -244,11 +244,11 @@ class MemoryStore:
             del self._counters[key]
 
     def _correct(self, command: Correct) -> tuple[int, ...]:
-        ident = command.due[0].charge.ident if command.due else ""
+        ident = command.charges[0].charge.ident if command.charges else ""
         if not command.name or self._set_dedup_key(DedupKey("settled", ident, command.name, SETTLEMENT_LIFETIME_US)):
-            for entry in command.back:
+            for entry in command.refunds:
                 self._refund(entry)
-            for entry in command.due:
+            for entry in command.charges:
                 self._charge_late(entry.charge, command.age)
         return tuple([self._mean(entry) for entry in command.measured])
 

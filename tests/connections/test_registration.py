@@ -245,7 +245,7 @@ def test_a_release_while_the_registration_travels_is_owed_after_it(registry: Lea
     registry.release(*PAIR, "a")
     registry.registered(registry.uid, pair, leases)
     registry.confirm_released(Release(registry.uid, *PAIR, "a"))  # whichever of the two arrived first
-    assert registry.unconfirmed() == [Release(registry.uid, *PAIR, "a", again=True)]
+    assert registry.unconfirmed() == [Release(registry.uid, *PAIR, "a", is_repeated=True)]
 
 
 def test_a_lease_that_was_taken_under_a_former_uid_is_released_there_and_registered_again() -> None:

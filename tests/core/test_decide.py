@@ -125,7 +125,7 @@ def ledger(rules: list[Rule], answers: list[Answer] | None = None, *, locally: b
 
 
 def of(refunds: tuple[Correct, ...]) -> list[str]:
-    return [entry.charge.rule.name for refund in refunds for entry in refund.back]
+    return [entry.charge.rule.name for command in refunds for entry in command.refunds]
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_what_is_prepared_says_the_same(left: int, reset: int, retry: float) -> 
     for is_known, prepared in zip((True, False), plain_fields(charges, ()), strict=True):
         assert prepared is not None
         sees = partial(may_see, (), lambda is_known=is_known: is_known)
-        said = {"RateLimit-Policy": prepared.policy, "RateLimit": prepared.left(answers.numbers)}
+        said = {"RateLimit-Policy": prepared.policy, "RateLimit": prepared.rate_limit(answers.numbers)}
         assert said == rate_limit(policies(visible([decision], sees)), "draft-11")
     hers = Charges(rule_set(SEVERAL[-1:]), ("user:1",), (1,))
     known, others = plain_fields(hers, ())

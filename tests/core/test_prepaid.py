@@ -63,7 +63,7 @@ class Process:
         self.budget = None
 
     def give_back(self, purchases: list[PrepaidUnits]) -> None:
-        self.back += [one.part(one.left) for one in purchases]
+        self.back += [one.part(one.unspent) for one in purchases]
 
     def call(self, hot: Rule, cost: int) -> PrepaidCall:
         """What is held; where that is too little the store is asked, and answers when it is told to."""

@@ -42,7 +42,7 @@ class Process:
         return self.limits.decide_damper(Charge(self.rule, ident, cost))
 
     def flush(self) -> None:
-        self.limits.due = self.limits.clock() + 2.0
+        self.limits.due_at = self.limits.clock() + 2.0
         try:
             flush(self.limits, self.store)  # type: ignore[arg-type]
         except StoreError:

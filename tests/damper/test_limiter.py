@@ -96,7 +96,7 @@ def test_the_agent_reports(redis_url: str, settings: Any) -> None:
     for _ in range(30):
         limiter.acquire("user:1")
     wait_until(lambda: counted(redis_url, DAMPER) == 30, timeout=slack(5))
-    assert store.local_limits.interval == 0.5 and store.local_limits.due > store.local_limits.clock() - 1
+    assert store.local_limits.interval == 0.5 and store.local_limits.due_at > store.local_limits.clock() - 1
     limiter.acquire("user:1", 12)
     agent.stop()
     assert counted(redis_url, DAMPER) == 42, "and what was left, at the end"

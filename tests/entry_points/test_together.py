@@ -120,7 +120,9 @@ def test_a_refused_request_is_charged_nowhere_by_one_more_command(
     store = enforce(site=SITE, slots=SLOTS, middle=MIDDLE, last=LAST)
     commands = commands_to(store, monkeypatch)
     assert ask(view, server).status_code == 200
-    assert not any(isinstance(command, Correct) and command.back[0].charge.rule.name != "slots" for command in commands)
+    assert not any(
+        isinstance(command, Correct) and command.refunds[0].charge.rule.name != "slots" for command in commands
+    )
     before = left(store), left_of(store, "middle", MIDDLE)
     for _ in range(8):  # more than any rule has left
         commands.clear()
@@ -128,7 +130,7 @@ def test_a_refused_request_is_charged_nowhere_by_one_more_command(
         assert answer.status_code == 429
         assert '"site";r=7' in answer["RateLimit"] and '"slots";r=3' in answer["RateLimit"]
         (refund,) = (command for command in commands if isinstance(command, Correct))
-        assert "site" in [entry.charge.rule.name for entry in refund.back]
+        assert "site" in [entry.charge.rule.name for entry in refund.refunds]
     assert (left(store), left_of(store, "middle", MIDDLE)) == before == ([7], before[1])
     assert len(store.leases) == 0
 

@@ -543,8 +543,8 @@ def correct_command(context: RedisContext, command: Correct) -> RedisCommand[tup
         places = context.by_slot([entry.charge for entry in entries]) if entries else []
         return [[entries[place] for place in part] for part in places]
 
-    calls = [refund_call(context, part, command.name) for part in parts(command.back)]
-    for part in parts(command.due):
+    calls = [refund_call(context, part, command.name) for part in parts(command.refunds)]
+    for part in parts(command.charges):
         marker = context.key(f"due.{command.name}", part[0].charge.ident)
         due = [entry.charge for entry in part]
         every_params = [

@@ -137,7 +137,7 @@ class Node:
             return
         next_at = world.now + setting.interval * (1 + world.random.uniform(-JITTER, JITTER))
         self._send()
-        self.limits.due = next_at + self.offset
+        self.limits.due_at = next_at + self.offset
         world.at(next_at, self.flush)
 
     def _send(self) -> None:
