@@ -51,7 +51,7 @@ def test_overrides_with_their_reasons_the_one_that_precedes_first(enforce: Enfor
 @pytest.fixture(autouse=True)
 def nobody() -> Iterator[None]:
     open_sockets.clear()
-    overview.look_again()
+    overview.clear_overviews()
     own_records.forget()
     yield
     open_sockets.clear()

@@ -13,7 +13,14 @@ from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
 
 from django_throttle.admin.page import shown_page
-from django_throttle.connections.overview import Connection, Ident, Overview, look, look_again, looks
+from django_throttle.connections.overview import (
+    Connection,
+    Ident,
+    Overview,
+    clear_overviews,
+    get_overview,
+    poll_overview,
+)
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleConnection
@@ -92,7 +99,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         else:
             return ""
         get_store().control.dispatch((message,))
-        look_again()
+        clear_overviews()
         row = ThrottleConnection()
         row.name = name[:200]
         self.log_change(request, row, "Closed.")
@@ -101,7 +108,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 def _overview_context(search: str) -> dict[str, object]:
     try:
-        overview, failure = look(get_store(), search), ""
+        overview, failure = get_overview(get_store(), search), ""
     except (StoreError, InvalidSetting) as error:
         overview, failure = NO_OVERVIEW, translated(error)
     return {
@@ -117,7 +124,7 @@ def _overview_context(search: str) -> dict[str, object]:
 
 def _listed(search: str, uid: str, socket: str, tag: str) -> Connection | Ident | None:
     """What is on the page under these names; processes get a moment to say that they still have it."""
-    for overview in looks(get_store(), search, ANSWER_SECONDS):
+    for overview in poll_overview(get_store(), search, ANSWER_SECONDS):
         for row in overview.connections:
             if socket and (row.uid, row.id) == (uid, socket):
                 return row

@@ -21,7 +21,7 @@ from django_throttle import detect_test_run, observe, rulebook
 from django_throttle.agent.thread import AgentThread
 from django_throttle.conf import conf
 from django_throttle.connections.reconcile import Reconciler
-from django_throttle.connections.socket_control import HEARD_SECONDS, Activity, SocketControl
+from django_throttle.connections.socket_control import ACTIVITY_SECONDS, Activity, SocketControl
 from django_throttle.core.decide import correct
 from django_throttle.core.io import run
 from django_throttle.local.limits import Flusher
@@ -118,7 +118,7 @@ class _StoreService:
     def _serve_entry_points(self, thread: AgentThread) -> None:
         """Watch the rules, and send what entry points count. Both need Django's settings, which the engine does not."""
         poll_seconds, store = conf().RULES_POLL, self.store
-        thread.every(HEARD_SECONDS, Activity(store), "reporting active sockets", wait=HEARD_SECONDS)
+        thread.every(ACTIVITY_SECONDS, Activity(store), "reporting active sockets", wait=ACTIVITY_SECONDS)
         thread.every(poll_seconds, partial(rulebook.poll, store), "polling the rules", wait=poll_seconds)
         periodic = observe.run_periodic_work
         thread.every(PERIODIC_SECONDS, periodic, "writing due log lines and metrics", wait=PERIODIC_SECONDS)

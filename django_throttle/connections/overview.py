@@ -1,4 +1,4 @@
-"""The open sockets of all processes: each writes a list of its own when it is asked, and the lists are merged."""
+"""Overview of the open sockets of all processes. On request, each process writes a list of its own to Redis."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from django_throttle.stores.redis.failures import raise_first
 from django_throttle.stores.redis.transport import batches
 
-TTL_MS: Final = 15_000
-MOST: Final = 500  # sockets that a process lists
-MOST_IDENTS: Final = 100
-IDENTS_A_SOCKET: Final = 5  # idents listed for each socket listed, where very many processes list few sockets each
-MOST_ASKED: Final = 2 * MOST_IDENTS  # idents that other processes list, and that are counted here too
-MOST_SEARCHES: Final = 8
-LOOK_SECONDS: Final = 4.0  # a page or command that shows lists asks again before that
-PAUSE: Final = 4  # times as long as the lists took
-LONGEST: Final = 120  # characters of an ident or a path
-HIDDEN_KIND: Final = "session"  # an ident of this kind is as good as a password
+LIST_TTL_MS: Final = 15_000
+MAX_LISTED_SOCKETS: Final = 500  # of a process
+MAX_LISTED_IDENTS: Final = 100
+IDENTS_PER_SOCKET: Final = 5  # idents listed for each listed socket, if many processes list few sockets each
+MAX_COUNTED_TAGS: Final = 2 * MAX_LISTED_IDENTS  # idents that other processes list, and this one counts, too
+MAX_SEARCHES: Final = 8
+SEARCH_SECONDS: Final = 4.0  # pages and commands repeat their request before that
+PAUSE_FACTOR: Final = 4  # of the time that writing the lists took
+MAX_TEXT_LENGTH: Final = 120  # characters of an ident or a path
+HIDDEN_KIND: Final = "session"  # an ident of this kind is as secret as a password
 
 
 class Search(NamedTuple):
-    """How many sockets a list may have, tags that it counts in any case, and until when it is made (monotonic)."""
+    """Request for a list: its maximum length, tags to count in any case, and its end in monotonic seconds."""
 
-    most: int
+    max_sockets: int
     tags: tuple[str, ...]
     until: float
 
 
 class SocketIdents(NamedTuple):
-    """The idents of a socket while it has these leases, and their tags, by which messages name them."""
+    """Idents of a socket while it has these leases, and their keyed hashes, which messages use."""
 
     leases: tuple[Lease, ...]
     idents: tuple[str, ...]
@@ -52,20 +52,20 @@ class SocketIdents(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """How a socket is listed, and the texts that a search looks through."""
+    """Entry of a socket in lists: the labels of its idents, and the texts to search."""
 
-    known: SocketIdents
-    shown: tuple[str, ...]
+    socket_idents: SocketIdents
+    labels: tuple[str, ...]
     texts: tuple[str, ...]
     folded: str
 
     def matches(self, search: str) -> bool:
-        """Whether the search is part of an ident, address, scope or path; within quotes, all of it."""
+        """Return True if the search is part of an ident, address, scope or path, or in quotes equals one of them."""
         if not search:
             return True
         if search[0] == search[-1] == '"':
-            return search[1:-1] in self.texts or search[1:-1] in self.known.idents
-        return search in self.known.idents or search.casefold() in self.folded
+            return search[1:-1] in self.texts or search[1:-1] in self.socket_idents.idents
+        return search in self.socket_idents.idents or search.casefold() in self.folded
 
 
 Entries = list[tuple[OpenSocket, Entry]]
@@ -77,136 +77,141 @@ class SocketReporter:
     def __init__(self, store: AnyStore, sockets: OpenSockets) -> None:
         self.store, self.sockets = store, sockets
         self._idents: WeakKeyDictionary[OpenSocket, SocketIdents] = WeakKeyDictionary()
-        self._entries: WeakKeyDictionary[OpenSocket, Entry] = WeakKeyDictionary()  # while somebody looks
-        self._wanted: dict[str, Search] = {}
+        self._entries: WeakKeyDictionary[OpenSocket, Entry] = WeakKeyDictionary()  # only while lists are requested
+        self._searches: dict[str, Search] = {}
         self.pauses_until = 0.0
 
     def want(self, message: ControlMessage) -> None:
-        """Make this list for a few seconds."""
-        before = self._wanted.pop(message.search, None)
-        if len(self._wanted) >= MOST_SEARCHES:
-            del self._wanted[next(iter(self._wanted))]
-        tags = dict.fromkeys((*message.tag.split(), *(before.tags if before else ())))
-        most = message.most or MOST
-        self._wanted[message.search] = Search(most, tuple(tags)[:MOST_ASKED], time.monotonic() + LOOK_SECONDS)
+        """Write the requested list for the next seconds."""
+        earlier = self._searches.pop(message.search, None)
+        if len(self._searches) >= MAX_SEARCHES:
+            del self._searches[next(iter(self._searches))]
+        tags = dict.fromkeys((*message.tag.split(), *(earlier.tags if earlier else ())))
+        max_sockets = message.most or MAX_LISTED_SOCKETS
+        until = time.monotonic() + SEARCH_SECONDS
+        self._searches[message.search] = Search(max_sockets, tuple(tags)[:MAX_COUNTED_TAGS], until)
 
     @property
     def is_wanted(self) -> bool:
-        return bool(self._wanted)
+        return bool(self._searches)
 
     def write(self) -> None:
-        """Write the wanted lists to Redis. Raises StoreError.
+        """Write the requested lists to Redis, in one pass over the sockets. Raise StoreError.
 
-        One pass over the sockets for all of them, and then a pause four times as long, for beats and messages.
+        Pause afterwards for four times as long, to leave time for beats and messages.
         """
         now = time.monotonic()
-        self._wanted = {search: wanted for search, wanted in self._wanted.items() if wanted.until > now}
-        if not self._wanted:
+        self._searches = {text: search for text, search in self._searches.items() if search.until > now}
+        if not self._searches:
             self._entries.clear()
             return
         if not self.store.is_remote or now < self.pauses_until:
-            return  # in memory, no other process reads them
-        uid, everyone, calls = self.store.leases.uid, self._everyone(), []
-        for search, wanted in self._wanted.items():
-            text = json.dumps(_listed(everyone, search, wanted.most, wanted.tags), separators=(",", ":"))
-            calls.append(("store_sockets", (self.store.process_key(report_key(uid, search)),), (TTL_MS, text)))
+            return  # no other process reads lists of a memory store
+        uid, entries, calls = self.store.leases.uid, self._entries_of_sockets(), []
+        for text, search in self._searches.items():
+            listed = json.dumps(_listed(entries, text, search.max_sockets, search.tags), separators=(",", ":"))
+            calls.append(("store_sockets", (self.store.process_key(report_key(uid, text)),), (LIST_TTL_MS, listed)))
         raise_first(self.store.pipeline(calls))
-        self.pauses_until = time.monotonic() + PAUSE * (time.monotonic() - now)
+        self.pauses_until = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - now)
 
-    def listed(self, search: str, most: int) -> dict[str, object]:
-        """How many sockets are open, under how many idents, and some of them: first those of whoever has most."""
-        return _listed(self._everyone(), search, most)
+    def listed(self, search: str, max_sockets: int) -> dict[str, object]:
+        """Return the numbers of sockets and idents, and some sockets, those of the idents with most sockets first."""
+        return _listed(self._entries_of_sockets(), search, max_sockets)
 
     def idents(self, socket: OpenSocket) -> SocketIdents:
-        """The idents of the socket; found once, as there are thousands of sockets."""
-        known = self._idents.get(socket)
-        if known is None or known.leases is not socket.leases:
+        """Return the idents of a socket. They are cached, as there are thousands of sockets."""
+        socket_idents = self._idents.get(socket)
+        if socket_idents is None or socket_idents.leases is not socket.leases:
             leases, idents = socket.leases, _idents_of(socket)
-            known = self._idents[socket] = SocketIdents(
+            socket_idents = self._idents[socket] = SocketIdents(
                 leases, idents, tuple(map(self.store.control.ident_hash, idents))
             )
-        return known
+        return socket_idents
 
-    def _everyone(self) -> Entries:
+    def _entries_of_sockets(self) -> Entries:
         return [(socket, self._entry(socket)) for socket in self.sockets.all()]
 
     def _entry(self, socket: OpenSocket) -> Entry:
-        entry, known = self._entries.get(socket), self.idents(socket)
-        if entry is None or entry.known is not known:
-            named = tuple(map(displayed, known.idents, known.tags))
+        entry, socket_idents = self._entries.get(socket), self.idents(socket)
+        if entry is None or entry.socket_idents is not socket_idents:
+            named = tuple(map(displayed, socket_idents.idents, socket_idents.tags))
             texts = (*named, socket.address, socket.scope, socket.path)
-            entry = self._entries[socket] = Entry(known, named, texts, "\n".join(texts).casefold())
+            entry = self._entries[socket] = Entry(socket_idents, named, texts, "\n".join(texts).casefold())
         return entry
 
 
-def _listed(everyone: Entries, search: str, most: int, tags: Iterable[str] = ()) -> dict[str, object]:
-    """See ``SocketReporter.listed``; ``tags`` are counted whether they are among the first idents or not."""
-    found = [one for one in everyone if one[1].matches(search)]
-    counts = Counter(tag for _, entry in found for tag in entry.known.tags)
-    names = {tag: name for _, entry in found for tag, name in zip(entry.known.tags, entry.shown, strict=True)}
-    first = dict(counts.most_common(min(MOST_IDENTS, IDENTS_A_SOCKET * most)))
+def _listed(entries: Entries, search: str, max_sockets: int, tags: Iterable[str] = ()) -> dict[str, object]:
+    """See ``SocketReporter.listed``. ``tags`` are counted even if they are not among the first idents."""
+    matches = [pair for pair in entries if pair[1].matches(search)]
+    counts = Counter(tag for _, entry in matches for tag in entry.socket_idents.tags)
+    names = {
+        tag: name for _, entry in matches for tag, name in zip(entry.socket_idents.tags, entry.labels, strict=True)
+    }
+    first = dict(counts.most_common(min(MAX_LISTED_IDENTS, IDENTS_PER_SOCKET * max_sockets)))
     first.update((tag, counts[tag]) for tag in tags)
 
-    def order(one: tuple[OpenSocket, Entry]) -> tuple[int, tuple[str, ...], float]:
-        known = one[1].known
-        return -max([counts[tag] for tag in known.tags], default=0), known.idents, one[0].opened
+    count = min(max_sockets, MAX_LISTED_SOCKETS)
+
+    def order(pair: tuple[OpenSocket, Entry]) -> tuple[int, tuple[str, ...], float]:
+        socket_idents = pair[1].socket_idents
+        return -max([counts[tag] for tag in socket_idents.tags], default=0), socket_idents.idents, pair[0].opened
 
     return {
-        "open": len(found),
+        "open": len(matches),
         "of": len(counts),
         "idents": [[names.get(tag, ""), tag, number] for tag, number in first.items()],
-        "sockets": [_row(socket, entry.shown) for socket, entry in nsmallest(min(most, MOST), found, key=order)],
+        "sockets": [_row(socket, entry.labels) for socket, entry in nsmallest(count, matches, key=order)],
     }
 
 
 def report_key(uid: str, search: str) -> str:
-    """The name of the key of a process' list for a search."""
+    """Return the name of the key of a process' list for a search."""
     return f"sockets:{uid}:{search_digest(search)}"
 
 
 def search_digest(search: str) -> str:
-    """A short hash of a search; empty for none."""
+    """Return a short hash of a search, or an empty text without a search."""
     return hashlib.blake2b(search.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest() if search else ""
 
 
 def displayed(ident: str, tag: str) -> str:
-    """The ident as an operator sees it: a secret one by its kind and the beginning of its tag."""
+    """Return the ident for operators: a secret ident as its kind and the beginning of its hash."""
     kind = ident.partition(":")[0]
-    return f"{kind}:#{tag[:8]}" if HIDDEN_KIND in kind.split("+") else ident[:LONGEST]
+    return f"{kind}:#{tag[:8]}" if HIDDEN_KIND in kind.split("+") else ident[:MAX_TEXT_LENGTH]
 
 
 def _idents_of(socket: OpenSocket) -> tuple[str, ...]:
-    """The idents of a socket, sorted, its address last."""
+    """Return the sorted idents of a socket, its address last."""
     try:
-        found = socket.idents
-    except Exception:  # noqa: BLE001 - the site's own functions, or a user who is not read yet; leases are certain
-        found = frozenset(ident for lease in socket.leases for _, ident in lease.lease_keys)
-    return tuple(sorted(found, key=lambda ident: (ident.startswith("ip:"), ident)))
+        idents = socket.idents
+    except Exception:  # noqa: BLE001 - functions of the site, or a user not loaded yet; leases are always there
+        idents = frozenset(ident for lease in socket.leases for _, ident in lease.lease_keys)
+    return tuple(sorted(idents, key=lambda ident: (ident.startswith("ip:"), ident)))
 
 
 def _row(socket: OpenSocket, idents: tuple[str, ...]) -> dict[str, object]:
     now = time.monotonic()
-    copied = ("id", "address", "scope", "received", "refused", "sent", "lost")
+    attributes = ("id", "address", "scope", "received", "refused", "sent", "lost")
     return {
-        **{name: getattr(socket, name) for name in copied},
+        **{name: getattr(socket, name) for name in attributes},
         "idents": idents,
-        "path": socket.path[:LONGEST],
+        "path": socket.path[:MAX_TEXT_LENGTH],
         "age": round(now - socket.opened, 1),
         "silent": round(now - socket.last_received, 1),
     }
 
 
-FRESH_SECONDS: Final = 1.0  # for which a complete overview is cached
-QUIET_MS: Final = 1000  # for which processes are not asked the same again
-ANSWERS: Final = 3  # × RULES_POLL is when each process has read its control messages and answered
-HASTE_SECONDS: Final = 0.3  # for which an incomplete overview is cached
-MOST_PROCESSES: Final = 1000
-MOST_SOCKETS: Final = 2000  # that all processes together list
-MOST_CACHED: Final = 8  # overviews
+COMPLETE_CACHE_SECONDS: Final = 1.0  # lifetime of a complete overview in the cache
+QUIET_MS: Final = 1000  # in which an equal request is not sent again
+ANSWER_POLLS: Final = 3  # times RULES_POLL, after which each process has answered
+INCOMPLETE_CACHE_SECONDS: Final = 0.3  # lifetime of an incomplete one
+MAX_PROCESSES: Final = 1000
+MAX_TOTAL_SOCKETS: Final = 2000  # in the lists of all processes
+MAX_CACHED_OVERVIEWS: Final = 8
 
 
 class Process(NamedTuple):
-    """A live process; ``open`` is how many sockets of the search it has, None until it has answered."""
+    """A live process. ``open`` is its number of sockets that match the search, None until it has answered."""
 
     uid: str
     host: str
@@ -216,7 +221,7 @@ class Process(NamedTuple):
 
 
 class Ident(NamedTuple):
-    """An ident with open sockets: as shown, as control messages name it, and in how many processes."""
+    """An ident with open sockets: its text for operators, its hash, and its numbers of sockets and processes."""
 
     shown: str
     tag: str
@@ -225,12 +230,12 @@ class Ident(NamedTuple):
 
     @property
     def quoted(self) -> str:
-        """The search that finds exactly this ident."""
+        """Search for exactly this ident."""
         return f'"{self.shown}"'
 
 
 class Connection(NamedTuple):
-    """One open socket; times are seconds, numbers are frames."""
+    """One open socket. Times are in seconds, numbers are frames."""
 
     uid: str
     pid: int
@@ -248,20 +253,24 @@ class Connection(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """The answers of all processes; ``open`` is how many sockets there are, ``connections`` lists some of them."""
+    """Merged answers of all processes. ``open`` is the number of sockets. ``connections`` has some of them."""
 
     processes: tuple[Process, ...]
     idents: tuple[Ident, ...]
     connections: tuple[Connection, ...]
     open: int
-    alone: bool = False  # the store is in memory, so other processes are unknown
-    waited: bool = True  # long enough for answers: a silent process without leases has no socket
-    doubtful: tuple[str, ...] = ()  # tags of idents that a process may have left out of its list
-    unseen: int = 0  # processes beyond MOST_PROCESSES, which were not asked
+    #: True for a memory store, which knows of no other processes.
+    alone: bool = False
+    #: True if processes had time to answer. One that did not, and has no leases, has no sockets.
+    waited: bool = True
+    #: Hashes of idents that a process may have left out of its list.
+    doubtful: tuple[str, ...] = ()
+    #: Number of processes beyond MAX_PROCESSES, which were not asked.
+    unseen: int = 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether every process that may have sockets has answered, about every ident shown."""
+        """True if every process that may have sockets has answered for every shown ident."""
         silent = [process for process in self.processes if process.open is None]
         has_answers = all(self.waited and not process.leases for process in silent)
         return has_answers and not self.doubtful and not self.unseen
@@ -270,51 +279,54 @@ class Overview(NamedTuple):
 _cache: dict[tuple[int, str], tuple[float, Overview]] = {}
 
 
-def look(store: MemoryStore | RedisStore, search: str = "") -> Overview:
-    """The open connections by the answers so far; asks processes for new ones. Raises StoreError.
+def get_overview(store: MemoryStore | RedisStore, search: str = "") -> Overview:
+    """Return the overview by the answers so far, and request new ones. Raise StoreError.
 
-    It takes a few commands in Redis, cached for a moment, and never scans its keys.
+    It takes a few commands, is cached for a moment, and never scans keys of Redis.
     """
     key, now = (id(store), search), time.monotonic()
     cached = _cache.get(key)
-    if cached and now - cached[0] < (FRESH_SECONDS if cached[1].is_whole else HASTE_SECONDS):
+    if cached and now - cached[0] < (COMPLETE_CACHE_SECONDS if cached[1].is_whole else INCOMPLETE_CACHE_SECONDS):
         return cached[1]
-    overview = _asked(store, search) if store.is_remote else _alone(store, search)
-    if len(_cache) >= MOST_CACHED:
+    overview = _remote_overview(store, search) if store.is_remote else _local_overview(store, search)
+    if len(_cache) >= MAX_CACHED_OVERVIEWS:
         _cache.clear()
     _cache[key] = now, overview
     return overview
 
 
-def looks(store: MemoryStore | RedisStore, search: str, seconds: float) -> Iterator[Overview]:
-    """Look until every process has answered, or for so many seconds."""
+def poll_overview(store: MemoryStore | RedisStore, search: str, seconds: float) -> Iterator[Overview]:
+    """Yield overviews until every process has answered, or for so many seconds."""
     until = time.monotonic() + seconds
-    yield (overview := look(store, search))
+    yield (overview := get_overview(store, search))
     while not overview.is_whole and time.monotonic() < until:
         time.sleep(0.1)
-        yield (overview := look(store, search))
+        yield (overview := get_overview(store, search))
 
 
-def look_again() -> None:
-    """Clear the cache, as a socket was closed."""
+def clear_overviews() -> None:
+    """Clear the cache of overviews, because a socket was closed."""
     _cache.clear()
 
 
-def _alone(store: MemoryStore, search: str) -> Overview:
+def _local_overview(store: MemoryStore, search: str) -> Overview:
     uid = store.leases.uid
-    listed = SocketReporter(store, open_sockets).listed(search, MOST)
+    listed = SocketReporter(store, open_sockets).listed(search, MAX_LISTED_SOCKETS)
     return _merged({uid: json.loads(store.leases.report())}, {uid: listed})._replace(alone=True)
 
 
-def _asked(store: RedisStore, search: str) -> Overview:
-    census = ProcessRecords(store).census()
-    seen = dict(islice(census.items(), MOST_PROCESSES))
-    message = ControlMessage(REPORT, search=search, most=max(2, min(MOST, MOST_SOCKETS // max(1, len(seen)))))
-    waited = store.control.request_from_all(message, search_digest(search), QUIET_MS) >= ANSWERS * conf().RULES_POLL
-    calls = [("read_sockets", (store.process_key(report_key(uid, search)),), ()) for uid in seen]
-    replies = [reply for some in batches(calls) for reply in store.pipeline(some)]
-    reports = {uid: process_identity.read(reply) for uid, reply in zip(seen, replies, strict=True)}
-    overview = _merged(seen, reports)._replace(waited=waited, unseen=len(census) - len(seen))
+def _remote_overview(store: RedisStore, search: str) -> Overview:
+    introductions = ProcessRecords(store).read_processes()
+    asked = dict(islice(introductions.items(), MAX_PROCESSES))
+    max_sockets = max(2, min(MAX_LISTED_SOCKETS, MAX_TOTAL_SOCKETS // max(1, len(asked))))
+    message = ControlMessage(REPORT, search=search, most=max_sockets)
+    waited = (
+        store.control.request_from_all(message, search_digest(search), QUIET_MS) >= ANSWER_POLLS * conf().RULES_POLL
+    )
+    calls = [("read_sockets", (store.process_key(report_key(uid, search)),), ()) for uid in asked]
+    replies = [reply for batch in batches(calls) for reply in store.pipeline(batch)]
+    reports = {uid: process_identity.read(reply) for uid, reply in zip(asked, replies, strict=True)}
+    overview = _merged(asked, reports)._replace(waited=waited, unseen=len(introductions) - len(asked))
     if overview.doubtful:
         tags = " ".join(overview.doubtful)
         store.control.request_from_all(
@@ -323,8 +335,8 @@ def _asked(store: RedisStore, search: str) -> Overview:
     return overview
 
 
-def _merged(census: Mapping[str, Mapping[str, Any]], reports: Mapping[str, dict[str, Any]]) -> Overview:
-    processes = tuple([_process(uid, meta, reports[uid]) for uid, meta in census.items()])
+def _merged(introductions: Mapping[str, Mapping[str, Any]], reports: Mapping[str, dict[str, Any]]) -> Overview:
+    processes = tuple([_process(uid, meta, reports[uid]) for uid, meta in introductions.items()])
     rows = [_connection(process, row) for process in processes for row in reports[process.uid].get("sockets", ())]
     idents = _idents(report.get("idents", ()) for report in reports.values())
     return Overview(
@@ -340,17 +352,17 @@ def _idents(reports: Iterable[Iterable[tuple[str, str, int]]]) -> tuple[Ident, .
     by_tag: dict[str, Ident] = {}
     for report in reports:
         for shown, tag, count in report:
-            before = by_tag.get(tag, Ident("", tag, 0, 0))
-            by_tag[tag] = Ident(shown or before.shown, tag, before.open + count, before.processes + (count > 0))
-    present = (ident for ident in by_tag.values() if ident.open)
-    return tuple(sorted(present, key=lambda one: (-one.open, one.shown))[:MOST_IDENTS])
+            earlier = by_tag.get(tag, Ident("", tag, 0, 0))
+            by_tag[tag] = Ident(shown or earlier.shown, tag, earlier.open + count, earlier.processes + (count > 0))
+    open_idents = (ident for ident in by_tag.values() if ident.open)
+    return tuple(sorted(open_idents, key=lambda ident: (-ident.open, ident.shown))[:MAX_LISTED_IDENTS])
 
 
 def _doubtful(idents: Iterable[Ident], reports: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Tags of idents that may have more sockets: some process has more idents than it lists, and does not list them."""
+    """Return the hashes of idents that a process may have left out, because its list was too long."""
     lists = [(report.get("of", 0), report.get("idents", ())) for report in reports]
-    cut = [{row[1] for row in rows} for count, rows in lists if count > sum(row[2] > 0 for row in rows)]
-    return tuple(sorted(ident.tag for ident in idents if not all(ident.tag in listed for listed in cut)))
+    shortened = [{row[1] for row in rows} for count, rows in lists if count > sum(row[2] > 0 for row in rows)]
+    return tuple(sorted(ident.tag for ident in idents if not all(ident.tag in listed for listed in shortened)))
 
 
 def _process(uid: str, meta: Mapping[str, Any], report: Mapping[str, Any]) -> Process:
@@ -359,5 +371,5 @@ def _process(uid: str, meta: Mapping[str, Any], report: Mapping[str, Any]) -> Pr
 
 
 def _connection(process: Process, row: Mapping[str, Any]) -> Connection:
-    known = {name: value for name, value in row.items() if name in Connection._fields}
-    return Connection(uid=process.uid, pid=process.pid, **{**known, "idents": tuple(row["idents"])})
+    fields = {name: value for name, value in row.items() if name in Connection._fields}
+    return Connection(uid=process.uid, pid=process.pid, **{**fields, "idents": tuple(row["idents"])})

@@ -1,4 +1,4 @@
-"""Processes and their leases as Redis has them: a method for each script, and the sweep."""
+"""Processes and their leases in Redis: a method for each script, and the sweep of dead processes."""
 
 from __future__ import annotations
 
@@ -21,64 +21,68 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-SCANNED: Final = 1000  # keys of one SCAN
-MAX_CLAIMS: Final = 10  # dead processes that one beat claims, to sweep them
-# A sweeper that dies leaves its work to others after this long; each batch renews the claim.
+SCAN_COUNT: Final = 1000  # approximate number of keys of a SCAN
+MAX_CLAIMS: Final = 10  # dead processes that a beat claims for the sweep
+# After this time another sweeper may take over. Each batch renews the claim.
 CLAIM_SECONDS: Final = 3.0
-# A lease that Redis has and its process has not may be on its way to the process; after so long nobody holds it.
+# After this time a lease that Redis has, and its process has not, is no longer on its way to the process.
 GRACE_SECONDS: Final = 10.0
-BEATS: Final = 1.2  # within the time of so many beats each process that lives has sent one
+STEADY_BEATS: Final = 1.2  # beat intervals, in which each live process has sent a beat
 
 
 class BeatReply(NamedTuple):
-    """The reply to a beat: whether Redis knows the caller, processes alive, dead ones not swept yet, those now ours.
+    """Reply to a beat."""
 
-    ``silent`` ones are counted as alive, as they may be. ``own`` are those alive that the caller beat for; ``now`` is
-    the server's time in microseconds.
-    """
-
-    known: bool
+    #: True if Redis knows the caller as a live process.
+    is_known: bool
+    #: Number of live processes.
     alive: int
+    #: Number of dead processes that are not swept yet.
     dead: int
+    #: Uids of dead processes that the caller has to sweep.
     claimed: list[str]
+    #: Number of live processes that are silent, which may be dead.
     silent: int
+    #: Number of live processes that the caller has beaten for.
     own: int
+    #: Time of the server in microseconds.
     now: int
 
 
 class LastBeat(NamedTuple):
-    """When it was sent by our own clock, the server's time, and that again if the server has written it."""
+    """Last beat: time of sending by the own clock, the server's time, and that time again if it was written."""
 
     sent: float
     now: int
-    wrote: int | str
+    written_time: int | str
 
 
 class ServerState(NamedTuple):
-    """What a server says: the number written there last (-1: none), its run id, how many keys it has evicted.
+    """State of a server."""
 
-    Run id and ``evicted`` are empty where INFO is forbidden. It ``is_tight`` when it will evict some soon.
-    """
-
+    #: Number that was written there last, -1 for none.
     number: int
+    #: Run id, empty if INFO is forbidden.
     run_id: str
+    #: Number of evicted keys, empty if INFO is forbidden.
     evicted: str
-    is_tight: bool
+    #: True if the server is going to evict keys.
+    near_maxmemory: bool
 
 
 class IndexLeases(NamedTuple):
-    """The leases of a process under one index: how many, and which are to be checked when that is too many."""
+    """Leases of a process under an index: their number and, if there are too many, leases to check."""
 
     leases: int
     doubtful: list[str]
 
 
 class ProcessRecords:
-    """Reads and writes which processes live and what each holds; raises StoreError."""
+    """Processes and their leases in Redis. The methods raise StoreError."""
 
     def __init__(self, store: RedisStore) -> None:
         self.store = store
-        self._clock = store.clock or time.monotonic  # our own, by which a step of the server's is seen
+        self._clock = store.clock or time.monotonic  # shows steps of the server's clock
         self._streak_began: float | None = None
         self._last_beat = 0.0
         self._last: LastBeat | None = None
@@ -90,46 +94,53 @@ class ProcessRecords:
         *,
         report: str = "",
         expires: bool | None = None,
-        most: int = MAX_CLAIMS,
+        max_claims: int = MAX_CLAIMS,
     ) -> BeatReply:
-        """Report processes as living or dead; with a ``report`` the first living uid is the caller's own.
+        """Report processes as living or dead. With a ``report`` the first living uid is the caller's own.
 
-        ``expires``: silent processes are dead. By default only for a caller that has itself beaten without
-        interruption for a while, since Redis may have been unreachable for all.
+        ``expires`` declares silent processes dead. By default it is True after a while of uninterrupted beats, because
+        Redis may have been unreachable for all processes.
         """
         silence, sent, last = micros(conf().PROCESS_TTL), self._clock(), self._last
-        may_expire = self._is_steady() if expires is None else expires
-        args = [self.store.now_arg(), silence, micros(CLAIM_SECONDS), int(may_expire), most, self.store.lease_ttl_ms]
-        args += [report, last.now + micros(sent - last.sent) if last else "", last.wrote if last else ""]
-        reply = self._ask("beat", self._keys("live", "dead", "meta"), [*args, len(living), *living, *dead])
+        may_expire = self._update_streak() if expires is None else expires
+        args = [
+            self.store.now_arg(),
+            silence,
+            micros(CLAIM_SECONDS),
+            int(may_expire),
+            max_claims,
+            self.store.lease_ttl_ms,
+        ]
+        args += [report, last.now + micros(sent - last.sent) if last else "", last.written_time if last else ""]
+        reply = self._call("beat", self._keys("live", "dead", "meta"), [*args, len(living), *living, *dead])
         self._last_beat = time.monotonic()
-        known, alive, unswept, claimed, silent, now, written = reply
+        is_known, alive, unswept, claimed, silent, now, written = reply
         self._last = LastBeat(sent, int(now), int(now) if written else "")
-        return BeatReply(bool(known), alive, unswept, list(map(text, claimed)), silent, written, int(now))
+        return BeatReply(bool(is_known), alive, unswept, list(map(text, claimed)), silent, written, int(now))
 
     def announce(self, uid: str, introduction: str, indexes: Iterable[str]) -> bool:
-        """Report that this process may hold leases under these index keys; False when Redis does not know the uid."""
+        """Announce index keys under which this process may hold leases. Return False if Redis does not know the uid."""
         args = (self.store.now_arg(), uid, introduction, self.store.lease_ttl_ms, *indexes)
         return bool(self.store.call("announce", self._keys("live", "meta", f"held:{uid}"), args))
 
     def retire(self, uid: str, indexes: Iterable[str]) -> None:
-        """Report that it holds nothing under these index keys any more."""
+        """Remove index keys under which a process holds no leases from its announcement."""
         self.store.call("retire", self._keys(f"held:{uid}"), tuple(indexes))
 
-    def census(self) -> dict[str, dict[str, Any]]:
-        reply = list(map(text, self._ask("read_processes", self._keys("live", "meta"), ())))
+    def read_processes(self) -> dict[str, dict[str, Any]]:
+        """Return the introductions of the live processes by uid."""
+        reply = list(map(text, self._call("read_processes", self._keys("live", "meta"), ())))
         return {uid: process_identity.read(meta) for uid, meta in zip(reply[::2], reply[1::2], strict=True)}
 
     def sweep(self, uid: str) -> Iterator[int]:
-        """Take a dead process out of every index that it announced, in batches; yields the leases freed by each.
+        """Remove a dead process from every index that it announced, in batches. Yield the leases freed by each.
 
-        A batch renews the claim. What is left when nobody goes on is found by a later beat; so is what is on a node of
-        a Cluster that is away.
+        Each batch renews the claim. A later beat claims the rest if the sweep stops, or if a node of a Cluster is away.
         """
         keys, claim = self._keys("dead", "meta", f"held:{uid}"), micros(CLAIM_SECONDS)
         reaped: list[str] = []
-        while found := self.store.call("sweep", keys, (self.store.now_arg(), uid, claim, BATCH, *reaped)):
-            indexes = list(map(text, found))
+        while reply := self.store.call("sweep", keys, (self.store.now_arg(), uid, claim, BATCH, *reaped)):
+            indexes = list(map(text, reply))
             groups = [indexes] if self.store.transport.slot_of is None else [[index] for index in indexes]
             replies = self.store.pipeline([("reap", group, (uid,)) for group in groups])
             done = [(group, reply) for group, reply in zip(groups, replies, strict=True) if isinstance(reply, list)]
@@ -139,46 +150,50 @@ class ProcessRecords:
                 self.store.control.dispatch(evicted(lost))
             yield sum(reply[0] for _, reply in done)
 
-    def walk(self, uid: str) -> Iterator[list[str]]:
-        """The index keys that a process has announced, in batches; one may come twice."""
+    def scan_indexes(self, uid: str) -> Iterator[list[str]]:
+        """Yield the index keys that a process has announced, in batches, some of them perhaps twice."""
         cursor = "0"
         while True:
-            following, indexes = self.store.call("scan_indexes", self._keys(f"held:{uid}"), (cursor, BATCH))
+            next_cursor, indexes = self.store.call("scan_indexes", self._keys(f"held:{uid}"), (cursor, BATCH))
             yield list(map(text, indexes))
-            cursor = text(following)
+            cursor = text(next_cursor)
             if cursor == "0":
                 return
 
     def extend(self, uid: str, expected: Mapping[str, int]) -> list[IndexLeases | Exception]:
-        """Make the TTL of each index key whole again; ``expected`` says how many leases the process has there.
+        """Extend the TTL of leases by index key. ``expected`` has the numbers of leases of the process.
 
-        An error stands in the place of what it is about.
+        Return the leases in Redis, with errors in their places.
         """
-        common, grace = (self.store.now_arg(), uid, self.store.lease_ttl_ms), micros(GRACE_SECONDS)
-        calls = [("extend", (index,), (*common, leases, grace)) for index, leases in expected.items()]
+        shared_args, grace = (self.store.now_arg(), uid, self.store.lease_ttl_ms), micros(GRACE_SECONDS)
+        calls = [("extend", (index,), (*shared_args, leases, grace)) for index, leases in expected.items()]
         return [
             reply if isinstance(reply, Exception) else IndexLeases(reply[0], list(map(text, reply[1:])))
             for reply in self.store.pipeline(calls)
         ]
 
     def swap_numbers(self, names: Iterable[str], number: int) -> list[ServerState | None]:
-        """Write the number under each of these keys; returns the states before, None where no server answered."""
-        return self._each([("swap_number", (name,), (self.store.lease_ttl_ms, number)) for name in names], _state)
+        """Write a number under each of these keys. Return the states before, None without an answer."""
+        return self._read_each(
+            [("swap_number", (name,), (self.store.lease_ttl_ms, number)) for name in names], _server_state
+        )
 
     def count_keys(self, groups: Sequence[Sequence[str]]) -> list[int | None]:
-        """How many keys of each group exist, which makes them used ones; None where the server did not answer."""
-        return self._each([("count_keys", keys, ()) for keys in groups], int)
+        """Return how many keys of each group exist, None without an answer. This marks the keys as recently used."""
+        return self._read_each([("count_keys", keys, ()) for keys in groups], int)
 
     def reap_unlisted(self, name: str) -> Iterator[int]:
-        """Take uids that are no more out of every index of one server, in batches; yields the leases freed by each.
+        """Remove uids that are not live from every index of a server, in batches. Yield the leases freed by each.
 
-        The server is that of the key ``name``. Its keys are gone through, as nothing else names what came back there.
+        The server is the one with the key ``name``. Its keys are scanned, as no announcement has the leases that came
+        back there.
         """
         cursor, pattern = "0", re.sub(r"[*?\[\]^\\]", r"\\\g<0>", self.store.prefix) + ":{*}:*:*"
         while True:
-            cursor, *found = map(text, self.store.call("scan_leases", (name,), (cursor, SCANNED, pattern)))
-            living = self.census() if found else {}  # read last, as who has leases was announced before it took them
-            indexes = zip(found[::2], found[1::2], strict=True)
+            cursor, *reply = map(text, self.store.call("scan_leases", (name,), (cursor, SCAN_COUNT, pattern)))
+            # Read after the scan, as processes are announced before they take leases.
+            living = self.read_processes() if reply else {}
+            indexes = zip(reply[::2], reply[1::2], strict=True)
             replies = self.store.pipeline([("reap", (index,), (uid,)) for index, uid in indexes if uid not in living])
             raise_first(replies)
             yield sum(reply[0] for reply in replies)
@@ -186,17 +201,17 @@ class ProcessRecords:
                 return
 
     def are_held(self, uid: str, leases: Iterable[tuple[str, str]]) -> list[bool | None]:
-        """Whether each of these (index key, lease) is there; None where the server did not answer."""
-        return self._each([("has_lease", (index,), (uid, lease)) for index, lease in leases], bool)
+        """Return for each (index key, lease) if it exists in Redis, None without an answer."""
+        return self._read_each([("has_lease", (index,), (uid, lease)) for index, lease in leases], bool)
 
-    def _each(
+    def _read_each(
         self, calls: Sequence[tuple[str, Sequence[str], Sequence[object]]], read: Callable[[Any], T]
     ) -> list[T | None]:
         replies = self.store.pipeline(calls)
         return [None if isinstance(reply, Exception) else read(reply) for reply in replies]
 
-    def _ask(self, name: str, keys: Sequence[str], args: Sequence[object]) -> Any:
-        """A caller that failed does not know which processes were silent meanwhile."""
+    def _call(self, name: str, keys: Sequence[str], args: Sequence[object]) -> Any:
+        """Run a script. A failure ends the streak of beats, as processes may have been silent meanwhile."""
         try:
             return self.store.call(name, keys, args)
         except StoreError:
@@ -206,54 +221,55 @@ class ProcessRecords:
     def _keys(self, *names: str) -> tuple[str, ...]:
         return tuple(map(self.store.process_key, names))
 
-    def _is_steady(self) -> bool:
+    def _update_streak(self) -> bool:
+        """Return True if beats were uninterrupted for STEADY_BEATS."""
         now = time.monotonic()
         if self._streak_began is None or now - self._last_beat > conf().PROCESS_TTL:
             self._streak_began = now
-        return now - self._streak_began > BEATS * conf().BEAT_INTERVAL
+        return now - self._streak_began > STEADY_BEATS * conf().BEAT_INTERVAL
 
 
-def _state(reply: Sequence[Any]) -> ServerState:
+def _server_state(reply: Sequence[Any]) -> ServerState:
     number, run_id, evicted = map(text, reply[:3])
     return ServerState(int(number) if number.isdecimal() else -1, run_id, evicted, bool(reply[3]))
 
 
-# Of a turn of work that may be long: beats and other jobs come between, and the next turn before a claim ends.
-SHARE_SECONDS: Final = 0.3
+# Limit of a turn, so that beats and other jobs are not late, and the next turn begins before a claim ends.
+TURN_SECONDS: Final = 0.3
 
 
 class Sweeper:
-    """Releases what dead processes held, a share in each turn; used by one thread."""
+    """Releases the leases of dead processes, in turns. Used by one thread."""
 
     def __init__(self, records: ProcessRecords) -> None:
         self.records = records
         self._waiting: dict[str, Iterator[int]] = {}
 
-    def take_on(self, uids: Iterable[str]) -> None:
+    def add_processes(self, uids: Iterable[str]) -> None:
         for uid in uids:
             self._waiting.setdefault(uid, self.records.sweep(uid))
 
     def add(self, name: str, batches: Iterator[int]) -> None:
-        """Sweep something else; each batch is the number of leases that it has freed."""
+        """Add another sweep. ``batches`` yields the number of leases freed by each batch."""
         self._waiting.setdefault(name, batches)
 
     @property
     def is_busy(self) -> bool:
         return bool(self._waiting)
 
-    def go_on(self, seconds: float = SHARE_SECONDS) -> int:
-        """Sweep for so long, and a batch more; returns the number of leases freed. Raises StoreError.
+    def run_turn(self, seconds: float = TURN_SECONDS) -> int:
+        """Sweep for so many seconds, at least one batch. Return the number of freed leases. Raise StoreError.
 
-        A batch of each in turn, so that no claim ends while another one is swept. After an error whoever claims it
-        next begins anew: that does nothing twice.
+        The sweeps take turns by batch, so that no claim ends meanwhile. After an error, the process with the next claim
+        starts again, which is safe to repeat.
         """
         freed, until = 0, time.monotonic() + seconds
         while self._waiting:
             uid = next(iter(self._waiting))
             batches = self._waiting.pop(uid)
-            some = next(batches, None)
-            if some is not None:
-                freed += some
+            freed_by_batch = next(batches, None)
+            if freed_by_batch is not None:
+                freed += freed_by_batch
                 self._waiting[uid] = batches
             if time.monotonic() > until:
                 break

@@ -1,4 +1,4 @@
-"""Keeps the leases in Redis equal to those of this process: beats, detects losses, sends again, extends, sweeps."""
+"""Keeps the leases in Redis equal to those of this process: sends beats, detects losses, registers, extends, sweeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from django_throttle.connections.processes import GRACE_SECONDS, SHARE_SECONDS, ProcessRecords, ServerState, Sweeper
+from django_throttle.connections.processes import GRACE_SECONDS, TURN_SECONDS, ProcessRecords, ServerState, Sweeper
 from django_throttle.exceptions import StoreError
 from django_throttle.local.leases import MAX_RELEASED, LeaseKey, Release
 from django_throttle.local.process_identity import processes_of_host
@@ -19,79 +19,83 @@ if TYPE_CHECKING:
     from django_throttle.stores.redis.store import RedisStore
 
 
-SPREAD: Final = 64  # keys for numbers, of which every node of a Cluster has one
+MARKER_KEYS: Final = 64  # so many that every node of a Cluster has one of them
 
 
 class Loss(NamedTuple):
-    """What was detected: lost writes; keys evicted, or soon to be; servers that went back in time, each by a key."""
+    """A detected loss of data."""
 
+    #: True if writes were lost.
     writes: bool
+    #: True if keys were evicted, or are going to be.
     evicted: bool
+    #: Servers that have gone back in time, each by the name of one of its keys.
     older: tuple[str, ...]
 
 
 class LossDetector:
-    """Detects writes that Redis has lost, once a beat, with few commands however much is held; used by one thread.
+    """Detects once a beat that Redis has lost writes, with a constant number of commands. Used by one thread.
 
-    Each beat writes its number on each server. Where a lower one is found, or none, the server has gone back in time.
-    One with another run id was restarted and may lack the last writes. So may one that lacks the last lease that it was
-    sent, or has the one that it released last: the last resort where INFO is forbidden.
+    Each beat writes its number on each server. A server with a lower number, or none, has gone back in time. A server
+    with another run id was restarted, and may lack the last writes. If INFO is forbidden, writes are lost if the last
+    registered lease is missing, or if the last released lease is there.
     """
 
     def __init__(self, store: RedisStore, records: ProcessRecords) -> None:
         self.store, self.records = store, records
-        own = secrets.token_urlsafe(9)
-        self._names = [f"{store.prefix}:{{m{place}}}:mark:{own}" for place in range(SPREAD)]
-        self._last: dict[str, ServerState] = {}  # of each server, with the number that it has now
+        detector_id = secrets.token_urlsafe(9)
+        self._names = [f"{store.prefix}:{{m{place}}}:mark:{detector_id}" for place in range(MARKER_KEYS)]
+        self._last: dict[str, ServerState] = {}  # by name of a key on the server
         self._number = 0
 
     def detect(self) -> Loss:
-        """What was lost since the last time; nothing at the first time. Raises StoreError."""
+        """Return the losses since the last call, none in the first call. Raise StoreError."""
         self._number += 1
         names = list({self.store.transport.node_of(name): name for name in reversed(self._names)}.values())
         writes = evicted = False
         older = []
-        for name, found in zip(names, self.records.swap_numbers(names, self._number), strict=True):
-            if found is None:
+        for name, state in zip(names, self.records.swap_numbers(names, self._number), strict=True):
+            if state is None:
                 continue
             last = self._last.get(name)
-            self._last[name] = found._replace(number=self._number)
+            self._last[name] = state._replace(number=self._number)
             if last is not None:
-                has_evicted = not found.evicted or found.evicted != last.evicted
-                is_evicted = has_evicted and found.number < 0 and found.run_id == last.run_id  # the number itself
-                older += [name] * (found.number < last.number and not is_evicted)
-                writes |= found.run_id != last.run_id
-                evicted |= found.is_tight or has_evicted
+                has_evicted = not state.evicted or state.evicted != last.evicted
+                number_is_evicted = has_evicted and state.number < 0 and state.run_id == last.run_id
+                older += [name] * (state.number < last.number and not number_is_evicted)
+                writes |= state.run_id != last.run_id
+                evicted |= state.near_maxmemory or has_evicted
         writes = writes or bool(older) or (not evicted and self._has_lost_the_last())
         return Loss(writes, evicted, tuple(older))
 
     def remove_numbers(self) -> None:
-        """This process ends. Raises StoreError."""
+        """Remove the numbers, as this process ends. Raise StoreError."""
         self.store.pipeline([("forget", (name,), ("", "")) for name in self._last])
 
     def _has_lost_the_last(self) -> bool:
-        """One of each node of a Cluster, as far as one of the last hundred is there, and not released meanwhile."""
-        leases, key, asked = self.store.leases, self.store.key, dict[tuple[object, bool], tuple[LeaseKey, str]]()
-        for is_held, last in ((True, leases.newest(MAX_RELEASED)), (False, leases.last_released())):
-            for pair, lease in last:
-                asked.setdefault((self.store.transport.node_of(key(*pair)), is_held), (pair, lease))
-        places = [(key(*pair), lease) for pair, lease in asked.values()]
-        found = self.records.are_held(leases.uid, places) if asked else []
+        """Return True if a last registered lease is missing, or a last released one is there, on any node."""
+        leases, key, samples = self.store.leases, self.store.key, dict[tuple[object, bool], tuple[LeaseKey, str]]()
+        for is_held, last_leases in ((True, leases.newest(MAX_RELEASED)), (False, leases.last_released())):
+            for pair, lease in last_leases:
+                samples.setdefault((self.store.transport.node_of(key(*pair)), is_held), (pair, lease))
+        places = [(key(*pair), lease) for pair, lease in samples.values()]
+        exists_in_redis = self.records.are_held(leases.uid, places) if samples else []
+        # A lease may have been taken or released meanwhile.
         return any(
-            there is not None and there != is_held and leases.is_held(*pair, lease) == is_held
-            for ((_, is_held), (pair, lease)), there in zip(asked.items(), found, strict=True)
+            exists is not None and exists != is_held and leases.is_held(*pair, lease) == is_held
+            for ((_, is_held), (pair, lease)), exists in zip(samples.items(), exists_in_redis, strict=True)
         )
 
 
-SHUTDOWN_SECONDS: Final = 1.0  # for the sweep of what this process holds
-BUSY_SECONDS: Final = 0.02  # until the next turn while work is left
-CLUSTER_PAIRS: Final = 5000  # that are checked in one beat of a Cluster which evicts keys
+SHUTDOWN_SECONDS: Final = 1.0  # for the sweep of this process' leases
+BUSY_SECONDS: Final = 0.02  # until the next turn if work is left
+CLUSTER_PAIRS: Final = 5000  # lease keys to check in one beat, on a Cluster that evicts keys
 
 
 class Reconciler:
-    """The periodic work for one store and one process; used by one thread. Its methods raise StoreError.
+    """Periodic work for the leases of a process in one store. Used by one thread. The methods raise StoreError.
 
-    ``on_evicted`` is called with leases that were taken away from sockets which are still open.
+    ``on_evicted`` is called with evicted leases whose sockets are still open.
     """
 
     def __init__(self, store: RedisStore, on_evicted: Callable[[list[str]], object] = list) -> None:
@@ -101,27 +105,27 @@ class Reconciler:
         self.sweeper = Sweeper(self.records)
         self.losses = LossDetector(store, self.records)
         self._has_judged_neighbours = False
-        self._replaced: set[str] = set()  # former uids that live until all they held is registered again
-        self._older: set[str] = set()  # servers that went back in time, each by the name of one of its keys
-        self._unchecked: Iterator[list[LeaseKey]] = iter(())  # of which Redis may have evicted some
-        self._checked = 0  # where the next check begins in a Cluster
+        self._replaced: set[str] = set()  # former uids, which live until their leases are registered again
+        self._older: set[str] = set()  # servers that have gone back in time, each by the name of a key
+        self._unchecked: Iterator[list[LeaseKey]] = iter(())  # to check for eviction
+        self._checked = 0  # start of the next check on a Cluster
         self._failovers = store.transport.failovers
 
     def beat(self) -> None:
-        """Say that this process lives; the number of commands does not depend on how much it holds.
+        """Report that this process is alive. The number of commands does not depend on the number of leases.
 
-        A process that Redis does not know any more becomes a new one and registers again what it holds.
+        If Redis has forgotten the process, or lost data, take a new uid and register all leases again.
         """
         leases = self.leases
         self.store.transport.check_primary()
         if not leases.is_introduced:
             self._announce(())
         living = [leases.uid, *self._replaced]
-        seen = self.records.beat(living, self._dead_neighbours(), report=leases.report())
+        reply = self.records.beat(living, self._dead_neighbours(), report=leases.report())
         loss = self.losses.detect()
         self._older.update(loss.older)
-        lost = not seen.known or loss.writes or self.store.transport.failovers != self._failovers
-        self.store.processes.note(seen.alive - seen.own + 1, lost=lost)
+        lost = not reply.is_known or loss.writes or self.store.transport.failovers != self._failovers
+        self.store.processes.note(reply.alive - reply.own + 1, lost=lost)
         if not lost:
             leases.note_intact()
         else:
@@ -129,14 +133,14 @@ class Reconciler:
         if loss.evicted:
             self.check_all()
         self._retire()
-        self.sweeper.take_on(seen.claimed)
-        self.sweeper.go_on()
+        self.sweeper.add_processes(reply.claimed)
+        self.sweeper.run_turn()
 
     def resend(self) -> float | None:
-        """Send what Redis does not know: leases taken while it was away, and releases not confirmed.
+        """Send leases and releases that Redis has not confirmed. Return the seconds until the next turn, if it is soon.
 
-        A server that has taken over may lack what came last: it is sent everything. While one node of a Cluster is away
-        the others are sent what is theirs; then the first error is raised. Returns when to go on, if soon.
+        A server that has taken over may lack the last writes, so it is sent everything. If a node of a Cluster is away,
+        the others are sent theirs, then the first error is raised.
         """
         if self.leases.is_lost or self.store.transport.failovers != self._failovers:
             self.beat()
@@ -144,44 +148,44 @@ class Reconciler:
             for pair in lease.lease_keys:
                 self.leases.release(*pair, lease.id)
         self.store.evictions.resolve()
-        failed = self._register_some()
+        errors = self._register_some()
         releases = self.leases.unconfirmed()
-        failed += self._release_some(releases)
+        errors += self._release_some(releases)
         if unverified := self.leases.pop_unverified(GRACE_SECONDS, BATCH):
-            failed += self._compare(unverified)
+            errors += self._compare(unverified)
         self._check_some()
         if self._replaced and not self.leases.has_unsent:
             self._expire_replaced()
-        self.sweeper.go_on()
+        self.sweeper.run_turn()
         self.store.fallback.flush()
-        raise_first(failed)
+        raise_first(errors)
         is_busy = self.leases.has_unsent or self.sweeper.is_busy or len(releases) > BATCH
         return BUSY_SECONDS if is_busy else None
 
     def extend(self) -> None:
-        """Renew the TTL of everything held, and make Redis agree with this process."""
+        """Extend the TTL of all leases, and correct differences between Redis and this process."""
         raise_first([error for pairs in batches(self.leases.holdings()) for error in self._compare(pairs)])
 
     def release_all(self) -> None:
-        """Release all that is held, because the process ends; what takes too long is left to other processes."""
+        """Release all leases, because the process ends. After SHUTDOWN_SECONDS, leave the rest to other processes."""
         uids = [*self._replaced, *([self.leases.renew()] if self.leases.is_introduced else [])]
         if uids:
-            self.records.beat((), uids, expires=False, most=0)
-            own = Sweeper(self.records)
-            own.take_on(uids)
-            own.go_on(SHUTDOWN_SECONDS)
+            self.records.beat((), uids, expires=False, max_claims=0)
+            own_sweeper = Sweeper(self.records)
+            own_sweeper.add_processes(uids)
+            own_sweeper.run_turn(SHUTDOWN_SECONDS)
         self.losses.remove_numbers()
 
     def _dead_neighbours(self) -> list[str]:
-        """Once, at the start: the successor of a crashed worker frees its leases without waiting for its silence."""
+        """Return the dead processes of this host, once, so that a restarted worker frees the leases of a crashed one."""
         if self._has_judged_neighbours:
             return []
-        dead = processes_of_host(self.records.census()).dead
+        dead = processes_of_host(self.records.read_processes()).dead
         self._has_judged_neighbours = True
         return dead
 
     def _restart(self) -> None:
-        """Take a new uid, under which Redis has nothing wrong: leases that nobody holds stay with the old one."""
+        """Take a new uid, and register all leases under it. Wrong leases in Redis stay with the old uid."""
         self._failovers = self.store.transport.failovers
         self._replaced.add(self.leases.renew())
         self._has_judged_neighbours = False
@@ -189,40 +193,42 @@ class Reconciler:
         self.resend()
 
     def _expire_replaced(self) -> None:
-        """All that is held is registered under the present uid: expire the former ones with all they have left."""
+        """Expire the former uids with their leases in Redis, as all leases are registered under the current uid."""
         uids = dict.fromkeys((*self._replaced, *self.leases.former))
-        self.records.beat([self.leases.uid], [*uids], expires=False, most=0)
-        self.sweeper.take_on(uids)
+        self.records.beat([self.leases.uid], [*uids], expires=False, max_claims=0)
+        self.sweeper.add_processes(uids)
         self.sweeper.add(f"unnamed by {self.leases.uid}", self._clear(self.leases.unnamed()))
-        if self.store.transport.slot_of is not None:  # what came back on one node need not be named on another
+        if self.store.transport.slot_of is not None:  # keys that came back on one node may not be announced on another
             for name in self._older:
                 self.sweeper.add(name, self.records.reap_unlisted(name))
         self._replaced.clear()
         self._older.clear()
 
     def _clear(self, pairs: Iterable[LeaseKey]) -> Iterator[int]:
-        """Remove what former uids have there, in batches; a registration of nothing does that."""
-        for some in batches(pairs):
-            raise_first(errors_of(self.store.pipeline([self._as_call(self.leases.uid, pair, {}) for pair in some])))
+        """Remove leases of former uids under these keys in batches, by registering no leases."""
+        for batch in batches(pairs):
+            raise_first(
+                errors_of(self.store.pipeline([self._register_call(self.leases.uid, pair, {}) for pair in batch]))
+            )
             yield 0
 
     def check_all(self) -> None:
-        """Queue a check of everything that this process registered; of a part of it in a Cluster. Raises StoreError."""
-        held = self.store.process_key(f"held:{self.leases.uid}")
-        if self.leases.has_announced and self.records.count_keys([[held]]) == [0]:
+        """Queue a check of all registered leases, on a Cluster of a part of them. Raise StoreError."""
+        held_key = self.store.process_key(f"held:{self.leases.uid}")
+        if self.leases.has_announced and self.records.count_keys([[held_key]]) == [0]:
             self.leases.announce_again()
         pairs = self.leases.sent_pairs()
-        if self.store.transport.slot_of is not None and len(pairs) > CLUSTER_PAIRS:  # a command for each
-            first = self._checked % len(pairs)
-            pairs = (pairs + pairs)[first : first + CLUSTER_PAIRS]
-            self._checked = first + CLUSTER_PAIRS
+        if self.store.transport.slot_of is not None and len(pairs) > CLUSTER_PAIRS:  # each takes a command
+            start = self._checked % len(pairs)
+            pairs = (pairs + pairs)[start : start + CLUSTER_PAIRS]
+            self._checked = start + CLUSTER_PAIRS
         self._unchecked = batches(pairs)
 
     def _check_some(self) -> None:
-        """Send again what Redis has evicted."""
-        until = time.monotonic() + SHARE_SECONDS
+        """Register leases again that Redis has evicted."""
+        until = time.monotonic() + TURN_SECONDS
         for pairs in self._unchecked:
-            # One command for all of them, where one server has all.
+            # A single server counts all keys in one command.
             try:
                 missing = self._missing([pairs]) if self.store.transport.slot_of is None else pairs
                 self.leases.send_again(self._missing([[pair] for pair in missing]))
@@ -233,24 +239,24 @@ class Reconciler:
                 return
 
     def _missing(self, groups: list[list[LeaseKey]]) -> list[LeaseKey]:
-        """The pairs of those groups of which a key has gone."""
+        """Return the lease keys of groups that lack a key in Redis."""
         uid = self.leases.uid
         names = [[name for key in self._indexes(group) for name in (key, f"{key}:{uid}")] for group in groups]
-        found = self.records.count_keys(names)
-        gone = (there is not None and there < len(keys) for there, keys in zip(found, names, strict=True))
-        return [pair for pairs, is_gone in zip(groups, gone, strict=True) if is_gone for pair in pairs]
+        counts = self.records.count_keys(names)
+        are_missing = (count is not None and count < len(keys) for count, keys in zip(counts, names, strict=True))
+        return [pair for pairs, is_missing in zip(groups, are_missing, strict=True) if is_missing for pair in pairs]
 
     def _announce(self, pairs: Iterable[LeaseKey]) -> bool:
         uid, pairs = self.leases.uid, tuple(pairs)
-        known = self.records.announce(uid, self.leases.introduction_under(uid), self._indexes(pairs))
-        self.leases.confirm(uid, known, *pairs)
-        return known
+        is_known = self.records.announce(uid, self.leases.introduction_under(uid), self._indexes(pairs))
+        self.leases.confirm(uid, is_known, *pairs)
+        return is_known
 
     def _register_some(self) -> list[Exception]:
-        """Announced before registered: what a process holds is always named where a sweeper looks."""
+        """Register leases, after announcing their indexes, so that a sweeper finds all leases of a process."""
         errors: list[Exception] = []
         failing: set[LeaseKey] = set()
-        until = time.monotonic() + SHARE_SECONDS
+        until = time.monotonic() + TURN_SECONDS
         try:
             while time.monotonic() < until and (pairs := self.leases.take_unsent(BATCH)):
                 failing.update(pairs)
@@ -265,9 +271,9 @@ class Reconciler:
 
     def _register(self, pairs: Iterable[LeaseKey]) -> dict[LeaseKey, Exception]:
         uid, held, failed = self.leases.uid, self.leases.to_register(pairs), dict[LeaseKey, Exception]()
-        sent = [(pair, dict(some)) for pair, leases in held.items() for some in batches(leases.items())]
-        replies = self.store.pipeline([self._as_call(uid, *one) for one in sent])
-        for (pair, leases), reply in zip(sent, replies, strict=True):
+        parts = [(pair, dict(batch)) for pair, leases in held.items() for batch in batches(leases.items())]
+        replies = self.store.pipeline([self._register_call(uid, *part) for part in parts])
+        for (pair, leases), reply in zip(parts, replies, strict=True):
             if isinstance(reply, Exception):
                 failed[pair] = reply
             else:
@@ -275,7 +281,9 @@ class Reconciler:
                 self.on_evicted(list(map(text, reply[1:])))
         return failed
 
-    def _as_call(self, uid: str, pair: LeaseKey, leases: Mapping[str, float]) -> tuple[str, tuple[str], list[object]]:
+    def _register_call(
+        self, uid: str, pair: LeaseKey, leases: Mapping[str, float]
+    ) -> tuple[str, tuple[str], list[object]]:
         args: list[object] = [self.store.now_arg(), uid, self.store.lease_ttl_ms]
         args += [len(self.leases.former), *self.leases.former]
         for lease, age in leases.items():
@@ -286,34 +294,39 @@ class Reconciler:
         uid, leases = self.leases.uid, self.leases
         expected = {self.store.key(*pair): leases.count(*pair) for pair in pairs}
         try:
-            found = self.records.extend(uid, expected)
+            replies = self.records.extend(uid, expected)
         except StoreError:
             leases.mark_unverified(pairs)
             raise
-        for pair, there in zip(pairs, found, strict=True):
-            if isinstance(there, Exception):
+        for pair, reply in zip(pairs, replies, strict=True):
+            if isinstance(reply, Exception):
                 leases.mark_unverified([pair])
                 continue
-            if there.leases < leases.count(*pair):
+            if reply.leases < leases.count(*pair):
                 leases.send_again([pair])
-            strange = [lease for lease in there.doubtful if not leases.is_held(*pair, lease)]
-            for lease in strange:
+            unknown_leases = [lease for lease in reply.doubtful if not leases.is_held(*pair, lease)]
+            for lease in unknown_leases:
                 leases.release_uncertain(*pair, lease, uid)
-            if there.leases - len(strange) > leases.count(*pair):  # one that came too late is too young to be named
+            if reply.leases - len(unknown_leases) > leases.count(*pair):  # the others are within the grace
                 leases.mark_unverified([pair])
-        return errors_of(found)
+        return errors_of(replies)
 
     def _release_some(self, releases: Iterable[Release]) -> list[Exception]:
-        failed, until = [], time.monotonic() + SHARE_SECONDS
-        for some in batches(releases):
-            calls = [("release", (self.store.key(one.rule_id, one.ident),), (one.uid, one.lease)) for one in some]
+        errors, until = [], time.monotonic() + TURN_SECONDS
+        for batch in batches(releases):
+            calls = [
+                ("release", (self.store.key(release.rule_id, release.ident),), (release.uid, release.lease))
+                for release in batch
+            ]
             replies = self.store.pipeline(calls)
-            done = [one for one, reply in zip(some, replies, strict=True) if not isinstance(reply, Exception)]
-            self.leases.confirm_released(*done)
-            failed += errors_of(replies)
+            released = [
+                release for release, reply in zip(batch, replies, strict=True) if not isinstance(reply, Exception)
+            ]
+            self.leases.confirm_released(*released)
+            errors += errors_of(replies)
             if time.monotonic() > until:
                 break
-        return failed
+        return errors
 
     def _retire(self) -> None:
         while pairs := self.leases.retire(BATCH):

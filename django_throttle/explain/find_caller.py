@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 
 from django_throttle.conf import conf
-from django_throttle.connections.overview import look
+from django_throttle.connections.overview import get_overview
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import did_you_mean, is_dotted, key_parts
 from django_throttle.core.rule import Rule
@@ -158,7 +158,7 @@ def _with_examples(fault: str) -> str:
 
 def _candidates(snapshot: Snapshot, store: AnyStore) -> Iterator[str]:
     yield EVERYONE
-    yield from (ident.shown for ident in look(store).idents)
+    yield from (ident.shown for ident in get_overview(store).idents)
     yield from (override.subject for override in snapshot.overrides.all)
     yield from (ident for ident, _ in idents_of_rows())
     if not conf().USER_IDENT:

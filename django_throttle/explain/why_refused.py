@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from django_throttle.connections.overview import looks
+from django_throttle.connections.overview import poll_overview
 from django_throttle.explain import refusals
 from django_throttle.explain.find_caller import UnknownTag, find_caller, known_caller
 from django_throttle.explain.predict import Explanation, explain
@@ -84,7 +84,7 @@ def answer(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, typed: s
     told = explain(store, snapshot, call, caller)
     numbers = [override.number for override in told.overrides]
     rows = ThrottleOverride.objects.using(sources.alias()).filter(pk__in=numbers) if numbers else ()
-    overview = list(looks(store, f'"{caller.name}"', wait))[-1]
+    overview = list(poll_overview(store, f'"{caller.name}"', wait))[-1]
     return Answer(
         tag=ident_for_logs(caller.name),
         explanation=told,

@@ -44,7 +44,7 @@ def forget() -> None:
     own_records.forget()
     route_costs.take()
     open_sockets.clear()
-    overview.look_again()
+    overview.clear_overviews()
 
 
 @pytest.fixture(autouse=True)
@@ -218,9 +218,9 @@ def process(store: Store, search: str = "") -> Store:
     """A process that Redis knows, and that has heard of whoever looks."""
     if isinstance(store, RedisStore):
         Reconciler(store).beat()
-    overview.look(store, search)
+    overview.get_overview(store, search)
     SocketControl(store)()
-    overview.look_again()
+    overview.clear_overviews()
     return store
 
 
@@ -269,7 +269,7 @@ def test_a_crowd_costs_next_to_nothing(
     store = enforce()
     sockets(*((f"s{number}", f"user:{number}") for number in range(1000)))
     process(store)
-    monkeypatch.setattr(overview, "FRESH_SECONDS", 60.0)
+    monkeypatch.setattr(overview, "COMPLETE_CACHE_SECONDS", 60.0)
     with redis_server.client() as client:
         client.eval("for i = 1, 10000 do redis.call('SET', 'other:' .. i, 1, 'EX', 600) end", 0)
         client.config_resetstat()

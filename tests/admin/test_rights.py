@@ -202,7 +202,7 @@ def hostile(enforce: Enforce) -> Iterator[None]:
 def forget() -> None:
     own_records.forget()
     open_sockets.clear()
-    overview.look_again()
+    overview.clear_overviews()
     route_costs.take()
 
 

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from django_throttle.connections import processes
-from django_throttle.connections.processes import SHARE_SECONDS
+from django_throttle.connections.processes import TURN_SECONDS
 from django_throttle.exceptions import StoreError
 from django_throttle.management.commands import refresh_connections
 from django_throttle.management.commands.refresh_connections import HostRefresher
@@ -157,7 +157,7 @@ def held(site: Site) -> int:
     return sum(site.count(f"user:{number}") for number in range(20))
 
 
-@pytest.mark.parametrize(("seconds", "left"), [(SHARE_SECONDS + 0.1, [30, 20, 10, 0]), (SHARE_SECONDS / 2, [10, 0])])
+@pytest.mark.parametrize(("seconds", "left"), [(TURN_SECONDS + 0.1, [30, 20, 10, 0]), (TURN_SECONDS / 2, [10, 0])])
 def test_a_turn_ends_and_the_next_one_goes_on(
     seconds: float, left: list[int], make_site: MakeSite, graves: list[Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:

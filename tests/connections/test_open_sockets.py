@@ -11,7 +11,7 @@ from redis import Redis
 
 from django_throttle import limiter
 from django_throttle.connections import overview, socket_control
-from django_throttle.connections.overview import Overview, look
+from django_throttle.connections.overview import Overview, get_overview
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import Activity, SocketControl
 from django_throttle.core import Lease
@@ -35,8 +35,8 @@ ASKED = "dt:{p}:asked:"
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     open_sockets.clear()
-    overview.look_again()
-    for name, value in {"FRESH_SECONDS": 0.0, "HASTE_SECONDS": 0.0, "QUIET_MS": 1}.items():
+    overview.clear_overviews()
+    for name, value in {"COMPLETE_CACHE_SECONDS": 0.0, "INCOMPLETE_CACHE_SECONDS": 0.0, "QUIET_MS": 1}.items():
         monkeypatch.setattr(overview, name, value)
     yield
     open_sockets.clear()
@@ -64,10 +64,10 @@ async def test_what_is_seen_of_a_socket(enforce: Enforce) -> None:
 
 
 async def second_look(store: Store, search: str = "") -> Overview:
-    await asyncio.to_thread(look, store, search)
+    await asyncio.to_thread(get_overview, store, search)
     await asyncio.to_thread(SocketControl(store))
-    overview.look_again()
-    return await asyncio.to_thread(look, store, search)
+    overview.clear_overviews()
+    return await asyncio.to_thread(get_overview, store, search)
 
 
 @BOTH
@@ -120,7 +120,7 @@ class Site:
 
 def seen(*sites: Site) -> Overview:
     """The next look, and what everybody does in half a second."""
-    page = look(sites[0].store, "")
+    page = get_overview(sites[0].store, "")
     for site in sites:
         site.duties.reporter.pauses_until = 0.0
         site.duties()
@@ -132,7 +132,7 @@ def seen(*sites: Site) -> Overview:
 
 def test_who_is_not_among_the_first_of_a_process_is_counted_there_too(redis_url: str, monkeypatch: Any) -> None:
     """Each lists three; user:x is the first in one process and the last in two others."""
-    monkeypatch.setattr(overview, "MOST_IDENTS", 3)
+    monkeypatch.setattr(overview, "MAX_LISTED_IDENTS", 3)
     sites = [Site(redis_url, a=4, b=4, c=4, x=2), Site(redis_url, d=4, e=4, f=4, x=3), Site(redis_url, x=5)]
     seen(*sites)
     second = seen(*sites)
@@ -152,7 +152,7 @@ def test_the_first_look_is_no_answer_and_who_has_no_socket_is_not_waited_for(red
     assert [process.open for process in second.processes if process.uid == idle.store.leases.uid] == [None]
     assert 0 < redis.pttl(ASKED) <= 5000, "it is forgotten when nobody looks"  # type: ignore[operator]
     redis.hincrby(ASKED, "first", -1_500_000)
-    assert look(redis_store(redis_url)).is_whole, "whoever else looks knows for how long it has been asked"
+    assert get_overview(redis_store(redis_url)).is_whole, "whoever else looks knows for how long it has been asked"
 
 
 def test_a_child_has_neither_the_sockets_nor_the_members_of_its_parent(servers: None) -> None:
@@ -214,12 +214,12 @@ async def test_a_newcomer_closes_the_oldest(enforce: Enforce, clock: FrozenClock
 
 
 @BOTH
-@pytest.mark.parametrize("seconds", [socket_control.SOCKET_TIMEOUT, 0.0])
+@pytest.mark.parametrize("seconds", [socket_control.SOCKET_WAIT_SECONDS, 0.0])
 async def test_one_whose_handshake_is_not_through(
     enforce: Enforce, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     """Its order is there before its socket is, which may take longer than any order waits for a stranger."""
-    monkeypatch.setattr(socket_control, "SOCKET_TIMEOUT", seconds)
+    monkeypatch.setattr(socket_control, "SOCKET_WAIT_SECONDS", seconds)
     store: Any = enforce(sockets=EVICTING)
     leases = []
     for _ in range(3):

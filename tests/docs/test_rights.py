@@ -8,7 +8,7 @@ import pytest
 from django.test import override_settings
 from redis.exceptions import NoPermissionError, ResponseError
 
-from django_throttle.connections.overview import look
+from django_throttle.connections.overview import get_overview
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
@@ -109,9 +109,9 @@ def test_what_processes_tell_each_other(server: RedisServer) -> None:
     other.call("touch", (other.key(rule.id, "user:1"),), ("", other.leases.uid, decision.lease.id, 0))
     other.evictions.add(Evict(charge(rule, "user:1", 1), "~another"), withdraws=True)
     other.evictions.resolve()
-    look(other)
+    get_overview(other)
     SocketControl(store)()
-    assert look(other).processes
+    assert get_overview(other).processes
     assert HostRefresher(other).refresh().alive == 2
     Limiter(RULES, other).reset("user:1")
     run(release_lease(BlockingIo(other), decision.lease))

@@ -150,7 +150,7 @@ def test_the_dearest_routes(store: RedisStore) -> None:
 
 def test_who_has_how_many_sockets(store: RedisStore, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     open_sockets.clear()
-    overview.look_again()
+    overview.clear_overviews()
     monkeypatch.setattr(throttle_inspect, "ANSWER_SECONDS", 0.3)
     stores = (store, redis_store(redis_url))
     for each in stores:
@@ -161,7 +161,7 @@ def test_who_has_how_many_sockets(store: RedisStore, redis_url: str, monkeypatch
     assert "has not answered (it has no sockets, or is too busy); 0 leases" in second
     for each in stores:
         SocketControl(each)()
-    overview.look_again()
+    overview.clear_overviews()
     lines = run("throttle_inspect").splitlines()
     assert lines[0] == "6 sockets open in 2 processes"  # both are this process
     assert lines[1].endswith(": 3 sockets open; 0 leases, of these and of requests in flight")

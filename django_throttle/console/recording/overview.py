@@ -195,8 +195,10 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
         rule = snapshot.by_name(name)
         said = hints.of(rule, total(by_hour[name])) if rule else []
         rules.append(_rule(name, by_minute[name], by_hour[name], now, said))
-    held = sum(number(told, "held") for told in ProcessRecords(store).census().values()) if store.is_remote else len(
-        store.leases)  # fmt: skip
+    if store.is_remote:
+        held = sum(number(meta, "held") for meta in ProcessRecords(store).read_processes().values())
+    else:
+        held = len(store.leases)
     processes = process_rules(store)
     dampers = damped(processes) if store.is_remote else own_damped(store)
     recent: Cell = {}

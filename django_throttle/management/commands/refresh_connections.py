@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from django.core.management.base import CommandError
 
 from django_throttle.conf import conf
-from django_throttle.connections.processes import BEATS, BeatReply, IndexLeases, ProcessRecords, Sweeper
+from django_throttle.connections.processes import STEADY_BEATS, BeatReply, IndexLeases, ProcessRecords, Sweeper
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import StoreError
@@ -58,18 +58,18 @@ class HostRefresher:
         first, seen = self._pass(ONLY_SECONDS)
         if not seen.silent:
             return first
-        time.sleep(BEATS * conf().BEAT_INTERVAL)
+        time.sleep(STEADY_BEATS * conf().BEAT_INTERVAL)
         second, _ = self._pass(ONLY_SECONDS)
         freed, extended = first.freed + second.freed, first.extended + second.extended
         return second._replace(dead=max(first.dead, second.dead), freed=freed, extended=extended)
 
     def _pass(self, seconds: float) -> tuple[PassResult, BeatReply]:
         self.records.store.transport.check_primary()
-        census = self.records.census()
+        census = self.records.read_processes()
         living, dead = processes_of_host(census)
         seen = self.records.beat(living, dead)
-        self.sweeper.take_on(seen.claimed)
-        freed = self.sweeper.go_on(seconds)
+        self.sweeper.add_processes(seen.claimed)
+        freed = self.sweeper.run_turn(seconds)
         idle = [uid for uid in living if not _beats_itself(census[uid], seen.now)]
         extended = sum(self._extend(uid) for uid in self._due(idle))
         gone = {*dead, *seen.claimed}
@@ -86,7 +86,9 @@ class HostRefresher:
     def _extend(self, uid: str) -> int:
         # Only the process itself knows what it should hold. What is on a node of a Cluster that is away has two more
         # turns before it expires.
-        found = (self.records.extend(uid, dict.fromkeys(indexes, MAX_LIMIT)) for indexes in self.records.walk(uid))
+        found = (
+            self.records.extend(uid, dict.fromkeys(indexes, MAX_LIMIT)) for indexes in self.records.scan_indexes(uid)
+        )
         return sum(isinstance(there, IndexLeases) and there.leases > 0 for some in found for there in some)
 
 

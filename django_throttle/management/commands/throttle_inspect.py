@@ -6,7 +6,7 @@ from typing import Final
 
 from django.core.management.base import CommandParser
 
-from django_throttle.connections.overview import Ident, Overview, looks
+from django_throttle.connections.overview import Ident, Overview, poll_overview
 from django_throttle.core.texts import gettext_lazy, gettext_noop
 from django_throttle.management import ShellCommand, remote_store
 from django_throttle.translated import gettext, ngettext
@@ -30,7 +30,7 @@ class Command(ShellCommand):
 
     def handle(self, *, search: str, most: int, **options: object) -> None:
         store = remote_store(gettext_lazy("nobody but each process knows what it holds."))
-        *_, overview = looks(store, search, ANSWER_SECONDS)
+        *_, overview = poll_overview(store, search, ANSWER_SECONDS)
         for line in _lines(overview, most):
             self.stdout.write(line)
 
