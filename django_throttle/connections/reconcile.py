@@ -177,7 +177,7 @@ class Reconciler:
         self.losses.remove_numbers()
 
     def _dead_neighbours(self) -> list[str]:
-        """Return the dead processes of this host, once, so that a restarted worker frees the leases of a crashed one."""
+        """Return the dead processes of this host, once, so that a restarted worker frees a crashed one's leases."""
         if self._has_judged_neighbours:
             return []
         dead = processes_of_host(self.records.read_processes()).dead

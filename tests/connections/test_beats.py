@@ -164,7 +164,7 @@ def test_a_turn_ends_and_the_next_one_goes_on(
     """Beats and rules are asked for between turns; one has as many batches as fit in its share, and one more."""
     living, onlooker, now = make_site(), make_site(), [0.0]
     living.beat()
-    onlooker.reconciler.records.beat((), [site.leases.uid for site in graves], expires=False, most=0)
+    onlooker.reconciler.records.beat((), [site.leases.uid for site in graves], expires=False, max_claims=0)
     pipeline = living.store.pipeline
 
     def send(calls: Any) -> Any:
