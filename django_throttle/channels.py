@@ -1,9 +1,8 @@
-"""The WebSocket entry points: a mixin for Channels consumers and a middleware for any ASGI application.
+"""WebSocket entry points: a mixin for Channels consumers and a middleware for any ASGI application.
 
-Rules of event ``connect`` limit the rate of handshakes, ``connection`` the sockets open at once (both are one
-decision), ``message`` the frames that come in, ``send`` those that go out. One implementation serves both entry points.
-Where both guard a socket, a rule that both match is charged once. ``throttled_group_send`` charges rules of event
-``publish`` for everyone whom a publication reaches.
+Rules of event ``connect`` limit the rate of handshakes, ``connection`` the open sockets, ``message`` incoming frames
+and ``send`` outgoing frames. If both entry points guard a socket, a rule that both match is charged once.
+``throttled_group_send`` charges rules of event ``publish`` for each member that a publication reaches.
 """
 
 from __future__ import annotations
@@ -41,36 +40,36 @@ __all__ = [
 
 
 def group(call: object) -> None:
-    """Name the group of a publication: as the ``key`` of a rule, it gives each group its own budget.
-
-    Calls that are no publications have no group.
-    """
+    """Key of rules that gives each group of a channel layer its own budget. Only publications have a group."""
 
 
 class ThrottledConsumerMixin:
-    """Puts a consumer, sync or async, under the rules of its scope; stands left of the consumer's base.
+    """Mixin that limits a consumer, sync or async, by the rules of its scope.
 
-    The scope is ``throttle_scope``, else the class's name: Channels does not tell a consumer the name of
-    its route. ``refuse`` is "http" (429 in place of the handshake) or "frame" (accept, say why, close);
-    the setting REFUSE_SOCKET when None. The hooks run on the event loop: they must not block.
-
-    ``throttle_ladder`` says from which refused message in a row on "error", "delay" or "close" is the answer; 0 for
-    never. ``throttle_close_codes`` gives reasons other close codes. ``throttle_idle_timeout`` and
-    ``throttle_max_age``, in seconds, replace the settings. ``throttle_on_rule_change`` is what becomes of sockets
-    that are too many when a limit becomes lower: "ignore", "warn" or "close". ``throttle_answers`` is "each" for an
-    answer to each refused message, "once" for no other until a message can pass. See docs/reference/sockets.rst.
+    It stands left of the consumer's base class. Its methods run on the event loop, so they must not block. See
+    docs/reference/sockets.rst.
     """
 
+    #: Scope of the rules, the class's name if None. Channels does not tell a consumer the name of its route.
     throttle_scope: str | None = None
+    #: "http" answers a refused handshake with 429, "frame" accepts and closes after an error frame. The setting
+    #: REFUSE_SOCKET applies if None.
     refuse: str | None = None
+    #: Number of consecutive refused messages from which "error", "delay" or "close" is the action; 0 for never.
     throttle_ladder: Mapping[str, int] | None = None
+    #: Close codes by reason, in place of the defaults.
     throttle_close_codes: Mapping[str, int] = {}
+    #: Seconds of silence until a socket is closed, in place of the setting SOCKET_IDLE_TIMEOUT; 0 for never.
     throttle_idle_timeout: float | timedelta | None = None
+    #: Seconds that a socket may be open, in place of the setting SOCKET_MAX_AGE; 0 for no limit.
     throttle_max_age: float | timedelta | None = None
+    #: Action for sockets above a lowered limit: "ignore", "warn" or "close".
     throttle_on_rule_change: str = "warn"
+    #: "each" answers each refused message, "once" only the first until a message can pass.
     throttle_answers: str = "each"
     channel_layer: Any = ChannelLayerAttribute()
-    throttle = FrameThrottle()  # spends nothing; each frame under a rule of a measured unit brings its own
+    #: Units of the current frame. It is replaced for each frame under a rule of a measured unit.
+    throttle = FrameThrottle()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -81,29 +80,29 @@ class ThrottledConsumerMixin:
         check_class(cls)
 
     def throttle_cost(self, message: Event) -> int:
-        """What an incoming frame (a ``websocket.receive`` event, not decoded) costs; a number in its place does too."""
+        """Return the cost of an incoming frame, a ``websocket.receive`` event. The attribute may be a number too."""
         return 1
 
     def throttle_error_payload(self, decision: Decision, *args: Any, **kwargs: Any) -> object:
-        """The frame for a refused client: text and bytes are sent as they are, anything else as JSON.
+        """Return the content of an error frame. Text and bytes are sent unchanged, anything else as JSON.
 
-        A method with a parameter ``message`` gets the refused message too, None for a handshake.
+        A method with a parameter ``message`` receives the refused message too, None for a handshake.
         """
         return error_payload(decision)
 
     def throttle_coalesce(self, message: Event) -> Hashable | None:
-        """The kind of an outgoing frame (a ``websocket.send`` event), if only the newest of a kind matters; else None.
+        """Return the kind of an outgoing frame, a ``websocket.send`` event, or None for no kind.
 
-        Over the limit the newest of each kind is sent later; frames without a kind are dropped.
+        Over the limit, the newest frame of each kind is sent later. Frames without a kind are dropped.
         """
         return None
 
     def throttle_continuity_payload(self, dropped: DroppedFrames) -> object:
-        """The frame for a client after frames to it were dropped."""
+        """Return the content of the frame that reports dropped frames to the client."""
         return continuity_payload(dropped)
 
-    def dispatch(self, message: Event) -> Any:  # nothing, or of an asynchronous consumer something to await
-        """Handle an event; a frame that has reserved a cost is measured, and settled when it has been handled."""
+    def dispatch(self, message: Event) -> Any:  # an awaitable for asynchronous consumers
+        """Handle an event. A frame under a rule of a measured unit is measured, and settled afterwards."""
         handle = super().dispatch  # type: ignore[misc]
         state = message.get(RESERVED)
         if state is None:
@@ -122,11 +121,11 @@ class ThrottledConsumerMixin:
 
 
 class ThrottleMiddleware:
-    """Puts any ASGI application (a consumer, a URLRouter) under the rules of one scope.
+    """Middleware that limits an ASGI application, such as a consumer or a URLRouter, by the rules of a scope.
 
-    Put it inside the middleware that finds the user, so that rules per user apply. ``options`` are what the mixin
-    has as attributes and hooks: ``cost``, ``payload``, ``coalesce``, ``continuity``, ``close_codes``, ``ladder``,
-    ``idle_timeout``, ``max_age``, ``on_rule_change``, ``answers``.
+    Put it inside the authentication middleware, so that rules per user apply. ``options`` correspond to the attributes
+    and methods of the mixin: ``cost``, ``payload``, ``coalesce``, ``continuity``, ``close_codes``, ``ladder``,
+    ``idle_timeout``, ``max_age``, ``on_rule_change`` and ``answers``. Raise InvalidSetting for an invalid option.
     """
 
     def __init__(
@@ -137,7 +136,7 @@ class ThrottleMiddleware:
 
     @property
     def _path_routing(self) -> bool:
-        """An outer URLRouter reads it, to leave the rest of the path to an inner one."""
+        """The attribute of an inner URLRouter, which an outer URLRouter reads."""
         return getattr(self.app, "_path_routing", False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> object:

@@ -1,4 +1,4 @@
-"""What we send to clients ourselves: error frames, and how often; close codes; refused handshakes; ASGI's types."""
+"""Frames, closes and handshake responses of django_throttle itself, and ASGI's types."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ Application = Callable[[Scope, Receive, Send], Awaitable[Any]]
 
 
 def error_payload(decision: Decision) -> dict[str, Any]:
-    """The error frame's content; times in seconds, ``retry_after`` in whole milliseconds and None for never."""
+    """Return the content of an error frame.
+
+    ``window`` and ``retry_after`` are in seconds, rounded up to milliseconds. ``retry_after`` is None for never.
+    """
     outcome = deciding_outcome(decision)
     return {
         "type": "error",
@@ -47,14 +50,16 @@ def error_payload(decision: Decision) -> dict[str, Any]:
 
 
 class DroppedFrames(NamedTuple):
-    """How many frames to a client were dropped, or replaced by a newer one of their kind, and since when."""
+    """Dropped frames to a client, those replaced by a newer frame of their kind included."""
 
+    #: Number of frames.
     lost: int
+    #: The time when the first of them was dropped.
     since: datetime
 
 
 def continuity_payload(dropped: DroppedFrames) -> dict[str, Any]:
-    """The content of the frame that reports dropped frames; ``since`` is ISO 8601 in UTC, by the server's clock."""
+    """Return the content of the frame that reports dropped frames; ``since`` is in ISO 8601 and UTC."""
     since = dropped.since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     detail = ngettext(
         "%(count)d message was not sent to you, as there were too many.",
@@ -65,11 +70,11 @@ def continuity_payload(dropped: DroppedFrames) -> dict[str, Any]:
 
 
 def encode(payload: object) -> str | bytes:
-    """Text and bytes as they are, anything else as JSON; raises TypeError or ValueError where neither is possible."""
+    """Return text and bytes unchanged, anything else as JSON. Raise TypeError or ValueError for other payloads."""
     if isinstance(payload, Promise):  # a lazy translation
         payload = str(payload)
     if isinstance(payload, str):
-        payload.encode()  # no server can send half of a surrogate pair
+        payload.encode()  # raises for half of a surrogate pair, which servers cannot send
         return payload
     if payload is None:
         raise TypeError("a frame cannot be made of None")
@@ -77,24 +82,24 @@ def encode(payload: object) -> str | bytes:
 
 
 def frame_event(payload: object) -> Event:
-    """A payload as the event that sends it; raises what ``encode`` does."""
+    """Return the event that sends a payload. Raise the errors of ``encode``."""
     content = encode(payload)
     return {"type": "websocket.send", "bytes" if isinstance(content, bytes) else "text": content}
 
 
 def _milliseconds(seconds: float | None) -> float | None:
-    """Seconds rounded up to a millisecond; a whole number where it is one, as it reads better in JSON."""
+    """Return seconds rounded up to a millisecond, as an int if possible, for readable JSON."""
     if seconds is None:
         return None
     rounded = ceil(round(seconds * 1000, 3)) / 1000
     return int(rounded) if rounded.is_integer() else rounded
 
 
-SEND_TIMEOUT: Final = 1.0  # seconds: a client that reads nothing lets a server wait for ever
+SEND_TIMEOUT: Final = 1.0  # seconds: a server waits for ever for a client that reads nothing
 
 
 def best_effort(send: Send) -> Send:
-    """``send`` for our own frames: a client that is slow or gone is no error, for which each server has its own."""
+    """Return ``send`` with a timeout and without errors. Each server has its own error for a client that has gone."""
 
     async def send_own(event: Event) -> None:
         with suppress(Exception):
@@ -105,60 +110,66 @@ def best_effort(send: Send) -> Send:
 
 
 def bypassing(outer: Send, send: Send) -> Send:
-    """``best_effort`` of a connection inside another: its own frames are not counted by the outer one.
+    """Return a ``best_effort`` of ``send`` for a connection inside another.
 
-    The outer connection sees all other events.
+    Frames go through ``outer``, so that the outer connection does not count them. It sees all other events.
     """
-    through = best_effort(send)
+    inner = best_effort(send)
 
     async def send_own(event: Event) -> None:
-        await (outer if event["type"] == "websocket.send" else through)(event)
+        await (outer if event["type"] == "websocket.send" else inner)(event)
 
     return send_own
 
 
-# Which refused messages are answered: each, or none until a message can pass again.
+# The refused messages that are answered: each, or only the first until a message can pass again.
 ANSWERS: Final = ("each", "once")
-# What is done about a refused frame, the mildest first.
+# Actions for a refused frame, the mildest first.
 ACTIONS: Final = ("drop", "error", "delay", "close")
-# Error frames: so many at once, then one a second. Else the limiter would answer a flood with another.
+# Error frames that may be sent at once; then one a second, so that a flood is not answered with another.
 ERROR_BURST: Final = 5
-# Seconds until the next error frame about frames that can never pass.
-NEVER_RETRY: Final = 1.0
+# Seconds until the next error frame, with "once", if the refused frame can never pass.
+NEVER_RETRY_SECONDS: Final = 1.0
 
 
 class Escalation:
-    """The refusals in a row of one socket; ``quiet_until`` is on the monotonic clock."""
+    """The consecutive refusals of a socket."""
 
-    __slots__ = ("_errors_forgotten_at", "quiet_until", "violations")
+    __slots__ = ("_burst_ends_at", "quiet_until", "violations")
 
     def __init__(self) -> None:
+        #: Number of consecutive refusals.
         self.violations = 0
+        #: The time on the monotonic clock until which no error frame is sent.
         self.quiet_until = 0.0
-        self._errors_forgotten_at = 0.0
+        #: The time on the monotonic clock when the whole burst of error frames is available again.
+        self._burst_ends_at = 0.0
 
     def reset(self) -> None:
-        """A frame has passed: the next refusal is the first in a row."""
+        """Count refusals from 0 again, as a frame has passed."""
         self.violations, self.quiet_until = 0, 0.0
 
     def action_for_refusal(self, decision: Decision, action_for: Callable[[int], str]) -> str:
-        """What to do about this refusal, by the action for so many in a row; a failed store is no violation."""
+        """Return the action for a refusal. Refusals by a failed store do not count as violations.
+
+        ``action_for`` returns the action for a number of consecutive refusals.
+        """
         if decision.unavailable:
             return min(action_for(max(1, self.violations)), "error", key=ACTIONS.index)
         self.violations += 1
         return action_for(self.violations)
 
     def may_send_error(self, decision: Decision, *, once: bool = False) -> bool:
-        """Return True if an error frame is to be sent for this refusal; it then counts as sent.
+        """Count an error frame and return True if it may be sent for this refusal.
 
-        ``once``: there is no other until a frame can pass.
+        With ``once``, no other may be sent until a frame can pass.
         """
         now = monotonic()
-        if now < self.quiet_until or self._errors_forgotten_at - now > ERROR_BURST - 1:
+        if now < self.quiet_until or self._burst_ends_at - now > ERROR_BURST - 1:
             return False
         if once:
-            self.quiet_until = now + (decision.retry_after or NEVER_RETRY)
-        self._errors_forgotten_at = max(self._errors_forgotten_at, now) + 1.0
+            self.quiet_until = now + (decision.retry_after or NEVER_RETRY_SECONDS)
+        self._burst_ends_at = max(self._burst_ends_at, now) + 1.0
         return True
 
 
@@ -168,7 +179,7 @@ RATE_LIMITED: Final = 4429
 CONNECTION_LIMIT: Final = 4430
 TIMEOUT: Final = 4408
 
-# Close codes by reason. A reason is also the ``code`` of an error frame.
+# Default close codes by reason. A reason is also the ``code`` of an error frame.
 CLOSE_CODES: Final[dict[str, int]] = {
     "rate_limited": RATE_LIMITED,
     "connection_limit": CONNECTION_LIMIT,
@@ -181,42 +192,45 @@ CLOSE_CODES: Final[dict[str, int]] = {
     "blocked": 4403,
 }
 # RFC 6455, 5.5: a control frame carries at most 125 bytes, two of which are the close code.
-MAX_REASON: Final = 123
+MAX_REASON_BYTES: Final = 123
 
 
 def close_code(reason: str, *codes: Mapping[str, int]) -> int:
-    """Return the close code for a reason: the first that ``codes`` have, else ours, else 4429."""
-    return next((own[reason] for own in codes if reason in own), CLOSE_CODES.get(reason, RATE_LIMITED))
+    """Return the close code for a reason: the first in ``codes``, else the default, else 4429."""
+    return next((mapping[reason] for mapping in codes if reason in mapping), CLOSE_CODES.get(reason, RATE_LIMITED))
 
 
 class Close(NamedTuple):
-    """How a socket is closed: close code, reason, and what its client is sent before; None for nothing."""
+    """A close by django_throttle."""
 
     code: int
     reason: str
+    #: The last frame before the close; None for no frame.
     payload: object = None
 
 
 def close_reason(decision: Decision) -> str:
-    """Such as ``rate limited; retry_after=17``: at most 123 bytes, which some servers drop."""
+    """Return a reason such as ``rate limited; retry_after=17``. Some servers do not send it."""
     reason = error_code(decision).replace("_", " ")
     seconds = delay_seconds(decision.retry_after)
-    return (reason if seconds is None else f"{reason}; retry_after={seconds}")[:MAX_REASON]
+    return (reason if seconds is None else f"{reason}; retry_after={seconds}")[:MAX_REASON_BYTES]
 
 
 def close_events(close: Close) -> Iterator[Event]:
+    """Yield the events that close an accepted socket."""
     if close.payload is not None:
         try:
             yield frame_event(close.payload)
-        except Exception:  # whatever is wrong with it, the socket can be closed
+        except Exception:  # the socket has to be closed in any case
             logger.exception("the last frame to a client cannot be encoded: its socket is closed without it")
-    yield {"type": "websocket.close", "code": close.code, "reason": close.reason[:MAX_REASON]}
+    yield {"type": "websocket.close", "code": close.code, "reason": close.reason[:MAX_REASON_BYTES]}
 
 
 def handshake_close_events(close: Close, scope: Scope, *, accepts: bool) -> Iterator[Event]:
-    """The events that end a handshake which has not been accepted.
+    """Yield the events that end a handshake.
 
-    ``accepts``: accept it, say why in a frame, close. Scripts in a browser see nothing of a refused handshake.
+    With ``accepts``, the socket is accepted, and closed after a frame with the reason. Scripts in a browser cannot see
+    the reason of a refused handshake otherwise.
     """
     if accepts:
         # A browser that offered subprotocols fails the connection when the server chooses none.
@@ -231,9 +245,9 @@ REFUSALS: Final = ("http", "frame")
 async def refuse_handshake(scope: Scope, send: Send, decision: Decision, close: Close, *, by: str) -> None:
     """Refuse a handshake ``by`` "http" or "frame".
 
-    "http" is 429 (503 when the store failed) with Retry-After, else a close before accept, which servers make a 403.
-    The response's events go only to a server that offers to send them (ASGI's ``websocket.http.response`` extension):
-    another lets the client hang. "frame" accepts, says why in one frame, and closes.
+    With "http", the response is 429 (503 if the store failed) with Retry-After. It needs ASGI's extension
+    ``websocket.http.response``: a server without it would let the client hang. There the socket is closed before
+    accept, which the server turns into a 403. With "frame", the socket is accepted, and closed after an error frame.
     """
     if by == "frame" or "websocket.http.response" not in (scope.get("extensions") or {}):
         for event in handshake_close_events(close, scope, accepts=by == "frame"):
@@ -242,7 +256,7 @@ async def refuse_handshake(scope: Scope, send: Send, decision: Decision, close: 
     status = 503 if decision.unavailable else 429
     seconds = retry_seconds(decision.retry_after)
     body = problem(decision, status, seconds, is_request=False, reference=reference(decision))
-    # Nothing may come between these two: a server may end the response after the first.
+    # No await of anything else between these two: a server may end the response after the first.
     await send({"type": "websocket.http.response.start", "status": status, "headers": _headers(seconds, body)})
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 

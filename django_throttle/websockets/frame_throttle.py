@@ -1,4 +1,4 @@
-"""``self.throttle`` in a consumer: what a frame has reserved, uses and spends, settled once it is handled."""
+"""``self.throttle`` in a consumer: the reserved, measured and spent units of a frame, settled after it is handled."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from django_throttle.stores import get_store
 from django_throttle.stores.base import LoopIo
 from django_throttle.websockets.error_frames import Event
 
-RESERVED: Final = "django_throttle.reserved"  # in the event of a frame: its FrameState
+RESERVED: Final = "django_throttle.reserved"  # key of the FrameState in the event of a frame
 
 
 @dataclass(slots=True)
 class FrameState:
-    """What one frame was charged under rules of measured units, and what handles it uses."""
+    """The charges of a frame under rules of measured units, and the usage of its handler."""
 
     call: Call | None = None
     ledger: Ledger = field(default_factory=Ledger)
@@ -30,7 +30,7 @@ class FrameState:
 
 
 def reserve(frame: Event, call: Call, ledger: Ledger) -> None:
-    """Note what this frame was charged under rules of measured units."""
+    """Store the frame's charges under rules of measured units in its event."""
     reserved = tuple([entry for entry in ledger.entries if entry.charge.rule.is_measured])
     if reserved:
         state: FrameState = frame.setdefault(RESERVED, FrameState())
@@ -39,7 +39,7 @@ def reserve(frame: Event, call: Call, ledger: Ledger) -> None:
 
 
 async def measure(handle: Callable[[Event], Awaitable[Any]], frame: Event, state: FrameState) -> None:
-    """Have a frame handled, and settle it without waiting for that."""
+    """Handle a frame and measure that, then settle its charges in a background task."""
     try:
         with metered() as state.meter:
             await handle(frame)
@@ -51,7 +51,7 @@ async def measure(handle: Callable[[Event], Awaitable[Any]], frame: Event, state
 
 @dataclass(slots=True)
 class FrameThrottle(CallThrottle):
-    """What a consumer asks about the frame that it handles, or has handled last."""
+    """The ``self.throttle`` of a consumer, for the frame that it handles or has handled last."""
 
     state: FrameState = field(default_factory=FrameState)
 

@@ -1,4 +1,4 @@
-"""Members of groups: which channels of this process are in which, what others have, and how Redis is told."""
+"""Members of groups: the channels of this process, the counts of other processes, and reports to Redis."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class LocalMembers:
-    """Channels by group, from any thread; none in a forked child, which is a process of its own."""
+    """The channels of this process by group. It is thread-safe, and empty in a forked child."""
 
     def __init__(self) -> None:
         self.renew()
         in_child(self, type(self).renew)
 
     def renew(self) -> None:
-        """Start anew: nobody is in any group, under another name of the process."""
+        """Remove all members, and choose a new name for the process."""
         self.process = secrets.token_urlsafe(9)
         self._lock = Lock()
         self._groups: dict[str, set[str]] = {}
@@ -61,14 +61,14 @@ class LocalMembers:
         return len(self._groups.get(group, ()))
 
     def take_changed(self, *, whole: bool = False) -> dict[str, int]:
-        """How many are in each group that has changed since the last call, or in every one."""
+        """Return the number of members by group, for groups changed since the last call, or for all if ``whole``."""
         with self._lock:
-            named = self._changed.union(self._groups) if whole else self._changed
+            groups = self._changed.union(self._groups) if whole else self._changed
             self._changed = set()
-            return {group: self.count(group) for group in named}
+            return {group: self.count(group) for group in groups}
 
-    def tell_again(self, groups: Iterable[str]) -> None:
-        """Others may not know of these groups: tell them again."""
+    def mark_changed(self, groups: Iterable[str]) -> None:
+        """Report these groups again, as their last report failed."""
         with self._lock:
             self._changed.update(groups)
 
@@ -76,69 +76,73 @@ class LocalMembers:
 members = LocalMembers()
 
 
-REMEMBERED_SECONDS: Final = 1.0
-MAX_GROUPS: Final = 4096
+COUNT_LIFETIME_SECONDS: Final = 1.0
+MAX_GROUPS: Final = 4096  # whose counts are cached
 
 
 class RemoteMembers(NamedTuple):
-    """What other processes had in a group, by this store, until when it is good."""
+    """The members of a group in other processes."""
 
     store: Store
     members: int
-    until: float
+    #: The time on the monotonic clock when the store has to be asked again.
+    expires_at: float
 
 
 class MemberCounts:
-    """Asks the store at most once a second for each group; what it said last holds while it is away."""
+    """The members of groups in all processes.
+
+    The store is asked at most once a second for each group. While it is unavailable, its last count is used.
+    """
 
     def __init__(self, own: LocalMembers = members) -> None:
         self.own = own
         self._remote: dict[str, RemoteMembers] = {}
-        self._asking: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[RemoteMembers]] = {}
+        self._queries: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[RemoteMembers]] = {}
 
     async def of(self, io: StoreIo, group: str) -> int:
-        """Return the number of members; on an event loop those who ask at the same time ask once. Raises nothing."""
-        remote = self._fresh(group, io.store)
+        """Return the number of members. Concurrent calls on an event loop share a query. Raises nothing."""
+        remote = self._cached(group, io.store)
         if remote is None:
-            remote = await io.call(lambda: run(self._ask(io, group)), lambda: self._ask_together(io, group))
+            remote = await io.call(lambda: run(self._query(io, group)), lambda: self._shared_query(io, group))
         return self.own.count(group) + remote.members
 
-    async def _ask_together(self, io: StoreIo, group: str) -> RemoteMembers:
-        here = (asyncio.get_running_loop(), group)
-        asking = self._asking.get(here)
-        if asking is None:
-            asking = self._asking[here] = spawn(self._ask(io, group))
-            asking.add_done_callback(lambda _: self._asking.pop(here, None))
-        return await asyncio.shield(asking)  # whoever stops waiting leaves it to the others
+    async def _shared_query(self, io: StoreIo, group: str) -> RemoteMembers:
+        key = (asyncio.get_running_loop(), group)
+        query = self._queries.get(key)
+        if query is None:
+            query = self._queries[key] = spawn(self._query(io, group))
+            query.add_done_callback(lambda _: self._queries.pop(key, None))
+        return await asyncio.shield(query)  # a cancelled caller must not end it for the others
 
-    async def _ask(self, io: StoreIo, group: str) -> RemoteMembers:
+    async def _query(self, io: StoreIo, group: str) -> RemoteMembers:
         now, store = time.monotonic(), io.store
         try:
             count = (await io.execute(CountMembers(group, self.own.process, conf().PROCESS_TTL))) or 0
         except StoreError:
-            before = self._remote.get(group)
-            count = before.members if before is not None and before.store is store else 0
+            former = self._remote.get(group)
+            count = former.members if former is not None and former.store is store else 0
         if len(self._remote) >= MAX_GROUPS:
             self._remote.clear()
-        remote = self._remote[group] = RemoteMembers(store, count, now + REMEMBERED_SECONDS)
+        remote = self._remote[group] = RemoteMembers(store, count, now + COUNT_LIFETIME_SECONDS)
         return remote
 
     def at_least(self, group: str, store: Store) -> int:
-        """The number of members as far as it is known here, without asking."""
-        remote = self._fresh(group, store)
+        """Return the cached number of members, without asking the store."""
+        remote = self._cached(group, store)
         return self.own.count(group) + (0 if remote is None else remote.members)
 
-    def _fresh(self, group: str, store: Store) -> RemoteMembers | None:
+    def _cached(self, group: str, store: Store) -> RemoteMembers | None:
         remote = self._remote.get(group)
-        is_fresh = remote is not None and remote.store is store and time.monotonic() < remote.until
-        return remote if is_fresh else None
+        is_valid = remote is not None and remote.store is store and time.monotonic() < remote.expires_at
+        return remote if is_valid else None
 
     def forget(self) -> None:
         self._remote.clear()
 
 
 def counts_publications(snapshot: rulebook.Snapshot) -> bool:
-    """Whether any rule counts publications: without one nobody is told, and nobody asks, how large groups are."""
+    """Return True if a rule counts publications. Without such a rule, group sizes are neither reported nor queried."""
     return any(rule.enabled and "publish" in rule.events for rule in snapshot.rules)
 
 
@@ -146,18 +150,22 @@ member_counts = MemberCounts()
 
 
 REPORT_SECONDS: Final = 0.5
-TIMES: Final = 3  # in the time after which a silent process is dead
+REPORTS_PER_TTL: Final = 3  # whole reports in PROCESS_TTL, after which Redis forgets a silent process
 
 
 class MemberReporter:
-    """Reports how many members each group has in this process; used by one thread."""
+    """Reports the number of members of each group in this process. Use it in one thread only."""
 
     def __init__(self, store: RedisStore, own: LocalMembers = members) -> None:
         self.store, self.own = store, own
-        self.whole_at = 0.0  # when all is told again, on the monotonic clock; 0.0 before the first time
+        #: The time of the next whole report, on the monotonic clock; 0.0 before the first report.
+        self.whole_at = 0.0
 
     def __call__(self) -> None:
-        """Report what changed, or all of it when its time has come. Raises StoreError, and it is reported later."""
+        """Report changed groups, or all groups if a whole report is due.
+
+        Raise StoreError if Redis fails. The next call reports these groups again.
+        """
         if not counts_publications(rulebook.current()):
             self.whole_at = 0.0
             self.own.take_changed()
@@ -166,15 +174,15 @@ class MemberReporter:
         whole = now >= self.whole_at
         self._report(self.own.take_changed(whole=whole).items())
         if whole:
-            self.whole_at = now + conf().PROCESS_TTL / TIMES
+            self.whole_at = now + conf().PROCESS_TTL / REPORTS_PER_TTL
 
     def report_none(self) -> None:
-        """This process ends: it has nobody in any group."""
+        """Report that this process has no members any more, as it ends."""
         if self.whole_at:
             self._report((group, 0) for group in self.own.take_changed(whole=True))
 
     def _report(self, counts: Iterable[tuple[str, int]]) -> None:
-        """A batch that fails, as a node of a Cluster is away, keeps none of the others."""
+        """Send all batches, even if a node of a Cluster fails, and raise the first error at the end."""
         groups, reported, failed = dict(counts), set[str](), list[Exception]()
         try:
             for batch in batches(groups.items()):
@@ -183,7 +191,7 @@ class MemberReporter:
                 failed += errors
                 reported.update(group for group, _ in batch if not errors)
         finally:
-            self.own.tell_again(groups.keys() - reported)
+            self.own.mark_changed(groups.keys() - reported)
         raise_first(failed)
 
 
@@ -194,17 +202,18 @@ def member_reports(store: RedisStore) -> StoreJob:
 
 
 def group_ident(alias: str, group: str) -> str:
-    """The ident of a group: layers have groups of their own."""
+    """Return the ident of a group of the channel layer ``alias``."""
     return f"group:{alias}:{group}"
 
 
 class DropFilter(logging.Filter):
-    """Tells of messages to groups that channels_redis drops. Only its log says so, at level INFO: to that it is opened.
+    """Log filter that reports the group messages that channels_redis drops.
 
-    It writes no more than it did.
+    Only a log line at level INFO mentions them, so the filter lowers the logger's level. It lets no more lines pass
+    than before.
     """
 
-    LEVEL: Final = logging.INFO - 1  # one that nobody else sets
+    LEVEL: Final = logging.INFO - 1  # differs from all usual levels
 
     def __init__(self, log: logging.Logger) -> None:
         super().__init__()
@@ -216,15 +225,15 @@ class DropFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if "channels over capacity" in str(record.msg) and isinstance(record.args, tuple):
             observe.report_dropped("group_send", int(str(record.args[0])))
-        usual = max(self.level, self.log.parent.getEffectiveLevel() if self.log.parent else 0)
-        return self.log.level != self.LEVEL or record.levelno >= usual
+        former_level = max(self.level, self.log.parent.getEffectiveLevel() if self.log.parent else 0)
+        return self.log.level != self.LEVEL or record.levelno >= former_level
 
 
 DropFilter(logging.getLogger("channels_redis.core"))
 
 
-class TellingQueue(asyncio.Queue[Any]):
-    """What channels_redis has for each channel in its process: when full it drops its oldest message, and tells."""
+class ReportingQueue(asyncio.Queue[Any]):
+    """Queue of a channel in channels_redis. It drops its oldest message when it is full, and reports that."""
 
     def put_nowait(self, message: object) -> None:
         if self.full():
@@ -234,26 +243,30 @@ class TellingQueue(asyncio.Queue[Any]):
 
 
 class CountingLayer:
-    """Stands before a channel layer for one consumer, whose channel is the first that it makes; all else passes."""
+    """Proxy of a channel layer that counts the groups of one consumer.
+
+    The consumer's channel is the first that it creates.
+    """
 
     def __init__(self, layer: BaseChannelLayer, alias: str, counts: LocalMembers = members) -> None:
         self._layer, self.alias, self._counts = layer, alias, counts
         if (queues := getattr(layer, "__dict__", {}).get("receive_buffer")) is not None:
-            queues.default_factory = partial(TellingQueue, layer.capacity)
+            queues.default_factory = partial(ReportingQueue, layer.capacity)
         self._channel: str | None = None
-        self._groups: set[str] | None = set()  # None when the socket is over
+        #: The idents of the consumer's groups; None after its socket has ended.
+        self._groups: set[str] | None = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._layer, name)
 
     async def new_channel(self, *args: Any, **kwargs: Any) -> str:
-        """A name for a channel; the consumer's own, the first time."""
+        """Return the name of a new channel. The first becomes the consumer's channel."""
         channel: str = await self._layer.new_channel(*args, **kwargs)
         self._channel = self._channel or channel
         return channel
 
     async def send(self, channel: str, message: dict[str, Any]) -> None:
-        """Send to one channel; raises ChannelFull if that is dropped."""
+        """Send to a channel. Raise ChannelFull if its queue is full."""
         from channels.exceptions import ChannelFull
 
         try:
@@ -263,7 +276,7 @@ class CountingLayer:
             raise
 
     async def group_add(self, group: str, channel: str) -> None:
-        """Have a channel join; the consumer's own is counted."""
+        """Add a channel to a group. Only the consumer's channel is counted."""
         await self._layer.group_add(group, channel)
         if channel == self._channel and self._groups is not None:
             ident = group_ident(self.alias, group)
@@ -279,14 +292,14 @@ class CountingLayer:
                 self._counts.discard(group_ident(self.alias, group), channel)
 
     def end(self) -> None:
-        """The socket is over: whatever the consumer has forgotten to leave, it is in no group."""
+        """Remove the consumer from all groups that it has not left, as its socket has ended."""
         groups, self._groups = self._groups, None
         for group in groups or ():
             self._counts.discard(group, self._channel or "")
 
 
 class ChannelLayerAttribute:
-    """The attribute ``channel_layer`` of a consumer: what Channels puts there is put behind a CountingLayer."""
+    """Descriptor of a consumer's ``channel_layer``. It wraps the layer that Channels sets into a CountingLayer."""
 
     def __get__(self, consumer: object, owner: type | None = None) -> object:
         if consumer is None:

@@ -1,4 +1,4 @@
-"""The handshake of a socket: decided by the rules, then its application runs behind a connection."""
+"""The handshake of a socket: its decision, and the run of its application behind a connection."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from django_throttle.websockets.settings import SocketSettings
 
 
 async def run(app: Application, scope: Scope, receive: Receive, send: Send, settings: SocketSettings) -> Any:
-    """Run the application under the rules of its scope; anything but a socket's handshake passes untouched.
+    """Run the application under the rules of its scope. Calls of other types than "websocket" pass unchanged.
 
-    A connection of the same scope around this one does it all, with these settings; one of another scope charges its
-    rules, and this one those that are left.
+    An outer connection of the same scope takes over these settings, and its rules apply. If its scope is another, both
+    apply their rules, and a rule that both match is charged once.
     """
     if scope["type"] != "websocket":
         return await app(scope, receive, send)
@@ -41,43 +41,44 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
     connection = scope[SOCKET] = Connection(scope, receive, send, settings, outer)
     inbound, outbound = Inbound(connection, first), Outbound(connection)
     try:
-        before = rulebook.loaded() or await rulebook.acurrent()
-        refused = await _decide(connection)
-        if refused is None:
+        former_rules = rulebook.loaded() or await rulebook.acurrent()
+        refused_decision = await _decide(connection)
+        if refused_decision is None:
             connection.start()
-            if (now := rulebook.loaded()) not in (None, before):  # rules have changed before it could be seen
-                spawn(rule_change.apply([connection], before, now))
+            # The rules may have changed before the socket was registered.
+            if (rules := rulebook.loaded()) not in (None, former_rules):
+                spawn(rule_change.apply([connection], former_rules, rules))
             return await app(scope, inbound.receive, outbound.send)
-        close = connection.close_for(refused, has_started=False)
-        await refuse_handshake(scope, connection.send_own, refused, close, by=refusal)
-    except ConnectionAbortedError:  # it went on sending for long after we had closed
+        close = connection.close_for(refused_decision, has_started=False)
+        await refuse_handshake(scope, connection.send_own, refused_decision, close, by=refusal)
+    except ConnectionAbortedError:  # raised by ``check_still_sending`` long after our close
         if connection.closed is None:
             raise
     finally:
         connection.application_returned()
-        with suppress(Exception):  # the scope is the site's, and may be anything by now: its own error matters
+        with suppress(Exception):  # the application may have put anything into the scope; its own error matters
             _restore(scope, connection)
 
 
-def _innermost(found: object) -> Connection | None:
-    """Return the innermost connection around, of which the scope has ``found``. Those that were left do not count."""
-    connection = found if isinstance(found, Connection) else None
+def _innermost(entry: object) -> Connection | None:
+    """Return the innermost running connection, from the scope's entry. Skip those whose application has returned."""
+    connection = entry if isinstance(entry, Connection) else None
     while connection is not None and connection.has_returned:
         connection = connection.outer
     return connection
 
 
 def _restore(scope: Scope, connection: Connection) -> None:
-    """Put the connection around this one back in the scope, unless one that runs beside it has its place there."""
-    present = _innermost(scope.get(SOCKET, connection))
-    if present is None:
+    """Restore the outer connection in the scope, unless a connection beside this one has replaced it."""
+    running = _innermost(scope.get(SOCKET, connection))
+    if running is None:
         scope.pop(SOCKET, None)
     else:
-        scope[SOCKET] = present
+        scope[SOCKET] = running
 
 
 async def _decide(connection: Connection) -> Decision | None:
-    """One decision on the rate of handshakes and on the connections held open: the refusal, if it is one."""
+    """Decide on the rate of handshakes and the number of open connections at once. Return the decision if refused."""
     outer, events = connection.outer, rule_change.HANDSHAKE_EVENTS
     charged = Ledger.of_costs(dict.fromkeys(await connection.outer_pairs(events), 1))
     call = Call(connection.scope, events, connection.caller, charged=charged, refundable=True)

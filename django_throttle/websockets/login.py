@@ -1,4 +1,4 @@
-"""The slots of a socket whose caller changes while it is open, as by a login in its first message."""
+"""Leases of a socket whose caller changes while it is open, as after a login in its first message."""
 
 from __future__ import annotations
 
@@ -21,21 +21,19 @@ EVENTS = ("connection",)
 
 
 async def follow(connection: Connection) -> None:
-    """Take the slots that the caller needs now, and release those of the former one; close the socket if it may not."""
+    """Acquire the leases of the new caller, and release those of the former. Close the socket if they are refused."""
     connection.incoming.forget()
     connection.outgoing.forget()
     try:
         await _follow(connection)
-    except Exception:  # a site's own function may raise anything
-        logger.exception("the slots of a socket do not follow its new caller; it stays open")
+    except Exception:  # a function of the site may raise anything
+        logger.exception("the leases of a socket were not moved to its new caller; it stays open")
 
 
 async def _follow(connection: Connection) -> None:
     snapshot = rulebook.loaded() or await rulebook.acurrent()
     names = {rule.id: rule.name for rule in snapshot.rules}
-    held = {
-        hold: (names[hold[0]], hold[1]) for lease in connection.leases for hold in lease.lease_keys if hold[0] in names
-    }
+    held = {key: (names[key[0]], key[1]) for lease in connection.leases for key in lease.lease_keys if key[0] in names}
     caller = AsgiCaller(connection.caller.subject)
     matched = await limits.match(connection.scope, EVENTS, caller, snapshot)
     charged = Ledger.of_costs(dict.fromkeys([*held.values(), *await connection.outer_pairs(EVENTS)], 1))
@@ -46,17 +44,20 @@ async def _follow(connection: Connection) -> None:
     if not decision.allowed:
         await connection.close_by(connection.close_for(decision))
         return
-    lost = {hold for hold, pair in held.items() if pair not in matched.pairs}
+    former_keys = {key for key, pair in held.items() if pair not in matched.pairs}
     if connection.has_ended:
         _release(decision.lease)
         return
     kept = [
-        Lease(lease.id, tuple([hold for hold in lease.lease_keys if hold not in lost])) for lease in connection.leases
+        Lease(lease.id, tuple([key for key in lease.lease_keys if key not in former_keys]))
+        for lease in connection.leases
     ]
-    freed = [Lease(lease.id, tuple([hold for hold in lease.lease_keys if hold in lost])) for lease in connection.leases]
-    taken = () if decision.lease is None else (decision.lease,)
-    connection.put_leases((*[lease for lease in kept if lease.lease_keys], *taken))
-    for lease in freed:
+    former = [
+        Lease(lease.id, tuple([key for key in lease.lease_keys if key in former_keys])) for lease in connection.leases
+    ]
+    acquired = () if decision.lease is None else (decision.lease,)
+    connection.put_leases((*[lease for lease in kept if lease.lease_keys], *acquired))
+    for lease in former:
         _release(lease)
 
 

@@ -1,4 +1,4 @@
-"""Sends to the groups of a channel layer: each publication is charged for the members whom it reaches."""
+"""Sends to groups of a channel layer. A publication is charged for itself and each member that it reaches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from django_throttle.websockets.groups import CountingLayer, counts_publications
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """Who publishes; under the key of groups, the group."""
+    """The caller of a publication, with the group as the ident of the key of groups."""
 
     caller: Caller
     group: str
@@ -47,16 +47,19 @@ class Publisher:
         return key != GROUP and self.caller.lacks_address(key)
 
 
-def _known_refusal(snapshot: Snapshot, least: Call, store: Store) -> Decision | None:
-    """The refusal of a publication that costs no less than ``least``; None where the store is to be asked."""
+def _cached_refusal(snapshot: Snapshot, min_call: Call, store: Store) -> Decision | None:
+    """Return a refusal that needs no call of the store: by an override, or by the refusal cache. Else return None.
+
+    ``min_call`` has the minimal cost of the publication.
+    """
     try:
-        blocks = snapshot.blocks(least)
+        blocks = snapshot.blocks(min_call)
         if any(not block.shadow for block in blocks):
             return combine_outcomes(blocks)
         if not store.refusal_cache.has_publications:
             return None
-        charges = snapshot.match(least)
-    except SynchronousOnlyOperation:  # nobody knows yet who publishes
+        charges = snapshot.match(min_call)
+    except SynchronousOnlyOperation:  # the caller has to be read from a database or session first
         return None
     refusals = store.refusal_cache.refused(charges)
     if not refusals:
@@ -72,9 +75,9 @@ async def throttled_group_send(
 ) -> None:
     """Send to a group of a channel layer under rules of event ``publish``, or raise PublishRefused and send nothing.
 
-    ``publisher`` is a consumer, its scope, a request, a Who or an ident such as "user:42". The scope of the rules is
-    the name of the group unless another is given; ``layer`` is a channel layer or its alias, the default one when
-    None. What the layer fails to send, or drops as its capacity is reached, stays charged.
+    ``publisher`` is a consumer, its scope, a request, a ``Caller`` or an ident such as "user:42". ``scope`` is the
+    scope of the rules, the name of the group if None. ``layer`` is a channel layer or its alias, the default layer if
+    None. Messages that the layer fails to send, or drops at its capacity, stay charged.
     """
     send = await _charged(LoopIo(get_store()), group, message, publisher, scope, layer)
     await send()
@@ -83,34 +86,34 @@ async def throttled_group_send(
 def throttled_group_send_sync(
     group: str, message: dict[str, Any], *, publisher: object, scope: str | None = None, layer: object = None
 ) -> None:
-    """The same for synchronous code: views, tasks and synchronous consumers."""
+    """Send to a group from synchronous code: views, tasks and synchronous consumers. See throttled_group_send."""
     async_to_sync(run(_charged(BlockingIo(get_store()), group, message, publisher, scope, layer)))()
 
 
 async def _charged(
     io: StoreIo, group: str, message: dict[str, Any], publisher: object, scope: str | None, layer: object
 ) -> Callable[[], Awaitable[None]]:
-    """What sends the message, once it is charged; raises PublishRefused."""
+    """Charge a publication and return a function that sends it. Raise PublishRefused if it is refused."""
     channel_layer, alias = _layer(layer)
     if (check := getattr(channel_layer, "require_valid_group_name", None)) is not None:
         check(group)  # raises TypeError, before anything is charged
-    found = await io.call(partial(caller_of, publisher), partial(_awho_of, publisher))
-    caller, store, members = Publisher(found, group_ident(alias, group)), io.store, 0
+    caller = await io.call(partial(caller_of, publisher), partial(_acaller_of, publisher))
+    publishing, store, members = Publisher(caller, group_ident(alias, group)), io.store, 0
     snapshot = await io.call(rulebook.current, rulebook.acurrent)
     if counts_publications(snapshot):
-        least = _call(caller, scope or group, member_counts.at_least(caller.group, store))
-        if decision := _known_refusal(snapshot, least, store):
-            await limiter.report(io, least, decision)
-            raise limiter.prepare_refusal(PublishRefused(decision, group, least.cost - 1))
-        members = await member_counts.of(io, caller.group)
-    call = _call(caller, scope or group, members)
+        min_call = _call(publishing, scope or group, member_counts.at_least(publishing.group, store))
+        if decision := _cached_refusal(snapshot, min_call, store):
+            await limiter.report(io, min_call, decision)
+            raise limiter.prepare_refusal(PublishRefused(decision, group, min_call.cost - 1))
+        members = await member_counts.of(io, publishing.group)
+    call = _call(publishing, scope or group, members)
     decision = await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
     if not decision.allowed:
         raise limiter.prepare_refusal(PublishRefused(decision, group, members))
     return partial(channel_layer.group_send, group, message)
 
 
-async def _awho_of(publisher: object) -> Caller:
+async def _acaller_of(publisher: object) -> Caller:
     caller = caller_of(publisher)
     if isinstance(caller, RequestCaller) and caller is not publisher:
         await caller.aload()
@@ -121,20 +124,20 @@ def _call(caller: Caller, scope: str, members: int) -> Call:
     return Call(scope, ("publish",), caller, min(1 + members, MAX_LIMIT))
 
 
-def _layer(given: object) -> tuple[Any, str]:
-    """The layer and its alias; one that has none counts its groups as the default one's."""
-    if isinstance(given, CountingLayer):
-        return given, given.alias
-    # The middleware, which is exported beside this, does not need Channels.
+def _layer(layer: object) -> tuple[Any, str]:
+    """Return the channel layer and its alias. A layer without an alias has that of the default layer."""
+    if isinstance(layer, CountingLayer):
+        return layer, layer.alias
+    # ``channels.py`` exports the middleware too, which does not need Channels.
     with needs_extra("channels", "channels"):
         from channels import DEFAULT_CHANNEL_LAYER
         from channels.exceptions import InvalidChannelLayerError
         from channels.layers import channel_layers, get_channel_layer
 
-    alias = DEFAULT_CHANNEL_LAYER if given is None else given
+    alias = DEFAULT_CHANNEL_LAYER if layer is None else layer
     if not isinstance(alias, str):
-        named = (alias for alias, known in channel_layers.backends.items() if known is given)
-        return given, next(named, DEFAULT_CHANNEL_LAYER)
+        aliases = (alias for alias, backend in channel_layers.backends.items() if backend is layer)
+        return layer, next(aliases, DEFAULT_CHANNEL_LAYER)
     channel_layer = get_channel_layer(alias)
     if channel_layer is None:
         raise InvalidChannelLayerError(f"there is no channel layer {alias!r} in CHANNEL_LAYERS")

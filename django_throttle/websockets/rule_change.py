@@ -1,4 +1,4 @@
-"""Applies changed rules to the sockets that are open already."""
+"""Application of changed rules to open sockets."""
 
 from __future__ import annotations
 
@@ -30,20 +30,19 @@ from django_throttle.websockets.error_frames import frame_event
 logger = logging.getLogger("django_throttle")
 
 HANDSHAKE_EVENTS: Final = ("connect", "connection")
-# Sockets that are looked at before the event loop goes on with its other work.
-AT_ONCE: Final = 20
+# Sockets to which rules are applied before the event loop may do other work.
+BATCH_SOCKETS: Final = 20
 
 
 class LoweredLimit(NamedTuple):
-    """A limit that is lower now, under which sockets hold leases: the rule's id and the ident, its name, the limit.
-
-    ``oldest_first`` where the rule evicts: an old socket then makes room here too.
-    """
+    """A lowered limit under which sockets hold leases."""
 
     rule_id: str
     ident: str
+    #: Name of the rule.
     rule: str
     limit: int
+    #: True if the rule evicts: the oldest sockets are closed first.
     oldest_first: bool = False
 
 
@@ -54,20 +53,21 @@ def _rules_changed(*, old: Snapshot | None, new: Snapshot, **_: object) -> None:
         if isinstance(connection, Connection):
             by_loop[connection.loop].append(connection)
     for loop, connections in by_loop.items():
-        with suppress(RuntimeError):  # it has been closed, and they with it
-            loop.call_soon_threadsafe(lambda those: spawn(apply(those, old, new)), connections)
+        with suppress(RuntimeError):  # the loop is closed, and its sockets with it
+            loop.call_soon_threadsafe(lambda sockets: spawn(apply(sockets, old, new)), connections)
 
 
 async def apply(connections: Iterable[Connection], old: Snapshot | None, new: Snapshot) -> None:
-    """Apply the rules to these sockets of the running loop, a few at a time."""
+    """Apply the rules to these sockets of the running loop, in batches."""
     lowered: dict[LoweredLimit, list[Connection]] = defaultdict(list)
-    for number, connection in enumerate(chain.from_iterable(one.with_inner() for one in connections), 1):
+    with_inner = chain.from_iterable(connection.with_inner() for connection in connections)
+    for number, connection in enumerate(with_inner, 1):
         try:
             for limit in await _apply(connection, old, new):
                 lowered[limit].append(connection)
-        except Exception:  # a site's own function may raise anything; the other sockets are looked at all the same
+        except Exception:  # a function of the site may raise anything; go on with the other sockets
             logger.exception("changed rules were not applied to an open socket, which stays open")
-        if number % AT_ONCE == 0:
+        if number % BATCH_SOCKETS == 0:
             await asyncio.sleep(0)
     if not lowered:
         return
@@ -79,19 +79,19 @@ async def apply(connections: Iterable[Connection], old: Snapshot | None, new: Sn
 
 
 async def _apply(connection: Connection, old: Snapshot | None, new: Snapshot) -> list[LoweredLimit]:
-    """Close it when it is blocked; else the limits under which it holds leases and that are lower now."""
+    """Close the socket if it is blocked. Else return the lowered limits under which it holds leases."""
     connection.forget_refusals()
     call = Call(connection.scope, HANDSHAKE_EVENTS, connection.caller)
-    blocked, lowered = await at_once_or_in_thread(_judge, connection, call, old, new)
-    if blocked is not None:
-        connection.start_close(connection.close_for(blocked))
+    refusal, lowered = await at_once_or_in_thread(_decide, connection, call, old, new)
+    if refusal is not None:
+        connection.start_close(connection.close_for(refusal))
     return lowered
 
 
-def _judge(
+def _decide(
     connection: Connection, call: Call, old: Snapshot | None, new: Snapshot
 ) -> tuple[Decision | None, list[LoweredLimit]]:
-    blocks = tuple([one for one in new.blocks(call) if one.reason is Reason.BLOCKED and not one.shadow])
+    blocks = tuple([block for block in new.blocks(call) if block.reason is Reason.BLOCKED and not block.shadow])
     if blocks:
         return combine_outcomes(blocks), []
     return None, list(_lowered(connection, call, old, new))
@@ -100,23 +100,27 @@ def _judge(
 def _lowered(connection: Connection, call: Call, old: Snapshot | None, new: Snapshot) -> Iterator[LoweredLimit]:
     if connection.settings.on_rule_change == "ignore" or not connection.leases or old is None:
         return
-    before = {(one.rule.id, one.ident): one.rule.params.limit for one in old.match(call) if one.rule.holds_slots}
+    former_limits = {
+        (charge.rule.id, charge.ident): charge.rule.params.limit
+        for charge in old.match(call)
+        if charge.rule.holds_slots
+    }
     leased = {pair for lease in connection.leases for pair in lease.lease_keys}
     for rule, ident, _ in new.match(call):
         pair = (rule.id, ident)
-        if pair in leased and not rule.is_shadow and rule.params.limit < before.get(pair, 0):
+        if pair in leased and not rule.is_shadow and rule.params.limit < former_limits.get(pair, 0):
             yield LoweredLimit(*pair, rule.name, rule.params.limit, rule.at_limit != "reject")
 
 
 def excess_leases(limits: Sequence[LoweredLimit]) -> dict[LoweredLimit, frozenset[str]]:
-    """The leases of this process that are too many, by the order of all processes' together. Raises StoreError."""
+    """Return the ids of this process's leases above each limit, in the order of all processes. Raise StoreError."""
     store = get_store()
     if not store.is_remote:
-        return {limit: _excess_here(limit) for limit in limits}
+        return {limit: _local_excess(limit) for limit in limits}
     uid = store.leases.uid
     calls = [
-        ("find_surplus", (store.key(one.rule_id, one.ident),), (uid, one.limit, int(one.oldest_first)))
-        for one in limits
+        ("find_surplus", (store.key(limit.rule_id, limit.ident),), (uid, limit.limit, int(limit.oldest_first)))
+        for limit in limits
     ]
     return {
         limit: frozenset() if isinstance(reply, Exception) else frozenset(map(text, reply))
@@ -124,11 +128,16 @@ def excess_leases(limits: Sequence[LoweredLimit]) -> dict[LoweredLimit, frozense
     }
 
 
-def _excess_here(limit: LoweredLimit) -> frozenset[str]:
+def _local_excess(limit: LoweredLimit) -> frozenset[str]:
     pair = (limit.rule_id, limit.ident)
-    leases = [(one.opened, lease.id) for one in open_sockets.all() for lease in one.leases if pair in lease.lease_keys]
+    leases = [
+        (socket.opened, lease.id)
+        for socket in open_sockets.all()
+        for lease in socket.leases
+        if pair in lease.lease_keys
+    ]
     leases.sort(reverse=not limit.oldest_first)
-    return frozenset([lease for _, lease in leases[: max(0, len(leases) - limit.limit)]])
+    return frozenset([lease_id for _, lease_id in leases[: max(0, len(leases) - limit.limit)]])
 
 
 def _close_or_warn(connection: Connection, limit: LoweredLimit) -> None:
@@ -137,7 +146,7 @@ def _close_or_warn(connection: Connection, limit: LoweredLimit) -> None:
     if connection.settings.on_rule_change == "close":
         connection.start_close(connection.close_for(decision))
     else:
-        spawn(_warn(connection, decision))  # a client that reads nothing keeps none of the others waiting
+        spawn(_warn(connection, decision))  # without waiting for a client that does not read
 
 
 async def _warn(connection: Connection, decision: Decision) -> None:

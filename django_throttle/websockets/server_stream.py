@@ -1,4 +1,4 @@
-"""Sockets that a server has given up without telling the application, as far as its ``send`` shows them.
+"""Detection of sockets that a server has closed without telling the application.
 
 hypercorn (0.17 and 0.18) answers a handshake with 400 when a frame arrives before the application accepts, and tells
 the application nothing, neither then nor when the client leaves.
@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, Final
 
 SERVER: Final = "hypercorn"
-MAX_DEPTH: Final = 6  # wrappers of middleware around the server's own function
+MAX_DEPTH: Final = 6  # wrappers of middleware around the server's ``send``
 
 
 def is_given_up(send: object) -> bool:
-    """Return True where the server has closed the stream of this ``send``."""
+    """Return True if the server has closed the stream of this ``send``."""
     if SERVER not in sys.modules:
         return False
     stream = _stream(send, MAX_DEPTH, set())
@@ -24,26 +24,27 @@ def is_given_up(send: object) -> bool:
 
 
 def _stream(function: object, depth: int, seen: set[int]) -> Any:
-    """Return hypercorn's stream, found through bound methods, partials, closures and objects that keep functions."""
+    """Return hypercorn's stream. Search bound methods, partials, closures and objects that store functions."""
     owner = getattr(function, "__self__", None)
     if type(owner).__module__.startswith(f"{SERVER}.") and hasattr(owner, "closed"):
         return owner
     if not depth or id(function) in seen:
         return None
     seen.add(id(function))
-    found = (_stream(inner, depth - 1, seen) for inner in _wrapped(function, owner))
-    return next((stream for stream in found if stream is not None), None)
+    streams = (_stream(inner, depth - 1, seen) for inner in _wrapped(function, owner))
+    return next((stream for stream in streams if stream is not None), None)
 
 
 def _wrapped(function: object, owner: object) -> Iterator[object]:
+    """Yield the functions that a function calls, as far as its attributes show them."""
     if isinstance(function, partial):
         yield from (function.func, *function.args)
     for cell in getattr(function, "__closure__", None) or ():
         try:
-            found = cell.cell_contents
-        except ValueError:  # not filled yet
+            content = cell.cell_contents
+        except ValueError:  # an empty cell
             continue
-        if callable(found):
-            yield found
-    kept = tuple(getattr(owner, "__dict__", {}).values())
-    yield from (one for one in kept if callable(one) and hasattr(one, "__self__"))
+        if callable(content):
+            yield content
+    attributes = tuple(getattr(owner, "__dict__", {}).values())
+    yield from (value for value in attributes if callable(value) and hasattr(value, "__self__"))

@@ -1,4 +1,4 @@
-"""Settings of a WebSocket entry point: what an entry point says of its sockets, checked as soon as it is given."""
+"""Settings of a WebSocket entry point, and their validation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 ON_RULE_CHANGE: Final = ("ignore", "warn", "close")
 POSITIONAL: Final = Parameter.POSITIONAL_OR_KEYWORD
 
-# Makes of a payload what a subprotocol has for it; None for no frame.
+# Converts a payload to the form that a subprotocol prescribes; returns None if it has no such frame.
 Shape = Callable[[object], object | None]
 
 _log_throttle: Final = LogThrottle()
@@ -50,28 +50,35 @@ def _no_kind(message: Event) -> Hashable | None:
 
 @dataclass(frozen=True, slots=True)
 class SocketSettings:
-    """The scope whose rules apply, what a client is told, what is done about refused frames, and for how long.
+    """The settings of one entry point. None leaves a choice to Django's settings."""
 
-    ``payload`` is called with the decision, and with the refused message if it takes two arguments.
-    ``ladder`` has, for an action (ACTIONS), the refusal in a row from which on it is taken; 0 for never. None leaves a
-    choice to the settings, as it does for ``idle_timeout`` and ``max_age``, in seconds; 0 for never.
-    """
-
+    #: The scope whose rules apply.
     scope: str
+    #: The way to refuse a handshake, of REFUSALS.
     refuse: str | None = None
+    #: The cost of an incoming frame, or a function of its event.
     cost: Callable[[Event], int] | int = 1
+    #: Makes an error frame of the decision, and of the refused message if it takes two arguments.
     payload: Callable[..., object] = error_payload
+    #: Returns the kind of an outgoing frame.
     coalesce: Callable[[Event], Hashable | None] = _no_kind
+    #: Makes the frame that reports dropped frames.
     continuity: Callable[[DroppedFrames], object] = continuity_payload
+    #: Close codes by reason.
     close_codes: Mapping[str, int] = field(default_factory=dict)
+    #: For actions of ACTIONS, the number of consecutive refusals from which the action is taken; 0 for never.
     ladder: Mapping[str, int] | None = None
+    #: Seconds of silence until a socket is closed; 0 for never.
     idle_timeout: float | timedelta | None = None
+    #: Seconds that a socket may be open; 0 for no limit.
     max_age: float | timedelta | None = None
+    #: The action for sockets above a lowered limit, of ON_RULE_CHANGE.
     on_rule_change: str = "warn"
+    #: The refused messages that are answered, of ANSWERS.
     answers: str = "each"
 
     def check(self) -> None:
-        """Raise InvalidSetting for an invalid option; the site's settings are not looked at."""
+        """Raise InvalidSetting for an invalid option. Django's settings are not checked."""
         if not isinstance(self.scope, str) or not self.scope:
             raise InvalidSetting(f"the scope of sockets must be a name, not {self.scope!r}")
         if self.refuse is not None:
@@ -91,52 +98,53 @@ class SocketSettings:
 
     @property
     def refusal(self) -> str:
-        """How a handshake is refused: "http" or "frame"; raises InvalidSetting for a way that does not exist."""
+        """The way to refuse a handshake: "http" or "frame". Raises InvalidSetting for any other."""
         refusal = self.refuse or conf().REFUSE_SOCKET
         _check_word("REFUSE_SOCKET", refusal, REFUSALS)
         return refusal
 
     def refusal_content(self, decision: Decision, shape: Shape, message: Event | None = None) -> str | bytes | None:
-        """Return the content of an error frame for a refused message, or for none: the site's own, if it can be sent.
+        """Return the content of an error frame, the standard one if that of the site cannot be sent.
 
-        ``shape`` is of the subprotocol; None if it has no such frame.
+        ``shape`` is of the subprotocol, ``message`` the refused frame. Return None if the subprotocol has no such
+        frame.
         """
         return _content(
             self.payload, partial(_refusal, self.payload, decision, message), error_payload, decision, shape
         )
 
     def continuity_content(self, dropped: DroppedFrames, shape: Shape) -> str | bytes | None:
-        """Return the content of the frame that reports dropped ones, likewise."""
+        """Return the content of the frame that reports dropped frames, as ``refusal_content`` does."""
         return _content(self.continuity, partial(self.continuity, dropped), continuity_payload, dropped, shape)
 
     def coalesce_kind(self, message: Event) -> Hashable | None:
-        """Of which kind an outgoing frame is; None where the site's own function fails."""
+        """Return the kind of an outgoing frame, or None if the site's function fails."""
         try:
             kind = self.coalesce(message)
             hash(kind)
         except Exception as error:  # noqa: BLE001 - it may raise anything
-            _log_failure(self.coalesce, error, "the frame is taken to be of no kind")
+            _log_failure(self.coalesce, error, "the frame is treated as a frame without a kind")
             return None
         return kind
 
     def action(self, refusals: int) -> str:
-        """What is done about the last of so many refusals in a row: the hardest action that is due."""
+        """Return the hardest action of the ladder that is due after this number of consecutive refusals."""
         ladder = {"error": 1, "close": conf().MAX_VIOLATIONS, **(self.ladder or {})}
         due = [action for action in ACTIONS if 0 < ladder.get(action, 0) <= refusals]
         return due[-1] if due else "drop"
 
     def lifetimes(self) -> tuple[float, float]:
-        """For how long a socket may be silent, and open; seconds, 0 for ever."""
-        site = conf()
-        idle = site.SOCKET_IDLE_TIMEOUT if self.idle_timeout is None else _seconds(self.idle_timeout)
-        oldest = site.SOCKET_MAX_AGE if self.max_age is None else _seconds(self.max_age)
-        return idle, oldest
+        """Return the idle timeout and the maximal age of a socket, in seconds; 0 for no limit."""
+        settings = conf()
+        idle_timeout = settings.SOCKET_IDLE_TIMEOUT if self.idle_timeout is None else _seconds(self.idle_timeout)
+        max_age = settings.SOCKET_MAX_AGE if self.max_age is None else _seconds(self.max_age)
+        return idle_timeout, max_age
 
 
 def _refusal(function: Callable[..., object], decision: Decision, message: Event | None) -> object:
-    """Call a function that makes the payload of a refusal.
+    """Call the site's function for the payload of a refusal.
 
-    It gets the message too if it has a parameter ``message``, or needs two arguments.
+    The message is passed too if the function has a parameter ``message`` or requires two arguments.
     """
     try:
         parameters = signature(function).parameters
@@ -145,24 +153,31 @@ def _refusal(function: Callable[..., object], decision: Decision, message: Event
     if "message" in parameters:
         by_name = {"decision": decision} if "decision" in parameters else {}
         return function(*(() if by_name else (decision,)), **by_name, message=message)
-    required = [one for one in parameters.values() if one.default is one.empty and one.kind <= POSITIONAL]
+    required = [
+        parameter
+        for parameter in parameters.values()
+        if parameter.default is parameter.empty and parameter.kind <= POSITIONAL
+    ]
     return function(decision, message) if len(required) > 1 else function(decision)
 
 
 def _content(
-    own: object, make: Callable[[], object], standard: Callable[[T], object], subject: T, shape: Shape
+    function: object, make: Callable[[], object], standard: Callable[[T], object], subject: T, shape: Shape
 ) -> str | bytes | None:
-    """Return the encoded content of a frame: the site's own, or the standard one if that cannot be sent."""
+    """Return the encoded payload that ``make`` returns, or the standard payload of ``subject`` if it cannot be sent.
+
+    ``function`` is the function of the site, for the log.
+    """
     try:
         payload = make()
         if iscoroutine(payload):
-            payload.close()  # nobody will ever await it
+            payload.close()  # never awaited
             raise TypeError("it must not be asynchronous: the content is needed at once")
         content = encode(payload)
         shaped = shape(payload)
         return content if shaped is payload else _encoded(shaped)
     except Exception as error:  # noqa: BLE001 - it may raise anything
-        _log_failure(own, error, "what it returned cannot be sent, and the client gets the standard frame")
+        _log_failure(function, error, "the client gets the standard frame")
         return _encoded(shape(standard(subject)))
 
 
@@ -170,28 +185,28 @@ def _encoded(payload: object | None) -> str | bytes | None:
     return None if payload is None else encode(payload)
 
 
-def _log_failure(own: object, error: Exception, consequence: str) -> None:
-    """Log what a function of the site's has raised, at most once a minute for each."""
-    name = getattr(own, "__qualname__", None) or repr(own)
+def _log_failure(function: object, error: Exception, consequence: str) -> None:
+    """Log the error of a function of the site, at most once a minute for each function."""
+    name = getattr(function, "__qualname__", None) or repr(function)
     if _log_throttle.due(name):
         logger.error("%s failed: %s", name, consequence, exc_info=error)
 
 
-def _check_word(what: str, word: object, known: Iterable[str]) -> None:
-    if not isinstance(word, str) or word not in known:
-        raise InvalidSetting(f"{what} must be one of {', '.join(known)}, not {word!r}{did_you_mean(word, known)}")
+def _check_word(label: str, word: object, choices: Iterable[str]) -> None:
+    if not isinstance(word, str) or word not in choices:
+        raise InvalidSetting(f"{label} must be one of {', '.join(choices)}, not {word!r}{did_you_mean(word, choices)}")
 
 
-def _check_seconds(what: str, given: object) -> None:
-    if given is None:
+def _check_seconds(label: str, value: object) -> None:
+    if value is None:
         return
-    number = _seconds(given) if isinstance(given, timedelta) else given
+    number = _seconds(value) if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not isfinite(number) or number < 0:
-        raise InvalidSetting(f"{what} must be a number of seconds, 0 for never, not {given!r}")
+        raise InvalidSetting(f"{label} must be a number of seconds, 0 for never, not {value!r}")
 
 
-def _seconds(given: float | timedelta) -> float:
-    return given.total_seconds() if isinstance(given, timedelta) else given
+def _seconds(value: float | timedelta) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def _check_ladder(ladder: object) -> None:
@@ -205,23 +220,23 @@ def _check_ladder(ladder: object) -> None:
             raise InvalidSetting(f"a ladder must have whole numbers of refusals in a row, not {number!r}")
 
 
-def _check_codes(own: object) -> None:
-    if not isinstance(own, Mapping):
-        raise InvalidSetting(f"close codes must be a dictionary such as {{'idle': 4001}}, not {own!r}")
-    for reason, code in own.items():
+def _check_codes(codes: object) -> None:
+    if not isinstance(codes, Mapping):
+        raise InvalidSetting(f"close codes must be a dictionary such as {{'idle': 4001}}, not {codes!r}")
+    for reason, code in codes.items():
         _check_word("the reason of a close code", reason, CLOSE_CODES)
         if type(code) is not int or not (code == 1000 or 3000 <= code <= 4999):
             raise InvalidSetting(f"a close code must be 1000 or from 3000 to 4999, not {code!r}")
 
 
-def _check_function(what: str, given: object) -> None:
-    if not callable(given):
-        raise InvalidSetting(f"{what} must be a function, not {given!r}")
-    if iscoroutinefunction(given):
-        raise InvalidSetting(f"{what} must not be asynchronous: its result is needed at once")
+def _check_function(label: str, value: object) -> None:
+    if not callable(value):
+        raise InvalidSetting(f"{label} must be a function, not {value!r}")
+    if iscoroutinefunction(value):
+        raise InvalidSetting(f"{label} must not be asynchronous: its result is needed at once")
 
 
-# The attributes of a consumer, and what they are called in SocketSettings and by the middleware.
+# Names of consumer attributes, with their names in SocketSettings and in the middleware.
 OPTIONS: Final[dict[str, str]] = {
     "throttle_scope": "scope",
     "refuse": "refuse",
@@ -236,20 +251,20 @@ OPTIONS: Final[dict[str, str]] = {
     "throttle_on_rule_change": "on_rule_change",
     "throttle_answers": "answers",
 }
-# What else somebody may take their names for: also those of the setting, and of the middleware's options.
-_ALIKE: Final = {"throttle_refuse": "refuse", "throttle_max_violations": "throttle_ladder"}
-_BY_OPTION: Final = {option: name for name, option in OPTIONS.items() if option != name}
-# As alike as a letter more or less makes them; a site may have attributes of its own that begin like ours.
-_NEAR: Final = 0.8
+# Likely wrong names, with the right ones.
+_WRONG_NAMES: Final = {"throttle_refuse": "refuse", "throttle_max_violations": "throttle_ladder"}
+_NAME_BY_OPTION: Final = {option: name for name, option in OPTIONS.items() if option != name}
+# Similarity of one letter more or less: a site may have its own attributes with our prefix.
+_MIN_SIMILARITY: Final = 0.8
 
 
 _attributes: Final = attrgetter(*OPTIONS)
-# The settings of each class whose consumers all have the same, and by what attributes of it.
+# For each class whose consumers share their settings: its attributes, and the settings made of them.
 _checked: Final[WeakKeyDictionary[type, tuple[tuple[object, ...], SocketSettings]]] = WeakKeyDictionary()
 
 
 def middleware_settings(scope: str, refuse: str | None, options: Mapping[str, Any]) -> SocketSettings:
-    """The settings of a middleware, checked; raises InvalidSetting."""
+    """Return the settings of a middleware. Raise InvalidSetting for an unknown or invalid option."""
     for name in options:
         if name not in OPTIONS.values():
             raise InvalidSetting(f"ThrottleMiddleware has no option {name!r}{did_you_mean(name, OPTIONS.values())}")
@@ -259,54 +274,56 @@ def middleware_settings(scope: str, refuse: str | None, options: Mapping[str, An
 
 
 def consumer_settings(consumer: object, mixin: type) -> SocketSettings:
-    """The settings of a consumer, checked; what it has unchanged of the ``mixin`` is as in SocketSettings.
+    """Return the settings of a consumer. Raise InvalidSetting for an invalid attribute.
 
-    Raises InvalidSetting.
+    Attributes that the consumer inherits unchanged from ``mixin`` have the defaults of SocketSettings.
     """
-    kind, own = type(consumer), vars(consumer)
-    says, is_of_class = _attributes(kind), own.keys().isdisjoint(OPTIONS)
-    known = _checked.get(kind) if is_of_class else None
-    if known is not None and known[0] == says:
-        return known[1]
-    both = zip(OPTIONS, says, _attributes(mixin), strict=True)
-    changed = {name: said for name, said, unchanged in both if name in own or said is not unchanged}
-    given = {OPTIONS[name]: own_function(getattr(consumer, name)) for name in changed}
-    given["scope"] = given.get("scope") or kind.__name__
-    settings = SocketSettings(**given)
+    consumer_class, own = type(consumer), vars(consumer)
+    attributes, is_of_class = _attributes(consumer_class), own.keys().isdisjoint(OPTIONS)
+    cached = _checked.get(consumer_class) if is_of_class else None
+    if cached is not None and cached[0] == attributes:
+        return cached[1]
+    with_defaults = zip(OPTIONS, attributes, _attributes(mixin), strict=True)
+    changed = {name: value for name, value, default in with_defaults if name in own or value is not default}
+    options = {OPTIONS[name]: own_function(getattr(consumer, name)) for name in changed}
+    options["scope"] = options.get("scope") or consumer_class.__name__
+    settings = SocketSettings(**options)
     settings.check()
     if is_of_class and not any(map(_may_vary, changed.values())):
-        _checked[kind] = says, settings
+        _checked[consumer_class] = attributes, settings
     return settings
 
 
 def _may_vary(attribute: object) -> bool:
-    """Methods and properties are the consumer's, which ends with its socket; a mapping may be changed."""
+    """Return True for an attribute whose value may differ between consumers or change: a function or a mapping."""
     return callable(attribute) or hasattr(attribute, "__get__") or isinstance(attribute, Mapping)
 
 
 def check_class(consumer: type) -> None:
-    """Raise for a class that can never work: InvalidSetting for what it says, TypeError for what it is.
+    """Raise InvalidSetting for invalid attributes of a consumer class, TypeError for a consumer of requests.
 
-    A property has a value only on an instance, and is checked when one opens a socket.
+    A property has a value only on an instance, so it is checked when a socket is opened.
     """
     if hasattr(consumer, "http_request") and not hasattr(consumer, "websocket_connect"):
         raise TypeError(
-            f"{consumer.__name__}: ThrottledConsumerMixin limits sockets, and this is a consumer of requests, which "
-            "nothing here limits by itself: make it a view, or ask a Limiter in it"
+            f"{consumer.__name__}: ThrottledConsumerMixin limits WebSockets, but this consumer handles HTTP requests: "
+            "make it a view, or call a Limiter in it"
         )
-    given = {option: getattr(consumer, name) for name, option in OPTIONS.items()}
-    fixed = {option: value for option, value in given.items() if callable(value) or not hasattr(value, "__get__")}
+    options = {option: getattr(consumer, name) for name, option in OPTIONS.items()}
+    fixed = {option: value for option, value in options.items() if callable(value) or not hasattr(value, "__get__")}
     SocketSettings(**{**fixed, "scope": fixed.get("scope") or consumer.__name__}).check()
 
 
-def misspelt_options(kind: type) -> Iterator[tuple[str, str]]:
-    """Yield each attribute that a class itself has and that means nothing, with the one that was probably meant."""
-    own = vars(kind)
-    valid = [name for name in (*OPTIONS, *_ALIKE) if name.startswith("throttle")]
+def misspelt_options(consumer_class: type) -> Iterator[tuple[str, str]]:
+    """Yield each attribute of the class itself that looks like a misspelt option, with the option."""
+    own = vars(consumer_class)
+    valid = [name for name in (*OPTIONS, *_WRONG_NAMES) if name.startswith("throttle")]
     names = [name for name in own if name.startswith("t")]
-    yield from ((name, _ALIKE.get(near, near)) for name, near in misspellings(names, valid, _NEAR))
-    yield from ((name, meant) for name, meant in _ALIKE.items() if name in names)
-    # A handler of the consumer, or a property, may have any other name.
+    for name, option in misspellings(names, valid, _MIN_SIMILARITY):
+        yield name, _WRONG_NAMES.get(option, option)
+    yield from ((name, option) for name, option in _WRONG_NAMES.items() if name in names)
+    # Handlers of the consumer and properties may have any other name.
     values = {name: value for name, value in own.items() if not callable(value) and not hasattr(value, "__get__")}
-    yield from misspellings([name for name, value in values.items() if isinstance(value, str)], ["refuse"], _NEAR)
-    yield from ((name, meant) for name, meant in _BY_OPTION.items() if name in values)
+    texts = [name for name, value in values.items() if isinstance(value, str)]
+    yield from misspellings(texts, ["refuse"], _MIN_SIMILARITY)
+    yield from ((name, attribute) for name, attribute in _NAME_BY_OPTION.items() if name in values)

@@ -1,7 +1,7 @@
-"""Subprotocols whose clients close the connection for a frame of an unknown shape: those of GraphQL.
+"""Error frames in the form of GraphQL subprotocols, whose clients close the connection for any other frame.
 
-Error frames of other sockets are sent as they are. ``graphql-transport-ws`` is the protocol of the library graphql-ws,
-``graphql-ws`` that of the former subscriptions-transport-ws.
+Error frames of other sockets are sent unchanged. ``graphql-transport-ws`` is the protocol of the library graphql-ws,
+``graphql-ws`` that of its predecessor subscriptions-transport-ws.
 """
 
 from __future__ import annotations
@@ -14,46 +14,44 @@ Payload = Mapping[str, Any]
 
 
 class Message(NamedTuple):
-    """The type and the id of a client's message, None without one."""
+    """The type and the id of a client's message; None if it has none."""
 
     type: object = None
     id: str | int | None = None
 
 
 class Subprotocol:
-    """The frames of a socket without a subprotocol, or with one of the application's own: payloads as they are.
+    """The frames of a socket without a known subprotocol: payloads are sent unchanged."""
 
-    ``close_codes`` are by reason, in place of the usual ones.
-    """
-
+    #: Close codes by reason, in place of the defaults.
     close_codes: Mapping[str, int] = {}
 
     def answer(self, message: Message, payload: object) -> object | None:
-        """Return the payload that answers a refused message; None for none."""
+        """Return the payload that answers a refused message, or None for no answer."""
         return payload
 
     def notice(self, payload: object) -> object | None:
-        """Return the payload that answers no message; None where the subprotocol has no place for it."""
+        """Return the payload of a frame that is no answer, or None if the subprotocol has no such frame."""
         return payload
 
     def last(self, payload: object) -> object | None:
-        """Return the payload of the last frame before a close; None for none."""
+        """Return the payload of the last frame before a close, or None for no frame."""
         return payload
 
     def last_before_start(self, payload: object) -> object | None:
-        """Return the same for a client that is refused before its first operation."""
+        """Return the payload of the last frame before a close that precedes the first operation."""
         return self.last(payload)
 
     def read(self, event: Mapping[str, Any]) -> Message:
-        """Return what the other methods need to know of a client's message."""
+        """Return the type and id of a client's message."""
         return Message()
 
     def ends_operation(self, message: Message) -> bool:
-        """Return True for a message that only frees what the server holds: it is passed on although it is refused."""
+        """Return True for a message that only frees resources of the server: it passes although it is refused."""
         return False
 
     def opens(self, message: Message) -> bool:
-        """Return True for a message without which its client cannot go on: if it is refused, the socket is closed."""
+        """Return True for the message that opens the session. The socket is closed if it is refused."""
         return False
 
 
@@ -73,7 +71,7 @@ class _GraphQL(Subprotocol):
         return Message(content.get("type"), number if isinstance(number, str | int) else None)
 
     def answer(self, message: Message, payload: object) -> object | None:
-        if not isinstance(payload, Mapping) or "id" in payload:  # shaped by a function of the site's
+        if not isinstance(payload, Mapping) or "id" in payload:  # formed by a function of the site
             return payload
         return self.error(message.id, payload) if message.type == self.operation and message.id is not None else None
 
@@ -89,18 +87,18 @@ class _GraphQL(Subprotocol):
 
 
 def _error(payload: Payload) -> Payload:
-    """Return a payload as an error of GraphQL; what is no text of a standard payload is under ``extensions``."""
+    """Return a payload as a GraphQL error, with all but its text under ``extensions``."""
     extensions = {key: value for key, value in payload.items() if key not in ("type", "detail")}
     return {"message": payload.get("detail") or "Rate limit exceeded.", "extensions": extensions}
 
 
 class _TransportWs(_GraphQL):
-    # Its clients never come back after 4429, which means "too many initialisation requests" there.
+    # Its clients do not reconnect after 4429, which means "too many initialisation requests" there.
     close_codes = {"rate_limited": 4425}
     operation, ends = "subscribe", ("complete",)
 
     def answer(self, message: Message, payload: object) -> object | None:
-        if message.type == "ping":  # without an answer its client closes the connection
+        if message.type == "ping":  # its client closes the connection without an answer
             return {"type": "pong"}
         return super().answer(message, payload)
 
@@ -108,13 +106,13 @@ class _TransportWs(_GraphQL):
         return {**super().error(operation, payload), "payload": [_error(payload)]}
 
     def notice(self, payload: object) -> object | None:
-        """Return it as the payload of a pong: the one frame that a server may send at any time without an answer."""
+        """Return a pong with the payload: the only frame that a server may send at any time."""
         return {"type": "pong", "payload": payload} if isinstance(payload, Mapping) else None
 
     last = notice
 
     def last_before_start(self, payload: object) -> object | None:
-        """Return None: some clients take nothing but an acknowledgement then, and the reason of the close says it."""
+        """Return None, as some clients accept only an acknowledgement then. The close has a reason."""
         return None
 
 

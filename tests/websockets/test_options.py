@@ -177,7 +177,7 @@ async def test_a_frame_whose_kind_cannot_be_said_has_none(
             await line.say({"type": "websocket.send", "text": text})
         await line.say({"type": "websocket.close"})
         assert line.told("continuity_lost")[0]["lost"] == 2
-    assert caplog.text.count("the frame is taken to be of no kind") == 1
+    assert caplog.text.count("the frame is treated as a frame without a kind") == 1
 
 
 @pytest.mark.parametrize(
