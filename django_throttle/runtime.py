@@ -1,4 +1,4 @@
-"""The process that Django runs in: forks, shutdown, work beside an event loop, and the throttling of log lines."""
+"""Utilities of the process: forks, shutdown, event loops, and throttling of log lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _renewals: WeakKeyDictionary[object, Callable[[Any], object]] = WeakKeyDictionar
 
 
 def in_child(owner: T, renew: Callable[[T], object]) -> None:
-    """Call ``renew(owner)`` first thing in each forked child, as long as the owner lives."""
+    """Call ``renew(owner)`` at the start of each forked child, as long as the owner lives."""
     _renewals[owner] = renew
 
 
@@ -41,14 +41,14 @@ os.register_at_fork(after_in_child=_renew_all)
 
 
 SERVERS: Final = ("uvicorn",)  # packages whose handlers of SIGTERM end the process without atexit
-_MODULES: Final = tuple(f"{name}.server" for name in SERVERS)
-LAST_SECONDS: Final = 2.0  # at most, for the work at the end
+_SERVER_MODULES: Final = tuple(f"{name}.server" for name in SERVERS)
+MAX_EXIT_SECONDS: Final = 2.0
 
 OnSignal = Callable[[int, FrameType | None], object]
 
 
 class Shutdown:
-    """Whether the process is ending, and what is called then; a forked child starts anew."""
+    """The shutdown of the process. ``has_begun`` is True after SIGTERM; it is False in a forked child."""
 
     def __init__(self) -> None:
         self._on_begin: Callable[[], object] = int
@@ -57,26 +57,30 @@ class Shutdown:
         in_child(self, Shutdown._renew)
 
     def _renew(self) -> None:
-        self.has_begun = self._watches = False
+        self.has_begun = self._is_watching = False
 
     def watch(self) -> None:
-        """Notice SIGTERM where one of those servers handles it; only the main thread can do that."""
-        if self._watches or not any(map(sys.modules.__contains__, _MODULES)):  # asked for each socket
+        """Watch for SIGTERM if one of SERVERS handles it. Do nothing outside of the main thread."""
+        if self._is_watching or not any(map(sys.modules.__contains__, _SERVER_MODULES)):  # hot path: for each socket
             return
         if threading.current_thread() is not threading.main_thread():
             return
         former = signal.getsignal(signal.SIGTERM)
         if callable(former) and str(getattr(former, "__module__", "")).partition(".")[0] in SERVERS:
-            signal.signal(signal.SIGTERM, self._noticing(former))
-            self._watches = True
+            signal.signal(signal.SIGTERM, self._wrapped(former))
+            self._is_watching = True
         elif former is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._finish)
 
     def register(self, on_begin: Callable[[], object], before_exit: Callable[[], object]) -> None:
-        """Have ``on_begin`` called in the signal handler, where it must not wait or take a lock."""
+        """Set the functions that are called on SIGTERM.
+
+        ``on_begin`` is called in a signal handler before that of the server, so it must not wait or take a lock.
+        ``before_exit`` is called in a thread if no server handles the signal.
+        """
         self._on_begin, self._before_exit = on_begin, before_exit
 
-    def _noticing(self, former: OnSignal) -> OnSignal:
+    def _wrapped(self, former: OnSignal) -> OnSignal:
         def handle(number: int, frame: FrameType | None) -> object:
             self.has_begun = True
             self._on_begin()
@@ -85,11 +89,11 @@ class Shutdown:
         return handle
 
     def _finish(self, number: int, frame: FrameType | None) -> None:
-        """In a thread, as the interrupted code may hold a lock."""
+        """Call ``before_exit`` in a thread, as the interrupted code may hold a lock, then end the process."""
         self.has_begun = True
         thread = threading.Thread(target=self._before_exit, daemon=True)
         thread.start()
-        thread.join(LAST_SECONDS)
+        thread.join(MAX_EXIT_SECONDS)
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 
@@ -101,23 +105,23 @@ shutdown = Shutdown()
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call ``work`` in a thread of the pool, not in the one that all synchronous consumers share.
+    """Call ``work`` in a thread of the pool, not in the thread that all synchronous consumers share.
 
-    No request ends in that thread, so its database connections are closed as at the end of one.
+    No request ends in that thread, so its old database connections are closed here.
     """
 
-    def closing() -> T:
+    def with_closed_connections() -> T:
         close_old_connections()
         try:
             return work(*args, **kwargs)
         finally:
             close_old_connections()
 
-    return await sync_to_async(closing, thread_sensitive=False)()
+    return await sync_to_async(with_closed_connections, thread_sensitive=False)()
 
 
 async def at_once_or_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call ``work`` here, or again in a thread where it has to ask a database or session."""
+    """Call ``work`` here. If it needs a database or session, call it again in a thread."""
     try:
         return work(*args, **kwargs)
     except SynchronousOnlyOperation:
@@ -125,7 +129,7 @@ async def at_once_or_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.
 
 
 def is_on_event_loop() -> bool:
-    """Whether this thread runs an event loop, which must not be blocked."""
+    """Return True if this thread runs an event loop, which must not be blocked."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -137,7 +141,7 @@ background_tasks: set[asyncio.Task[Any]] = set()
 
 
 def spawn(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start a task on the running loop; asyncio logs what it raises, unless somebody waits for it after all."""
+    """Start a task on the running loop. asyncio logs its error if the task is not awaited."""
     task = asyncio.ensure_future(work)
     background_tasks.add(task)
     task.add_done_callback(background_tasks.discard)
@@ -156,7 +160,7 @@ class _Line:
 
 
 class LogThrottle:
-    """Allows one line in so many ``seconds`` about each subject, which is one text or several."""
+    """Allows one log line in ``seconds`` for each subject, a tuple of texts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, seconds: float = 60.0) -> None:
         self._clock, self._seconds = clock, seconds
@@ -168,10 +172,11 @@ class LogThrottle:
         self._lock = Lock()
 
     def due(self, *subject: str) -> bool:
+        """Count a line and return True if it may be written."""
         return self.left_out(*subject) is not None
 
     def left_out(self, *subject: str) -> int | None:
-        """How many lines were left out since the last one; None when this one is left out, too."""
+        """Return the number of lines left out since the last line, or None if this line is left out too."""
         now = self._clock()
         with self._lock:
             line = self._lines.get(subject)
@@ -184,12 +189,12 @@ class LogThrottle:
             return 0 if line is None else line.left_out
 
     def overdue(self) -> list[tuple[tuple[str, ...], int]]:
-        """The subjects whose lines were left out and have not recurred, with their numbers, which begin at 0 again."""
+        """Return the subjects whose last lines were left out, with their numbers, and count from 0 again."""
         now = self._clock()
-        found = []
+        series = []
         with self._lock:
             for subject, line in self._lines.items():
                 if line.left_out and now - line.written >= self._seconds:
-                    found.append((subject, line.left_out))
+                    series.append((subject, line.left_out))
                     line.written, line.left_out = now, 0
-        return found
+        return series

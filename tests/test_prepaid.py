@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_throttle import agent, limiter, signals
-from django_throttle.agent import give_back
+from django_throttle.agent import refund_prepaid
 from django_throttle.core import Decision, Reason, Rule
 from django_throttle.core.algorithms.base import MAX_HOLD_US
 from django_throttle.core.commands import Charge
@@ -46,11 +46,11 @@ def warm(limiter: Limiter, calls: int = 100) -> list[Decision]:
     return [limiter.acquire("everyone") for _ in range(calls)]
 
 
-def give_back_after(store: RedisStore, seconds: float) -> None:
+def refund_after(store: RedisStore, seconds: float) -> None:
     budgets = store.local_limits.prepaid
     now = budgets.clock() + seconds
     budgets.clock = lambda: now
-    give_back(store)
+    refund_prepaid(store)
 
 
 @pytest.mark.parametrize("on_loop", [False, True], ids=["sync", "async"])
@@ -123,7 +123,7 @@ def test_what_was_bought_under_another_edition_of_the_rule_goes_back(store: Redi
     warm(Limiter([HOT], store), 100)
     smaller = Limiter([Rule("hot", "150/h", algorithm="fixed_window", prepaid=True)], store)
     assert not smaller.acquire("everyone").allowed, "as more than that is bought"
-    give_back(store)
+    refund_prepaid(store)
     assert used(store) == 100
     wait_until(lambda: smaller.acquire("everyone").allowed, every=0.1)
     assert sum(decision.allowed for decision in warm(smaller, 100)) == 49
@@ -187,7 +187,7 @@ def test_a_process_that_is_killed_takes_no_more_than_its_share(store: RedisStore
 def test_what_other_rules_refuse_goes_back(store: RedisStore) -> None:
     decisions = warm(Limiter([Rule("other", "2/h"), HOT], store), 5)
     assert [decision.rule for decision in decisions if not decision.allowed] == ["other"] * 3
-    give_back_after(store, 1.0)
+    refund_after(store, 1.0)
     assert used(store) == 2
 
 
@@ -206,9 +206,9 @@ def test_budgets_are_forgotten_when_nobody_calls_or_there_are_too_many(store: Re
     for ident in ("user:1", "user:2", "user:3"):
         assert all(limits.acquire(ident).allowed for _ in range(100))
     assert len(budgets) == 2
-    give_back_after(store, 1.0)
+    refund_after(store, 1.0)
     assert [used(store, ident=f"user:{number}") for number in (1, 2, 3)] == [100] * 3
-    give_back_after(store, 60.0)
+    refund_after(store, 60.0)
     assert len(budgets) == 0
 
 

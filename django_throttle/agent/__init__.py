@@ -1,4 +1,4 @@
-"""The background thread of a process: beats, reports, and reading rules that were edited."""
+"""Background threads of a process: beats, reports, and reading edited rules."""
 
 from django_throttle.agent.jobs import (
     StoreJob,
@@ -6,7 +6,7 @@ from django_throttle.agent.jobs import (
     agents,
     disable_for,
     ensure,
-    give_back,
+    refund_prepaid,
     services,
     socket_ended,
     stop,
@@ -20,7 +20,7 @@ __all__ = [
     "agents",
     "disable_for",
     "ensure",
-    "give_back",
+    "refund_prepaid",
     "services",
     "socket_ended",
     "stop",

@@ -1,4 +1,4 @@
-"""The agent of each store: beats, leases, control messages, dampers' reports and group sizes, in the background."""
+"""Agent of each store: beats, leases, control messages and reports of dampers and groups in the background."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ RESTART_SECONDS: Final = 6.0  # after a failed start
 
 
 class StoreJob(NamedTuple):
-    """Work that the background thread repeats every ``seconds`` for one Redis.
+    """A periodic job of the background thread for one Redis."""
 
-    ``name`` says what it does, for the log: "sending records". ``finish`` is called when the process ends.
-    """
-
+    #: A noun phrase for the log, such as "sending records".
     name: str
+    #: The interval.
     seconds: float
+    #: Does the work.
     work: Callable[[], object]
+    #: Called when the process ends.
     finish: Callable[[], object]
 
 
@@ -54,10 +55,10 @@ _job_makers: Final[list[Callable[[RedisStore], StoreJob]]] = []
 
 
 def add_store_job(make: Callable[[RedisStore], StoreJob]) -> None:
-    """Have ``make`` called with each Redis that entry points use, and its job done in the background thread.
+    """Add a background job for each Redis that entry points use.
 
-    Call it in the method ``ready`` of an app config. A job that raises is logged and tried again soon. It holds up the
-    others of its thread, so it has to be quick.
+    ``make`` is called with the Redis and returns the job. Call this function in ``ready`` of an app config. If a job
+    raises, the error is logged and the job runs again soon. Jobs share a thread, so each has to be quick.
     """
     if make not in _job_makers:  # tests of a site may run ``ready`` again
         _job_makers.append(make)
@@ -65,34 +66,37 @@ def add_store_job(make: Callable[[RedisStore], StoreJob]) -> None:
 
 @dataclass(slots=True)
 class _StoreService:
-    """What runs in the background for one store; nothing does where ``is_disabled``.
-
-    ``rules`` is True once entry points decide by the store: then the rules are watched, too.
-    """
+    """The background work for one store."""
 
     store: AnyStore
-    rules: bool = False
+    #: True if rules are polled too, as entry points use the store.
+    watches_rules: bool = False
+    #: True if the store has no background work.
     is_disabled: bool = False
     thread: AgentThread | None = None
-    cleanups: list[Callable[[], object]] = field(default_factory=list)  # in the reverse order
+    #: Called in reverse order when the service ends.
+    cleanups: list[Callable[[], object]] = field(default_factory=list)
 
     @property
-    def watches(self) -> bool:
-        """True when nothing is left to begin for entry points."""
-        return self.rules or self.is_disabled
+    def is_complete(self) -> bool:
+        """True if entry points need no more background work."""
+        return self.watches_rules or self.is_disabled
 
     def begin(self, *, rules: bool) -> None:
-        """Begin what has not begun yet; where rules are read in a test, the thread would need the tests' database."""
+        """Start the work that does not run yet, with the polling of rules if ``rules``.
+
+        No thread polls rules for the memory store in a test run, as it would need the test's database.
+        """
         remote = self.store.is_remote
         if conf().AGENT and (remote or (rules and not detect_test_run.counts_in_memory())):
             thread = self.thread or AgentThread()
             if self.thread is None:
                 self._add_duties(thread)
-            if rules and not self.rules:
+            if rules and not self.watches_rules:
                 self._serve_entry_points(thread)
             thread.start()
             self.thread = thread
-        self.rules = self.rules or rules
+        self.watches_rules = self.watches_rules or rules
 
     def _add_duties(self, thread: AgentThread) -> None:
         settings, store = conf(), self.store
@@ -101,22 +105,21 @@ class _StoreService:
         if not store.is_remote:
             return
         reconciler = Reconciler(store, control.evict)
-        lost = (
-            f"when no beat has arrived for PROCESS_TTL ({settings.PROCESS_TTL:g} s), others give back the slots of "
-            "this process, which takes them again later: see that Redis answers"
+        consequence = (
+            f"after PROCESS_TTL ({settings.PROCESS_TTL:g} s) without a beat, other processes release the leases of "
+            "this process, which registers them again later: check that Redis answers"
         )
-        thread.every(settings.BEAT_INTERVAL, reconciler.beat, "sending the beat", meaning=lost)
+        thread.every(settings.BEAT_INTERVAL, reconciler.beat, "sending the beat", meaning=consequence)
         thread.every(RESEND_SECONDS, reconciler.resend, "sending leases again")
         thread.every(settings.EXTEND_INTERVAL, reconciler.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
         store.local_limits.interval = settings.DAMPER_INTERVAL
         flusher = Flusher(store.local_limits, store.aggregator, lambda: store.processes.seen)
         thread.every(store.local_limits.interval, flusher, "sending damper counts", wait=flusher.first)
-        prepaid = partial(give_back, store)
-        thread.every(SWEEP_SECONDS, prepaid, "giving back what was bought ahead", wait=SWEEP_SECONDS)
-        self.cleanups = [reconciler.release_all, flusher, partial(give_back, store, everything=True)]
+        thread.every(SWEEP_SECONDS, partial(refund_prepaid, store), "refunding prepaid units", wait=SWEEP_SECONDS)
+        self.cleanups = [reconciler.release_all, flusher, partial(refund_prepaid, store, everything=True)]
 
     def _serve_entry_points(self, thread: AgentThread) -> None:
-        """Watch the rules, and send what entry points count. Both need Django's settings, which the engine does not."""
+        """Add the jobs of entry points. They need Django's settings, which the engine does not."""
         poll_seconds, store = conf().RULES_POLL, self.store
         thread.every(ACTIVITY_SECONDS, Activity(store), "reporting active sockets", wait=ACTIVITY_SECONDS)
         thread.every(poll_seconds, partial(rulebook.poll, store), "polling the rules", wait=poll_seconds)
@@ -129,82 +132,83 @@ class _StoreService:
                 self.cleanups.append(job.finish)
 
     def end(self) -> None:
-        """Stop, report what was counted, and release what this process holds; about a second a step at most."""
+        """Stop the thread, send pending counts and release the leases. Each step takes about a second at most."""
         if self.thread is not None:
             self.thread.stop()
         for cleanup in reversed(self.cleanups):
             try:
                 cleanup()
-            except Exception as error:  # noqa: BLE001 - at exit nobody can act on it, and others sweep us
-                logger.info("shutdown cleanup failed; what this process holds counts until others expire it: %s", error)
+            except Exception as error:  # noqa: BLE001 - other processes sweep later
+                logger.info("shutdown cleanup failed; leases of this process count until they expire: %s", error)
 
 
 class Agents:
-    """The agents of this process, one for each store; a forked child starts anew.
-
-    ``services`` has the service of each store by the store's ``id``. ``watched`` has the ids of stores whose rules are
-    watched too, so that a call need not start anything.
-    """
+    """The agents of this process, one for each store. A forked child starts without agents."""
 
     def __init__(self) -> None:
+        #: The service of each store, by the ``id`` of the store.
         self.services: dict[int, _StoreService] = {}
+        #: The ``id`` of each store whose rules are watched: calls need not start anything for it.
         self.watched: set[int] = set()
         self._renew()
         in_child(self, Agents._renew)
-        shutdown.register(self._end_soon, self.stop)
+        shutdown.register(self._end_when_idle, self.stop)
         atexit.register(self.stop)
 
     def _renew(self) -> None:
-        self._not_before = 0.0  # on the monotonic clock: when to try again after a failed start
+        #: The time on the monotonic clock before which no agent is started, after a failed start.
+        self._not_before = 0.0
         self._lock = threading.Lock()
-        self._stopping = threading.RLock()  # so that a second call waits for the first
+        #: Held by ``stop``: a second call waits for the first.
+        self._stopping = threading.RLock()
         self._finalizer: Finalize | None = None
         self.services.clear()
         self.watched.clear()
 
     def ensure(self, store: Store, *, rules: bool = False) -> None:
-        """Start the agent of this store, and have it watch the ``rules``; only the first call does anything."""
+        """Start the agent of this store unless it runs. With ``rules``, it polls the rules too."""
         service = self.services.get(id(store))
-        if service is None or (rules and not service.watches):
+        if service is None or (rules and not service.is_complete):
             with self._lock:
                 if time.monotonic() >= self._not_before and not shutdown.has_begun:
                     self._begin(cast(AnyStore, store), rules)
 
     def disable_for(self, store: AnyStore) -> bool:
-        """Serve this store by no agent, as it lives no longer than a test; False when one serves it already."""
+        """Start no agent for this store, as for the store of a test. Return False if an agent runs already."""
         return self.services.setdefault(id(store), service := _StoreService(store, is_disabled=True)) is service
 
     def stop_for(self, store: AnyStore) -> None:
-        """End the agent of one store, and release what this process holds there."""
+        """End the agent of one store, and release the leases of this process there."""
         self.watched.discard(id(store))
         if service := self.services.pop(id(store), None):
             service.end()
 
     def stop(self) -> None:
-        """Send what this process has counted, give back what it holds, and end its background threads.
+        """Send pending counts, release the leases of this process, and end its background threads.
 
-        For worker processes that end without Python's own exit, as those of RQ do. A later call starts all of it again.
+        Call it in worker processes that end without Python's exit handlers, such as those of RQ. The next decision
+        starts the agents again.
         """
         with self._stopping:
             with self._lock:
-                ended = list(self.services.values())
+                services = list(self.services.values())
                 self.services.clear()
                 self.watched.clear()
-            for service in ended:
+            for service in services:
                 service.end()
 
     async def socket_ended(self) -> None:
-        """Stop, if that was the last socket of this process and the process ends."""
+        """Stop the agents if the process ends and has no open socket any more."""
         if shutdown.has_begun and not len(open_sockets):
             await asyncio.to_thread(self.stop)
 
-    def replace(self) -> None:
-        """Let go of the agents that serve entry points: the settings name another store now.
+    def drop_for_new_settings(self) -> None:
+        """Drop the agents of entry points, as changed settings may name another store.
 
-        What is held in the old one belongs to this process still.
+        Leases in the former store are not released, as this process still holds them.
         """
         with self._lock:
-            replaced = [service for service in self.services.values() if service.rules]
+            replaced = [service for service in self.services.values() if service.watches_rules]
             for service in replaced:
                 del self.services[id(service.store)]
                 self.watched.discard(id(service.store))
@@ -217,26 +221,28 @@ class Agents:
         try:
             if not service.is_disabled:
                 service.begin(rules=rules)
-        except RuntimeError as error:  # no thread to be had, or the interpreter ends; the decision goes on
-            logger.warning("no background thread, so no beat and no rereading of rules; trying again: %s", error)
+        except RuntimeError as error:  # the system starts no thread, or the interpreter ends
+            logger.warning(
+                "the background thread did not start, so beats and edited rules are missed; trying again: %s", error
+            )
             self._not_before = time.monotonic() + RESTART_SECONDS
             return
         self.services[id(store)] = service
-        if service.watches:
+        if service.is_complete:
             self.watched.add(id(store))
         shutdown.watch()
-        if (celery := sys.modules.get("celery.signals")) is not None:  # whose children end by os._exit
+        if (celery := sys.modules.get("celery.signals")) is not None:  # Celery's children end by os._exit
             celery.worker_process_shutdown.connect(self._stop_child, weak=False, dispatch_uid="django_throttle.agent")
         if self._finalizer is None:
-            # Forked children of multiprocessing, as granian's workers are, end without what atexit has.
+            # Forked children of multiprocessing, such as granian's workers, end without the functions of atexit.
             self._finalizer = Finalize(None, self.stop, exitpriority=0)
 
     def _stop_child(self, **_: object) -> None:
-        """A child of Celery ends, or is replaced as --max-tasks-per-child says."""
+        """Stop when a child of Celery ends, or is replaced by --max-tasks-per-child."""
         self.stop()
 
-    def _end_soon(self) -> None:
-        """Wake the agents, from a signal handler: a process without sockets may end in a tenth of a second."""
+    def _end_when_idle(self) -> None:
+        """Wake the agents, from a signal handler. A process without sockets may end within a tenth of a second."""
         for service in tuple(self.services.values()):
             if service.thread is not None:
                 service.thread.wake(self._stop_when_idle)
@@ -244,7 +250,7 @@ class Agents:
     def _stop_when_idle(self) -> None:
         services = tuple(self.services.values())
         is_idle = not len(open_sockets) and not any(len(service.store.leases) for service in services)
-        if is_idle and self._stopping.acquire(blocking=False):  # else a call of stop() waits for this thread
+        if is_idle and self._stopping.acquire(blocking=False):  # a call of stop() may be waiting for this thread
             try:
                 self.stop()
             finally:
@@ -257,12 +263,12 @@ ensure, disable_for, stop_for = agents.ensure, agents.disable_for, agents.stop_f
 stop, socket_ended = agents.stop, agents.socket_ended
 
 
-def give_back(store: AnyStore, *, everything: bool = False) -> None:
-    """Refund what may be spent no longer, or all that is held. What cannot be refunded counts until it ages out."""
+def refund_prepaid(store: AnyStore, *, everything: bool = False) -> None:
+    """Refund expired prepaid units, or all. Units that cannot be refunded count until they age out."""
     run(correct(BlockingIo(store), store.local_limits.prepaid.sweep(everything=everything)))
 
 
 @receiver(setting_changed, dispatch_uid="django_throttle.agent")
 def _settings_changed(*, setting: str, **_: object) -> None:
     if setting in ("DJANGO_THROTTLE", "CACHES", "SECRET_KEY"):
-        agents.replace()
+        agents.drop_for_new_settings()

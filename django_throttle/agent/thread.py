@@ -1,4 +1,4 @@
-"""The background thread of a store, and the jobs that it repeats."""
+"""Background thread of a store, and its periodic jobs."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from django_throttle.runtime import LogThrottle, in_child
 logger = logging.getLogger("django_throttle")
 
 RETRY_SECONDS: Final = 1.0
-LONGEST_WAIT: Final = 1.0
-IDLE_CHECK_SECONDS: Final = 0.05  # between two looks whether a process that ends holds anything still
+MAX_WAIT_SECONDS: Final = 1.0
+IDLE_CHECK_SECONDS: Final = 0.05  # between two checks whether a process that ends still holds something
 
 
 @dataclass(slots=True)
 class Job:
-    """Something done every ``seconds``, or when ``work`` says by a number; times are on the monotonic clock.
+    """A periodic job."""
 
-    ``meaning`` says what it means for the site when it fails, and what to do.
-    """
-
+    #: A noun phrase for the log, such as "sending the beat".
     name: str
     seconds: float
+    #: Does the work. If it returns a float, the next run is due in so many seconds.
     work: Callable[[], object]
+    #: The time of the next run, on the monotonic clock.
     due: float
+    #: The consequence of a failure for the site and the remedy, for the log; may be empty.
     meaning: str
     log_throttle: LogThrottle = field(default_factory=LogThrottle)
 
     def run(self) -> None:
-        """Do it; a failure is logged and tried again soon, never raised."""
+        """Do the work. An error is logged, and the job runs again in RETRY_SECONDS at most."""
         wait = self.seconds
         try:
             due_in = self.work()
             wait = due_in if isinstance(due_in, float) else wait
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other jobs go on
+        except Exception as error:  # noqa: BLE001 - the other jobs go on after any error
             wait = min(wait, RETRY_SECONDS)
             if self.log_throttle.due(self.name):
                 meaning = self.meaning and f"; {self.meaning}"
@@ -49,7 +50,7 @@ class Job:
 
 
 class AgentThread:
-    """A daemon thread and its jobs; a job that fails or blocks delays the others, and ends nothing."""
+    """A daemon thread and its jobs. A job that blocks delays the others."""
 
     def __init__(self) -> None:
         self._jobs: tuple[Job, ...] = ()
@@ -61,23 +62,23 @@ class AgentThread:
         in_child(self, AgentThread._drop_jobs)
 
     def _drop_jobs(self) -> None:
-        """In a forked child gevent has this thread go on."""
+        """Drop the jobs in a forked child, where gevent lets this thread go on."""
         self._jobs = ()
 
     def every(
         self, seconds: float, work: Callable[[], object], name: str, *, wait: float = 0.0, meaning: str = ""
     ) -> None:
-        """Do ``work`` in ``wait`` seconds and every ``seconds`` from then on."""
+        """Add a job that runs after ``wait`` seconds, and then every ``seconds``."""
         with self._lock:
             self._jobs = (*self._jobs, Job(name, seconds, work, time.monotonic() + wait, meaning))
 
     def wake(self, check_idle: Callable[[], object]) -> None:
-        """The process ends: call this at once, and again and again from now on. A signal handler may call it."""
+        """Call ``check_idle`` now and every IDLE_CHECK_SECONDS, as the process ends. Signal handlers may call this."""
         self._check_idle = check_idle
         self._woken.put(None)
 
     def start(self) -> None:
-        """Start the thread unless it runs. Raises RuntimeError when the system gives none."""
+        """Start the thread unless it runs. Raise RuntimeError if the system cannot start one."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="django_throttle agent", daemon=True)
@@ -85,7 +86,7 @@ class AgentThread:
                 self._thread = thread
 
     def stop(self, seconds: float = 1.0) -> None:
-        """End the thread; a job that is under way gets ``seconds`` to end."""
+        """End the thread, and wait ``seconds`` at most for a running job."""
         self._stopped.set()
         self._woken.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -107,4 +108,4 @@ class AgentThread:
         if self._check_idle is not None:
             return IDLE_CHECK_SECONDS
         due = min((job.due for job in self._jobs), default=float("inf"))
-        return min(LONGEST_WAIT, max(0.0, due - time.monotonic()))
+        return min(MAX_WAIT_SECONDS, max(0.0, due - time.monotonic()))

@@ -1,4 +1,4 @@
-"""One line about each request that used more than ``LOG_COST_ABOVE`` allows, and the signal ``costly``."""
+"""Log lines and the signal ``costly`` for requests that use more than ``LOG_COST_ABOVE`` allows."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from django_throttle.runtime import LogThrottle
 from django_throttle.signals import costly
 
 costs_log = logging.getLogger("django_throttle.costs")
-MOST_MODELS: Final = 5  # of a database, those that took longest
+MAX_MODELS: Final = 5  # slowest models logged for each database
 
 log_throttle = LogThrottle(seconds=10.0)
 
 
 def report(scope: str, method: str, meter: Meter) -> None:
-    """Log a request that used too much, at most once in ten seconds for each route, and tell receivers of each."""
+    """Send the signal for a request that used too much, and log it at most once in ten seconds for each scope."""
     limits = conf().LOG_COST_ABOVE
-    above = [name for name, most in limits.items() if name in MEASURES and getattr(meter, name) > most]
+    above = [name for name, limit in limits.items() if name in MEASURES and getattr(meter, name) > limit]
     if not above:
         return
     costly.send_robust(sender=None, scope=scope, meter=meter, above=tuple(above))
@@ -36,9 +36,9 @@ def report(scope: str, method: str, meter: Meter) -> None:
 
 
 def _databases(meter: Meter) -> Iterator[str]:
-    """Each database in words, with the models that took longest."""
+    """Yield a description of each database, with its slowest models."""
     for alias, database in meter.databases.items():
-        models = sorted(database.models.items(), key=lambda pair: -pair[1].seconds)[:MOST_MODELS]
+        models = sorted(database.models.items(), key=lambda pair: -pair[1].seconds)[:MAX_MODELS]
         of_models = "".join(f", {label} {_words(use)}" for label, use in models)
         yield f"{alias}: {_words(database)}{of_models}"
 

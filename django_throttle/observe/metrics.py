@@ -1,4 +1,4 @@
-"""What is counted of decisions, for whichever library keeps it: `prometheus.py` and `opentelemetry.py` are two."""
+"""Metrics of decisions, independent of the metrics library; see `prometheus.py` and `opentelemetry.py`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from django_throttle.observe.reports import Report
 from django_throttle.signals import costly, layer_dropped
 from django_throttle.stores import get_store
 
-MOST_RULES: Final = 1000  # and scopes
+MAX_LABEL_VALUES: Final = 1000  # rules, and scopes, with series of their own
 OTHERS: Final = "(others)"
 BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)  # seconds
 
 
 class Metric(NamedTuple):
-    """A figure: its name in words, what it says, what tells its series apart, and its unit as UCUM has it."""
+    """The definition of a metric."""
 
+    #: The name in words.
     name: str
+    #: The help text.
     text: str
+    #: The names of the labels of its series.
     labels: tuple[str, ...]
+    #: The unit in UCUM's notation.
     unit: str
 
 
@@ -35,65 +39,67 @@ UNCONFIRMED: Final = Metric("rules unconfirmed", "Time since a process last knew
 DROPS: Final = Metric("layer drops", "Full queues, each of which lost a message.", ("method",), "{queue}")
 COUNTED: Final = (DECISIONS, FAILURES, COSTLY, DROPS)
 
-Add = Callable[[int], object]  # more of one series
+Add = Callable[[int], object]  # adds to a series
 
 
 def open_breakers() -> int:
-    """How many circuit breakers of this process are open: one, or one for each node of a Cluster."""
+    """Return the number of open circuit breakers of this process. A Cluster has one for each node."""
     return get_store().open_breakers
 
 
 def held_leases() -> int:
+    """Return the number of leases that this process holds."""
     return len(get_store().leases)
 
 
 def unconfirmed_seconds() -> float:
-    """For how long this process has not known whether its rules are the newest; about RULES_POLL when all is well."""
+    """Return the seconds since this process confirmed that its rules are the newest; usually up to RULES_POLL."""
     return rulebook.unconfirmed()
 
 
 class Counts:
-    """Counts reports and signals. No label is of a caller, and rules or scopes past 1000 share one name.
+    """Counts decisions and signals. No label names a caller. Rules and scopes above 1000 share the label OTHERS.
 
-    ``series`` returns what adds to a metric's series of these values of its labels; ``observe`` is told each
-    decision's seconds. ``name`` is of the library, as each has a receiver of its own.
+    ``name`` is the name of the metrics library, for the receivers of signals. ``series`` takes a metric and the values
+    of its labels, and returns the function that adds to the series. ``observe`` is called with the seconds of each
+    decision.
     """
 
     def __init__(self, name: str, series: Callable[..., Add], observe: Callable[[float], object]) -> None:
         self.series, self.observe = series, observe
-        # By rule, allowed, shadow, and identity of the reason: to find its hash takes as long as to count.
-        self.known: dict[tuple[str, bool, bool, int], Add] = {}
+        #: Series by rule, allowed, shadow, and ``id`` of the reason, whose hash would be slow.
+        self.series_cache: dict[tuple[str, bool, bool, int], Add] = {}
         self.rules: set[str] = set()
         self.scopes: set[str] = set()
         layer_dropped.connect(self.count_drop, dispatch_uid=f"django_throttle.{name}")
         costly.connect(self.count_costly, dispatch_uid=f"django_throttle.{name}")
 
     def count(self, report: Report) -> None:
-        """Count what was decided."""
+        """Count a decision."""
         decision = report.decision
         for outcome in decision.outcomes:
-            add = self.known.get((outcome.rule, outcome.allowed, outcome.shadow, id(outcome.reason)))
-            (add or self._new(outcome))(1)
+            add = self.series_cache.get((outcome.rule, outcome.allowed, outcome.shadow, id(outcome.reason)))
+            (add or self._new_series(outcome))(1)
         self.observe(report.seconds)
         if decision.cause is not None:
             self.series(FAILURES, decision.cause.value)(1)
 
-    def _new(self, outcome: Outcome) -> Add:
-        """What adds to a series that has not been seen before."""
+    def _new_series(self, outcome: Outcome) -> Add:
+        """Return the function that adds to a new series."""
         rule, reason = outcome.rule, outcome.reason
-        if rule not in self.rules and len(self.rules) >= MOST_RULES:
+        if rule not in self.rules and len(self.rules) >= MAX_LABEL_VALUES:
             return self.series(DECISIONS, OTHERS, outcome.verdict, reason.value)
         self.rules.add(rule)
         add = self.series(DECISIONS, rule, outcome.verdict, reason.value)
-        self.known[rule, outcome.allowed, outcome.shadow, id(reason)] = add
+        self.series_cache[rule, outcome.allowed, outcome.shadow, id(reason)] = add
         return add
 
     def count_drop(self, *, method: str, queues: int, **_: object) -> None:
-        """Count what a channel layer has dropped."""
+        """Count the messages that a channel layer has dropped."""
         self.series(DROPS, method)(queues)
 
     def count_costly(self, *, scope: str, **_: object) -> None:
         """Count a request that used too much."""
-        if len(self.scopes) < MOST_RULES:
+        if len(self.scopes) < MAX_LABEL_VALUES:
             self.scopes.add(scope)
         self.series(COSTLY, scope if scope in self.scopes else OTHERS)(1)

@@ -1,6 +1,6 @@
-"""Recorders: what is called with every decision of entry points, and with what each request has used.
+"""Recorders, which receive every decision of entry points and the usage of each request.
 
-``django_throttle.console`` adds one. Without a recorder ``current`` is None, and a call of a view asks nothing more.
+``django_throttle.console`` adds a recorder. ``current`` is None without recorders.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from django_throttle.identity.call import Call
 
 
 class Recorder:
-    """Receives every decision of this process, in the thread that made it, on an event loop too.
+    """Receives every decision of this process, in the thread or on the event loop that made it.
 
-    A hook of the setting ``HOOKS`` gets a ``Report``, for which a request leaves its shortest path. A recorder does
-    without: override the methods that you need, and have them append to a list that another thread counts::
+    A recorder is faster than a hook of the setting ``HOOKS``, as it needs no ``Report``. Override the methods that you
+    need, and let them append to a list that another thread counts::
 
         class Rules(Recorder):
             def __init__(self):
@@ -26,23 +26,24 @@ class Recorder:
 
         add_recorder(Rules())  # in the method ready() of an app
 
-    An exception of a recorder is an exception of the call.
+    An exception of a recorder is raised in the call.
     """
 
     def record_allowed(self, charges: Charges, scope: str, method: str, events: tuple[str, ...], began: float) -> None:
-        """Record a call that passed at once, and about which there is nothing else to know.
+        """Record a call that passed at once without anything to report.
 
-        ``charges`` are its rules, idents and costs; ``began`` is on the clock of ``time.perf_counter``.
+        ``charges`` has its rules, idents and costs. ``began`` is the time on the clock of ``time.perf_counter`` when
+        the decision began.
         """
 
     def record(self, call: Call, decision: Decision, seconds: float) -> None:
-        """Record any other call: one that is refused, shadowed or delayed, or was decided without the store.
+        """Record any other call: refused, shadowed, delayed, or decided without the store.
 
         ``seconds`` is the time that the decision took.
         """
 
     def record_request(self, scope: str, meter: Meter) -> None:
-        """Record what a request has used, when its response is closed. Called if the setting ``METER`` is on."""
+        """Record the usage of a request when its response is closed. Called if the setting ``METER`` is on."""
 
 
 class Recorders(Recorder):

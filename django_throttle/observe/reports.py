@@ -1,4 +1,4 @@
-"""Reports decisions to hooks, the log and receivers of signals.
+"""Reports of decisions to hooks, the log and receivers of signals.
 
 Hooks are functions of the site that are called with a report of each decision.
 """
@@ -26,14 +26,14 @@ from django_throttle.signals import layer_dropped, quota_warning, shadowed, stor
 
 decisions_log = logging.getLogger("django_throttle.decisions")
 
-LONGEST: Final = 200
-HARD_SPACES: Final = "\u00a0\u202f"  # in numbers and before colons of some languages
+MAX_LOGGED_CHARACTERS: Final = 200
+HARD_SPACES: Final = "\u00a0\u202f"  # used in numbers and before colons in some languages
 
 refusal_throttle = LogThrottle(seconds=10.0)
 
 
 def log_refusals(call: Call, decision: Decision) -> None:
-    """Write a line for each rule that refuses the call, shadow rules included."""
+    """Log a line for each rule that refuses the call, shadow rules included."""
     if not decisions_log.isEnabledFor(logging.WARNING):
         return
     for outcome in decision.outcomes:
@@ -42,7 +42,7 @@ def log_refusals(call: Call, decision: Decision) -> None:
 
 
 def log_left_out() -> None:
-    """Write a line for each series of refusals that has ended, with the number of lines left out."""
+    """Log the number of lines left out for each series of refusals that has ended."""
     for (rule, reason), left_out in refusal_throttle.overdue():
         fields = {"rule": plain(rule), "reason": reason, "left_out": left_out}
         decisions_log.warning("rule %r (%s): left out %d lines like the last", rule, reason, left_out, extra=fields)
@@ -67,38 +67,43 @@ def _log_refusal(call: Call, outcome: Outcome, left_out: int) -> None:
 
 
 def _event(call: Call, outcome: Outcome) -> str:
-    """Return the event that the rule limits. Entry points name a rate's event first, and that of leases last."""
+    """Return the event that the rule limits. Entry points name the event of rates first, that of leases last."""
     is_lease = outcome.window is None and outcome.reason is not Reason.BLOCKED
     return call.events[-1 if is_lease else 0] if call.events else ""
 
 
 def ident_for_logs(ident: str) -> str:
-    """8 hex characters that tell callers apart in a log: the first 32 bits of the keyed hash in their store keys."""
-    return _beginning(ident, conf().KEY_SECRET)
+    """Return the first 8 hex characters of the ident hash, which identify a caller in logs."""
+    return _short_hash(ident, conf().KEY_SECRET)
 
 
-@lru_cache(maxsize=1024)  # who is refused is refused again
-def _beginning(ident: str, secret: str) -> str:
+@lru_cache(maxsize=1024)  # refused callers are often refused again
+def _short_hash(ident: str, secret: str) -> str:
     return urlsafe_b64decode(ident_hash(ident, secret_bytes(secret)) + "==")[:4].hex()
 
 
 def reference(decision: Decision) -> str:
-    """What a refused client may quote to an operator: the ident of the rule that refuses, as logs have it."""
+    """Return a refused client's reference for the operator: the ident of the refusing rule as in logs."""
     outcome = deciding_outcome(decision)
     return ident_for_logs(outcome.ident) if outcome is not None and outcome.ident else ""
 
 
 def plain(text: str) -> str:
-    """The beginning of the text, printable."""
-    return printable(text[:LONGEST])
+    """Return the beginning of the text for a log line."""
+    return printable(text[:MAX_LOGGED_CHARACTERS])
 
 
 def printable(text: str) -> str:
-    """The text on one line, whatever clients and operators have put into it: control characters are escaped."""
+    """Return the text with control characters escaped, so that it stays on one line."""
     if text.isprintable():
         return text
     return "".join(
-        [one if one.isprintable() or one in HARD_SPACES else one.encode("unicode_escape").decode() for one in text]
+        [
+            character
+            if character.isprintable() or character in HARD_SPACES
+            else character.encode("unicode_escape").decode()
+            for character in text
+        ]
     )
 
 
@@ -106,11 +111,12 @@ _work: list[Callable[[], object]] = [log_left_out]
 
 
 def add_periodic_work(work: Callable[[], object]) -> None:
-    """Call this every second in each process whose agent runs."""
+    """Call ``work`` every second in each process whose agent runs."""
     _work.append(work)
 
 
 def run_periodic_work() -> None:
+    """Do the work of ``add_periodic_work``."""
     for work in _work:
         work()
 
@@ -119,46 +125,47 @@ logger = logging.getLogger("django_throttle")
 
 
 class Report(NamedTuple):
-    """What happened: a call, what was decided of it, and how many seconds that took, a queue's delay aside.
+    """The report of a decision.
 
-    ``call.caller`` and each outcome's ``ident`` say who called: keep them out of whatever is kept.
+    ``call.caller`` and the ``ident`` of outcomes are personal data: do not store them.
     """
 
     call: Call
     decision: Decision
+    #: The time that the decision took, without a delay.
     seconds: float
 
 
-Hook = Callable[[Report], object]  # runs inside the call, on an event loop too, so it is quick
+Hook = Callable[[Report], object]  # runs inside the call, also on event loops, so it has to be quick
 
 
 @lru_cache(maxsize=1)
 def installed_hooks() -> tuple[Hook, ...]:
-    """The hooks of the setting HOOKS; one that cannot be imported is logged and ignored."""
+    """Return the hooks of the setting HOOKS. Log and ignore hooks that cannot be imported."""
     hooks = []
     for path in conf().HOOKS:
         try:
             hooks.append(load_hook(path))
-        except Exception:  # whatever importing it raises
+        except Exception:  # importing may raise anything
             logger.exception("the hook %r cannot be imported and is ignored: correct HOOKS", path)
     return tuple(hooks)
 
 
 def load_hook(path: str) -> Hook:
-    """The hook of a dotted path; of a class it is one instance. Raises whatever importing or making it raises."""
-    found = import_string(path)
-    hook: Hook = found() if isinstance(found, type) else found
+    """Return the hook at a dotted path: a function, or an instance of a class. Raise the errors of both."""
+    imported = import_string(path)
+    hook: Hook = imported() if isinstance(imported, type) else imported
     return hook
 
 
 def call_hooks(report: Report) -> None:
-    """Call each hook; one that fails is logged, at most once a minute, and the others are called all the same."""
+    """Call each hook. Log an error of a hook at most once a minute, and go on with the others."""
     for hook in installed_hooks():
         try:
             hook(report)
-        except Exception:  # whatever it is, the call that is reported goes on
+        except Exception:  # a hook may raise anything, and the reported call goes on
             if _log_throttle.due(repr(hook)):
-                logger.exception("the hook %r failed: the call went on, its report is lost to this hook", hook)
+                logger.exception("the hook %r failed: the call went on, and its report is lost to this hook", hook)
 
 
 _log_throttle: Final = LogThrottle()
@@ -174,31 +181,34 @@ SignalArguments = tuple[Signal, dict[str, object]]
 
 
 def report(call: Call, decision: Decision, seconds: float = 0.0) -> None:
-    """Tell hooks of a decision that took so many seconds, and the log and receivers of what is not ordinary."""
-    for signal, told in _happened(call, decision, seconds):
-        _send(signal, call=call, **told)
+    """Report a decision to hooks. If it is not ordinary, report it to the log and to receivers of signals too.
+
+    ``seconds`` is the time that the decision took.
+    """
+    for signal, arguments in _report_to_hooks_and_log(call, decision, seconds):
+        _send(signal, call=call, **arguments)
 
 
 async def areport(call: Call, decision: Decision, seconds: float = 0.0) -> None:
-    """The same, awaiting asynchronous receivers."""
-    for signal, told in _happened(call, decision, seconds):
-        await signal.asend_robust(sender=None, call=call, **told)
+    """Report a decision as ``report`` does, and await asynchronous receivers."""
+    for signal, arguments in _report_to_hooks_and_log(call, decision, seconds):
+        await signal.asend_robust(sender=None, call=call, **arguments)
 
 
 def report_dropped(method: str, queues: int) -> None:
-    """Tell receivers that a channel layer has dropped a message in this method, as so many queues were full."""
+    """Send the signal for a message that a channel layer has dropped in ``method``, with the number of full queues."""
     _send(layer_dropped, method=method, queues=queues)
 
 
-def _send(signal: Signal, **told: object) -> None:
+def _send(signal: Signal, **arguments: object) -> None:
     try:
-        signal.send_robust(sender=None, **told)
-    except Exception:  # an asynchronous receiver, where an event loop runs in this thread
+        signal.send_robust(sender=None, **arguments)
+    except Exception:  # an asynchronous receiver while an event loop runs in this thread
         logger.exception("a signal's asynchronous receiver was not called: make it synchronous, or await the call")
 
 
-def _happened(call: Call, decision: Decision, seconds: float) -> Sequence[SignalArguments]:
-    """Call the hooks and write the log; returns the signals that have receivers, with what those are told."""
+def _report_to_hooks_and_log(call: Call, decision: Decision, seconds: float) -> Sequence[SignalArguments]:
+    """Call the hooks and write the log. Return the signals to send, with their arguments."""
     if installed_hooks():
         call_hooks(Report(call, decision, seconds))
     if decision.is_ordinary:
@@ -210,13 +220,15 @@ def _happened(call: Call, decision: Decision, seconds: float) -> Sequence[Signal
 
 
 def _signals(decision: Decision) -> list[SignalArguments]:
-    found: list[SignalArguments] = []
+    signals: list[SignalArguments] = []
     if throttled.receivers and not decision.allowed:
-        found.append((throttled, {"decision": decision}))
+        signals.append((throttled, {"decision": decision}))
     if shadowed.receivers and any(outcome.shadow and not outcome.allowed for outcome in decision.outcomes):
-        found.append((shadowed, {"decision": decision}))
+        signals.append((shadowed, {"decision": decision}))
     if store_failed.receivers and decision.degraded:
-        found.append((store_failed, {"decision": decision}))
+        signals.append((store_failed, {"decision": decision}))
     if quota_warning.receivers:
-        found += [(quota_warning, {"outcome": one.outcome, "share": one.share}) for one in decision.crossed]
-    return found
+        signals += [
+            (quota_warning, {"outcome": threshold.outcome, "share": threshold.share}) for threshold in decision.crossed
+        ]
+    return signals

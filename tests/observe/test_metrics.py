@@ -129,7 +129,7 @@ def test_rules_and_scopes_without_end_share_a_name(monkeypatch: pytest.MonkeyPat
     for signal in (metrics.costly, metrics.layer_dropped):
         monkeypatch.setattr(signal, "receivers", [])
         signal.sender_receivers_cache.clear()
-    monkeypatch.setattr(metrics, "MOST_RULES", 10)
+    monkeypatch.setattr(metrics, "MAX_LABEL_VALUES", 10)
     counted, asked, seconds = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), list[float]()
 
     def series(metric: Metric, *values: str) -> Add:
@@ -145,7 +145,7 @@ def test_rules_and_scopes_without_end_share_a_name(monkeypatch: pytest.MonkeyPat
     assert counted[DECISIONS.name, "0", "allowed", "within"] == counted[COSTLY.name, "0"] == 2
     assert asked[DECISIONS.name, "0", "allowed", "within"] == 1, "a series is looked up once"
     assert seconds == [0.002] * 51
-    assert len(counts.known) == len(counts.rules) == len(counts.scopes) == 10
+    assert len(counts.series_cache) == len(counts.rules) == len(counts.scopes) == 10
 
 
 def test_the_metrics_are_served_as_the_page_shows(settings: Any) -> None:

@@ -50,7 +50,7 @@ def test_hooks_hear_of_every_decision_though_others_fail(enforce: Enforce, caplo
     said = [record.getMessage() for record in caplog.records if "hook" in record.getMessage()]
     assert said == [
         "the hook 'nowhere.to.be.found' cannot be imported and is ignored: correct HOOKS",
-        f"the hook {fail!r} failed: the call went on, its report is lost to this hook",
+        f"the hook {fail!r} failed: the call went on, and its report is lost to this hook",
     ]
 
 

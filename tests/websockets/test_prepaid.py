@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 
 from django_throttle import rulebook
-from django_throttle.agent import give_back
+from django_throttle.agent import refund_prepaid
 from django_throttle.core import Rule
 from django_throttle.core.prepaid import MAX_ORDER_BURST
 from django_throttle.limiter import Limiter
@@ -22,7 +22,7 @@ QUEUE = {**CHAT, "algorithm": "leaky_bucket", "action": "delay"}
 
 
 def settled(store: RedisStore) -> int:
-    give_back(store)
+    refund_prepaid(store)
     return used(store)
 
 
@@ -159,7 +159,7 @@ async def settles(least: int, most: int | None = None, **options: Any) -> None:
     rule = Rule("tokens", **{**MEASURED, **options})
 
     def is_settled() -> bool:
-        give_back(get_store())  # what was bought ahead, as the agent does
+        refund_prepaid(get_store())  # what was bought ahead, as the agent does
         return least <= used(get_store(), "everyone", rule) <= (most or least)
 
     await becomes(is_settled)
