@@ -81,7 +81,7 @@ def test_what_was_refused_lately_also_by_the_reference_of_an_error(enforce: Enfo
     one, before = found.recent
     assert (one.scope, one.method, one.rule, one.reason) == ("search", "POST", "api", "exceeded")
     assert one.at > before.at
-    assert found.alike == [(2, one)]
+    assert found.refusal_groups == [(2, one)]
     assert [each["at"] for each in found.as_json()["recent"]] == [one.at.isoformat(), before.at.isoformat()]
     assert answer(store, rulebook.current(), HypotheticalCall(), "192.0.2.2").recent == []
     by_tag = answer(store, rulebook.current(), HypotheticalCall(), ident_for_logs("ip:192.0.2.1"))

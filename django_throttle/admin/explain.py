@@ -98,7 +98,7 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, object]:
         "is_recorded": refusals.find_refusals is not None,
         "recent": [
             (times, one, events.get(one.event, one.event), translated(REASONS.get(one.reason, one.reason)))
-            for times, one in found.alike
+            for times, one in found.refusal_groups
         ],
         "told": told,
         "sentence": translated(told.sentence) if told else "",

@@ -1,1 +1,1 @@
-"""What would be decided for a caller now, and why calls were refused."""
+"""Explanations: the predicted decision for a caller, and the recorded refusals."""

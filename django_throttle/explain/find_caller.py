@@ -1,4 +1,4 @@
-"""Whom an operator means: an ident that is typed, or the 8 characters by which log lines and errors name a caller."""
+"""Lookup of the caller that an operator types: an ident, a user's name, or the beginning of an ident hash."""
 
 from __future__ import annotations
 
@@ -35,43 +35,44 @@ from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
 from django_throttle.translated import gettext, translated
 
-TAG: Final = re.compile(r"[0-9a-f]{8}")
-IDENT_TAG: Final = re.compile(r"[\w-]{22}", re.ASCII)  # what an API key counts under
-HOST: Final = "host"  # of the transports for httpx
-MOST_USERS: Final = 50_000  # who joined last, of whom one is looked for by a tag
-LONGEST: Final = 1000
+HASH_PREFIX: Final = re.compile(r"[0-9a-f]{8}")
+IDENT_HASH: Final = re.compile(r"[\w-]{22}", re.ASCII)  # of an API key
+HOST: Final = "host"  # kind of ident of the transports for httpx
+MAX_SEARCHED_USERS: Final = 50_000  # newest users that are searched for an ident hash
+MAX_TYPED_CHARACTERS: Final = 1000
 EXAMPLES: Final = gettext_noop(
     "Write one like user:42, ip:203.0.113.9 or everyone, a user's name, or the 8 characters of a log line."
 )
 
 
-class UnknownTag(ValidationError):
-    """Nobody who could be asked has this tag."""
+class UnknownHash(ValidationError):
+    """No searched ident has this hash."""
 
 
 def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
-    """Whoever is meant; raises ValidationError, with an example, where that is nobody.
+    """Return the typed caller. Raise ValidationError, with examples, if there is none.
 
-    A tag is looked up among open sockets, users and the subjects of overrides. Raises StoreError where it cannot be.
+    The 8 characters of a log line are searched among open sockets, users and subjects of overrides. Raise UnknownHash
+    if none of them has this hash, and StoreError if the store fails.
     """
     text = typed.strip()
-    tagged = (ident for ident in _candidates(snapshot, store) if ident_for_logs(ident) == text.lower())
-    if TAG.fullmatch(text.lower()) and (found := next(tagged, None)):
-        return known_caller(found)
-    if not text or len(text) > LONGEST or not text.isprintable():
+    matching = (ident for ident in _candidates(snapshot, store) if ident_for_logs(ident) == text.lower())
+    if HASH_PREFIX.fullmatch(text.lower()) and (ident_of_hash := next(matching, None)):
+        return known_caller(ident_of_hash)
+    if not text or len(text) > MAX_TYPED_CHARACTERS or not text.isprintable():
         raise ValidationError(translated(_with_examples(gettext_lazy("This names nobody."))))
     try:
         ident = read_ident(text)
     except ValidationError as error:
-        own = KnownCaller(str(ident_from_value("ident", text, None)))
-        if own.is_explicit and counts_any(store, snapshot, own.name):
-            return own
-        if TAG.fullmatch(text.lower()):
+        code_caller = KnownCaller(str(ident_from_value("ident", text, None)))
+        if code_caller.is_explicit and counts_any(store, snapshot, code_caller.name):
+            return code_caller
+        if HASH_PREFIX.fullmatch(text.lower()):
             unknown = gettext_lazy("Neither an open socket nor a user has the tag {tag}.", tag=text)
-            raise UnknownTag(translated(_with_examples(unknown))) from error
+            raise UnknownHash(translated(_with_examples(unknown))) from error
         raise ValidationError([*error.messages, gettext(EXAMPLES)]) from error
     caller = known_caller(ident, text)
-    if caller.is_explicit:  # an entry point names it, as ident= of @throttle does
+    if caller.is_explicit:  # an ident from code, as by ident= of @throttle
         caller = KnownCaller(str(ident_from_value("ident", text, None)))
     if fault := _fault(ident, snapshot.rules):
         if counts_any(store, snapshot, caller.name):
@@ -81,10 +82,10 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
 
 
 def known_caller(ident: str, typed: str = "") -> KnownCaller:
-    """Return the caller of an ident, with the rows that it names, or what was typed for it."""
+    """Return the caller of an ident, with the user or API key that the ident or ``typed`` names."""
     kind, _, value = typed.partition(":")
     if ident.startswith("api_key:"):
-        key = "" if IDENT_TAG.fullmatch(value.removeprefix(OF_KEY)) else value
+        key = "" if IDENT_HASH.fullmatch(value.removeprefix(OF_KEY)) else value
         auth: Any = (row_of_typed_key(key) or key) if key else row_of_ident(ident)
         return KnownCaller(ident, user=user_of_row(auth), auth=auth)
     if ident.startswith("user:") and conf().USER_IDENT:
@@ -95,14 +96,14 @@ def known_caller(ident: str, typed: str = "") -> KnownCaller:
 
 
 def read_ident(text: str, *, checks: bool = True) -> str:
-    """The ident that is typed, each part of a joined one by itself.
+    """Return the typed ident. The parts of a joined ident are read one by one.
 
-    Raises ValidationError for what may be several users; where it ``checks``, also for users that there are not.
+    Raise ValidationError if the text may mean several users. If ``checks``, raise it for unknown users too.
     """
     kind, _, value = text.partition(":")
     if kind == "api_key" and value:
         value = value.removeprefix(OF_KEY)
-        return f"api_key:{value}" if IDENT_TAG.fullmatch(value) else ident_of_typed_key(value, checks=checks)
+        return f"api_key:{value}" if IDENT_HASH.fullmatch(value) else ident_of_typed_key(value, checks=checks)
     if kind == LOGIN_NAME:
         with suppress(ValueError):
             return f"{kind}:{fold(value)}"
@@ -116,14 +117,14 @@ def read_ident(text: str, *, checks: bool = True) -> str:
 
 
 def _has_form(kind: str, value: str) -> bool:
-    """Whether an ident of this kind may have this value; one that joins several may be hashed."""
+    """Return True if an ident of this kind may have this value. A joined ident may be hashed."""
     if "+" not in kind or value.startswith(HASHED):
         return kind != "user_or_ip"
     keys, parts = key_parts(kind), value.split("+")
-    return len(keys) == len(parts) and all(map(_fits, keys, parts))
+    return len(keys) == len(parts) and all(map(_is_part_of_key, keys, parts))
 
 
-def _fits(key: str, part: str) -> bool:
+def _is_part_of_key(key: str, part: str) -> bool:
     kind, _, value = part.partition(":")
     answers = KEY_KINDS[kind].answers if kind in KEY_KINDS else ()
     is_of_key = kind == key != "user_or_ip" or key in answers or (is_dotted(key) and kind == "ip")
@@ -132,21 +133,21 @@ def _fits(key: str, part: str) -> bool:
 
 
 def _fault(ident: str, rules: Iterable[Rule]) -> str:
-    """What is wrong with the kind of an ident; empty for one that rules of this site may count."""
+    """Return the fault of an ident's kind. Return an empty text if rules of this site may count it."""
     kind, _, value = ident.partition(":")
     if ident == EVERYONE or kind in (UNTRUSTED_KIND, HOST):
         return ""
-    known = {*KEY_KINDS, *(part for rule in rules for part in (rule.key, *key_parts(rule.key)))} - {EVERYONE}
-    if kind == "group" and GROUP in known:
+    kinds = {*KEY_KINDS, *(part for rule in rules for part in (rule.key, *key_parts(rule.key)))} - {EVERYONE}
+    if kind == "group" and GROUP in kinds:
         kind = GROUP
-    is_known = kind in known or all(part in known for part in key_parts(kind))
+    is_known = kind in kinds or all(part in kinds for part in key_parts(kind))
     if is_known and not value:
         return gettext_lazy("{kind!r} is only the kind of an identity.", kind=kind)
     if is_known:
         like = KnownCaller(EVERYONE).example_ident(kind)
         fault = gettext_lazy("{kind!r} is written like {like}.", kind=kind, like=like)
         return "" if _has_form(kind, value) else fault
-    if hint := did_you_mean(kind[:60], sorted(known)):
+    if hint := did_you_mean(kind[:60], sorted(kinds)):
         return gettext_lazy("{kind!r} is no kind of identity{hint}", kind=kind[:60], hint=hint)
     pattern = gettext_noop("{kind!r} is no kind of identity, and nothing is counted under it now.")
     return gettext_lazy(pattern, kind=kind[:60])
@@ -157,6 +158,7 @@ def _with_examples(fault: str) -> str:
 
 
 def _candidates(snapshot: Snapshot, store: AnyStore) -> Iterator[str]:
+    """Yield the idents that are searched for a hash."""
     yield EVERYONE
     yield from (ident.shown for ident in get_overview(store).idents)
     yield from (override.subject for override in snapshot.overrides.all)
@@ -166,4 +168,4 @@ def _candidates(snapshot: Snapshot, store: AnyStore) -> Iterator[str]:
             users: Any = get_user_model()._default_manager.order_by("-pk").values_list("pk", flat=True)
         except ImproperlyConfigured:
             return
-        yield from (str(ident_of("user", pk)) for pk in users[:MOST_USERS].iterator())
+        yield from (str(ident_of("user", pk)) for pk in users[:MAX_SEARCHED_USERS].iterator())

@@ -1,4 +1,4 @@
-"""What would happen to a call of somebody now, and why: peeks, which charge nothing."""
+"""Prediction of the decision on a call, with reasons. It peeks at the rules and charges nothing."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
 from django_throttle.stores.base import BlockingIo
 
-TOGETHER: Final = 100  # rules peeked at in one round trip
-MOST: Final = 0.5  # share of calls: where a damper refuses as many, a call is said to be refused
+BATCH_RULES: Final = 100  # in one round trip
+REFUSING_CHANCE: Final = 0.5  # share of refused calls from which a damper is shown as refusing
 CALLS: Final = {
     "": gettext_lazy("A call"),
     "request": gettext_lazy("A request"),
@@ -36,7 +36,7 @@ CALLS: Final = {
     "publish": gettext_lazy("A publication"),
     "task": gettext_lazy("A task"),
 }
-# What becomes of a call by one rule.
+# Verdicts of a rule on a call.
 VERDICTS: Final = {
     "allowed": gettext_lazy("allowed"),
     "blocked": gettext_lazy("blocked"),
@@ -44,7 +44,7 @@ VERDICTS: Final = {
     "refused": gettext_lazy("refused"),
     "shadowed": gettext_lazy("shadowed"),
 }
-# Why it was refused, by the reason that was recorded.
+# Texts of the recorded reasons of refusals.
 REASONS: Final[dict[str, Text]] = {
     Reason.EXCEEDED: gettext_lazy("over the limit"),
     Reason.TOO_COSTLY: gettext_lazy("costs more than is ever allowed at once"),
@@ -56,24 +56,24 @@ REASONS: Final[dict[str, Text]] = {
 
 
 class RuleState(NamedTuple):
-    """A rule that counts the call, or one of its rates, and what it says of the call now.
-
-    Under an override that exempts or blocks, ``outcome`` is what the rule would say without it. ``chance`` is the share
-    of calls that a damper refuses. ``is_sure`` is False where the call may pass, or be refused, after all.
-    """
+    """A rule that counts the call, or one of its rates, and its outcome now."""
 
     counting: Counting
+    #: The outcome without the effect of an override that exempts or blocks.
     outcome: Outcome
+    #: The share of calls that a damper refuses.
     chance: float = 0.0
+    #: False if the request may decide otherwise.
     is_sure: bool = True
 
     @property
     def used(self) -> int:
+        """The units in use."""
         return max(0, self.outcome.limit - self.outcome.remaining)
 
     @property
     def verdict(self) -> str:
-        """What becomes of the call by this rule: "blocked", "exempt", "refused", "shadowed" or "allowed"."""
+        """The verdict of this rule: "blocked", "exempt", "refused", "shadowed" or "allowed"."""
         override = self.counting.override
         if override is not None and override.effect in ("block", "exempt"):
             return "blocked" if override.effect == "block" else "exempt"
@@ -81,48 +81,48 @@ class RuleState(NamedTuple):
 
     @property
     def why(self) -> str:
-        """How much is used, and when a refused call could pass."""
-        one = self.outcome
-        if one.reason is Reason.TOO_COSTLY:
+        """The usage, and the time when a refused call could pass."""
+        outcome = self.outcome
+        if outcome.reason is Reason.TOO_COSTLY:
             pattern = gettext_noop("a call costs more than the {most:,} that it ever allows at once")
-            return gettext_lazy(pattern, most=one.largest or one.limit)
-        if one.reason is Reason.SUPPRESSED:
+            return gettext_lazy(pattern, most=outcome.largest or outcome.limit)
+        if outcome.reason is Reason.SUPPRESSED:
             return gettext_lazy("{share:.0%} of the calls are refused now", share=self.chance)
-        if one.allowed:
-            return self._use()
-        if one.window is None:
-            return gettext_lazy("{use}, free when one ends", use=self._use())
-        return gettext_lazy("{use}, free in {time}", use=self._use(), time=in_short(one.retry_after or 0.0))
+        if outcome.allowed:
+            return self._usage()
+        if outcome.window is None:
+            return gettext_lazy("{use}, free when one ends", use=self._usage())
+        return gettext_lazy("{use}, free in {time}", use=self._usage(), time=in_short(outcome.retry_after or 0.0))
 
     @property
-    def assuming(self) -> str:
-        """The same, and what had to be assumed of the caller."""
+    def why_with_assumption(self) -> str:
+        """``why``, with the assumption about the caller."""
         return with_assumption(self.why, self.counting.assumed)
 
-    def _use(self) -> Text:
-        one, (rule, held, override, *_) = self.outcome, self.counting
+    def _usage(self) -> Text:
+        outcome, (rule, held, override, *_) = self.outcome, self.counting
         plan = rule.plan_of
         if plan and override is not None and held is not None and not held.plan_of:
             pattern = gettext_noop("{plan} (changed by override {number})")
             plan = gettext_lazy(pattern, plan=plan, number=override.number)
         used = gettext_noop("{used:,} of {limit:,} used"), gettext_noop("{used:,} of {limit:,} by plan {plan} used")
         open_ = gettext_noop("{used:,} of {limit:,} open"), gettext_noop("{used:,} of {limit:,} by plan {plan} open")
-        pattern = (open_ if one.window is None else used)[bool(plan)]
-        return gettext_lazy(pattern, used=self.used, limit=one.limit, plan=plan)
+        pattern = (open_ if outcome.window is None else used)[bool(plan)]
+        return gettext_lazy(pattern, used=self.used, limit=outcome.limit, plan=plan)
 
     def as_json(self) -> dict[str, object]:
-        one, override = self.outcome, self.counting.override
+        outcome, override = self.outcome, self.counting.override
         return {
-            "name": one.rule,
-            "limit": one.limit,
+            "name": outcome.rule,
+            "limit": outcome.limit,
             "used": self.used,
-            "remaining": one.remaining,
-            "reset_after": one.reset_after,
+            "remaining": outcome.remaining,
+            "reset_after": outcome.reset_after,
             "override": None if override is None else override_as_json(override),
-            "retry_after": one.retry_after,
-            "window": one.window,
-            "unit": one.unit,
-            "ident": one.ident,
+            "retry_after": outcome.retry_after,
+            "window": outcome.window,
+            "unit": outcome.unit,
+            "ident": outcome.ident,
             "verdict": self.verdict,
             "chance": self.chance,
             "assumed": self.counting.assumed,
@@ -132,43 +132,43 @@ class RuleState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A call of ``caller``: the rules that count it, dampers first, and those of its scope that do not.
-
-    ``overrides`` are all that hold for the caller, the one that precedes first; ``block`` is the one that refuses the
-    call, whatever the rules say.
-    """
+    """The predicted decision on a call of ``caller``."""
 
     call: HypotheticalCall
     caller: KnownCaller
+    #: The rules that count the call, dampers first.
     rules: Sequence[RuleState] = ()
+    #: The other rules of the scope.
     others: Sequence[NotCounting] = ()
+    #: The overrides of the caller in order of precedence.
     overrides: Sequence[Override] = ()
     decision: Decision = field(default_factory=Decision)
+    #: The override that refuses the call, whatever the rules decide.
     block: Override | None = None
 
     @property
     def would(self) -> str | None:
-        """What would happen: "allowed" or "refused"; None where nobody can tell."""
+        """The prediction: "allowed" or "refused", or None if it depends on the request."""
         if self.block is not None or any(state.verdict == "refused" and state.is_sure for state in self.rules):
             return "refused"
-        return None if self._doubt() else "allowed"
+        return None if self._doubts() else "allowed"
 
     @property
     def refusing(self) -> tuple[str, ...]:
-        """The names of the rules that refuse; none where an override does."""
-        return tuple(dict.fromkeys(one.outcome.rule for one in self.rules if one.verdict == "refused"))
+        """The names of the refusing rules. It is empty if an override refuses."""
+        return tuple(dict.fromkeys(state.outcome.rule for state in self.rules if state.verdict == "refused"))
 
     @property
     def sentence(self) -> str:
-        """What would happen, and why, in one sentence."""
-        told = {"call": self._call(), "scope": self.call.scope, "caller": self.caller.name}
+        """The prediction and its reason in one sentence."""
+        names = {"call": self._call(), "scope": self.call.scope, "caller": self.caller.name}
         if self.would is None:
             scoped, plain = (
                 gettext_noop("{call} to {scope} by {caller}: nobody can tell, because of rule {rule!r}: {why}."),
                 gettext_noop("{call} by {caller}: nobody can tell, because of rule {rule!r}: {why}."),
             )
-            rule, why, functions = self._doubt()[0]
-            sentence = gettext_lazy(scoped if self.call.scope else plain, rule=rule.name, why=why, **told)
+            rule, why, functions = self._doubts()[0]
+            sentence = gettext_lazy(scoped if self.call.scope else plain, rule=rule.name, why=why, **names)
             pattern = gettext_noop("Only {functions} can tell, from a request.")
             who_can = gettext_lazy(pattern, functions=listed(functions)) if functions else ""
             return sentences([part for part in (sentence, who_can) if part])
@@ -176,7 +176,7 @@ class Explanation:
             gettext_noop("{call} to {scope} by {caller} would be {verdict}."),
             gettext_noop("{call} by {caller} would be {verdict}."),
         )
-        return gettext_lazy(scoped if self.call.scope else plain, verdict=self._verdict(), **told)
+        return gettext_lazy(scoped if self.call.scope else plain, verdict=self._verdict(), **names)
 
     def as_json(self) -> dict[str, Any]:
         call = self.call
@@ -187,108 +187,111 @@ class Explanation:
             "scope": call.scope,
             "method": call.method,
             "event": call.event,
-            "rules": [one.as_json() for one in self.rules],
+            "rules": [state.as_json() for state in self.rules],
             "not_counting": [
-                {"name": one.rule.name, "why": one.why, "doubtful": one.is_doubtful} for one in self.others
+                {"name": other.rule.name, "why": other.why, "doubtful": other.is_doubtful} for other in self.others
             ],
-            "overrides": [override_as_json(one) for one in self.overrides],
+            "overrides": [override_as_json(override) for override in self.overrides],
         }
 
-    def _doubt(self) -> list[tuple[Rule, str, Sequence[str]]]:
-        """Return the rules of which nobody can tell what they do with the call, why, and which functions can."""
+    def _doubts(self) -> list[tuple[Rule, str, Sequence[str]]]:
+        """Return the rules whose outcome depends on the request, with a reason and the functions that decide it."""
         refusing = [state for state in self.rules if state.verdict == "refused" and not state.is_sure]
         unsure = [state for state in self.rules if state.verdict != "refused" and not state.is_sure]
         doubtful = [state for state in self.rules if state.counting.is_doubtful and state.is_sure]
         others = [(other.rule, other.why, ()) for other in self.others if other.is_doubtful]
-        return [*map(_doubt_of, refusing), *others, *map(_doubt_of, [*unsure, *doubtful])]
+        return [*map(_doubt, refusing), *others, *map(_doubt, [*unsure, *doubtful])]
 
-    def _said(self) -> RuleState | None:
-        """The rule that the decision names, or one that only records and would refuse what passes at once."""
-        named = self.decision.rule, self.decision.limit, self.decision.retry_after
-        outcomes = ((one, one.outcome) for one in self.rules)
-        said = next((one for one, told in outcomes if (told.rule, told.limit, told.retry_after) == named), None)
-        if self.decision.delay or not self.decision.allowed or (said is not None and said.outcome.deferred_for):
-            return said
-        return next((one for one in self.rules if one.verdict == "shadowed"), said)
+    def _named_state(self) -> RuleState | None:
+        """Return the rule that the sentence names: that of the decision, or a shadow rule that would refuse."""
+        decided = self.decision.rule, self.decision.limit, self.decision.retry_after
+        outcomes = ((state, state.outcome) for state in self.rules)
+        matching = (
+            state for state, outcome in outcomes if (outcome.rule, outcome.limit, outcome.retry_after) == decided
+        )
+        named = next(matching, None)
+        if self.decision.delay or not self.decision.allowed or (named is not None and named.outcome.deferred_for):
+            return named
+        return next((state for state in self.rules if state.verdict == "shadowed"), named)
 
     def _call(self) -> Text:
-        """The call by the event that is asked about, else by one that the rule counts which the sentence names."""
-        call, said = self.call, self._said()
+        """Return the call in words, by its event or an event that the named rule counts."""
+        call, named = self.call, self._named_state()
         if call.method and call.event in ("", "request"):
             pattern = gettext_noop("An {method}") if call.method[0] in "AEIO" else gettext_noop("A {method}")
             return gettext_lazy(pattern, method=call.method)
-        rule = self._doubt()[0][0] if self.would is None else said and said.counting.rule
+        rule = self._doubts()[0][0] if self.would is None else named and named.counting.rule
         return CALLS[call.event or next((event for event in call.events if rule and event in rule.events), "")]
 
     def _verdict(self) -> Text:
-        said = self._said()
+        named = self._named_state()
         if not self.decision.allowed and self.block is not None:
             pattern = gettext_noop("refused by override {number}: {subject} is blocked")
             return gettext_lazy(pattern, number=self.block.number, subject=self.block.subject)
-        if said is None or self.decision.allowed:
-            return self._how_allowed(said)
-        return gettext_lazy("refused by rule {rule!r}: {why}", rule=said.outcome.rule, why=said.assuming)
+        if named is None or self.decision.allowed:
+            return self._how_allowed(named)
+        return gettext_lazy("refused by rule {rule!r}: {why}", rule=named.outcome.rule, why=named.why_with_assumption)
 
-    def _how_allowed(self, said: RuleState | None) -> Text:
-        if said is not None and self.decision.delay:
+    def _how_allowed(self, named: RuleState | None) -> Text:
+        if named is not None and self.decision.delay:
             pattern = gettext_noop("allowed after {time} in the queue of rule {rule!r}")
-            return gettext_lazy(pattern, time=in_short(self.decision.delay), rule=said.outcome.rule)
-        if said is not None and said.outcome.deferred_for:
+            return gettext_lazy(pattern, time=in_short(self.decision.delay), rule=named.outcome.rule)
+        if named is not None and named.outcome.deferred_for:
             pattern = gettext_noop("done in {time} and answered 202, by rule {rule!r}")
-            return gettext_lazy(pattern, time=in_short(said.outcome.deferred_for), rule=said.outcome.rule)
-        if said is not None and said.verdict == "shadowed":
-            return gettext_lazy("allowed: rule {rule!r} would refuse it, but only records", rule=said.outcome.rule)
-        if said is not None:
+            return gettext_lazy(pattern, time=in_short(named.outcome.deferred_for), rule=named.outcome.rule)
+        if named is not None and named.verdict == "shadowed":
+            return gettext_lazy("allowed: rule {rule!r} would refuse it, but only records", rule=named.outcome.rule)
+        if named is not None:
             pattern = gettext_noop("allowed: rule {rule!r} is nearest to its limit, {why}")
-            return gettext_lazy(pattern, rule=said.outcome.rule, why=said.assuming)
+            return gettext_lazy(pattern, rule=named.outcome.rule, why=named.why_with_assumption)
         return gettext_lazy("allowed: no rule that refuses counts it")
 
 
-def _doubt_of(state: RuleState) -> tuple[Rule, str, Sequence[str]]:
-    return state.counting.rule, state.assuming, () if state.is_sure else state.counting.functions
+def _doubt(state: RuleState) -> tuple[Rule, str, Sequence[str]]:
+    return state.counting.rule, state.why_with_assumption, () if state.is_sure else state.counting.functions
 
 
 def explain(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, caller: KnownCaller) -> Explanation:
-    """Peek at every rule that counts a call of this caller. Raises StoreError: then nobody knows."""
-    covered = list(_with_named(store, list(coverage(snapshot, call, caller))))
-    counting = [one for one in covered if isinstance(one, Counting)]
+    """Predict the decision on a call of this caller. Raise StoreError if the store fails."""
+    covered = list(_with_named_idents(store, list(coverage(snapshot, call, caller))))
+    counting = [entry for entry in covered if isinstance(entry, Counting)]
     ranked = snapshot.overrides.of(caller)
-    rules = _doubted(store, [*_damped(store, counting), *_peeked(store, counting)])
-    blocks = snapshot.overrides.blocks([one.rule for one in counting], ranked)
-    outcomes = [one.outcome for one in rules if one.verdict in ("allowed", "refused", "shadowed")]
+    rules = _with_certainty(store, [*_damper_states(store, counting), *_peek(store, counting)])
+    blocks = snapshot.overrides.blocks([counted.rule for counted in counting], ranked)
+    outcomes = [state.outcome for state in rules if state.verdict in ("allowed", "refused", "shadowed")]
     return Explanation(
         call=call,
         caller=caller,
         rules=rules,
-        others=[one for one in covered if isinstance(one, NotCounting)],
+        others=[other for other in covered if isinstance(other, NotCounting)],
         overrides=ranked,
         decision=combine_outcomes((*blocks, *outcomes)),
-        block=_blocking(ranked, counting) if blocks else None,
+        block=_blocking_override(ranked, counting) if blocks else None,
     )
 
 
 def counts_any(store: AnyStore, snapshot: Snapshot, ident: str) -> bool:
     """Return True if a rule has counted calls under this ident, whatever its key. Raises StoreError."""
     rules = [rule for rule in snapshot.rules if rule.enabled]
-    return any(state.used for state in _peeked(store, [Counting(rule, rule, None, ident, 1) for rule in rules]))
+    return any(state.used for state in _peek(store, [Counting(rule, rule, None, ident, 1) for rule in rules]))
 
 
-def _with_named(store: AnyStore, covered: Sequence[Counting | NotCounting]) -> Iterator[Counting | NotCounting]:
-    """Yield the same, and rules that have counted the caller's ident though their keys do not make it.
+def _with_named_idents(store: AnyStore, covered: Sequence[Counting | NotCounting]) -> Iterator[Counting | NotCounting]:
+    """Yield ``covered``, and rules that have counted the caller under an ident that code names.
 
-    The code names that ident. The rule may count the caller by its key as well.
+    Such a rule may count the caller by its key as well.
     """
-    countings = [each.if_named for each in covered if each.if_named is not None]
-    named = {state.counting.rule.name: state.counting for state in _peeked(store, countings) if state.used}
-    for each in covered:
-        if isinstance(each, Counting) or each.rule.name not in named:
-            yield each
-        if each.rule.name in named:
-            yield named[each.rule.name]
+    countings = [entry.if_named for entry in covered if entry.if_named is not None]
+    named = {state.counting.rule.name: state.counting for state in _peek(store, countings) if state.used}
+    for entry in covered:
+        if isinstance(entry, Counting) or entry.rule.name not in named:
+            yield entry
+        if entry.rule.name in named:
+            yield named[entry.rule.name]
 
 
-def _doubted(store: AnyStore, states: Sequence[RuleState]) -> list[RuleState]:
-    """The same; those are not sure that refuse what they may not count, or that say another thing by another plan."""
+def _with_certainty(store: AnyStore, states: Sequence[RuleState]) -> list[RuleState]:
+    """Return the states with ``is_sure`` set. Other plans that the caller may have are peeked at too."""
     countings = [
         state.counting._replace(held=other)
         for state in states
@@ -296,28 +299,31 @@ def _doubted(store: AnyStore, states: Sequence[RuleState]) -> list[RuleState]:
         for other in state.counting.alternatives
     ]
     passes: dict[tuple[str, str], set[bool]] = {}
-    for state in [*states, *_damped(store, countings), *_peeked(store, countings)]:
-        passes.setdefault(_counted(state), set()).add(state.outcome.allowed)
-    return [state._replace(is_sure=_is_sure(state, passes[_counted(state)])) for state in states]
+    for state in [*states, *_damper_states(store, countings), *_peek(store, countings)]:
+        passes.setdefault(_state_key(state), set()).add(state.outcome.allowed)
+    return [state._replace(is_sure=_is_sure(state, passes[_state_key(state)])) for state in states]
 
 
-def _counted(state: RuleState) -> tuple[str, str]:
+def _state_key(state: RuleState) -> tuple[str, str]:
     return state.outcome.rule, state.outcome.ident
 
 
 def _is_sure(state: RuleState, passes: set[bool]) -> bool:
-    """``passes`` are the answers of the rule's rates under all plans that the caller may have."""
+    """Return False if the outcome depends on the request.
+
+    ``passes`` has the answers of the rule's rates under all plans that the caller may have.
+    """
     if state.verdict not in ("allowed", "refused"):
         return True
     if state.verdict == "refused" and (state.counting.may_not_count or state.counting.is_doubtful):
         return False
     if state.verdict == "allowed" and is_dotted(str(state.counting.rule.cost)):
-        return False  # it may cost more than is left
+        return False  # the cost may exceed the remaining budget
     return not state.counting.alternatives or len(passes) == 1
 
 
 def override_as_json(override: Override) -> dict[str, object]:
-    """``until`` is in seconds since 1970, None for no end."""
+    """Return an override for JSON. ``until`` is in seconds since 1970, None for no end."""
     return {
         "number": override.number,
         "subject": override.subject,
@@ -329,12 +335,12 @@ def override_as_json(override: Override) -> dict[str, object]:
 
 
 def with_assumption(why: str, assumed: str) -> str:
-    """What a rule says of a call, with what had to be assumed of the caller."""
+    """Return the reason with the assumption about the caller, if there is one."""
     return gettext_lazy("{why} ({assumed})", why=why, assumed=assumed) if assumed else why
 
 
 def in_short(seconds: float) -> Text:
-    """A wait, rounded up: "12 s", "3 min", "5 h" or "2 days"."""
+    """Return seconds in words, rounded up: "12 s", "3 min", "5 h" or "2 days"."""
     units = (1, gettext_noop("{count} s")), (60, gettext_noop("{count} min")), (3600, gettext_noop("{count} h"))
     for size, pattern in units:
         if seconds <= 100 * size:
@@ -342,43 +348,44 @@ def in_short(seconds: float) -> Text:
     return gettext_lazy("{count} days", count=ceil(seconds / 86_400))
 
 
-def _blocking(ranked: Sequence[Override], counting: Sequence[Counting]) -> Override | None:
-    for one in counting:
-        if one.override is not None and one.override.effect == "block":
-            return one.override
+def _blocking_override(ranked: Sequence[Override], counting: Sequence[Counting]) -> Override | None:
+    for counted in counting:
+        if counted.override is not None and counted.override.effect == "block":
+            return counted.override
     return next((override for override in ranked if override.effect == "block"), None)
 
 
-def _peeked(store: AnyStore, counting: Sequence[Counting]) -> Iterator[RuleState]:
+def _peek(store: AnyStore, counting: Sequence[Counting]) -> Iterator[RuleState]:
     exact = [counted for counted in counting if not counted.rule.decided_locally]
-    for begin in range(0, len(exact), TOGETHER):
-        asked = [(one, charge) for one in exact[begin : begin + TOGETHER] for charge in _charges(one)]
-        decision = run(decide_charges(BlockingIo(store), [charge for _, charge in asked], commit=False))
+    for begin in range(0, len(exact), BATCH_RULES):
+        batch = [(counted, charge) for counted in exact[begin : begin + BATCH_RULES] for charge in _charges(counted)]
+        decision = run(decide_charges(BlockingIo(store), [charge for _, charge in batch], commit=False))
         if decision.degraded and decision.cause is not None:
             raise StoreError(decision.cause)
-        yield from (RuleState(one, outcome) for (one, _), outcome in zip(asked, decision.outcomes, strict=True))
+        yield from (RuleState(counted, outcome) for (counted, _), outcome in zip(batch, decision.outcomes, strict=True))
 
 
-def _charges(one: Counting) -> Sequence[Charge]:
-    return charges_of(one.rule if one.held is None else one.held, one.ident, one.cost)
+def _charges(counted: Counting) -> Sequence[Charge]:
+    return charges_of(counted.rule if counted.held is None else counted.held, counted.ident, counted.cost)
 
 
-def _damped(store: AnyStore, counting: Sequence[Counting]) -> Iterator[RuleState]:
-    """Dampers by what all processes have reported; a process that has yet to hear of it refuses another share."""
-    asked = [(each, charge) for each in counting if each.rule.decided_locally for charge in _charges(each)]
-    reports = [Report(charge.rule.id, charge.ident, "", 0, None, ()) for _, charge in asked]
-    for (one, (rule, ident, _)), reply in zip(asked, store.aggregator.damp(reports) if reports else (), strict=True):
+def _damper_states(store: AnyStore, counting: Sequence[Counting]) -> Iterator[RuleState]:
+    """Yield the states of dampers, by the reports of all processes. Each process may still refuse another share."""
+    damped = [(counted, charge) for counted in counting if counted.rule.decided_locally for charge in _charges(counted)]
+    reports = [Report(charge.rule.id, charge.ident, "", 0, None, ()) for _, charge in damped]
+    replies = store.aggregator.damp(reports) if reports else ()
+    for (counted, (rule, ident, _)), reply in zip(damped, replies, strict=True):
         if isinstance(reply, BaseException):
             raise reply
         window = rule.rate.window_us if rule.rate else 0
         allowance = Allowance(rule.params.limit, window)
         chance = factor(attempted(rule.estimator, reply.counts, allowance), allowance.per_sub)
-        tried = max(count.attempted for count in reply.counts[:2]) / allowance.per_sub
-        left = 0 if chance else max(0, int(allowance.limit * (1 - tried)))
+        used_share = max(count.attempted for count in reply.counts[:2]) / allowance.per_sub
+        left = 0 if chance else max(0, int(allowance.limit * (1 - used_share)))
         reason = Reason.SUPPRESSED if chance else Reason.WITHIN
-        passes = chance < MOST
+        passes = chance < REFUSING_CHANCE
         wait = 0.0 if passes else 1.0
         outcome = Outcome(
             rule.name, ident, passes, allowance.limit, left, wait, wait, reason, rule.is_shadow, rule.window
         )
-        yield RuleState(one, outcome._replace(factor=chance), chance)
+        yield RuleState(counted, outcome._replace(factor=chance), chance)

@@ -1,4 +1,4 @@
-"""What callers were refused lately, if an installed app records it: ``django_throttle.console`` does."""
+"""Recent refusals of callers, if an installed app such as ``django_throttle.console`` records them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from typing import Final
 
 from django_throttle.stores import AnyStore
 
-MAX_LOOKED_AT: Final = 500
+MAX_RECENT_REFUSALS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A recorded call that a rule refused, or would have refused.
-
-    ``outcome`` is "refused" or "shadowed". ``tags`` has the hash of the ident, or the ident, by the name of each rule.
-    """
+    """A recorded call that a rule refused, or would have refused as a shadow rule."""
 
     at: datetime
     scope: str
@@ -25,7 +22,9 @@ class Refusal:
     event: str
     rule: str
     reason: str
+    #: "refused" or "shadowed".
     outcome: str
+    #: The ident hash, or the ident, by the name of each rule.
     tags: Mapping[str, str]
 
     def as_json(self) -> dict[str, object]:
@@ -33,11 +32,11 @@ class Refusal:
 
 
 FindRefusals = Callable[[AnyStore, str, int, str], Sequence[Refusal]]
-#: Return what a caller was refused lately, the latest first; None where nothing is recorded. Its arguments are the
-#: store, an ident or the first characters of its hash, how many are listed, and a scope, which may be empty.
+#: Function that returns the recent refusals of a caller, the latest first; None if none are recorded. Its arguments are
+#: the store, an ident or the beginning of its hash, the maximal number of refusals, and a scope, which may be empty.
 find_refusals: FindRefusals | None = None
 
 
 def recent(store: AnyStore, ident: str, scope: str = "") -> Sequence[Refusal]:
-    """Return what a caller was refused lately; empty if no app records it. Raise StoreError."""
-    return () if find_refusals is None else find_refusals(store, ident, MAX_LOOKED_AT, scope)
+    """Return the recent refusals of a caller, none if no app records them. Raise StoreError if the store fails."""
+    return () if find_refusals is None else find_refusals(store, ident, MAX_RECENT_REFUSALS, scope)

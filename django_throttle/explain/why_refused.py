@@ -1,4 +1,4 @@
-"""All that an operator is told of a caller: what would happen now, what was refused lately, what is open."""
+"""The full explanation for a caller: the predicted decision, recent refusals and open sockets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle.connections.overview import poll_overview
 from django_throttle.explain import refusals
-from django_throttle.explain.find_caller import UnknownTag, find_caller, known_caller
+from django_throttle.explain.find_caller import UnknownHash, find_caller, known_caller
 from django_throttle.explain.predict import Explanation, explain
 from django_throttle.explain.refusals import Refusal
 from django_throttle.models import ThrottleOverride
@@ -20,74 +20,77 @@ from django_throttle.rulebook.coverage import HypotheticalCall
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
 
-LIMIT: Final = 20  # refusals listed
-SAME: Final = attrgetter("outcome", "scope", "method", "event", "rule", "reason")
+MAX_LISTED_REFUSALS: Final = 20
+GROUP_KEY: Final = attrgetter("outcome", "scope", "method", "event", "rule", "reason")
 
 
-class Alike(NamedTuple):
-    """Refusals of the same call by the same rule and for the same reason, and the last of them."""
+class RefusalGroup(NamedTuple):
+    """Refusals of the same call by the same rule for the same reason."""
 
+    #: Number of refusals.
     times: int
     last: Refusal
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``explanation`` is None where only the tag of the caller is known, by what was refused.
+    """The answer to an operator's question about a caller."""
 
-    ``open`` are the caller's sockets, by the processes that have answered: all of them where ``is_whole``.
-    """
-
+    #: The beginning of the caller's ident hash, as in logs.
     tag: str
+    #: None if only recorded refusals have this hash, so that the ident is unknown.
     explanation: Explanation | None
     recent: Sequence[Refusal] = ()
+    #: The overrides of the explanation.
     rows: Sequence[ThrottleOverride] = ()
+    #: The number of the caller's open sockets, in the processes that have answered.
     open: int = 0
+    #: True if all processes have answered.
     is_whole: bool = True
 
     @property
-    def alike(self) -> list[Alike]:
-        """What was refused lately, the same once; the latest first."""
-        groups = [list(same) for _, same in groupby(sorted(self.recent, key=SAME), SAME)]
-        found = [Alike(len(same), max(same, key=attrgetter("at"))) for same in groups]
-        return sorted(found, key=lambda one: one.last.at, reverse=True)[:LIMIT]
+    def refusal_groups(self) -> list[RefusalGroup]:
+        """The recent refusals, grouped, the latest group first."""
+        grouped = [list(group) for _, group in groupby(sorted(self.recent, key=GROUP_KEY), GROUP_KEY)]
+        groups = [RefusalGroup(len(group), max(group, key=attrgetter("at"))) for group in grouped]
+        return sorted(groups, key=lambda group: group.last.at, reverse=True)[:MAX_LISTED_REFUSALS]
 
     def as_json(self) -> dict[str, Any]:
-        """As ``throttle_explain --json`` prints it; ``would`` is None for a tag alone."""
-        told = self.explanation
-        nothing: dict[str, Any] = {"ident": self.tag, "would": None, "rules": []}
-        found = nothing if told is None else told.as_json()
+        """Return the output of ``throttle_explain --json``. ``would`` is None without an explanation."""
+        unknown: dict[str, Any] = {"ident": self.tag, "would": None, "rules": []}
+        explanation = unknown if self.explanation is None else self.explanation.as_json()
         reasons = {row.pk: row.reason for row in self.rows}
-        for override in [*found.get("overrides", ()), *(one["override"] for one in found["rules"] if one["override"])]:
+        of_rules = [rule["override"] for rule in explanation["rules"] if rule["override"]]
+        for override in [*explanation.get("overrides", ()), *of_rules]:
             override["reason"] = reasons.get(override["number"], "")
-        refusals = [one.as_json() for one in self.recent[:LIMIT]]
+        recent = [refusal.as_json() for refusal in self.recent[:MAX_LISTED_REFUSALS]]
         connections = {"open": self.open, "all_processes": self.is_whole}
-        return {**found, "tag": self.tag, "recent": refusals, "connections": connections}
+        return {**explanation, "tag": self.tag, "recent": recent, "connections": connections}
 
 
 def answer(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, typed: str, wait: float = 0.0) -> Answer:
-    """Find who is meant, and tell all of it; waits ``wait`` seconds for processes to say what they have open.
+    """Return the answer about a typed caller. Wait ``wait`` seconds for the open sockets of other processes.
 
-    Raises ValidationError where nobody is meant, and StoreError.
+    Raise ValidationError if the text names no caller, and StoreError if the store fails.
     """
     try:
         caller = find_caller(typed, snapshot, store)
-    except UnknownTag:
+    except UnknownHash:
         tag = typed.strip().lower()
-        refused = refusals.recent(store, tag)
-        named = {ident for one in refused for ident in one.tags.values() if ident_for_logs(ident) == tag}
-        if not named and refused:
+        recent = refusals.recent(store, tag)
+        idents = {ident for refusal in recent for ident in refusal.tags.values() if ident_for_logs(ident) == tag}
+        if not idents and recent:
             return Answer(tag, None, refusals.recent(store, tag, call.scope))
-        if not named:
+        if not idents:
             raise
-        caller = known_caller(named.pop())
-    told = explain(store, snapshot, call, caller)
-    numbers = [override.number for override in told.overrides]
+        caller = known_caller(idents.pop())
+    explanation = explain(store, snapshot, call, caller)
+    numbers = [override.number for override in explanation.overrides]
     rows = ThrottleOverride.objects.using(sources.alias()).filter(pk__in=numbers) if numbers else ()
     overview = list(poll_overview(store, f'"{caller.name}"', wait))[-1]
     return Answer(
         tag=ident_for_logs(caller.name),
-        explanation=told,
+        explanation=explanation,
         recent=refusals.recent(store, caller.name, call.scope),
         rows=sorted(rows, key=lambda row: numbers.index(row.pk)),
         open=overview.open,

@@ -93,7 +93,7 @@ async def test_what_a_property_says_is_known_at_the_handshake(enforce: Enforce) 
 
 
 def test_a_consumer_of_requests_is_no_socket() -> None:
-    with pytest.raises(TypeError, match="Polled: ThrottledConsumerMixin limits sockets"):
+    with pytest.raises(TypeError, match="Polled: ThrottledConsumerMixin limits WebSockets"):
         type("Polled", (ThrottledConsumerMixin, AsyncHttpConsumer), {})
 
 

@@ -78,7 +78,7 @@ def _lines(found: Answer) -> Iterator[str]:
     for row in found.rows:
         told = {"number": row.pk, "subject": row.named(), "terms": row.terms}
         yield "  " + gettext("override {number} for {subject}: {terms}", **told)
-    for times, one in found.alike:
+    for times, one in found.refusal_groups:
         calls = CALLS_IN_WORDS[one.event](times) if one.event in CALLS_IN_WORDS else one.event
         told = {"calls": calls, "scope": one.scope, "rule": one.rule, "at": local(one.at)}
         yield "  " + ngettext(
