@@ -132,7 +132,7 @@ def test_a_failure_of_the_store_is_no_violation(settings: Any) -> None:
     settings.DJANGO_THROTTLE = {}
     failed = combine_outcomes((Outcome("own", "connection:x", False, 1, 0, 1.0, 0.0, Reason.STORE_FAILED),))
     ladder = Escalation()
-    assert {ladder.refused(failed, SocketSettings("chat").action) for _ in range(50)} == {"error"}
+    assert {ladder.action_for_refusal(failed, SocketSettings("chat").action) for _ in range(50)} == {"error"}
     assert ladder.violations == 0
 
 
