@@ -97,7 +97,7 @@ class IntervalModel:
 
     def room(self, now: int) -> Fraction:
         while self.units < self.params.limit and self.next <= now:
-            self.units = min(self.params.limit, self.units + self.params.brings)
+            self.units = min(self.params.limit, self.units + self.params.refill_units)
             self.next += self.params.interval
         return Fraction(self.units)
 

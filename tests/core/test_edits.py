@@ -52,7 +52,7 @@ def longest(rule: Rule) -> float:
     if rule.algorithm in BUCKETS and rule.refill == "continuous":
         return plan.bucket / plan.fineness / 1_000_000 + 0.000001
     if plan.name == "interval_bucket":
-        return -(-plan.limit // plan.brings) * (rule.window or 0)
+        return -(-plan.limit // plan.refill_units) * (rule.window or 0)
     if plan.name == "sliding_window":
         return plan.sub_window * (plan.n + 1) / 1_000_000
     return rule.window or 0

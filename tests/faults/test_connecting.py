@@ -25,7 +25,7 @@ from django_throttle.core import Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
-from django_throttle.stores.redis.failures import FAILURES_IN_A_ROW
+from django_throttle.stores.redis.failures import MAX_CONSECUTIVE_FAILURES
 from tests.faults.conftest import BOUND, DEADLINE, KeyedCaller
 from tests.servers import RedisServer, slack, wait_until
 
@@ -122,7 +122,7 @@ def test_certificates_are_read_once_elsewhere(caller: Make, listen: Any, monkeyp
 
     monkeypatch.setattr(ssl, "create_default_context", slow)
     call = caller(f"rediss://127.0.0.1:{listen(lambda taken: None)}/0", ALLOW)
-    assert [call().degraded for _ in range(FAILURES_IN_A_ROW)] == [True] * FAILURES_IN_A_ROW
+    assert [call().degraded for _ in range(MAX_CONSECUTIVE_FAILURES)] == [True] * MAX_CONSECUTIVE_FAILURES
     figure(f"longest {driver(call)} call while certificates take 400 ms", call.slowest * 1000, "ms")
     assert call.slowest <= BOUND
     assert len(readers) == 1
@@ -139,7 +139,7 @@ def test_an_expired_certificate(caller: Make, listen: Any, tmp_path: Path, caplo
     context = certified(tmp_path, days=-1)
     port = listen(lambda taken: context.wrap_socket(taken, server_side=True))
     call = caller(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={tmp_path}/certificate.pem", ALLOW)
-    assert [call.surely().degraded for _ in range(FAILURES_IN_A_ROW)] == [True] * FAILURES_IN_A_ROW
+    assert [call.surely().degraded for _ in range(MAX_CONSECUTIVE_FAILURES)] == [True] * MAX_CONSECUTIVE_FAILURES
     assert call.slowest <= slack(1.0)
     assert "certificate has expired" in caplog.text
 
@@ -197,7 +197,11 @@ def test_a_slow_resolver(caller: Make, resolver: Any, figure: Any) -> None:
         calls += 1
     figure(f"longest {driver(call)} call, with a resolver of {SLOW * 1000:.0f} ms", call.slowest * 1000, "ms")
     # A loop that has stood still is no failure of Redis'.
-    assert calls == FAILURES_IN_A_ROW if call.run is None else calls in range(FAILURES_IN_A_ROW, 2 * FAILURES_IN_A_ROW)
+    assert (
+        calls == MAX_CONSECUTIVE_FAILURES
+        if call.run is None
+        else calls in range(MAX_CONSECUTIVE_FAILURES, 2 * MAX_CONSECUTIVE_FAILURES)
+    )
     assert call.slowest <= (slack(SLOW + 0.05) if call.run is None else BOUND)
     call.slowest = 0.0
     assert call().degraded

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Rule
-from django_throttle.stores.redis.failures import FAILURES_IN_A_ROW
+from django_throttle.stores.redis.failures import MAX_CONSECUTIVE_FAILURES
 from tests.faults.conftest import BOUND, KeyedCaller, used
 from tests.proxy import Mode, Proxy
 from tests.servers import RedisServer, free_port, slack, wait_until
@@ -23,7 +23,7 @@ LEASE = Rule("cap", limit=50, algorithm="concurrency", on_store_failure="allow")
 
 
 def fail_until_open(call: KeyedCaller) -> int:
-    for number in range(1, 4 * FAILURES_IN_A_ROW):
+    for number in range(1, 4 * MAX_CONSECUTIVE_FAILURES):
         assert call().degraded
         if call.store.breaker.is_open:
             return number
@@ -98,7 +98,7 @@ def test_the_breaker_closes_and_counting_goes_on(server: RedisServer, caller: Ma
     server.pause()
     call.slowest = 0.0
     failed = fail_until_open(call)
-    assert failed >= FAILURES_IN_A_ROW and call.slowest <= BOUND
+    assert failed >= MAX_CONSECUTIVE_FAILURES and call.slowest <= BOUND
     server.resume()
     took = wait_until(lambda: not call("peek").degraded, timeout=slack(2.0))
     figure("decides again after", took, "s")
