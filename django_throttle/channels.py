@@ -25,7 +25,7 @@ from django_throttle.websockets.error_frames import (
     continuity_payload,
     error_payload,
 )
-from django_throttle.websockets.frame_throttle import RESERVED, FrameThrottle, measure
+from django_throttle.websockets.frame_throttle import FRAME_STATE_KEY, FrameThrottle, measure
 from django_throttle.websockets.groups import ChannelLayerAttribute
 from django_throttle.websockets.publish import throttled_group_send, throttled_group_send_sync
 from django_throttle.websockets.settings import check_class, consumer_settings, middleware_settings
@@ -104,7 +104,7 @@ class ThrottledConsumerMixin:
     def dispatch(self, message: Event) -> Any:  # an awaitable for asynchronous consumers
         """Handle an event. A frame under a rule of a measured unit is measured, and settled afterwards."""
         handle = super().dispatch  # type: ignore[misc]
-        state = message.get(RESERVED)
+        state = message.get(FRAME_STATE_KEY)
         if state is None:
             return handle(message)
         self.throttle = FrameThrottle(state)

@@ -154,7 +154,7 @@ MAX_SUBJECTS: Final = 10_000
 
 
 @dataclass(slots=True)
-class _Line:
+class _LogLine:
     written: float  # on the throttle's clock
     left_out: int = 0
 
@@ -164,7 +164,7 @@ class LogThrottle:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, seconds: float = 60.0) -> None:
         self._clock, self._seconds = clock, seconds
-        self._lines: dict[tuple[str, ...], _Line] = {}
+        self._lines: dict[tuple[str, ...], _LogLine] = {}
         self._renew()
         in_child(self, type(self)._renew)
 
@@ -185,7 +185,7 @@ class LogThrottle:
                 return None
             if len(self._lines) >= MAX_SUBJECTS:
                 self._lines.clear()
-            self._lines[subject] = _Line(now)
+            self._lines[subject] = _LogLine(now)
             return 0 if line is None else line.left_out
 
     def overdue(self) -> list[tuple[tuple[str, ...], int]]:

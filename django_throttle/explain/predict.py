@@ -161,7 +161,7 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """The prediction and its reason in one sentence."""
-        names = {"call": self._call(), "scope": self.call.scope, "caller": self.caller.name}
+        names = {"call": self._call_in_words(), "scope": self.call.scope, "caller": self.caller.name}
         if self.would is None:
             scoped, plain = (
                 gettext_noop("{call} to {scope} by {caller}: nobody can tell, because of rule {rule!r}: {why}."),
@@ -176,7 +176,7 @@ class Explanation:
             gettext_noop("{call} to {scope} by {caller} would be {verdict}."),
             gettext_noop("{call} by {caller} would be {verdict}."),
         )
-        return gettext_lazy(scoped if self.call.scope else plain, verdict=self._verdict(), **names)
+        return gettext_lazy(scoped if self.call.scope else plain, verdict=self._verdict_in_words(), **names)
 
     def as_json(self) -> dict[str, Any]:
         call = self.call
@@ -214,7 +214,7 @@ class Explanation:
             return named
         return next((state for state in self.rules if state.verdict == "shadowed"), named)
 
-    def _call(self) -> Text:
+    def _call_in_words(self) -> Text:
         """Return the call in words, by its event or an event that the named rule counts."""
         call, named = self.call, self._named_state()
         if call.method and call.event in ("", "request"):
@@ -223,16 +223,16 @@ class Explanation:
         rule = self._doubts()[0][0] if self.would is None else named and named.counting.rule
         return CALLS[call.event or next((event for event in call.events if rule and event in rule.events), "")]
 
-    def _verdict(self) -> Text:
+    def _verdict_in_words(self) -> Text:
         named = self._named_state()
         if not self.decision.allowed and self.block is not None:
             pattern = gettext_noop("refused by override {number}: {subject} is blocked")
             return gettext_lazy(pattern, number=self.block.number, subject=self.block.subject)
         if named is None or self.decision.allowed:
-            return self._how_allowed(named)
+            return self._allowed_in_words(named)
         return gettext_lazy("refused by rule {rule!r}: {why}", rule=named.outcome.rule, why=named.why_with_assumption)
 
-    def _how_allowed(self, named: RuleState | None) -> Text:
+    def _allowed_in_words(self, named: RuleState | None) -> Text:
         if named is not None and self.decision.delay:
             pattern = gettext_noop("allowed after {time} in the queue of rule {rule!r}")
             return gettext_lazy(pattern, time=in_short(self.decision.delay), rule=named.outcome.rule)

@@ -1,1 +1,1 @@
-"""What the WebSocket entry points share: one connection for every consumer and every ASGI application."""
+"""Shared implementation of the WebSocket entry points: a connection for a consumer or an ASGI application."""

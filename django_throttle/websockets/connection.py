@@ -41,7 +41,7 @@ from django_throttle.websockets.error_frames import (
     handshake_close_events,
 )
 from django_throttle.websockets.limits import FrameLimits, match
-from django_throttle.websockets.server_stream import is_given_up
+from django_throttle.websockets.server_stream import is_closed_by_server
 from django_throttle.websockets.settings import SocketSettings
 from django_throttle.websockets.subprotocols import Subprotocol, subprotocol_of
 
@@ -331,7 +331,7 @@ class Connection:
         former, self._last_caller_entries = self._last_caller_entries, self._caller_entries()
         return not all(map(is_, former, self._last_caller_entries))  # an equality test might query a database
 
-    def put_leases(self, leases: tuple[Lease, ...]) -> None:
+    def replace_leases(self, leases: tuple[Lease, ...]) -> None:
         """Replace the leases."""
         if (outer := self.outer) is not None:
             outer.leases = (*[lease for lease in outer.leases if lease not in self.leases], *leases)
@@ -427,9 +427,9 @@ class Connection:
         if self._deadlines is not None:
             self._deadlines.accept(*self.settings.lifetimes())
 
-    def end_if_given_up(self) -> None:
+    def close_if_server_closed(self) -> None:
         """Close the socket if the server has refused the handshake without telling the application."""
-        if is_given_up(self._send):
+        if is_closed_by_server(self._send):
             self._deadline_passed("not_accepted")
 
     def _reset(self) -> None:
@@ -441,7 +441,7 @@ class Connection:
 
     def forget_refusals(self) -> None:
         """Drop the matched rules and cached refusals."""
-        self.escalation.quiet_until = 0.0
+        self.escalation.errors_muted_until = 0.0
         self.incoming.forget()
         self.outgoing.forget()
 

@@ -135,19 +135,19 @@ NEVER_RETRY_SECONDS: Final = 1.0
 class Escalation:
     """The consecutive refusals of a socket."""
 
-    __slots__ = ("_burst_ends_at", "quiet_until", "violations")
+    __slots__ = ("_burst_ends_at", "errors_muted_until", "violations")
 
     def __init__(self) -> None:
         #: Number of consecutive refusals.
         self.violations = 0
         #: The time on the monotonic clock until which no error frame is sent.
-        self.quiet_until = 0.0
+        self.errors_muted_until = 0.0
         #: The time on the monotonic clock when the whole burst of error frames is available again.
         self._burst_ends_at = 0.0
 
     def reset(self) -> None:
         """Count refusals from 0 again, as a frame has passed."""
-        self.violations, self.quiet_until = 0, 0.0
+        self.violations, self.errors_muted_until = 0, 0.0
 
     def action_for_refusal(self, decision: Decision, action_for: Callable[[int], str]) -> str:
         """Return the action for a refusal. Refusals by a failed store do not count as violations.
@@ -165,10 +165,10 @@ class Escalation:
         With ``once``, no other may be sent until a frame can pass.
         """
         now = monotonic()
-        if now < self.quiet_until or self._burst_ends_at - now > ERROR_BURST - 1:
+        if now < self.errors_muted_until or self._burst_ends_at - now > ERROR_BURST - 1:
             return False
         if once:
-            self.quiet_until = now + (decision.retry_after or NEVER_RETRY_SECONDS)
+            self.errors_muted_until = now + (decision.retry_after or NEVER_RETRY_SECONDS)
         self._burst_ends_at = max(self._burst_ends_at, now) + 1.0
         return True
 

@@ -16,7 +16,7 @@ from django_throttle.stores import get_store
 from django_throttle.stores.base import LoopIo
 from django_throttle.websockets.error_frames import Event
 
-RESERVED: Final = "django_throttle.reserved"  # key of the FrameState in the event of a frame
+FRAME_STATE_KEY: Final = "django_throttle.reserved"  # key of the FrameState in the event of a frame
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class FrameState:
     meter: Meter = field(default_factory=Meter)
 
 
-def reserve(frame: Event, call: Call, ledger: Ledger) -> None:
+def attach_reserved(frame: Event, call: Call, ledger: Ledger) -> None:
     """Store the frame's charges under rules of measured units in its event."""
     reserved = tuple([entry for entry in ledger.entries if entry.charge.rule.is_measured])
     if reserved:
-        state: FrameState = frame.setdefault(RESERVED, FrameState())
+        state: FrameState = frame.setdefault(FRAME_STATE_KEY, FrameState())
         state.call = call
         state.ledger.add(reserved)
 

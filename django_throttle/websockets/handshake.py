@@ -57,7 +57,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
     finally:
         connection.application_returned()
         with suppress(Exception):  # the application may have put anything into the scope; its own error matters
-            _restore(scope, connection)
+            _restore_outer(scope, connection)
 
 
 def _innermost(entry: object) -> Connection | None:
@@ -68,7 +68,7 @@ def _innermost(entry: object) -> Connection | None:
     return connection
 
 
-def _restore(scope: Scope, connection: Connection) -> None:
+def _restore_outer(scope: Scope, connection: Connection) -> None:
     """Restore the outer connection in the scope, unless a connection beside this one has replaced it."""
     running = _innermost(scope.get(SOCKET, connection))
     if running is None:

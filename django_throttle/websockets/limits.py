@@ -23,7 +23,7 @@ from django_throttle.stores.base import LastingIo, LoopIo
 from django_throttle.stores.refusal_cache import CachedRefusal
 from django_throttle.websockets import counters
 from django_throttle.websockets.error_frames import Event
-from django_throttle.websockets.frame_throttle import reserve
+from django_throttle.websockets.frame_throttle import attach_reserved
 
 # Seconds. The end of an override and a login are announced by no edit of a rule, so rules are matched again.
 MATCH_LIFETIME: Final = 1.0
@@ -200,7 +200,7 @@ class FrameLimits:
             decision = await decide(frame, matched, cost, size)
             if matched.has_measured_rule and decision.allowed:
                 call = Call(self._scope, self._events, self._caller, cost, size=size)
-                reserve(frame, call, decision.ledger)
+                attach_reserved(frame, call, decision.ledger)
         if decision.is_ordinary:
             self._record(matched, cost, size, began)
         if reports.installed_hooks() or not decision.is_ordinary:

@@ -20,17 +20,17 @@ logger = logging.getLogger("django_throttle")
 EVENTS = ("connection",)
 
 
-async def follow(connection: Connection) -> None:
+async def move_leases(connection: Connection) -> None:
     """Acquire the leases of the new caller, and release those of the former. Close the socket if they are refused."""
     connection.incoming.forget()
     connection.outgoing.forget()
     try:
-        await _follow(connection)
+        await _move_leases(connection)
     except Exception:  # a function of the site may raise anything
         logger.exception("the leases of a socket were not moved to its new caller; it stays open")
 
 
-async def _follow(connection: Connection) -> None:
+async def _move_leases(connection: Connection) -> None:
     snapshot = rulebook.loaded() or await rulebook.acurrent()
     names = {rule.id: rule.name for rule in snapshot.rules}
     held = {key: (names[key[0]], key[1]) for lease in connection.leases for key in lease.lease_keys if key[0] in names}
@@ -56,7 +56,7 @@ async def _follow(connection: Connection) -> None:
         Lease(lease.id, tuple([key for key in lease.lease_keys if key in former_keys])) for lease in connection.leases
     ]
     acquired = () if decision.lease is None else (decision.lease,)
-    connection.put_leases((*[lease for lease in kept if lease.lease_keys], *acquired))
+    connection.replace_leases((*[lease for lease in kept if lease.lease_keys], *acquired))
     for lease in former:
         _release(lease)
 

@@ -50,7 +50,7 @@ class Inbound:
         """Return the next event that may pass. Refused frames are answered and dropped."""
         connection = self._connection
         if connection.refresh_caller():
-            await asyncio.shield(spawn(login.follow(connection)))
+            await asyncio.shield(spawn(login.move_leases(connection)))
         while True:
             may_wait = connection.closed is None or self._has_seen_close
             event = self._pending or (await connection.next_event() if may_wait else INTERRUPTED)
@@ -76,7 +76,7 @@ class Inbound:
                         self._passed_frames -= 1
                     else:
                         self._passed_frames += 1
-                        if (escalation := connection.escalation).violations or escalation.quiet_until:
+                        if (escalation := connection.escalation).violations or escalation.errors_muted_until:
                             escalation.reset()
                     return event
                 await asyncio.sleep(0)  # the application closed meanwhile: the frame is dropped without a charge
@@ -177,7 +177,7 @@ class Outbound:
             await connection.deliver(event)
             if is_accept:
                 connection.accepted()
-                connection.end_if_given_up()
+                connection.close_if_server_closed()
 
     async def _send_frame(self, event: Event) -> None:
         connection = self._connection

@@ -79,7 +79,7 @@ async def throttled_group_send(
     scope of the rules, the name of the group if None. ``layer`` is a channel layer or its alias, the default layer if
     None. Messages that the layer fails to send, or drops at its capacity, stay charged.
     """
-    send = await _charged(LoopIo(get_store()), group, message, publisher, scope, layer)
+    send = await _charge(LoopIo(get_store()), group, message, publisher, scope, layer)
     await send()
 
 
@@ -87,26 +87,26 @@ def throttled_group_send_sync(
     group: str, message: dict[str, Any], *, publisher: object, scope: str | None = None, layer: object = None
 ) -> None:
     """Send to a group from synchronous code: views, tasks and synchronous consumers. See throttled_group_send."""
-    async_to_sync(run(_charged(BlockingIo(get_store()), group, message, publisher, scope, layer)))()
+    async_to_sync(run(_charge(BlockingIo(get_store()), group, message, publisher, scope, layer)))()
 
 
-async def _charged(
+async def _charge(
     io: StoreIo, group: str, message: dict[str, Any], publisher: object, scope: str | None, layer: object
 ) -> Callable[[], Awaitable[None]]:
     """Charge a publication and return a function that sends it. Raise PublishRefused if it is refused."""
-    channel_layer, alias = _layer(layer)
+    channel_layer, alias = _resolve_layer(layer)
     if (check := getattr(channel_layer, "require_valid_group_name", None)) is not None:
         check(group)  # raises TypeError, before anything is charged
     caller = await io.call(partial(caller_of, publisher), partial(_acaller_of, publisher))
     publishing, store, members = Publisher(caller, group_ident(alias, group)), io.store, 0
     snapshot = await io.call(rulebook.current, rulebook.acurrent)
     if counts_publications(snapshot):
-        min_call = _call(publishing, scope or group, member_counts.at_least(publishing.group, store))
+        min_call = _publish_call(publishing, scope or group, member_counts.at_least(publishing.group, store))
         if decision := _cached_refusal(snapshot, min_call, store):
             await limiter.report(io, min_call, decision)
             raise limiter.prepare_refusal(PublishRefused(decision, group, min_call.cost - 1))
         members = await member_counts.of(io, publishing.group)
-    call = _call(publishing, scope or group, members)
+    call = _publish_call(publishing, scope or group, members)
     decision = await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
     if not decision.allowed:
         raise limiter.prepare_refusal(PublishRefused(decision, group, members))
@@ -120,11 +120,11 @@ async def _acaller_of(publisher: object) -> Caller:
     return caller
 
 
-def _call(caller: Caller, scope: str, members: int) -> Call:
+def _publish_call(caller: Caller, scope: str, members: int) -> Call:
     return Call(scope, ("publish",), caller, min(1 + members, MAX_LIMIT))
 
 
-def _layer(layer: object) -> tuple[Any, str]:
+def _resolve_layer(layer: object) -> tuple[Any, str]:
     """Return the channel layer and its alias. A layer without an alias has that of the default layer."""
     if isinstance(layer, CountingLayer):
         return layer, layer.alias

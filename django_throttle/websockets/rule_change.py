@@ -63,7 +63,7 @@ async def apply(connections: Iterable[Connection], old: Snapshot | None, new: Sn
     with_inner = chain.from_iterable(connection.with_inner() for connection in connections)
     for number, connection in enumerate(with_inner, 1):
         try:
-            for limit in await _apply(connection, old, new):
+            for limit in await _apply_to_socket(connection, old, new):
                 lowered[limit].append(connection)
         except Exception:  # a function of the site may raise anything; go on with the other sockets
             logger.exception("changed rules were not applied to an open socket, which stays open")
@@ -78,7 +78,7 @@ async def apply(connections: Iterable[Connection], old: Snapshot | None, new: Sn
                 _close_or_warn(connection, limit)
 
 
-async def _apply(connection: Connection, old: Snapshot | None, new: Snapshot) -> list[LoweredLimit]:
+async def _apply_to_socket(connection: Connection, old: Snapshot | None, new: Snapshot) -> list[LoweredLimit]:
     """Close the socket if it is blocked. Else return the lowered limits under which it holds leases."""
     connection.forget_refusals()
     call = Call(connection.scope, HANDSHAKE_EVENTS, connection.caller)
@@ -94,10 +94,10 @@ def _decide(
     blocks = tuple([block for block in new.blocks(call) if block.reason is Reason.BLOCKED and not block.shadow])
     if blocks:
         return combine_outcomes(blocks), []
-    return None, list(_lowered(connection, call, old, new))
+    return None, list(_lowered_limits(connection, call, old, new))
 
 
-def _lowered(connection: Connection, call: Call, old: Snapshot | None, new: Snapshot) -> Iterator[LoweredLimit]:
+def _lowered_limits(connection: Connection, call: Call, old: Snapshot | None, new: Snapshot) -> Iterator[LoweredLimit]:
     if connection.settings.on_rule_change == "ignore" or not connection.leases or old is None:
         return
     former_limits = {

@@ -1,7 +1,7 @@
 """Detection of sockets that a server has closed without telling the application.
 
-hypercorn (0.17 and 0.18) answers a handshake with 400 when a frame arrives before the application accepts, and tells
-the application nothing, neither then nor when the client leaves.
+hypercorn (0.17 and 0.18) answers a handshake with 400 if a frame arrives before the application accepts. It does not
+tell the application, and sends no disconnect when the client leaves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SERVER: Final = "hypercorn"
 MAX_DEPTH: Final = 6  # wrappers of middleware around the server's ``send``
 
 
-def is_given_up(send: object) -> bool:
+def is_closed_by_server(send: object) -> bool:
     """Return True if the server has closed the stream of this ``send``."""
     if SERVER not in sys.modules:
         return False

@@ -109,13 +109,17 @@ class SocketSettings:
         ``shape`` is of the subprotocol, ``message`` the refused frame. Return None if the subprotocol has no such
         frame.
         """
-        return _content(
-            self.payload, partial(_refusal, self.payload, decision, message), error_payload, decision, shape
+        return _encoded_content(
+            self.payload,
+            partial(_call_payload_function, self.payload, decision, message),
+            error_payload,
+            decision,
+            shape,
         )
 
     def continuity_content(self, dropped: DroppedFrames, shape: Shape) -> str | bytes | None:
         """Return the content of the frame that reports dropped frames, as ``refusal_content`` does."""
-        return _content(self.continuity, partial(self.continuity, dropped), continuity_payload, dropped, shape)
+        return _encoded_content(self.continuity, partial(self.continuity, dropped), continuity_payload, dropped, shape)
 
     def coalesce_kind(self, message: Event) -> Hashable | None:
         """Return the kind of an outgoing frame, or None if the site's function fails."""
@@ -141,7 +145,7 @@ class SocketSettings:
         return idle_timeout, max_age
 
 
-def _refusal(function: Callable[..., object], decision: Decision, message: Event | None) -> object:
+def _call_payload_function(function: Callable[..., object], decision: Decision, message: Event | None) -> object:
     """Call the site's function for the payload of a refusal.
 
     The message is passed too if the function has a parameter ``message`` or requires two arguments.
@@ -161,7 +165,7 @@ def _refusal(function: Callable[..., object], decision: Decision, message: Event
     return function(decision, message) if len(required) > 1 else function(decision)
 
 
-def _content(
+def _encoded_content(
     function: object, make: Callable[[], object], standard: Callable[[T], object], subject: T, shape: Shape
 ) -> str | bytes | None:
     """Return the encoded payload that ``make`` returns, or the standard payload of ``subject`` if it cannot be sent.
@@ -175,13 +179,13 @@ def _content(
             raise TypeError("it must not be asynchronous: the content is needed at once")
         content = encode(payload)
         shaped = shape(payload)
-        return content if shaped is payload else _encoded(shaped)
+        return content if shaped is payload else _encoded_payload(shaped)
     except Exception as error:  # noqa: BLE001 - it may raise anything
         _log_failure(function, error, "the client gets the standard frame")
-        return _encoded(shape(standard(subject)))
+        return _encoded_payload(shape(standard(subject)))
 
 
-def _encoded(payload: object | None) -> str | bytes | None:
+def _encoded_payload(payload: object | None) -> str | bytes | None:
     return None if payload is None else encode(payload)
 
 
@@ -258,9 +262,9 @@ _NAME_BY_OPTION: Final = {option: name for name, option in OPTIONS.items() if op
 _MIN_SIMILARITY: Final = 0.8
 
 
-_attributes: Final = attrgetter(*OPTIONS)
+_get_attributes: Final = attrgetter(*OPTIONS)
 # For each class whose consumers share their settings: its attributes, and the settings made of them.
-_checked: Final[WeakKeyDictionary[type, tuple[tuple[object, ...], SocketSettings]]] = WeakKeyDictionary()
+_settings_cache: Final[WeakKeyDictionary[type, tuple[tuple[object, ...], SocketSettings]]] = WeakKeyDictionary()
 
 
 def middleware_settings(scope: str, refuse: str | None, options: Mapping[str, Any]) -> SocketSettings:
@@ -279,18 +283,18 @@ def consumer_settings(consumer: object, mixin: type) -> SocketSettings:
     Attributes that the consumer inherits unchanged from ``mixin`` have the defaults of SocketSettings.
     """
     consumer_class, own = type(consumer), vars(consumer)
-    attributes, is_of_class = _attributes(consumer_class), own.keys().isdisjoint(OPTIONS)
-    cached = _checked.get(consumer_class) if is_of_class else None
+    attributes, is_of_class = _get_attributes(consumer_class), own.keys().isdisjoint(OPTIONS)
+    cached = _settings_cache.get(consumer_class) if is_of_class else None
     if cached is not None and cached[0] == attributes:
         return cached[1]
-    with_defaults = zip(OPTIONS, attributes, _attributes(mixin), strict=True)
+    with_defaults = zip(OPTIONS, attributes, _get_attributes(mixin), strict=True)
     changed = {name: value for name, value, default in with_defaults if name in own or value is not default}
     options = {OPTIONS[name]: own_function(getattr(consumer, name)) for name in changed}
     options["scope"] = options.get("scope") or consumer_class.__name__
     settings = SocketSettings(**options)
     settings.check()
     if is_of_class and not any(map(_may_vary, changed.values())):
-        _checked[consumer_class] = attributes, settings
+        _settings_cache[consumer_class] = attributes, settings
     return settings
 
 

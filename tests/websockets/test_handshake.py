@@ -18,7 +18,7 @@ from django_throttle.exceptions import Cause, StoreError
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.websockets.error_frames import Close, refuse_handshake
-from django_throttle.websockets.server_stream import is_given_up
+from django_throttle.websockets.server_stream import is_closed_by_server
 from tests.clock import FrozenClock
 from tests.consumers import DENIAL, TWO_SOCKETS, AsyncEcho, handshake, held
 from tests.doors import BOTH, REDIS, Enforce
@@ -179,8 +179,8 @@ def test_the_middleware_of_a_site_does_not_hide_it(closed: bool) -> None:
     stream.closed = closed
     send, session = stream.app_send, Session(stream.app_send).send
     for way in (send, session, partial(send), wrap(session), wrap(wrap(partial(send)))):
-        assert is_given_up(way) is closed
-    assert not is_given_up(print)
+        assert is_closed_by_server(way) is closed
+    assert not is_closed_by_server(print)
 
 
 def nested(consumer: Any = AsyncEcho, *scopes: str) -> Line:
