@@ -278,7 +278,7 @@ class Release(Command[None]):
 
 
 class DedupKey(NamedTuple):
-    """A key for a rule and an ident that is set when a report is sent, so that it is not sent again."""
+    """A key that is set when a report on a rule and an ident is sent, to prevent a second one."""
 
     rule_id: str
     ident: str

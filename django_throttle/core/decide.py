@@ -155,7 +155,7 @@ def decision_from_answers(
 
 
 def plain_decision_or_none(command: Decide, answers: object) -> Decision | None:
-    """Return the decision on a call that fits all of its plain rules; None if it does not, or the store failed."""
+    """Return the decision on a call under plain rules. Return None if the call does not fit, or the store failed."""
     return plain_decision(command, answers) if type(answers) is Answers and answers.fits else None
 
 

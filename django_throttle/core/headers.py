@@ -58,7 +58,7 @@ def visible(decisions: Sequence[Decision], may_see: Callable[[str], bool]) -> tu
 
 
 def may_see(keys: Collection[str], is_known: Callable[[], bool], ident: str) -> bool:
-    """Return True if the client may see the budget of an ident, because it is the client's own or shared by everyone.
+    """Return True if the client may see the budget of an ident: it is the client's own, or shared by everyone.
 
     ``keys`` are the dotted keys in the setting TELL_KEYS. ``is_known`` returns True if the client is logged in. It may
     run a query.

@@ -188,8 +188,8 @@ async def decide_blocked(blocks: tuple[Outcome, ...], decide: Callable[[], Await
 def apply_override(rule: Rule, override: Override) -> Rule | None:
     """Return the rule with the override's limit. Return None if the override does not fit the rule.
 
-    Counts continue if the window is the same. Only a larger bucket starts full, under another store key, because its
-    state is a time at which it would still be empty.
+    Counts continue if the window is the same. Only a larger bucket starts full, under another store key. Its state is a
+    time, by which it would still be empty.
     """
     try:
         new = _CHANGES[override.effect](rule, override)

@@ -49,8 +49,8 @@ _HELP: Final = gettext_lazy("write a rate like 100/min, 5/10m, 10/s or 1000/day"
 class Rate:
     """At most ``limit`` units in ``window`` seconds.
 
-    Raises InvalidRate unless ``limit`` is a whole number from 1 to 999,999,999,999,999, and ``window`` is from
-    a millisecond to 366 days, in whole milliseconds.
+    Raises InvalidRate unless ``limit`` is a whole number from 1 to 999,999,999,999,999. The same applies to a
+    ``window`` that is not from a millisecond to 366 days, in whole milliseconds.
     """
 
     limit: int

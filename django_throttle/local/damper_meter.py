@@ -467,8 +467,8 @@ class MeterCache:
     def _make_room(self, now: float) -> None:
         """Remove the less important half of the meters that reported longest ago.
 
-        Meters that suppress, or whose bucket is half full, move to the end, so that a flood of other idents does not
-        remove them.
+        Meters that suppress, or whose bucket is half full, move to the end. So a flood of other idents does not remove
+        them.
         """
         count = max(1, min(MAX_EVICTED_METERS, self.max_meters // 4))
         keys = list(islice(self.meters, 2 * count))

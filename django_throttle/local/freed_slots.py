@@ -31,7 +31,7 @@ class FreedSlots:
         threading.Thread(target=self._in_thread, name="django_throttle.freed_slots", daemon=True).start()
 
     def drain(self) -> None:
-        """Call the next run for each slot, or wait for a thread that does, as a worker may exit after its run."""
+        """Call the next run for each slot. Wait for a thread that does so, because a worker may exit after its run."""
         with self._lock:
             while self._freed:
                 self.call_next(self._freed.popleft())
