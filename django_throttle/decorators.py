@@ -49,7 +49,7 @@ __all__ = ["throttle"]
 #: Methods of tasks (Celery, Django, Dramatiq). A wrapper would hide them.
 TASK_METHODS: Final = ("delay", "enqueue", "send_with_options")
 #: Types that a view may return: a response, or content from which its framework makes a response.
-CONTENT: Final = (HttpResponseBase, Mapping, list, tuple, str, bytes)
+ANSWER_TYPES: Final = (HttpResponseBase, Mapping, list, tuple, str, bytes)
 #: Functions whose caller @throttle cannot identify, by rule and name, and where each may have a request.
 functions_without_ident: Final[dict[tuple[str, str], tuple[Callable[..., object], str]]] = {}
 #: Methods under @throttle that take a request after self: the rule, the function, the name of the request parameter.
@@ -238,7 +238,7 @@ class _Call:
     def call(self, known_caller: KeyedCaller | None) -> Call:
         """Return the call to decide. Raise InvalidIdent for a call with neither request nor ident."""
         reraise = (SynchronousOnlyOperation,)  # see acall
-        price = cost_of(self._cost, *self._args, options=self._kwargs, what="call", reraise=reraise)
+        price = cost_of(self._cost, *self._args, options=self._kwargs, call_kind="call", reraise=reraise)
         ident, is_untrusted, user = self._ident_of_call(known_caller)
         caller = known_caller or IdentCaller(ident or NO_TEXT, account=user)
         if self.subject is None:
@@ -300,7 +300,12 @@ def _checked_answer(rule: str, function: object, answer: T) -> T:
     Otherwise the caller of the function would take a refusal, which is a response, for its value. Django Ninja makes a
     response from any value.
     """
-    if isinstance(answer, CONTENT) or hasattr(answer, "status_code") or inspect.isawaitable(answer) or _is_in_ninja():
+    if (
+        isinstance(answer, ANSWER_TYPES)
+        or hasattr(answer, "status_code")
+        or inspect.isawaitable(answer)
+        or _is_in_ninja()
+    ):
         return answer
     name = getattr(function, "__qualname__", type(function).__name__)
     raise TypeError(

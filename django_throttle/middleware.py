@@ -98,7 +98,7 @@ def _scope_and_cost(request: HttpRequest, state: RequestState) -> tuple[str, int
         request.resolver_match = routed.match
     cost = 1 if routed.match is None else view_cost(routed.match.func)
     if cost != 1:
-        cost = cost_of(cost, request, what="request", reraise=(SynchronousOnlyOperation,))
+        cost = cost_of(cost, request, call_kind="request", reraise=(SynchronousOnlyOperation,))
     return routed.scope, cost
 
 

@@ -155,10 +155,10 @@ async def _run_by_celery(io: StoreIo, budget: TaskBudget, task: CeleryTask, run_
     if has_queue_slot and (start := await budget.start(io, arguments)).allowed:
         return await run_task()
     decision = await budget.decide(io, arguments)
-    if hold := budget.slot_awaited(decision):
-        _wait_for_slot(task, name, message, hold, Refused(decision))
+    if lease_key := budget.slot_awaited(decision):
+        _wait_for_slot(task, name, message, lease_key, Refused(decision))
         if budget.has_slot(*arguments):  # a slot was released meanwhile
-            task_slots.call_next(hold)
+            task_slots.call_next(lease_key)
         raise Ignore
     queue_slot = last_queue_slot(decision)
     if message and decision.allowed and not task_slots.claim(name, message, commit=True):
@@ -237,7 +237,7 @@ def _next_message(task: CeleryTask, eta: datetime | None, put_offs: PutOffs) -> 
     return task.signature_from_request(request, eta=eta, retries=request.retries, headers=headers)
 
 
-def _wait_for_slot(task: CeleryTask, name: str, message: str, hold: LeaseKey, refused: Refused) -> None:
+def _wait_for_slot(task: CeleryTask, name: str, message: str, lease_key: LeaseKey, refused: Refused) -> None:
     """Publish a run that looks for a slot again later, and enlist it to be called when a slot is released.
 
     Only one of both messages runs, see ``task_slots.claim``. Waiting does not count as a put-off.
@@ -249,7 +249,7 @@ def _wait_for_slot(task: CeleryTask, name: str, message: str, hold: LeaseKey, re
     else:
         _publish_again(task, task_slots.next_look(), PutOffs(times, message=task_slots.WAITING), refused)
     call_directly = _next_message(task, None, PutOffs(times, message=task_slots.CALLED))
-    task_slots.enlist(hold, name, task_slots.celery_entry(name, task, call_directly), is_first=bool(message))
+    task_slots.enlist(lease_key, name, task_slots.celery_entry(name, task, call_directly), is_first=bool(message))
 
 
 def _call_next_if_revoked(sender: object, request: Context, **_: object) -> None:
@@ -331,8 +331,8 @@ class _Limited:
         if has_queue_slot and (start := await self.budget.start(io, arguments)).allowed:
             return await run_task()
         decision = await self.budget.decide(io, arguments)
-        if hold := self.budget.slot_awaited(decision):
-            raise _wait_as_row(task_result, Refused(decision), hold, partial(self.budget.has_slot, *arguments))
+        if lease_key := self.budget.slot_awaited(decision):
+            raise _wait_as_row(task_result, Refused(decision), lease_key, partial(self.budget.has_slot, *arguments))
         if decision.allowed and not has_queue_slot:
             return await run_once(io, run_task, decision, self.budget.name)
         queue_slot = last_queue_slot(decision)
@@ -350,15 +350,15 @@ class _Limited:
 
 
 def _wait_as_row(
-    task_result: TaskResult[..., Any], error: Refused, hold: LeaseKey, has_slot: Callable[[], bool]
+    task_result: TaskResult[..., Any], error: Refused, lease_key: LeaseKey, has_slot: Callable[[], bool]
 ) -> Refused:
     """Return the error by which a row waits for a slot: it is put off, and enlisted to be called when one is free."""
 
     def enlist(row: Model) -> None:
         entry, has_waited = task_slots.row_entry(row), len(task_result.worker_ids) > 1
-        task_slots.enlist(hold, str(row.pk), entry, is_first=has_waited)
+        task_slots.enlist(lease_key, str(row.pk), entry, is_first=has_waited)
         if has_slot():
-            task_slots.call_next(hold)
+            task_slots.call_next(lease_key)
 
     return _put_off(task_result, error, task_slots.next_look(), enlist)
 

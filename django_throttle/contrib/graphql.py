@@ -39,7 +39,7 @@ with needs_extra("graphql", "graphql"):
 
 __all__ = ["graphql_cost", "operation_cost"]
 
-FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
+FORM_TYPES: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 PARAMETERS: Final = ("query", "variables", "operationName")
 Parameters = Mapping[str, object]
 #: Number of values in the JSON of a request.
@@ -111,7 +111,7 @@ operation_cost: Final = graphql_cost()
 
 
 def _form_parameters(form: QueryDict) -> list[Parameters]:
-    """Return the parameters of a form twice, by the first and the last of several values; once if these are equal."""
+    """Return the parameters of a form by the first values, and by the last values if these differ."""
     lists = {name: values for name in PARAMETERS if (values := [text for text in form.getlist(name) if text])}
     first, last = ({name: values[place] for name, values in lists.items()} for place in (0, -1))
     return [first, last] if first != last else [last] if last else []
@@ -156,7 +156,7 @@ class _RequestReading:
 
     def _bodies(self, request: HttpRequest) -> Iterator[object]:
         """Yield an operation, or a list of them, for each reading of the body."""
-        if request.content_type in FORMS:
+        if request.content_type in FORM_TYPES:
             yield from _form_parameters(request.POST) or [{}]
             for text in request.POST.getlist("operations"):  # a form with files; some servers ignore it
                 yield self._json(text)

@@ -47,8 +47,8 @@ def reserve_of(rule: Rule, call: Call) -> int:
     elif isinstance(reserve, str) and (not reserve or subject is None):
         reserve = 1
     elif isinstance(reserve, str):
-        what = f"call under rule {rule.name!r}"
-        reserve = cost_of(import_string(reserve), subject, what=what, reraise=(SynchronousOnlyOperation,))
+        call_kind = f"call under rule {rule.name!r}"
+        reserve = cost_of(import_string(reserve), subject, call_kind=call_kind, reraise=(SynchronousOnlyOperation,))
     return min([reserve, *[part.params.limit for part in rule.parts]])
 
 

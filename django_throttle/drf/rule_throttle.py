@@ -235,7 +235,7 @@ class RuleThrottle(DecidedThrottle):
     def allow_request(self, request: Request, view: APIView) -> bool:
         inner, caller = getattr(request, "_request", request), RequestCaller(request)
         scope, cost = scope_and_cost(view, inner)
-        cost = 1 if cost is None or cost == 1 else cost_of(own_function(cost), request, what="request")
+        cost = 1 if cost is None or cost == 1 else cost_of(own_function(cost), request, call_kind="request")
         state = state_of(inner)
         if state.has_charged and state.routed.scope and state.routed.scope != scope:
             state.correct_scope({rule.name for rule in rulebook.current().covering(scope)})

@@ -18,7 +18,7 @@ from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_lazy, gettext_noop, sentences
 from django_throttle.explain.predict import counts_any
 from django_throttle.identity.caller import UNTRUSTED_KIND, ident_from_value
-from django_throttle.identity.keys import HASHED, combined, ident_of, user_value
+from django_throttle.identity.keys import LONG_VALUE_PREFIX, combined, ident_of, user_value
 from django_throttle.identity.known_caller import GROUP, LOGIN_NAME, KnownCaller
 from django_throttle.identity.login_names import fold
 from django_throttle.models.subjects import HASHED as OF_KEY
@@ -107,7 +107,7 @@ def read_ident(text: str, *, checks: bool = True) -> str:
     if kind == LOGIN_NAME:
         with suppress(ValueError):
             return f"{kind}:{fold(value)}"
-    if "+" in kind and value and not value.startswith(HASHED) and _has_form(kind, value):
+    if "+" in kind and value and not value.startswith(LONG_VALUE_PREFIX) and _has_form(kind, value):
         parts = [part.replace("%2B", "+").replace("%25", "%") for part in value.split("+")]
         return str(combined(kind, [read_ident(part, checks=checks) for part in parts]))
     ident = typed_ident(text)
@@ -118,7 +118,7 @@ def read_ident(text: str, *, checks: bool = True) -> str:
 
 def _has_form(kind: str, value: str) -> bool:
     """Return True if an ident of this kind may have this value. A joined ident may be hashed."""
-    if "+" not in kind or value.startswith(HASHED):
+    if "+" not in kind or value.startswith(LONG_VALUE_PREFIX):
         return kind != "user_or_ip"
     keys, parts = key_parts(kind), value.split("+")
     return len(keys) == len(parts) and all(map(_is_part_of_key, keys, parts))

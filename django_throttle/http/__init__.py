@@ -1,1 +1,1 @@
-"""What the HTTP entry points have in common: the state of a request, refusals, header fields and slots."""
+"""Shared parts of the HTTP entry points: the state of a request, refusals, header fields and slots."""

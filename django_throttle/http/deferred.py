@@ -128,8 +128,9 @@ class Deferral:
         call: Call,
         refused: Decision,
     ) -> HttpResponse:
-        """Enqueue the task of a call without a free slot, which waits for one, and return a 202. Return a 429 if too
-        many tasks wait.
+        """Enqueue the task of a call without a free slot, which waits for a slot, and return a 202.
+
+        Return a 429 if too many tasks wait, or if the call must not be deferred.
         """
         request = django_request(caller.subject)
         if self._may_defer(request):
@@ -160,11 +161,11 @@ class Deferral:
             )
         prefix, arguments = self._prepare(caller, args, kwargs)
         rule, ident = budget.slot_of(*arguments)
-        hold = rule.id, ident
-        if (queued := task_slots.line_up(self.task, hold, *arguments, rule.max_waiting_calls)) is None:
+        lease_key = rule.id, ident
+        if (queued := task_slots.line_up(self.task, lease_key, *arguments, rule.max_waiting_calls)) is None:
             return None
         if budget.has_slot(*arguments):  # a slot was released meanwhile
-            task_slots.call_next(hold)
+            task_slots.call_next(lease_key)
         return prefix, *queued
 
     async def answer_deferred(

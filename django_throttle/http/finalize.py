@@ -1,4 +1,4 @@
-"""The end of a request: its header fields, refunds by its status, and the release of its slots."""
+"""End of a request: its header fields, refunds by its status, and the release of its slots."""
 
 from __future__ import annotations
 

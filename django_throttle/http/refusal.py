@@ -34,7 +34,7 @@ DATE_SECONDS: Final = 43_200
 #: Seconds at which the text of our template changes. Otherwise it depends only on "wait" and "when".
 PAGE_BOUNDS: Final = (0, 1, TIME_SECONDS, DATE_SECONDS)
 #: Placeholder in the cached page for the reference of the caller.
-REFERENCE: Final = "-reference-"
+REFERENCE_PLACEHOLDER: Final = "-reference-"
 HTML: Final = "text/html"
 #: Seconds of waiting that are too long for a date.
 MAX_DATE_SECONDS: Final = 1000 * 366 * 86_400
@@ -175,7 +175,7 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
             minute = (int(timezone.now().timestamp()) + seconds + 59) // 60
         seconds = PAGE_BOUNDS[bisect(PAGE_BOUNDS, seconds) - 1] if is_ours else seconds
     caller_reference = reference(decision)
-    placeholder = REFERENCE if caller_reference and is_ours else caller_reference
+    placeholder = REFERENCE_PLACEHOLDER if caller_reference and is_ours else caller_reference
     content = _PageContent(status, error_code(decision), seconds, wait, minute, largest, unit, placeholder)
     if not is_ours:
         page: str = template.render(content.context())

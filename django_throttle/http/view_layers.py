@@ -12,7 +12,7 @@ from asgiref.sync import AsyncToSync, SyncToAsync
 
 DISPATCH: Final = "dispatch"
 # Modules whose decorators only mark a view or change its response.
-HARMLESS: Final = frozenset((
+HARMLESS_MODULES: Final = frozenset((
     "django.views.decorators.cache", "django.views.decorators.clickjacking",
     "django.views.decorators.common", "django.views.decorators.csp", "django.views.decorators.csrf",
     "django.views.decorators.debug", "django.views.decorators.vary",
@@ -29,7 +29,7 @@ def view_layers(view: object) -> Iterator[Any]:
 
 
 def guard_in(view: object) -> str | None:
-    """Return the name of the outermost decorator or class in a view that may refuse a call; None if none is seen.
+    """Return the name of the outermost decorator or class in a view that may refuse a call, or None.
 
     Unknown decorators count: a site's own may well check a permission.
     """
@@ -41,7 +41,9 @@ def guard_in(view: object) -> str | None:
             return getattr(layer, "__qualname__", DISPATCH)
         if (decorators := method_decorators(layer)) is not None:
             outermost_first = reversed(decorators)
-            if guard := next((_name(inner) for inner in outermost_first if _module(inner) not in HARMLESS), None):
+            if guard := next(
+                (_name(inner) for inner in outermost_first if _module(inner) not in HARMLESS_MODULES), None
+            ):
                 return guard
         elif _may_refuse(layer):
             return _name(layer)
@@ -52,7 +54,7 @@ def _may_refuse(layer: object) -> bool:
     """Return True for a decorator that is not known to be harmless, also if it hides the function that it wraps."""
     if isinstance(layer, partial):
         return any(map(callable, layer.args))  # the partial's function may or may not call them
-    if isinstance(layer, SyncToAsync | AsyncToSync) or _module(layer) in HARMLESS:
+    if isinstance(layer, SyncToAsync | AsyncToSync) or _module(layer) in HARMLESS_MODULES:
         return False
     cells = closure_of(layer)
     if _module(layer) == "contextlib":

@@ -30,7 +30,7 @@ def client_address(request_or_scope: HttpRequest | Mapping[str, Any]) -> str | N
     return None if address is None else str(address)
 
 
-def caller_of(caller: Any, what: str = "publisher") -> Caller:
+def caller_of(caller: Any, parameter: str = "publisher") -> Caller:
     """Return the caller of a consumer, its scope, a request or an ident. Return a caller as it is.
 
     Raise InvalidIdent for an invalid ident, and TypeError for other types.
@@ -46,5 +46,5 @@ def caller_of(caller: Any, what: str = "publisher") -> Caller:
     if isinstance(getattr(caller, "scope", None), Mapping):
         return AsgiCaller(caller.scope)
     raise TypeError(
-        f"{what} is a consumer, its scope, a request or an ident such as 'user:42', not {type(caller).__name__}"
+        f"{parameter} is a consumer, its scope, a request or an ident such as 'user:42', not {type(caller).__name__}"
     )

@@ -138,8 +138,10 @@ class Proxies:
     is_declared: bool = False
 
     def trust(self, peer: object, address: Address | None) -> bool:
-        """Return True if the peer's header is used: for listed proxies, for any peer if there is a ``count``, and for
-        local processes if a proxy is declared.
+        """Return True if the header of a peer is used.
+
+        That is so for listed proxies, for any peer if there is a ``count``, and for local processes if a proxy is
+        declared.
         """
         if address is None:
             return self.is_declared and is_local(peer)
@@ -149,8 +151,9 @@ class Proxies:
         return any(address in network for network in self.networks)
 
     def client(self, read: Callable[[], str], header: str, near: Address | None) -> Address | None:
-        """Return the nearest address that is no proxy's, beginning at the trusted peer ``near``. ``read`` returns the
-        header.
+        """Return the nearest address that is no proxy's, beginning at the trusted peer ``near``.
+
+        ``read`` returns the header.
         """
         entries = hops(header, read())
         if self.count:

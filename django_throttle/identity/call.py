@@ -131,16 +131,16 @@ def cost_of(
     price: Callable[..., int] | int,
     *args: object,
     options: Mapping[str, object] = _NOTHING,
-    what: str = "message",
+    call_kind: str = "message",
     name: str = "throttle_cost",
     reraise: tuple[type[Exception], ...] = (),
 ) -> int:
     """Return the cost by a number, or by a function of ``args`` and ``options``. Log an invalid cost, and return 1.
 
     A frame that the function cannot read must not close its socket, and a wrong function must not disable a rule. A
-    cost larger than any limit stays larger. ``what`` is the kind of call, and ``name`` the name of a number, both for
-    the log. Exceptions in ``reraise`` are raised. If the function cannot read the request's body, return 1 without a
-    log line, because the view meets the same error. Raise the error if the view would not meet it.
+    cost larger than any limit stays larger. ``call_kind`` and ``name``, the name of a number, are for the log.
+    Exceptions in ``reraise`` are raised. If the function cannot read the request's body, return 1 without a log line,
+    because the view meets the same error. Raise the error if the view would not meet it.
     """
     body = KeptBody((*args, *options.values()))
     try:
@@ -155,7 +155,7 @@ def cost_of(
             return 1
         if _log_throttle.due(f"raises {_name(price, name)}"):
             line = "%s raised this exception: the %s counts 1; correct the function"
-            logger.exception(line, _name(price, name), what)
+            logger.exception(line, _name(price, name), call_kind)
         return 1
     if type(cost) is int and cost >= 0:
         return min(cost, UNAFFORDABLE_COST)
@@ -164,7 +164,7 @@ def cost_of(
     if _log_throttle.due(f"answers {_name(price, name)}"):
         hint = ", and must not be async" if inspect.isawaitable(cost) else ""
         line = "%s says that a %s costs %.80r: it counts 1; the cost has to be a whole number, 0 or more%s"
-        logger.error(line, _name(price, name), what, cost, hint)
+        logger.error(line, _name(price, name), call_kind, cost, hint)
     return 1
 
 

@@ -190,7 +190,7 @@ def _is_certainly_anonymous(request: HttpRequest) -> bool:
 
 
 #: Key of the open socket in its ASGI scope.
-SOCKET: Final = "django_throttle"
+SOCKET_SCOPE_KEY: Final = "django_throttle"
 
 
 #: Seconds for which a socket's user keeps its groups. An open socket has no next request that would read them again.
@@ -214,7 +214,7 @@ class AsgiCaller(KeyedCaller):
         return self.subject.get(name)
 
     def by_connection(self) -> str | None:
-        socket = self.subject.get(SOCKET)
+        socket = self.subject.get(SOCKET_SCOPE_KEY)
         return None if socket is None else ident_of("connection", socket.id)
 
     def peer(self) -> object:
@@ -262,7 +262,7 @@ class IdentCaller:
         return False
 
 
-def ident_from_value(what: str, value: object, caller: KeyedCaller | None) -> str | None:
+def ident_from_value(source: str, value: object, caller: KeyedCaller | None) -> str | None:
     """Return the ident for a value that a site's function returned. Return None for None, which is not limited.
 
     A text or a number is used as it is, or hashed if it is long. A user gives the user's ident. In a view, a text that
@@ -275,7 +275,7 @@ def ident_from_value(what: str, value: object, caller: KeyedCaller | None) -> st
     elif value is None:
         return None
     else:
-        ident = None if isinstance(value, JSON_TYPES) else _text(text_of(checked_value(what, value)))
+        ident = None if isinstance(value, JSON_TYPES) else _text(text_of(checked_value(source, value)))
     if ident is None:
         return (caller and caller.ident("ip")) or NO_TEXT
     return ident if caller is None or _is_own_ident(ident, caller) else ident_of(UNTRUSTED_KIND, ident)

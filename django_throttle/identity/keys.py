@@ -39,7 +39,7 @@ JSON_TYPES: Final = (list, dict, bool)
 FAILED: Final = object()
 MAX_VALUE_CHARS: Final = 512
 #: Prefix of the hash of a longer value.
-HASHED: Final = "~"
+LONG_VALUE_PREFIX: Final = "~"
 
 
 class User(Protocol):
@@ -65,7 +65,7 @@ def ident_of(kind: str, value: object) -> str | None:
     if value is None or value == "":
         return None
     text = value if type(value) is str else text_of(value)
-    return f"{kind}:{text if len(text) <= MAX_VALUE_CHARS and text[0] != HASHED else shortened(text)}"
+    return f"{kind}:{text if len(text) <= MAX_VALUE_CHARS and text[0] != LONG_VALUE_PREFIX else shortened(text)}"
 
 
 def combined(key: str, parts: Iterable[str | None]) -> str | None:
@@ -78,7 +78,7 @@ def combined(key: str, parts: Iterable[str | None]) -> str | None:
     return ident_of(key, "+".join(escaped))
 
 
-def checked_value(what: str, value: object) -> object:
+def checked_value(source: str, value: object) -> object:
     """Return the value. Raise InvalidIdent for other types: a text that differs in each call would evade limits."""
     if value is None or (isinstance(value, PLAIN_TYPES) and not isinstance(value, bool)):
         return value
@@ -86,10 +86,10 @@ def checked_value(what: str, value: object) -> object:
         value.close()
     kind = type(value).__name__
     hint = "; it must not be async" if inspect.isawaitable(value) else ""
-    raise InvalidIdent(f"{what} returns a text, a number or None, not {kind}{hint}")
+    raise InvalidIdent(f"{source} returns a text, a number or None, not {kind}{hint}")
 
 
-def site_value(what: str, function: Callable[[Any], object], subject: object, *, takes_json: bool = False) -> object:
+def site_value(source: str, function: Callable[[Any], object], subject: object, *, takes_json: bool = False) -> object:
     """Return the value by which a function of the site counts a call, or FAILED.
 
     The function fails if it raises, or if it returns a value that cannot be an ident. The log says so. There is no log
@@ -100,15 +100,15 @@ def site_value(what: str, function: Callable[[Any], object], subject: object, *,
     try:
         with body:
             value = function(subject)
-        return FAILED if takes_json and isinstance(value, JSON_TYPES) else checked_value(what, value)
+        return FAILED if takes_json and isinstance(value, JSON_TYPES) else checked_value(source, value)
     except SynchronousOnlyOperation:  # on an event loop; matching is tried again in a thread
         raise
     except Exception as error:
         if is_request_error(error):
             if body.is_lost:
                 raise
-        elif _log_throttle.due(what):
-            logger.exception("%s raised this exception: the call counts by its address; correct the function", what)
+        elif _log_throttle.due(source):
+            logger.exception("%s raised this exception: the call counts by its address; correct the function", source)
         return FAILED
 
 
@@ -125,9 +125,9 @@ def text_of(value: object) -> str:
 def shortened(value: str) -> str:
     """Return the text, or its hash if it is too long."""
     # A text that looks like a hash is hashed, too. Otherwise it could be equal to the hash of another text.
-    if len(value) <= MAX_VALUE_CHARS and not value.startswith(HASHED):
+    if len(value) <= MAX_VALUE_CHARS and not value.startswith(LONG_VALUE_PREFIX):
         return value
-    return HASHED + hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
+    return LONG_VALUE_PREFIX + hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
 
 
 def is_async(function: object) -> bool:

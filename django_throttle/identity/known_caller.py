@@ -74,7 +74,7 @@ class KnownCaller:
         return self._user
 
     def request(self) -> PartialRequest | None:
-        """Return what is known of a request of the caller; None if nothing is."""
+        """Return the known attributes of the caller's requests, or None if there are none."""
         attributes = {"user": self._user, "auth": self.auth}
         attributes = {name: value for name, value in attributes.items() if value is not None}
         return PartialRequest(attributes) if attributes else None
@@ -133,7 +133,7 @@ class PartialRequest:
     def __getattr__(self, name: str) -> object:
         if not name.startswith("_"):
             self.lacks_any = True
-        raise AttributeError(f"of the caller's requests no {name} is known")
+        raise AttributeError(f"the attribute {name} of the caller's requests is unknown")
 
 
 def _is_of_user() -> bool:

@@ -84,7 +84,7 @@ class SiteQueue(Protocol):
         """Return the state of a task, or None if the queue does not know the task."""
 
 
-STATES: Final = {"READY": QUEUED, "RUNNING": RUNNING, "SUCCESSFUL": DONE, "FAILED": FAILED}
+DJANGO_STATES: Final = {"READY": QUEUED, "RUNNING": RUNNING, "SUCCESSFUL": DONE, "FAILED": FAILED}
 
 
 class DjangoTasks:
@@ -126,7 +126,7 @@ class DjangoTasks:
             return None
         except NotImplementedError:  # a backend without results
             return TaskState(UNKNOWN)
-        state = STATES.get(str(result.status), UNKNOWN)
+        state = DJANGO_STATES.get(str(result.status), UNKNOWN)
         return TaskState(state, result.return_value if state == DONE else None)
 
 

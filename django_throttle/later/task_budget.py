@@ -50,7 +50,7 @@ def check_options(rule: object, cost: object, ident: object, max_put_off: object
 
 
 #: Seconds for which an early run waits in its worker, instead of being put off again.
-MAX_START_WAIT: Final = 1.0
+MAX_START_WAIT_SECONDS: Final = 1.0
 #: Kind of the idents under which the starts of runs are counted.
 STARTS: Final = "starts"
 
@@ -58,7 +58,7 @@ STARTS: Final = "starts"
 @lru_cache(maxsize=256)
 def _start_rule(rule: Rule) -> Rule:
     """Return a rule that spaces starts as this rule spaces queue slots, and refuses runs that would wait too long."""
-    return replace(rule, action="delay", max_delay=MAX_START_WAIT)
+    return replace(rule, action="delay", max_delay=MAX_START_WAIT_SECONDS)
 
 
 #: Attribute of a limited task, or of its function, with its TaskBudget.
@@ -97,7 +97,7 @@ class TaskBudget:
         return await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
 
     async def start(self, io: StoreIo, arguments: Arguments) -> Decision:
-        """Decide if a run may start now, in addition to its reservation. Wait for that for up to MAX_START_WAIT.
+        """Decide if a run may start now, in addition to its reservation. Wait up to MAX_START_WAIT_SECONDS for that.
 
         Starts are counted under a separate ident, and are not reported. They are always allowed unless ``strict``.
         """
@@ -161,7 +161,7 @@ class TaskBudget:
         return PutOffTooOften(decision, self.name, times) if times >= self.max_put_offs else None
 
     def _call(self, args: Sequence[object], kwargs: Mapping[str, object], *, honours_delay: bool) -> Call:
-        price = cost_of(self._cost, *args, options=kwargs, what="task")
+        price = cost_of(self._cost, *args, options=kwargs, call_kind="task")
         value = self._ident(*args, **kwargs) if callable(self._ident) else self._ident
         ident = ident_from_value("ident", value, None) if callable(self._ident) else shortened(value)
         is_untrusted = callable(self._ident) and not is_user(value)

@@ -56,17 +56,17 @@ celery_apps: Final[dict[str, Celery]] = {}
 
 def line_up(
     task: CeleryTask | Task[..., object],
-    hold: LeaseKey,
+    lease_key: LeaseKey,
     args: Sequence[object],
     kwargs: Mapping[str, object],
     max_waiting: int,
 ) -> tuple[AsyncResult | TaskResult[..., object], Any] | None:
     """Enqueue a task that waits for a slot. Return its result and its place, or None if ``max_waiting`` tasks wait."""
-    return (_line_up_celery if CeleryTasks().takes(task) else _line_up_row)(task, hold, args, kwargs, max_waiting)
+    return (_line_up_celery if CeleryTasks().takes(task) else _line_up_row)(task, lease_key, args, kwargs, max_waiting)
 
 
 def _line_up_celery(
-    task: CeleryTask, hold: LeaseKey, args: Sequence[object], kwargs: Mapping[str, object], max_waiting: int
+    task: CeleryTask, lease_key: LeaseKey, args: Sequence[object], kwargs: Mapping[str, object], max_waiting: int
 ) -> tuple[AsyncResult, int | None] | None:
     task_id = str(uuid4())
     name = f"{task_id}.0"
@@ -74,7 +74,7 @@ def _line_up_celery(
     def message(kind: str) -> Signature:
         return task.signature(tuple(args), dict(kwargs)).set(task_id=task_id, headers={HEADER: [0, 0, False, kind]})
 
-    place = enlist(hold, name, celery_entry(name, task, message(CALLED)), max_waiting=max_waiting)
+    place = enlist(lease_key, name, celery_entry(name, task, message(CALLED)), max_waiting=max_waiting)
     if place == 0:
         return None
     try:
@@ -85,7 +85,7 @@ def _line_up_celery(
 
 
 def _line_up_row(
-    task: Task[..., object], hold: LeaseKey, args: Sequence[object], kwargs: Mapping[str, object], max_waiting: int
+    task: Task[..., object], lease_key: LeaseKey, args: Sequence[object], kwargs: Mapping[str, object], max_waiting: int
 ) -> tuple[TaskResult[..., object], int | None] | None:
     look = next_look()
     due = task.using(run_after=look if settings.USE_TZ else timezone.make_naive(look))
@@ -93,17 +93,21 @@ def _line_up_row(
     row = getattr(result, "db_result", None)
     if row is None:
         raise ImproperlyConfigured("only Celery and django-tasks-db can call a task when a slot is released")
-    place = enlist(hold, str(row.pk), row_entry(row), max_waiting=max_waiting)
+    place = enlist(lease_key, str(row.pk), row_entry(row), max_waiting=max_waiting)
     if place == 0:
         type(row).objects.filter(pk=row.pk, status="READY").delete()
         return None
     return result, place
 
 
-def enlist(hold: LeaseKey, name: str, entry: str, *, is_first: bool = False, max_waiting: int = 10_000) -> int | None:
+def enlist(
+    lease_key: LeaseKey, name: str, entry: str, *, is_first: bool = False, max_waiting: int = 10_000
+) -> int | None:
     """Enlist a waiting run. Return its place, 0 if too many runs wait, or None if the store does not answer."""
     try:
-        place: int = get_store().execute(Enlist(*hold, name, entry.encode(), ENLISTMENT_TTL_MS, is_first, max_waiting))
+        place: int = get_store().execute(
+            Enlist(*lease_key, name, entry.encode(), ENLISTMENT_TTL_MS, is_first, max_waiting)
+        )
     except StoreError:
         return None
     return place
@@ -118,24 +122,24 @@ def claim(name: str, message: str, *, commit: bool) -> bool:
     return claimant in ("", message)
 
 
-def call_next(hold: LeaseKey) -> None:
+def call_next(lease_key: LeaseKey) -> None:
     """Call the first run that waits for a slot of this rule and ident."""
     try:
-        while (entry := get_store().execute(CallNext(*hold))) is not None:
-            if _call(hold, json.loads(entry)):
+        while (entry := get_store().execute(CallNext(*lease_key))) is not None:
+            if _call(lease_key, json.loads(entry)):
                 return
     except StoreError:
         logger.debug("the store does not answer: the next task that waits for a slot will look for it by itself")
 
 
-def _call(hold: LeaseKey, entry: list[str]) -> bool:
+def _call(lease_key: LeaseKey, entry: list[str]) -> bool:
     """Call a run. Return False if it has run already, or was withdrawn."""
     kind, name, *rest = entry
     try:
-        return _call_row(name) if kind == "row" else _call_celery(hold, name, *rest)
+        return _call_row(name) if kind == "row" else _call_celery(lease_key, name, *rest)
     except Exception:  # any error of the broker or the database
         logger.exception("a task that waits for a slot could not be called: it will look for the slot by itself")
-        enlist(hold, name, json.dumps(entry), is_first=True)
+        enlist(lease_key, name, json.dumps(entry), is_first=True)
         return True
 
 
@@ -157,7 +161,7 @@ def celery_entry(name: str, task: CeleryTask, signature: Signature) -> str:
     return json.dumps(["celery", name, task.name, content_type, encoding, body])
 
 
-def _call_celery(hold: LeaseKey, name: str, task: str, content_type: str, encoding: str, body: str) -> bool:
+def _call_celery(lease_key: LeaseKey, name: str, task: str, content_type: str, encoding: str, body: str) -> bool:
     from celery.canvas import Signature
     from celery.utils.time import maybe_iso8601, maybe_make_aware  # type: ignore[import-untyped]
 
@@ -170,7 +174,7 @@ def _call_celery(hold: LeaseKey, name: str, task: str, content_type: str, encodi
     expires = maybe_iso8601(signature.options.get("expires"))
     if expires and maybe_make_aware(expires, app.timezone) <= app.now():  # RabbitMQ may drop it without notice
         return False
-    signature.set(headers={**signature.options["headers"], SLOT_HEADER: list(hold)}).apply_async()
+    signature.set(headers={**signature.options["headers"], SLOT_HEADER: list(lease_key)}).apply_async()
     return True
 
 

@@ -146,7 +146,7 @@ def rule_cost(rule: Rule, call: Call) -> int:
     return base * cost_of(
         import_string(rule.cost),
         call.caller.subject,
-        what=f"call under rule {rule.name!r}",
+        call_kind=f"call under rule {rule.name!r}",
         reraise=(SynchronousOnlyOperation,),
     )
 

@@ -9,7 +9,7 @@ from django_throttle import limiter, rulebook
 from django_throttle.core import Decision
 from django_throttle.core.ledger import Ledger
 from django_throttle.identity.call import Call
-from django_throttle.identity.caller import SOCKET
+from django_throttle.identity.caller import SOCKET_SCOPE_KEY
 from django_throttle.runtime import in_thread, spawn
 from django_throttle.websockets import rule_change
 from django_throttle.websockets.connection import Connection
@@ -33,12 +33,12 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
     if scope["type"] != "websocket":
         return await app(scope, receive, send)
     refusal = settings.refusal
-    outer = _innermost(scope.get(SOCKET))
+    outer = _innermost(scope.get(SOCKET_SCOPE_KEY))
     if outer is not None and outer.scope == settings.scope:
         outer.adopt(settings, scope)
         return await app(scope, receive, send)
     first = await receive()
-    connection = scope[SOCKET] = Connection(scope, receive, send, settings, outer)
+    connection = scope[SOCKET_SCOPE_KEY] = Connection(scope, receive, send, settings, outer)
     inbound, outbound = Inbound(connection, first), Outbound(connection)
     try:
         former_rules = rulebook.loaded() or await rulebook.acurrent()
@@ -70,11 +70,11 @@ def _innermost(entry: object) -> Connection | None:
 
 def _restore_outer(scope: Scope, connection: Connection) -> None:
     """Restore the outer connection in the scope, unless a connection beside this one has replaced it."""
-    running = _innermost(scope.get(SOCKET, connection))
+    running = _innermost(scope.get(SOCKET_SCOPE_KEY, connection))
     if running is None:
-        scope.pop(SOCKET, None)
+        scope.pop(SOCKET_SCOPE_KEY, None)
     else:
-        scope[SOCKET] = running
+        scope[SOCKET_SCOPE_KEY] = running
 
 
 async def _decide(connection: Connection) -> Decision | None:
