@@ -112,7 +112,7 @@ def _queue_in_words(rule: Rule) -> str:
             most=length,
             seconds=rule.max_delay,
         )
-    later = gettext_lazy("{waiting} and done later where a view can", waiting=waiting)
+    later = gettext_lazy("{waiting}, done later (202) where the view supports it", waiting=waiting)
     return later if rule.action == "defer" else waiting
 
 

@@ -113,7 +113,7 @@ def _faults(override: Override) -> Iterator[tuple[str, str]]:
     if not 1 <= len(value) <= MAX_SUBJECT_LENGTH or not value.isprintable() or value != value.strip():
         yield (
             "value",
-            gettext_lazy("whom it is for must have 1 to {most} printable characters", most=MAX_SUBJECT_LENGTH),
+            gettext_lazy("the subject must have 1 to {most} printable characters", most=MAX_SUBJECT_LENGTH),
         )
     try:
         names("rules", override.rules)

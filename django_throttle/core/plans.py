@@ -61,7 +61,7 @@ def read_plans(value: object, check_holder: Callable[[str], None]) -> tuple[str,
             fault = gettext_lazy('plan {who!r} must stand before "authenticated", which all of these are', who=holder)
             raise InvalidRule(fault, OPTION)
     if len({plan.holder for plan in plans}) < len(plans):
-        raise InvalidRule(gettext_lazy("plans have one of their callers twice"), OPTION)
+        raise InvalidRule(gettext_lazy("two plans are for the same audience or function"), OPTION)
     if len(plans) > MAX_PLANS:
         raise InvalidRule(gettext_lazy("a rule has at most {most} plans", most=MAX_PLANS), OPTION)
     return tuple(map(str, plans))
@@ -81,7 +81,7 @@ def _read(holder: object, amount: object) -> PlanLimits:
         pattern = gettext_noop('a plan is for an audience such as "group:premium" or what a function says, not {who!r}')
         raise InvalidRule(gettext_lazy(pattern, who=holder), OPTION)
     if len(holder.splitlines()) != 1 or "=" in holder or holder != holder.strip():
-        fault = gettext_lazy("a plan is for whom, in one line and without =, unlike {who!r}", who=holder)
+        fault = gettext_lazy("the audience or function of a plan is one line without =, unlike {who!r}", who=holder)
         raise InvalidRule(fault, OPTION)
     options = _options(holder, amount)
     for name in options:
