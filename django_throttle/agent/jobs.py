@@ -113,7 +113,7 @@ class _StoreService:
         thread.every(RESEND_SECONDS, reconciler.resend, "sending leases again")
         thread.every(settings.EXTEND_INTERVAL, reconciler.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
         store.local_limits.interval = settings.DAMPER_INTERVAL
-        flusher = Flusher(store.local_limits, store.aggregator, lambda: store.processes.seen)
+        flusher = Flusher(store.local_limits, store.aggregator, lambda: store.processes.live_count)
         thread.every(store.local_limits.interval, flusher, "sending damper counts", wait=flusher.first)
         thread.every(SWEEP_SECONDS, partial(refund_prepaid, store), "refunding prepaid units", wait=SWEEP_SECONDS)
         self.cleanups = [reconciler.release_all, flusher, partial(refund_prepaid, store, everything=True)]

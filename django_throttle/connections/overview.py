@@ -147,8 +147,8 @@ def _listed(entries: Entries, search: str, max_sockets: int, tags: Iterable[str]
     names = {
         tag: name for _, entry in matches for tag, name in zip(entry.socket_idents.tags, entry.labels, strict=True)
     }
-    first = dict(counts.most_common(min(MAX_LISTED_IDENTS, IDENTS_PER_SOCKET * max_sockets)))
-    first.update((tag, counts[tag]) for tag in tags)
+    tag_counts = dict(counts.most_common(min(MAX_LISTED_IDENTS, IDENTS_PER_SOCKET * max_sockets)))
+    tag_counts.update((tag, counts[tag]) for tag in tags)
 
     count = min(max_sockets, MAX_LISTED_SOCKETS)
 
@@ -159,7 +159,7 @@ def _listed(entries: Entries, search: str, max_sockets: int, tags: Iterable[str]
     return {
         "open": len(matches),
         "of": len(counts),
-        "idents": [[names.get(tag, ""), tag, number] for tag, number in first.items()],
+        "idents": [[names.get(tag, ""), tag, number] for tag, number in tag_counts.items()],
         "sockets": [_row(socket, entry.labels) for socket, entry in nsmallest(count, matches, key=order)],
     }
 
@@ -317,16 +317,16 @@ def _local_overview(store: MemoryStore, search: str) -> Overview:
 
 def _remote_overview(store: RedisStore, search: str) -> Overview:
     introductions = ProcessRecords(store).read_processes()
-    asked = dict(islice(introductions.items(), MAX_PROCESSES))
-    max_sockets = max(2, min(MAX_LISTED_SOCKETS, MAX_TOTAL_SOCKETS // max(1, len(asked))))
+    requested = dict(islice(introductions.items(), MAX_PROCESSES))
+    max_sockets = max(2, min(MAX_LISTED_SOCKETS, MAX_TOTAL_SOCKETS // max(1, len(requested))))
     message = ControlMessage(REPORT, search=search, most=max_sockets)
     waited = (
         store.control.request_from_all(message, search_digest(search), QUIET_MS) >= ANSWER_POLLS * conf().RULES_POLL
     )
-    calls = [("read_sockets", (store.process_key(report_key(uid, search)),), ()) for uid in asked]
+    calls = [("read_sockets", (store.process_key(report_key(uid, search)),), ()) for uid in requested]
     replies = [reply for batch in batches(calls) for reply in store.pipeline(batch)]
-    reports = {uid: process_identity.read(reply) for uid, reply in zip(asked, replies, strict=True)}
-    overview = _merged(asked, reports)._replace(waited=waited, unseen=len(introductions) - len(asked))
+    reports = {uid: process_identity.read(reply) for uid, reply in zip(requested, replies, strict=True)}
+    overview = _merged(requested, reports)._replace(waited=waited, unseen=len(introductions) - len(requested))
     if overview.doubtful:
         tags = " ".join(overview.doubtful)
         store.control.request_from_all(

@@ -52,7 +52,7 @@ class BeatReply(NamedTuple):
 class LastBeat(NamedTuple):
     """Last beat: time of sending by the own clock, the server's time, and that time again if it was written."""
 
-    sent: float
+    sent_at: float
     now: int
     written_time: int | str
 
@@ -101,7 +101,7 @@ class ProcessRecords:
         ``expires`` declares silent processes dead. By default it is True after a while of uninterrupted beats, because
         Redis may have been unreachable for all processes.
         """
-        silence, sent, last = micros(conf().PROCESS_TTL), self._clock(), self._last
+        silence, sent_at, last_beat = micros(conf().PROCESS_TTL), self._clock(), self._last
         may_expire = self._update_streak() if expires is None else expires
         args = [
             self.store.now_arg(),
@@ -111,11 +111,12 @@ class ProcessRecords:
             max_claims,
             self.store.lease_ttl_ms,
         ]
-        args += [report, last.now + micros(sent - last.sent) if last else "", last.written_time if last else ""]
+        expected_now = last_beat.now + micros(sent_at - last_beat.sent_at) if last_beat else ""
+        args += [report, expected_now, last_beat.written_time if last_beat else ""]
         reply = self._call("beat", self._keys("live", "dead", "meta"), [*args, len(living), *living, *dead])
         self._last_beat = time.monotonic()
         is_known, alive, unswept, claimed, silent, now, written = reply
-        self._last = LastBeat(sent, int(now), int(now) if written else "")
+        self._last = LastBeat(sent_at, int(now), int(now) if written else "")
         return BeatReply(bool(is_known), alive, unswept, list(map(text, claimed)), silent, written, int(now))
 
     def announce(self, uid: str, introduction: str, indexes: Iterable[str]) -> bool:
@@ -146,8 +147,8 @@ class ProcessRecords:
             done = [(group, reply) for group, reply in zip(groups, replies, strict=True) if isinstance(reply, list)]
             reaped = [index for group, _ in done for index in group]
             raise_first(() if reaped else replies)
-            if lost := [text(lease) for _, reply in done for lease in reply[1:]]:
-                self.store.control.dispatch(evicted(lost))
+            if evicted_leases := [text(lease) for _, reply in done for lease in reply[1:]]:
+                self.store.control.dispatch(evicted(evicted_leases))
             yield sum(reply[0] for _, reply in done)
 
     def scan_indexes(self, uid: str) -> Iterator[list[str]]:

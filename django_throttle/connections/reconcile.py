@@ -124,9 +124,9 @@ class Reconciler:
         reply = self.records.beat(living, self._dead_neighbours(), report=leases.report())
         loss = self.losses.detect()
         self._older.update(loss.older)
-        lost = not reply.is_known or loss.writes or self.store.transport.failovers != self._failovers
-        self.store.processes.note(reply.alive - reply.own + 1, lost=lost)
-        if not lost:
+        has_lost_data = not reply.is_known or loss.writes or self.store.transport.failovers != self._failovers
+        self.store.processes.note(reply.alive - reply.own + 1, lost=has_lost_data)
+        if not has_lost_data:
             leases.note_intact()
         else:
             self._restart()

@@ -53,22 +53,22 @@ class ProcessCount:
         self._is_failing = is_failing
         self._settling = 0
         self.divisor = self._expected  #: number by which limits are divided
-        self._seen = 1
+        self._live_count = 1
 
     @property
-    def seen(self) -> int:
-        return self._seen
+    def live_count(self) -> int:
+        return self._live_count
 
-    @seen.setter
-    def seen(self, alive: int) -> None:
-        self._seen, self.divisor = alive, max(alive, self._expected)
+    @live_count.setter
+    def live_count(self, alive: int) -> None:
+        self._live_count, self.divisor = alive, max(alive, self._expected)
 
     def note(self, alive: int, *, lost: bool) -> None:
         """Note the number of processes that a beat counted. ``lost`` is True if the store has lost data."""
         if lost or self._is_failing():
             self._settling = SETTLING_BEATS
-        if alive >= self.seen or not self._settling:
-            self.seen = alive
+        if alive >= self.live_count or not self._settling:
+            self.live_count = alive
         else:
             self._settling -= 1
 

@@ -42,7 +42,7 @@ class CachedRefusal(Generic[D]):
     until: float
     costs: tuple[int, ...] = ()
 
-    def again(self, costs: tuple[int, ...], now: float) -> D | None:
+    def decision_for(self, costs: tuple[int, ...], now: float) -> D | None:
         """Return the decision with the current waits. Return None if it has expired, or if a cost is smaller."""
         if now >= self.until or any(map(int.__lt__, costs, self.costs)):
             return None
@@ -125,7 +125,7 @@ class RefusalCache:
         for rule, ident, cost in charges:
             refusal = self._publish_refusals.get((rule, ident))
             max_cost = min(rule.params.limit, rule.burst or rule.params.limit)  # a larger cost is refused as too large
-            if refusal and cost <= max_cost and (outcome := refusal.again((cost,), now)):
+            if refusal and cost <= max_cost and (outcome := refusal.decision_for((cost,), now)):
                 outcomes.append(outcome)
         return tuple(outcomes)
 

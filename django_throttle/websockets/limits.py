@@ -256,7 +256,7 @@ class FrameLimits:
         """Decide by the rules of this connection alone. Return None if the frame passes and needs no report."""
         now = monotonic()
         cached = self._cached_refusal
-        if cached and cached[0] is matched and (refusal := cached[1].again((cost, size), now)):
+        if cached and cached[0] is matched and (refusal := cached[1].decision_for((cost, size), now)):
             return refusal
         own = matched.priced(matched.per_connection, cost, size)
         result = self._counters.charge(own, now)

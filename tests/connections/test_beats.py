@@ -26,13 +26,13 @@ def test_the_silent_is_swept_and_its_slots_are_free(make_site: MakeSite, clock: 
     living.take("user:1", 2)
     living.beat(2)
     go_on(clock, 20, living)  # PROCESS_TTL
-    assert (living.count("user:1"), living.store.processes.seen) == (7, 2)
+    assert (living.count("user:1"), living.store.processes.live_count) == (7, 2)
     clock.step(0.001)
     new = make_site()
     new.beat()
     assert living.count("user:1") == 7
     living.beat()
-    assert (living.count("user:1"), living.count("user:2"), living.store.processes.seen) == (2, 0, 2)
+    assert (living.count("user:1"), living.count("user:2"), living.store.processes.live_count) == (2, 0, 2)
     assert not [key for key in keys(redis) if dead.leases.uid in key]
     assert sorted(redis.hkeys("dt:{p}:meta")) == sorted([living.leases.uid, new.leases.uid])
 
@@ -94,7 +94,7 @@ def test_who_was_only_paused_registers_again(make_site: MakeSite, clock: FrozenC
     assert paused.leases.uid != old and not [key for key in keys(redis) if old in key]
     paused.limiter.release(first.lease)
     living.beat()
-    assert (living.count("user:1"), living.store.processes.seen) == (3, 2)
+    assert (living.count("user:1"), living.store.processes.live_count) == (3, 2)
 
 
 def crash(site: Site, redis: Redis) -> None:
@@ -118,7 +118,7 @@ def test_a_host_sees_who_died_here(make_site: MakeSite, clock: FrozenClock, redi
     assert command.refresh() == (1, 1, 2, 2, 1), "silent, and not of this host"
     assert living.count("user:1") == 2
     living.beat()
-    assert living.store.processes.seen == 1, "the command counts as nobody"
+    assert living.store.processes.live_count == 1, "the command counts as nobody"
 
 
 def test_a_host_extends_and_vouches_for_who_does_not_beat_for_itself(

@@ -117,7 +117,7 @@ def test_leaving_frees_everything_at_once(make_site: MakeSite, redis: Redis, sma
     assert [staying.count(f"user:{number}") for number in (0, 1, 29)] == [0, 1, 0]
     assert not [key for key in keys(redis) if uid in key]
     staying.beat()
-    assert staying.store.processes.seen == 1
+    assert staying.store.processes.live_count == 1
 
 
 @pytest.mark.row("F16")

@@ -74,7 +74,7 @@ def test_replies_are_lost_or_late(mode: Mode, proxy: Proxy, caller: Make, figure
 @pytest.mark.row("F01")
 def test_redis_was_never_there(caller: Make, figure: Any) -> None:
     call = caller(f"redis://127.0.0.1:{free_port()}/0", LOCAL)
-    call.store.processes.seen = 4
+    call.store.processes.live_count = 4
     assert [call().allowed for _ in range(30)] == [True] * 25 + [False] * 5
     figure("longest call", call.slowest * 1000, "ms")
     assert call.slowest <= BOUND

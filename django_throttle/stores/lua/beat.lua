@@ -47,7 +47,7 @@ end
 -- nothing. Count it from now on for every process.
 local own_beat = report ~= '' and redis.call('ZSCORE', live, ARGV[FIRST_UID])
 local newest = tonumber(redis.call('ZREVRANGE', live, 0, 0, 'WITHSCORES')[2] or now)
-local has_stalled = own_beat and now - own_beat > silence -- and nobody declared the caller dead meanwhile
+local has_stalled = own_beat and now - own_beat > silence -- but the caller was not declared dead
 local has_stepped = expected_now and now - expected_now > silence / 4
 local has_lost_beats = last_beat and newest < last_beat
 if has_stalled or has_stepped or has_lost_beats then

@@ -117,7 +117,7 @@ class LoopClients:
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopClient] = WeakKeyDictionary()
         _all_clients.add(self)
 
-    def known(self, loop: asyncio.AbstractEventLoop) -> LoopClient | None:
+    def find_client(self, loop: asyncio.AbstractEventLoop) -> LoopClient | None:
         """Return the client of a loop, or None."""
         return self._clients.get(loop)
 
@@ -129,10 +129,10 @@ class LoopClients:
             client, *others = self._make()
             lifetime = _closed_with_loop(client, *others)
             with _lock:  # loops live in several threads
-                for closed in [known for known in self._clients if known.is_closed()]:
-                    del self._clients[closed]
-                for closed in [known for known in _lifetimes if known.is_closed()]:
-                    del _lifetimes[closed]  # its values refer to the loop, so it is never collected
+                for closed_loop in [other for other in self._clients if other.is_closed()]:
+                    del self._clients[closed_loop]
+                for closed_loop in [other for other in _lifetimes if other.is_closed()]:
+                    del _lifetimes[closed_loop]  # its values refer to the loop, so it is never collected
                 self._clients[loop] = client
                 _lifetimes.setdefault(loop, []).append(lifetime)
             await anext(lifetime)
@@ -198,9 +198,9 @@ class KnownPrimary:
 class PrimarySearch(Generic[T]):
     """Finds the primary by the Sentinels, beginning with the Sentinel of the last good reply."""
 
-    def __init__(self, sentinels: Iterable[T], service: str, known: KnownPrimary) -> None:
+    def __init__(self, sentinels: Iterable[T], service: str, known_primary: KnownPrimary) -> None:
         self._sentinels = list(sentinels)
-        self.known = known
+        self.known = known_primary
         self.question = ("SENTINEL", "MASTER", service)
 
     async def search(self, ask: Callable[[T], Awaitable[Any]], *, everyone: bool = False) -> Host:
@@ -257,11 +257,11 @@ def _share(address: Address, seconds: float) -> float:
 class Sentinels:
     """Sentinels for the synchronous driver."""
 
-    def __init__(self, address: Address, seconds: float, max_connections: int, known: KnownPrimary) -> None:
+    def __init__(self, address: Address, seconds: float, max_connections: int, known_primary: KnownPrimary) -> None:
         self._address, self._seconds = address, seconds
         clients = [sync_client(settings, seconds, max_connections) for settings in _sentinels(address)]
         pools = [Pool(client.connection_pool, max_connections, seconds) for client in clients]
-        self._primary = PrimarySearch(pools, address.service, known)
+        self._primary = PrimarySearch(pools, address.service, known_primary)
 
     def find(self, *, everyone: bool = False) -> Host:
         return run(self._primary.search(self._ask, everyone=everyone))
@@ -287,13 +287,13 @@ def following(connection_class: type[AbstractConnection], find: Callable[[], Hos
     return PrimaryConnection
 
 
-def loop_clients(address: Address, seconds: float, known: KnownPrimary) -> list[LoopClient]:
+def loop_clients(address: Address, seconds: float, known_primary: KnownPrimary) -> list[LoopClient]:
     """Return the running loop's client of the server or primary, then its clients of the Sentinels."""
     if not address.service:
         return [loop_client(address.settings, seconds)]
     share = _share(address, connect_seconds(seconds, is_watched=True))
     sentinel_clients = [loop_client(settings, seconds) for settings in _sentinels(address)]
-    primary = PrimarySearch(sentinel_clients, address.service, known)
+    primary = PrimarySearch(sentinel_clients, address.service, known_primary)
 
     async def find() -> Host:
         return await primary.search(ask)
@@ -305,4 +305,4 @@ def loop_clients(address: Address, seconds: float, known: KnownPrimary) -> list[
             raise reply
         return reply
 
-    return [loop_client(address.settings, seconds, find, known.is_former), *sentinel_clients]
+    return [loop_client(address.settings, seconds, find, known_primary.is_former), *sentinel_clients]

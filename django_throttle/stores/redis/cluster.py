@@ -173,8 +173,8 @@ class Router:
         sender, routed.host, routed.is_asking, routed.is_waiting = routed.host, None, False, False
         match routed.reply:
             case errors.NoScriptError():
-                again, routed.by_text = not routed.by_text, True
-                return again
+                is_retried, routed.by_text = not routed.by_text, True
+                return is_retried
             case errors.MovedError() as moved:
                 self.slots.move(routed.slot, _redirected(moved, sender))
             case errors.AskError() as ask if not routed.call.has_derived_keys:
@@ -299,8 +299,8 @@ class Node:
 def _classed(reply: object) -> object:
     if type(reply) is not errors.ResponseError:
         return reply
-    code, _, rest = str(reply).partition(" ")
-    return _ERRORS[code](rest) if code in _ERRORS else reply
+    code, _, message = str(reply).partition(" ")
+    return _ERRORS[code](message) if code in _ERRORS else reply
 
 
 def _is_failure(reply: object) -> bool:

@@ -253,17 +253,19 @@ class DecideCommand(RedisCommand[Answers], ScriptCall):
             raise InvalidResponse(f"{len(reply)} bytes answer {charges} charges")
         if repaired:
             self._note_repaired(int(repaired))
-        fits, begin = None if any(numbers[::3]) else True, 0
+        fits, start = None if any(numbers[::3]) else True, 0
         answers: list[Answers | RepeatCommand] = []
         for decision in decisions:
-            end = begin + 3 * decision.size
+            end = start + 3 * decision.size
             try:
-                answers.append(decision._answers(tuple(numbers[begin:end]), now, fits))
+                answers.append(decision._answers(tuple(numbers[start:end]), now, fits))
             except RepeatCommand as error:
                 answers.append(error)
-            begin = end
+            start = end
         pairs = zip(decisions, answers, strict=True)
-        self.context.answered.note_all([(decision.charges, own) for decision, own in pairs if isinstance(own, Answers)])
+        self.context.answer_observer.note_all(
+            [(decision.charges, result) for decision, result in pairs if isinstance(result, Answers)]
+        )
         return answers
 
     def pack_reply(self, answers: Answers) -> bytes:
@@ -284,7 +286,7 @@ class DecideCommand(RedisCommand[Answers], ScriptCall):
             self._note_repaired(int(repaired))
         is_special = packing.has_calendar or packing.order
         answers = self._answers(numbers, now) if is_special else Answers(numbers, now)
-        self.context.answered.note(self.charges, answers)
+        self.context.answer_observer.note(self.charges, answers)
         return answers
 
     def _answers(self, numbers: tuple[float, ...], now: float, fits: bool | None = None) -> Answers:

@@ -50,7 +50,7 @@ class AnswerObserver(Protocol):
 class RedisContext:
     """State that commands to one Redis share.
 
-    ``clock`` (seconds) replaces the server's clock in tests. ``answered`` is notified of the answers of Redis.
+    ``clock`` (seconds) replaces the server's clock in tests. ``answer_observer`` is notified of the answers of Redis.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RedisContext:
         clock: Callable[[], float] | None,
         secret: str,
         lease_ttl: float,
-        answered: AnswerObserver,
+        answer_observer: AnswerObserver,
     ) -> None:
         self.transport = transport
         self.breaker = transport.breaker
@@ -77,7 +77,7 @@ class RedisContext:
         self.refusal_cache: RefusalCache = RefusalCache() if self.is_costly else NoRefusalCache()
         self.local_limits = LocalLimits(clock or time.monotonic)
         self.local_limits.prepaid.patience = transport.seconds
-        self.answered = answered
+        self.answer_observer = answer_observer
 
     def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a script for the agent or a management command, past the breaker. Raise StoreError."""

@@ -55,12 +55,14 @@ class UncertainEvictions:
         if not uncertain:
             return
         replies = self.context.pipeline(list(starmap(self._question, uncertain.items())))
-        answered = {eviction: reply for eviction, reply in zip(uncertain, replies, strict=True) if type(reply) is list}
+        replies_by_eviction = {
+            eviction: reply for eviction, reply in zip(uncertain, replies, strict=True) if type(reply) is list
+        }
         messages: dict[ControlMessage, None] = {}
-        for eviction, leases in answered.items():
+        for eviction, leases in replies_by_eviction.items():
             rule = eviction.charge.rule
             messages |= dict.fromkeys(evicted(map(text, leases), rule.name, rule.params.limit))
-        settled = () if self.control.send(self.control.keep(messages)) else answered
+        settled = () if self.control.send(self.control.keep(messages)) else replies_by_eviction
         with self._lock:
             for eviction, withdraws in uncertain.items():
                 if self._uncertain.get(eviction) is withdraws:

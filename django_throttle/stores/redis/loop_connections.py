@@ -289,9 +289,9 @@ class LoopClient:
 
     async def _make_connection(self) -> LoopConnection:
         redis_connection, loop = None, asyncio.get_running_loop()
-        began = loop.time()
+        started_at = loop.time()
         try:
-            async with LoopDeadline(began + self._connect_seconds):
+            async with LoopDeadline(started_at + self._connect_seconds):
                 redis_connection = await self._make()
                 await redis_connection.connect()
         except BaseException:
@@ -301,7 +301,7 @@ class LoopClient:
             raise
         finally:
             self._connecting = None
-        log_slow_connecting(loop.time() - began, self._deadline)
+        log_slow_connecting(loop.time() - started_at, self._deadline)
         connection = self._connection = LoopConnection(redis_connection, self._connect_seconds)
         self._open.add(connection)
         connection.closed.add_done_callback(lambda _: self._open.discard(connection))

@@ -69,14 +69,14 @@ class RedisAggregator:
     def _call(self, report: Report) -> tuple[str, tuple[str], list[Any]]:
         sent_at = "" if report.sent_at is None else report.sent_at
         args = [self.context.now_arg(), report.meter, report.since, sent_at]
-        args += [number for own in report.counts for number in own]
+        args += [number for count in report.counts for number in count]
         return "add_meter_report", (self.context.key(report.rule_id, report.ident),), args
 
 
 def _read(reply: Sequence[int]) -> Reply:
-    now, taken, reset_at, *sums = reply
+    now, is_counted, reset_at, *sums = reply
     counts = tuple(Count(*sums[at : at + 3]) for at in range(0, len(sums), 3))
-    return Reply(now, bool(taken), reset_at, counts)
+    return Reply(now, bool(is_counted), reset_at, counts)
 
 
 MAX_CACHED_DECISIONS: Final = 1024
@@ -113,7 +113,9 @@ class RedisStore(RedisContext):
         transport = connect(address, deadline, max_connections)
         self.processes = ProcessCount(processes, lambda: self.open_breakers > 0)
         remaining = RemainingBudgets(self.processes)
-        super().__init__(transport, prefix=prefix, clock=clock, secret=secret, lease_ttl=lease_ttl, answered=remaining)
+        super().__init__(
+            transport, prefix=prefix, clock=clock, secret=secret, lease_ttl=lease_ttl, answer_observer=remaining
+        )
         self.fallback = Fallback(self, self.processes, remaining)
         self.control = RedisControl(self)
         self.evictions = UncertainEvictions(self, self.control)

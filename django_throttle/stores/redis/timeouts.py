@@ -74,10 +74,10 @@ def seconds_left(default: T) -> float | T:
     limit = _current_limit.get()
     if limit is None:
         return default
-    left = limit.until - time.monotonic()
-    if left <= 0:
+    remaining_seconds = limit.until - time.monotonic()
+    if remaining_seconds <= 0:
         raise TimeoutError("deadline passed")
-    return left
+    return remaining_seconds
 
 
 def _seconds_to_read(default: float | None) -> float | None:
@@ -137,7 +137,7 @@ def one_deadline() -> Iterator[None]:
 
 
 def seconds_for(seconds: float | None, deadline: float) -> float:
-    """How long a round trip may take: as asked, else a ``deadline`` deadline; of a shared one what is left."""
+    """Return how long a round trip may take: ``seconds`` or a whole ``deadline``, at most the rest of a shared one."""
     started_at = call_began.get()
     if started_at is None:
         return seconds or deadline
@@ -204,21 +204,21 @@ class DeadlineSocket:
         self._set_timeout(seconds_left)
         self._socket.sendall(chunk, *flags)
 
-    def kernel_timed_socket(self, left: float) -> socket.socket | None:
+    def kernel_timed_socket(self, seconds: float) -> socket.socket | None:
         """Return the plain socket with kernel timeouts, which save the system calls of Python's timeouts.
 
-        Return None if its timeout differs from the seconds ``left``, inside a ``Deadline``, and for other sockets.
+        Return None if its timeout differs from ``seconds``, inside a ``Deadline``, and for other sockets.
         """
-        if left < self._min_kernel_seconds or left > self._timeout or _current_limit.get() is not None:  # type: ignore[operator]
+        if seconds < self._min_kernel_seconds or seconds > self._timeout or _current_limit.get() is not None:  # type: ignore[operator]
             return None
         sock = self._socket
         if sock.gettimeout() is not None:
             _set_kernel_timeouts(sock, self._timeout)  # type: ignore[arg-type]
         return sock
 
-    def _set_timeout(self, left: Callable[[float | None], float | None]) -> None:
+    def _set_timeout(self, limit_seconds: Callable[[float | None], float | None]) -> None:
         if self._timeout != 0:  # 0 polls without waiting
-            self._socket.settimeout(left(self._timeout))
+            self._socket.settimeout(limit_seconds(self._timeout))
 
 
 class Certificates:

@@ -36,17 +36,17 @@ T = TypeVar("T")
 BATCH: Final = 500  # commands in one pipeline, or keys in one script: a few milliseconds of Redis' time
 
 
-def batches(whole: Iterable[T]) -> Iterator[list[T]]:
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
     """Split into lists of at most BATCH, in order."""
-    rest = iter(whole)
-    while batch := list(islice(rest, BATCH)):
+    iterator = iter(items)
+    while batch := list(islice(iterator, BATCH)):
         yield batch
 
 
-def grouped(whole: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
+def grouped(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:
     """Group by key into lists, in the order of their first entries."""
     groups: dict[object, list[T]] = {}
-    for entry in whole:
+    for entry in items:
         groups.setdefault(key(entry), []).append(entry)
     return list(groups.values())
 
@@ -132,8 +132,8 @@ class Transport:
         self.failovers = 0  # noticed so far
         self.place = address.place
         settings = dict(address.settings)
-        known = KnownPrimary(self._moved)
-        self._sentinels = Sentinels(address, seconds, max_connections, known) if address.service else None
+        known_primary = KnownPrimary(self._moved)
+        self._sentinels = Sentinels(address, seconds, max_connections, known_primary) if address.service else None
         if self._sentinels:
             find = self._sentinels.find
             settings["connection_class"] = following(settings.get("connection_class", Connection), find)
@@ -141,7 +141,7 @@ class Transport:
         self.client = sync_client(settings, seconds, max_connections)
         is_watched = self._sentinels is not None
         self.pool = Pool(self.client.connection_pool, max_connections, seconds / 2, is_watched=is_watched)
-        self.loops = LoopClients(partial(loop_clients, address, seconds, known))
+        self.loops = LoopClients(partial(loop_clients, address, seconds, known_primary))
 
     @property
     def breakers(self) -> tuple[Breaker, ...]:
@@ -175,7 +175,7 @@ class Transport:
 
     def post(self, requests: Sequence[Request], until: float) -> bool:
         """Send requests on the running loop. Return False, without sending, if the loop has no connection."""
-        client = self.loops.known(asyncio.get_running_loop())
+        client = self.loops.find_client(asyncio.get_running_loop())
         return client is not None and client.post(requests, until)
 
     async def asend_all(
@@ -222,10 +222,10 @@ async def _replies(
     """Send a pipeline of calls, then resend calls whose scripts the server has lost."""
     if replies is None:
         replies = await exchange([call.packed() for call in calls])
-    if lost := [i for i, reply in enumerate(replies) if is_script_lost(reply)]:
+    if lost_indexes := [i for i, reply in enumerate(replies) if is_script_lost(reply)]:
         # The first call of each script brings its text along.
-        loading = {calls[i].script.sha: i for i in reversed(lost)}
-        commands = [pack(calls[i].by_text()) if i in loading.values() else calls[i].packed() for i in lost]
-        for i, reply in zip(lost, await exchange(commands), strict=True):
+        loading = {calls[i].script.sha: i for i in reversed(lost_indexes)}
+        commands = [pack(calls[i].by_text()) if i in loading.values() else calls[i].packed() for i in lost_indexes]
+        for i, reply in zip(lost_indexes, await exchange(commands), strict=True):
             replies[i] = reply
     return replies
