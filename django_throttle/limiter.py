@@ -176,10 +176,10 @@ def allows(rule: str, caller: object, *, cost: int = 1, raises: bool = False) ->
     user, a request, a consumer or its scope. An ident is counted as it is, and a user under the user's ident. For the
     other kinds the rule's key is counted. Cost 0 charges nothing.
 
-    Raise Refused for a refused call if ``raises``. Raise InvalidRule if no rule has the name, if the rule does not
-    count calls, if it counts them by the status of the answer, or if it needs a request and ``caller`` is none. Raise
-    InvalidIdent for a user who is not logged in. Raise InvalidCost or TypeError for an invalid cost or caller. Raise
-    RuntimeError on an event loop.
+    Raise Refused for a refused call if ``raises``. Raise InvalidRule if no rule has the name, or if the rule does not
+    count calls. Raise InvalidRule, too, if it counts calls by the status of the answer, or needs a request and gets
+    none. Raise InvalidIdent for a user who is not logged in. Raise InvalidCost or TypeError for an invalid cost or
+    caller. Raise RuntimeError on an event loop.
     """
     if is_on_event_loop():
         raise RuntimeError("allows() would block the event loop, and nothing was charged: await aallows() instead")

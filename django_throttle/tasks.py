@@ -60,8 +60,8 @@ def throttled_task(
     ``ident`` is a text, or a function of the task's arguments. The function returns a text, a number, a user, or None
     for a run that is not limited. ``cost`` is a number of units, or a function of the arguments. A run over the limit
     is put off at most ``max_put_off`` times, and then raises PutOffTooOften. If ``strict``, a run under a rule with a
-    queue is decided again when it starts, so that late workers do not exceed the rate. A function that is called
-    directly, not by a worker, raises Refused.
+    queue is decided again at its start. Late workers then do not exceed the rate. A function that is called directly,
+    not by a worker, raises Refused.
 
     Raise TypeError for a function that cannot be limited, and for invalid options.
     """
@@ -364,7 +364,7 @@ def _wait_as_row(
 
 
 def _put_off(
-    task_result: TaskResult[..., Any], error: Refused, moment: datetime, on_saved: Callable[[Model], object] = id
+    task_result: TaskResult[..., Any], error: Refused, start_time: datetime, on_saved: Callable[[Model], object] = id
 ) -> Refused:
     """Return the error that makes the worker of the database backend put the row off, instead of marking it failed."""
     row = getattr(task_result, "db_result", None)
@@ -374,7 +374,7 @@ def _put_off(
 
     def put_off(_: BaseException) -> None:
         row.status, row.started_at = "READY", None
-        row.run_after = moment
+        row.run_after = start_time
         row.save(update_fields=["status", "started_at", "run_after"])
         on_saved(row)
 

@@ -37,8 +37,9 @@ def login_name(request: object, *fields: str, as_typed: bool = False) -> str | N
 
     ``request`` is Django's or REST framework's. ``fields`` are the names of the field, by default ``username`` and the
     user model's USERNAME_FIELD. They are looked up in forms (also multipart), in JSON regardless of the content type,
-    and in the query string. Return UNCLEAR for a body without a name, with several names, with a name of more than 512
-    characters, or of more than 64 kB. All such logins are counted together. Raise no errors.
+    and in the query string. Return UNCLEAR for a body without a name or with several names. Return UNCLEAR, too, for a
+    name of more than 512 characters and for a body of more than 64 kB. All such logins are counted together. Raise no
+    errors.
 
     Case, accents and invisible characters make no difference, because some databases ignore them. Collations may treat
     more characters as equal (ß and s, ø and o). Then let a key function look up the account, by the name ``as_typed``,

@@ -1,7 +1,7 @@
 """Fast path of HTTP requests: this module decides and finishes a plain request from top to bottom.
 
-A request is plain if only rates apply, no override is for its caller, no entry point has decided it before, and its
-charge needs no later correction. Most requests are plain. Each step has the result of the general path
+A request is plain if only rates apply, without an override for its caller and without later corrections, and if no
+entry point has decided it before. Most requests are plain. Each step has the result of the general path
 (``limiter.decide``, ``RequestState.note``, ``finalize.finish``), which all other requests take.
 """
 

@@ -1,7 +1,7 @@
 """Task runs that wait for a slot of a concurrency rule, and are called when a slot is released.
 
-The site's own queue keeps each run, as a message or a row that looks for a slot every WAIT_SECONDS by itself, because a
-process that held a slot may have been killed. The store keeps an entry with which the run can be called earlier.
+The site's own queue keeps each run, as a message or a row. The run looks for a slot every WAIT_SECONDS by itself, in
+case a process that held a slot was killed. The store keeps an entry with which the run can be called earlier.
 """
 
 from __future__ import annotations
