@@ -87,7 +87,7 @@ ADDED = [
     ("option_words", "NOUNS: Final = {\n", '"sneeze": "sneezes",\n'),
     ("option_words", "] = {\n", '"sneeze": lambda count: gettext_lazy("{count} sneezes", count=count),\n'),
     ("key", "_EVERY: Final = (\n", NOSE),
-    ("algorithms/__init__", "for each in _EVERY}\n", 'ALGORITHMS["drip"] = GCRA\n'),
+    ("algorithms/__init__", "for each in _ALL_ALGORITHMS}\n", 'ALGORITHMS["drip"] = GCRA\n'),
 ]
 SCRIPT = """
 import django
