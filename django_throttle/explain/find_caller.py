@@ -60,7 +60,7 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
     if HASH_PREFIX.fullmatch(text.lower()) and (ident_of_hash := next(matching, None)):
         return known_caller(ident_of_hash)
     if not text or len(text) > MAX_TYPED_CHARACTERS or not text.isprintable():
-        raise ValidationError(translated(_with_examples(gettext_lazy("This names nobody."))))
+        raise ValidationError(translated(_with_examples(gettext_lazy("This text names no caller."))))
     try:
         ident = read_ident(text)
     except ValidationError as error:

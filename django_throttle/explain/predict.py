@@ -143,7 +143,7 @@ class Explanation:
     #: The overrides of the caller in order of precedence.
     overrides: Sequence[Override] = ()
     decision: Decision = field(default_factory=Decision)
-    #: The override that refuses the call, whatever the rules decide.
+    #: The override that refuses the call, regardless of the rules.
     block: Override | None = None
 
     @property
@@ -271,7 +271,7 @@ def explain(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, caller:
 
 
 def counts_any(store: AnyStore, snapshot: Snapshot, ident: str) -> bool:
-    """Return True if a rule has counted calls under this ident, whatever its key. Raises StoreError."""
+    """Return True if a rule of any key has counted calls under this ident. Raise StoreError if the store fails."""
     rules = [rule for rule in snapshot.rules if rule.enabled]
     return any(state.used for state in _peek(store, [Counting(rule, rule, None, ident, 1) for rule in rules]))
 

@@ -192,8 +192,8 @@ class Deadlines:
 CLOSE_TIMEOUT: Final = 10.0
 
 _CLOSE_DETAILS: Final = {
-    "idle": gettext_noop("Nothing has come from you for too long."),
-    "too_old": gettext_noop("This connection has been open for as long as one may be."),
+    "idle": gettext_noop("This connection was idle for too long."),
+    "too_old": gettext_noop("This connection has reached its maximum age."),
     "not_accepted": gettext_noop("The server took too long to accept this connection."),
 }
 

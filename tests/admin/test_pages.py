@@ -93,7 +93,8 @@ def test_a_reset_is_for_the_caller_alone(enforce: Enforce, operator: Client) -> 
     assert "The budgets of ip:192.0.2.1 are full again." in said
     assert "refused by rule 'all'" in said and "api allowed 0 2" in said
     assert LogEntry.objects.get().object_repr == "ip:192.0.2.1"
-    for ident, said in (("\x00", "This names nobody."), (ident_for_logs("ip:192.0.2.1"), "Nobody knows whose this is")):
+    of_nobody = ident_for_logs("ip:192.0.2.1")
+    for ident, said in (("\x00", "This text names no caller."), (of_nobody, "Nobody knows whose this is")):
         assert said in text(operator.post(RESET, {"ident": ident}, follow=True))
 
 

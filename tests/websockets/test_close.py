@@ -119,7 +119,7 @@ async def test_a_silent_socket_is_closed_and_told(enforce: Enforce, loop_clock: 
     assert loop_clock() - last == pytest.approx(3, abs=0.2)
     (error,) = line.told("error")
     assert error == {
-        "type": "error", "code": "idle", "detail": "Nothing has come from you for too long.",
+        "type": "error", "code": "idle", "detail": "This connection was idle for too long.",
         **dict.fromkeys(("rule", "limit", "remaining", "window")), "retry_after": 0,
     }  # fmt: skip
     assert line.closed == {"type": "websocket.close", "code": 4408, "reason": "idle"}
