@@ -237,7 +237,7 @@ class TestWhatTheOtherSideAsks:
             with pytest.raises(CallRefused) as refused:
                 caller.get(other.url)
         assert 58 < (refused.value.decision.retry_after or 0) <= 60
-        assert "calls go on after 60 s (longest_pause)" in caplog.text and "127.0.0.1" not in caplog.text
+        assert "calls continue after 60 s (longest_pause)" in caplog.text and "127.0.0.1" not in caplog.text
         keys = list(store.transport.client.scan_iter(f"{store.prefix}:*"))
         assert keys and all(0 < store.transport.client.pttl(key) <= 120_000 for key in keys)
 

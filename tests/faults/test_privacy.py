@@ -198,7 +198,7 @@ class TestA63:
     @pytest.fixture(autouse=True)
     def in_memory(self, settings: Any, enforce: Callable[..., None]) -> None:
         enforce("unused", STORE="memory", AGENT=False)
-        for known in (prometheus.counts.known, prometheus.counts.rules, prometheus.counters[DECISIONS]):
+        for known in (prometheus.counts.series_cache, prometheus.counts.rules, prometheus.counters[DECISIONS]):
             known.clear()
         rulebook.current()
 
