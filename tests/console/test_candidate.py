@@ -75,24 +75,24 @@ def test_a_share_is_between_none_and_all_of_the_same_key(
         candidate.full_clean()
 
 
-def promote(pk: int) -> None:
-    ThrottleCandidate.objects.get(pk=pk).promote()
+def promote(row: ThrottleCandidate) -> None:
+    row.promote()
 
 
-def discard(pk: int) -> None:
-    for candidate in ThrottleCandidate.objects.filter(pk=pk):
+def discard(row: ThrottleCandidate) -> None:
+    for candidate in ThrottleCandidate.objects.filter(pk=row.pk):
         candidate.delete()
 
 
-def by_its_time(pk: int) -> None:
+def by_its_time(_: ThrottleCandidate) -> None:
     sources.promote_due()
 
 
-def revert(pk: int) -> None:
+def revert(_: ThrottleCandidate) -> None:
     edits.revert(ThrottleChange.objects.filter(kind="rule", action="changed").latest("pk"))
 
 
-def edit(pk: int) -> None:
+def edit(_: ThrottleCandidate) -> None:
     ThrottleRule.objects.get().save()
 
 
@@ -105,7 +105,7 @@ REVERTED = "It is as it was before this edit: there is nothing to revert."
     [(promote, GONE, 2), (by_its_time, None, 2), (discard, None, 1), (revert, REVERTED, 1), (edit, None, 0)],
 )
 def test_of_four_who_edit_at_once_on_sqlite_one_does(
-    act: Callable[[int], None], said: str | None, lines: int, tmp_path: Path, django_db_blocker: Any,
+    act: Callable[[ThrottleCandidate], None], said: str | None, lines: int, tmp_path: Path, django_db_blocker: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     options = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "db.sqlite3"), "OPTIONS": {}}
@@ -124,9 +124,10 @@ def test_of_four_who_edit_at_once_on_sqlite_one_does(
         return int(candidate.pk)
 
     def go(pk: int) -> list[str]:
+        row = ThrottleCandidate.objects.get(pk=pk)  # before another thread ends it
         together.wait()
         try:
-            act(pk)
+            act(row)
         except ValidationError as error:
             return error.messages
         finally:
