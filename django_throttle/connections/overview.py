@@ -27,7 +27,7 @@ LIST_TTL_MS: Final = 15_000
 MAX_LISTED_SOCKETS: Final = 500  # of a process
 MAX_LISTED_IDENTS: Final = 100
 IDENTS_PER_SOCKET: Final = 5  # idents listed for each listed socket, if many processes list few sockets each
-MAX_COUNTED_TAGS: Final = 2 * MAX_LISTED_IDENTS  # idents that other processes list, and this one counts, too
+MAX_COUNTED_IDENTS: Final = 2 * MAX_LISTED_IDENTS  # idents that other processes list, and this one counts, too
 MAX_SEARCHES: Final = 8
 SEARCH_SECONDS: Final = 4.0  # pages and commands repeat their request before that
 PAUSE_FACTOR: Final = 4  # of the time that writing the lists took
@@ -36,10 +36,12 @@ HIDDEN_KIND: Final = "session"  # an ident of this kind is as secret as a passwo
 
 
 class Search(NamedTuple):
-    """Request for a list: its maximum length, tags to count in any case, and its end in monotonic seconds."""
+    """Request for a list of sockets."""
 
     max_sockets: int
-    tags: tuple[str, ...]
+    #: Hashes of idents to count in any case.
+    hashes: tuple[str, ...]
+    #: End of the request in monotonic seconds.
     until: float
 
 
@@ -48,7 +50,7 @@ class SocketIdents(NamedTuple):
 
     leases: tuple[Lease, ...]
     idents: tuple[str, ...]
-    tags: tuple[str, ...]
+    hashes: tuple[str, ...]
 
 
 class Entry(NamedTuple):
@@ -86,10 +88,10 @@ class SocketReporter:
         earlier = self._searches.pop(message.search, None)
         if len(self._searches) >= MAX_SEARCHES:
             del self._searches[next(iter(self._searches))]
-        tags = dict.fromkeys((*message.tag.split(), *(earlier.tags if earlier else ())))
+        hashes = dict.fromkeys((*message.tag.split(), *(earlier.hashes if earlier else ())))
         max_sockets = message.most or MAX_LISTED_SOCKETS
         until = time.monotonic() + SEARCH_SECONDS
-        self._searches[message.search] = Search(max_sockets, tuple(tags)[:MAX_COUNTED_TAGS], until)
+        self._searches[message.search] = Search(max_sockets, tuple(hashes)[:MAX_COUNTED_IDENTS], until)
 
     @property
     def is_wanted(self) -> bool:
@@ -109,7 +111,7 @@ class SocketReporter:
             return  # no other process reads lists of a memory store
         uid, entries, calls = self.store.leases.uid, self._entries_of_sockets(), []
         for text, search in self._searches.items():
-            listed = json.dumps(_listed(entries, text, search.max_sockets, search.tags), separators=(",", ":"))
+            listed = json.dumps(_listed(entries, text, search.max_sockets, search.hashes), separators=(",", ":"))
             calls.append(("store_sockets", (self.store.process_key(report_key(uid, text)),), (LIST_TTL_MS, listed)))
         raise_first(self.store.pipeline(calls))
         self.pauses_until = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - now)
@@ -134,32 +136,38 @@ class SocketReporter:
     def _entry(self, socket: OpenSocket) -> Entry:
         entry, socket_idents = self._entries.get(socket), self.idents(socket)
         if entry is None or entry.socket_idents is not socket_idents:
-            named = tuple(map(displayed, socket_idents.idents, socket_idents.tags))
+            named = tuple(map(displayed, socket_idents.idents, socket_idents.hashes))
             texts = (*named, socket.address, socket.scope, socket.path)
             entry = self._entries[socket] = Entry(socket_idents, named, texts, "\n".join(texts).casefold())
         return entry
 
 
-def _listed(entries: Entries, search: str, max_sockets: int, tags: Iterable[str] = ()) -> dict[str, object]:
-    """See ``SocketReporter.listed``. ``tags`` are counted even if they are not among the first idents."""
+def _listed(entries: Entries, search: str, max_sockets: int, hashes: Iterable[str] = ()) -> dict[str, object]:
+    """See ``SocketReporter.listed``. ``hashes`` are counted even if they are not among the first idents."""
     matches = [pair for pair in entries if pair[1].matches(search)]
-    counts = Counter(tag for _, entry in matches for tag in entry.socket_idents.tags)
+    counts = Counter(ident_hash for _, entry in matches for ident_hash in entry.socket_idents.hashes)
     names = {
-        tag: name for _, entry in matches for tag, name in zip(entry.socket_idents.tags, entry.labels, strict=True)
+        ident_hash: name
+        for _, entry in matches
+        for ident_hash, name in zip(entry.socket_idents.hashes, entry.labels, strict=True)
     }
-    tag_counts = dict(counts.most_common(min(MAX_LISTED_IDENTS, IDENTS_PER_SOCKET * max_sockets)))
-    tag_counts.update((tag, counts[tag]) for tag in tags)
+    hash_counts = dict(counts.most_common(min(MAX_LISTED_IDENTS, IDENTS_PER_SOCKET * max_sockets)))
+    hash_counts.update((ident_hash, counts[ident_hash]) for ident_hash in hashes)
 
     count = min(max_sockets, MAX_LISTED_SOCKETS)
 
     def order(pair: tuple[OpenSocket, Entry]) -> tuple[int, tuple[str, ...], float]:
         socket_idents = pair[1].socket_idents
-        return -max([counts[tag] for tag in socket_idents.tags], default=0), socket_idents.idents, pair[0].opened
+        return (
+            -max([counts[ident_hash] for ident_hash in socket_idents.hashes], default=0),
+            socket_idents.idents,
+            pair[0].opened,
+        )
 
     return {
         "open": len(matches),
         "of": len(counts),
-        "idents": [[names.get(tag, ""), tag, number] for tag, number in tag_counts.items()],
+        "idents": [[names.get(ident_hash, ""), ident_hash, number] for ident_hash, number in hash_counts.items()],
         "sockets": [_row(socket, entry.labels) for socket, entry in nsmallest(count, matches, key=order)],
     }
 
@@ -174,10 +182,10 @@ def search_digest(search: str) -> str:
     return hashlib.blake2b(search.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest() if search else ""
 
 
-def displayed(ident: str, tag: str) -> str:
+def displayed(ident: str, ident_hash: str) -> str:
     """Return the ident for operators: a secret ident as its kind and the beginning of its hash."""
     kind = ident.partition(":")[0]
-    return f"{kind}:#{tag[:8]}" if HIDDEN_KIND in kind.split("+") else ident[:MAX_TEXT_LENGTH]
+    return f"{kind}:#{ident_hash[:8]}" if HIDDEN_KIND in kind.split("+") else ident[:MAX_TEXT_LENGTH]
 
 
 def _idents_of(socket: OpenSocket) -> tuple[str, ...]:
@@ -328,9 +336,9 @@ def _remote_overview(store: RedisStore, search: str) -> Overview:
     reports = {uid: process_identity.read(reply) for uid, reply in zip(requested, replies, strict=True)}
     overview = _merged(requested, reports)._replace(waited=waited, unseen=len(introductions) - len(requested))
     if overview.doubtful:
-        tags = " ".join(overview.doubtful)
+        hashes = " ".join(overview.doubtful)
         store.control.request_from_all(
-            message._replace(tag=tags), f"{search_digest(search)}:{search_digest(tags)}", QUIET_MS
+            message._replace(tag=hashes), f"{search_digest(search)}:{search_digest(hashes)}", QUIET_MS
         )
     return overview
 
@@ -349,12 +357,14 @@ def _merged(introductions: Mapping[str, Mapping[str, Any]], reports: Mapping[str
 
 
 def _idents(reports: Iterable[Iterable[tuple[str, str, int]]]) -> tuple[Ident, ...]:
-    by_tag: dict[str, Ident] = {}
+    by_hash: dict[str, Ident] = {}
     for report in reports:
-        for shown, tag, count in report:
-            earlier = by_tag.get(tag, Ident("", tag, 0, 0))
-            by_tag[tag] = Ident(shown or earlier.shown, tag, earlier.open + count, earlier.processes + (count > 0))
-    open_idents = (ident for ident in by_tag.values() if ident.open)
+        for shown, ident_hash, count in report:
+            earlier = by_hash.get(ident_hash, Ident("", ident_hash, 0, 0))
+            by_hash[ident_hash] = Ident(
+                shown or earlier.shown, ident_hash, earlier.open + count, earlier.processes + (count > 0)
+            )
+    open_idents = (ident for ident in by_hash.values() if ident.open)
     return tuple(sorted(open_idents, key=lambda ident: (-ident.open, ident.shown))[:MAX_LISTED_IDENTS])
 
 

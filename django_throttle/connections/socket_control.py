@@ -140,14 +140,16 @@ class SocketControl:
                 self._waiting[message] = until
 
     def _execute_for_idents(self, messages: Mapping[ControlMessage, float]) -> None:
-        by_tag = {message.tag: message for message in sorted(messages, key=lambda message: message.kind == CLOSE)}
-        if any(message.kind == RESET for message in by_tag.values()):
+        by_hash = {message.tag: message for message in sorted(messages, key=lambda message: message.kind == CLOSE)}
+        if any(message.kind == RESET for message in by_hash.values()):
             self.store.refusal_cache.clear()  # a cached refusal could refuse a socket
-            reset = {tag for tag, message in by_tag.items() if message.kind == RESET}
-            self.store.local_limits.prepaid.forget(lambda budget: self.store.control.ident_hash(budget.ident) in reset)
+            reset_hashes = {ident_hash for ident_hash, message in by_hash.items() if message.kind == RESET}
+            self.store.local_limits.prepaid.forget(
+                lambda budget: self.store.control.ident_hash(budget.ident) in reset_hashes
+            )
         for socket in self.sockets.all():
-            for tag in self.reporter.idents(socket).tags:
-                message = by_tag.get(tag)
+            for ident_hash in self.reporter.idents(socket).hashes:
+                message = by_hash.get(ident_hash)
                 if message and socket.opened <= messages[message]:  # not sockets opened since
                     socket.reset() if message.kind == RESET else _close(socket, message)
 

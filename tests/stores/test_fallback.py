@@ -206,4 +206,5 @@ def test_of_too_many_idents_with_little_left_the_oldest_are_forgotten(
     limiter = Limiter([API], store)
     for number in range(6):
         limiter.acquire(f"user:{number}", 9)
-    assert [store.answer_observer.of(Charge(API, f"user:{number}", 1)) is None for number in range(6)] == [True] + [False] * 5
+    remaining = [store.answer_observer.of(Charge(API, f"user:{number}", 1)) for number in range(6)]
+    assert [last is None for last in remaining] == [True] + [False] * 5
