@@ -27,6 +27,11 @@
 --                   remaining: units left after the call
 --                   reset: microseconds until the budget is full
 --
+-- Record of a rule, in a value; the layout is in records.lua
+--   record id       kind and rule id
+--   expires         time in microseconds
+--   numbers         state of the algorithm, see its file
+--
 -- "--- each record" repeats the lines up to "--- end" for each algorithm whose state is a record, "--- each own" for
 -- each algorithm with its own key. ALGORITHM is replaced by a test of the charge's algorithm. A line with the name of a
 -- section is replaced by that section of the algorithm's file:
