@@ -267,8 +267,9 @@ def test_the_frame_that_tells_of_a_gap() -> None:
 async def test_frames_that_are_bought_ahead_cost_what_the_consumer_says(enforce_live: Live) -> None:
     enforce_live(shared={**SHARED, "rate": "40/h", "prepaid": True}, MAX_VIOLATIONS=0)
     async with Line(cost=2) as line:
-        line.send(*["x"] * 22)
-        await line.until(lambda: only().refused + len(texts(line)) == 22)
+        for number in range(1, 23):
+            line.send("x")
+            await line.until(lambda: only().refused + len(texts(line)) == number)  # noqa: B023 (it is awaited here)
         assert only().refused == 2
 
 
