@@ -91,7 +91,7 @@ def test_what_is_recorded_cannot_tell_everything() -> None:
     assert "cost" in str(some.why_not(Rule("a", "9/s", cost=2)))
 
 
-LOG = Path(__file__).parents[2] / "shared" / "data" / "access.log.gz"
+LOG = Path(__file__).parents[3] / "shared" / "data" / "access.log.gz"
 AT = 1_431_857_103.0  # 2015-05-17 10:05:03 UTC
 COMBINED = '192.0.2.7 - {} [17/May/2015:12:05:03 +0200] "GET /a?b=1 HTTP/1.1" 200 203023 "-" "Mozilla/5.0"'
 LINE = LoggedCall(AT, "192.0.2.7", "", "GET", "/a", "", 200)
