@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 from docutils import nodes
 from sphinx import addnodes
 
-DOCTREES: Final = Path(__file__).with_name("_build") / "html" / ".doctrees"
+DOCS: Final = Path(__file__).parent
+DOCTREES: Final = DOCS / "_build" / "html" / ".doctrees"
 MEAN_WORDS, MOST_WORDS, MANY_COMMAS, MANY_COMMAS_SHARE, FEW = 17.0, 35, 2, 0.05, 3
 NOT_PROSE: Final = (
     *(nodes.table, nodes.literal_block, nodes.block_quote, nodes.comment, nodes.term, nodes.caption),
@@ -49,13 +50,13 @@ class Figures(NamedTuple):
 
     @property
     def faults(self) -> list[str]:
-        found = [f"reads like a riddle: {one}" for one in self.stumbles]
-        found += [f"over {MOST_WORDS} words: {one}" for one in self.too_long]
+        faults = [f"reads like a riddle: {sentence}" for sentence in self.stumbles]
+        faults += [f"over {MOST_WORDS} words: {sentence}" for sentence in self.too_long]
         if self.mean > MEAN_WORDS:
-            found.append(f"{self.mean:.1f} words a sentence, over {MEAN_WORDS:g}")
+            faults.append(f"{self.mean:.1f} words a sentence, over {MEAN_WORDS:g}")
         if len(self.many_commas) > max(FEW, MANY_COMMAS_SHARE * self.sentences):
-            found += [f"more than {MANY_COMMAS} commas: {one}" for one in self.many_commas]
-        return found
+            faults += [f"more than {MANY_COMMAS} commas: {sentence}" for sentence in self.many_commas]
+        return faults
 
 
 def sentences(tree: nodes.Node) -> Iterator[str]:
@@ -118,6 +119,8 @@ def main() -> int:
     print(f"{'page':16}{'sentences':>10}{'words':>7}{'> ' + str(MOST_WORDS):>6}{'> 2 commas':>12}{'passive':>9}")
     wrong = []
     for path in sorted(DOCTREES.rglob("*.doctree")):
+        if not (DOCS / path.relative_to(DOCTREES)).with_suffix(".rst").exists():
+            continue  # of a page that is gone
         with path.open("rb") as file:
             tree = pickle.load(file)  # noqa: S301 - Sphinx has just written it
         page = figures(list(sentences(tree)))

@@ -57,15 +57,16 @@ def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
     asked = {name: request.POST.get(name, "").strip()[:LONGEST] for name in FIELDS}
     try:
         store, snapshot = get_store(), rulebook.current()
-        told = answer(store, snapshot, HypotheticalCall(), asked["ident"]).explanation
-        if told is None:
+        explanation = answer(store, snapshot, HypotheticalCall(), asked["ident"]).explanation
+        if explanation is None:
             raise ValidationError(gettext("Nobody knows whose this is: ask by the identity itself."))
         idents: dict[str, list[Rule]] = {}
-        for one in told.rules:
-            if not one.counting.rule.holds_slots:
-                idents.setdefault(one.outcome.ident, []).append(one.counting.held or one.counting.rule)
+        for explained in explanation.rules:
+            counting = explained.counting
+            if not counting.rule.holds_slots:
+                idents.setdefault(explained.outcome.ident, []).append(counting.held or counting.rule)
         for ident, some in idents.items():
-            if ident == told.caller.name:  # what others share with the caller stays
+            if ident == explanation.caller.name:  # what others share with the caller stays
                 Limiter(dict.fromkeys(some), store).reset(ident)
     except (StoreError, InvalidSetting, DatabaseError) as error:
         said = gettext("Nothing was reset: {error}").format(error=translated(error))
@@ -73,7 +74,7 @@ def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
     except ValidationError as error:
         rules.message_user(request, joined(error.messages), messages.ERROR)
     else:
-        name = told.caller.name
+        name = explanation.caller.name
         said = gettext("The budgets of {name} are full again.").format(name=name)
         rules.message_user(request, said, messages.SUCCESS)
         rules.log_change(request, ThrottleRule(name=name[:100]), f"Reset the budgets of {name[:200]}.")

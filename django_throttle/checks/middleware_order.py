@@ -47,7 +47,7 @@ def check_order(raw: RawSettings) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_tenant(raw: RawSettings) -> Iterator[CheckMessage]:
-    """What ``TENANT`` reads of a request is set above ours."""
+    """Middleware that sets what ``TENANT`` reads stands above ThrottleMiddleware."""
     tenant, ours = value_of(raw, "TENANT"), place_of(MIDDLEWARE)
     if ours is None or not isinstance(tenant, str) or not tenant:
         return

@@ -247,13 +247,13 @@ def _connection_options(
 ) -> Iterator[CheckMessage]:
     """Connection options that have no effect here; in CACHES one that serves the cache is no mistake."""
     try:
-        found = find(text)
+        server = find(text)
     except InvalidSetting as error:
         yield mistake(unusable, f"REDIS: {error}")
         return
-    for reason in found.wrong:
+    for reason in server.wrong:
         yield mistake("E036", f"REDIS:{cache} {reason}; the option is ignored")
-    for name in found.replaced:
+    for name in server.replaced:
         message = f"REDIS:{cache} the option {name!r} has no effect on throttling: {REPLACED[name.lower()]}"
         yield Info(message, id="django_throttle.I036") if cache else Warning(message, id="django_throttle.W036")
 

@@ -243,7 +243,7 @@ class Ident(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """One open socket. Times are in seconds, numbers are frames."""
+    """An open socket. Times are in seconds, numbers are frames."""
 
     uid: str
     pid: int

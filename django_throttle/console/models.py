@@ -26,7 +26,7 @@ HOUR: Final = timedelta(hours=1)
 
 
 class ThrottleCandidate(CheckedRow):
-    """One candidate; ``options`` is the state of its rule: what differs from the defaults."""
+    """A candidate. ``options`` is the state of its rule: what differs from the defaults."""
 
     history_kind = "candidate"
 

@@ -78,9 +78,9 @@ def remote_store(otherwise: str) -> RedisStore:
     return store
 
 
-def check_found(found: Sequence[object], name: str | None) -> None:
+def check_found(results: Sequence[object], name: str | None) -> None:
     """Raise CommandError if nothing was found for a name that no rule has."""
-    if not found and name is not None and (wrong := misspelt([name], sources.rules(), unlisted=False)):
+    if not results and name is not None and (wrong := misspelt([name], sources.rules(), unlisted=False)):
         raise CommandError("\n".join(wrong))
 
 

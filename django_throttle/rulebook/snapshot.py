@@ -205,14 +205,14 @@ class Overrides:
 
     def of(self, caller: Caller) -> list[Override]:
         """The overrides of this caller that have not ended, the highest rank first."""
-        found = self._subject_to(caller)
-        if not found:  # nearly every caller
-            return found
+        overrides = self._subject_to(caller)
+        if not overrides:  # nearly every caller
+            return overrides
         now = self.now()
-        found = [override for override in found if override.lasts(now)]
-        if len(found) > 1:
-            found.sort(key=attrgetter("rank"))
-        return found
+        overrides = [override for override in overrides if override.lasts(now)]
+        if len(overrides) > 1:
+            overrides.sort(key=attrgetter("rank"))
+        return overrides
 
     def as_of(self, moment: float) -> Overrides:
         """The same, but in force are those that lasted at ``moment``, in epoch seconds, however late it is."""
@@ -410,7 +410,7 @@ class Snapshot:
         return left, tuple([one for one in overrides.all if not one.lasts(now)])
 
     def match(self, call: Call) -> Charges:
-        """What a call is to be charged: for each enabled rule that covers it and has an ident for the caller."""
+        """Return the charges of a call: one for each enabled rule that covers it and has an ident for the caller."""
         caller = call.caller
         overrides = self.overrides.of(caller) if self.overrides.all and not call.is_untrusted else []
         if not (overrides or call.charged or call.only) and call.ident == BY_KEY:  # as of most calls
@@ -418,19 +418,19 @@ class Snapshot:
             if covering.is_plain:
                 return covering.charges(caller, call.cost)
         charges: list[Charges] = []
-        for one in self._matched(call):
-            ident = call.caller.ident(one.key) if call.ident == BY_KEY else call.ident
-            rule = self._of_share(one, ident) if self._shares and ident is not None else one
+        for matched in self._matched(call):
+            ident = call.caller.ident(matched.key) if call.ident == BY_KEY else call.ident
+            rule = self._candidate_or_live(matched, ident) if self._shares and ident is not None else matched
             if ident is None or (call.charged and call.due(rule, ident) is None):
                 continue
-            rule = with_plan(rule, NOBODY if call.is_untrusted else call.caller) if rule.plans else rule
-            changed = self.overrides.rule(rule, overrides) if overrides else rule
+            planned = with_plan(rule, NOBODY if call.is_untrusted else call.caller) if rule.plans else rule
+            changed = self.overrides.rule(planned, overrides) if overrides else planned
             if changed is not None and (due := call.due(changed, ident)) is not None:
                 cost = due.cost if changed.is_plain else rule_cost(changed, due)
                 charges.append(charges_of(changed, ident, cost))
         return charges[0] if len(charges) == 1 else Charges.of(chain.from_iterable(charges))
 
-    def _of_share(self, rule: Rule, ident: str) -> Rule:
+    def _candidate_or_live(self, rule: Rule, ident: str) -> Rule:
         """The rule as it holds for an ident: of a live rule and its candidate one refuses, the other records."""
         if rule.name not in self._shares:
             return rule

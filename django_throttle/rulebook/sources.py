@@ -375,10 +375,10 @@ def _made(name: str | int, make: Callable[[], object]) -> Made:
         return name, sentence(error)
 
 
-def divided(made: Mapping[Any, Made]) -> tuple[dict[Any, Any], dict[Any, str]]:
-    """What makes sense, and what is wrong with the rest; each by its name or number."""
-    faults = {name: one for name, one in made.values() if isinstance(one, str)}
-    return {name: one for name, one in made.values() if name not in faults}, faults
+def divided(rows: Mapping[Any, Made]) -> tuple[dict[Any, Any], dict[Any, str]]:
+    """Return the valid rows and the faults of the others, each by its name or number."""
+    faults = {name: result for name, result in rows.values() if isinstance(result, str)}
+    return {name: result for name, result in rows.values() if name not in faults}, faults
 
 
 def _model(name: str = "ThrottleRule") -> Any:  # each model has methods of its own
@@ -408,15 +408,15 @@ def past_edits(seconds: float) -> list[tuple[float, Rule, Rule]]:
 
 
 def _past(line: ThrottleChange, name: str) -> Rule | None:
-    """The rule before or after an edit; None where there was none, or it is no longer valid."""
+    """Return the rule before or after an edit; None if there was none, or if it is no longer valid."""
     state = getattr(line, name)
     if line.row is None:  # of settings
-        made = state and _made(line.name, partial(Rule.from_options, line.name, state))[1]
+        rule = state and _made(line.name, partial(Rule.from_options, line.name, state))[1]
     elif state is None:
-        made = from_settings().rules.get(line.name)  # which a row replaces
+        rule = from_settings().rules.get(line.name)  # which a row replaces
     else:
-        made = _made(line.name, _model().from_state({**state, "name": line.name}).as_rule)[1]
-    return made if isinstance(made, Rule) else None
+        rule = _made(line.name, _model().from_state({**state, "name": line.name}).as_rule)[1]
+    return rule if isinstance(rule, Rule) else None
 
 
 def promote_due() -> None:

@@ -53,7 +53,7 @@ class ConsoleRuleAdmin(ThrottleRuleAdmin):
         return [*own, *super().get_urls()]
 
     def trial_view(self, request: HttpRequest) -> HttpResponse:
-        """What the live rule (``?row``) and the posted form's would have refused; without fields the live one only."""
+        """Try the live rule (``?row``) on recorded calls, and the rule of the posted form if there are fields."""
         return trial_part(self, request, lambda: self._tried(request))
 
     def _tried(self, request: HttpRequest) -> Mapping[str, Any]:
@@ -63,7 +63,7 @@ class ConsoleRuleAdmin(ThrottleRuleAdmin):
             live = sources.from_settings().rules.get(fields.get("name", ""))
         else:
             live = None if row.fault else row.as_rule()
-        if "algorithm" not in fields:  # somebody who may not edit has no fields
+        if "algorithm" not in fields:  # the form of staff who may not edit has no fields
             return {"live": live, "edited": None, "errors": []}
         fields["name"] = fields.get("name") or UNNAMED
         form = PreviewForm(fields, instance=row)
@@ -88,15 +88,15 @@ class ConsoleRuleAdmin(ThrottleRuleAdmin):
         return redirect(page, ThrottleCandidate.objects.get(name=live_name(obj)).pk)
 
     def _save_candidate(self, request: HttpRequest, obj: ThrottleRule, reason: str) -> None:
-        """Keep the edited rule as the candidate of the present one, in place of an earlier candidate."""
-        made = ThrottleCandidate.of(obj, live_name(obj), request.user.get_username())
-        before = ThrottleCandidate.objects.filter(name=made.name).first()
+        """Keep the edited rule as the candidate of the current one, in place of an earlier candidate."""
+        candidate = ThrottleCandidate.of(obj, live_name(obj), request.user.get_username())
+        before = ThrottleCandidate.objects.filter(name=candidate.name).first()
         if before is not None:
-            made.pk, made.created_at = before.pk, timezone.now()
+            candidate.pk, candidate.created_at = before.pk, timezone.now()
         with history.because(reason):
-            made.save()
-        said = gettext("The candidate of {name} counts beside it from now on.").format(name=made.name)
-        self.message_user(request, said, messages.SUCCESS)
+            candidate.save()
+        message = gettext("The candidate of {name} counts beside it from now on.").format(name=candidate.name)
+        self.message_user(request, message, messages.SUCCESS)
         self.warn_of_names(request, obj)
 
 

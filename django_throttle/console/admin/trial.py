@@ -62,11 +62,11 @@ def _trial_context(span: str, form: Mapping[str, Any]) -> dict[str, object]:
             "is_off": not conf().RECORD,
             "there": translated(recorded.what_is_there),
         }
-    given = {side: form[side] for side in NAMES}
+    both = {side: form[side] for side in NAMES}
     rules = {
-        side: replace(rule, enabled=True) for side, rule in given.items() if rule and recorded.why_not(rule) is None
+        side: replace(rule, enabled=True) for side, rule in both.items() if rule and recorded.why_not(rule) is None
     }
-    found = {
+    results = {
         side: replay([rule], recorded.calls, caller_type=RecordedCaller)[rule.name] for side, rule in rules.items()
     }
     return {
@@ -75,10 +75,10 @@ def _trial_context(span: str, form: Mapping[str, Any]) -> dict[str, object]:
         "cut": recorded.cut,
         "percent": written(recorded.share, ".2%"),
         "share": recorded.share,
-        "remarks": dict.fromkeys(text for side, rule in given.items() for text in _remarks(side, rule, recorded)),
-        "sides": [_side(side, one, recorded) for side, one in found.items()],
-        "affected": _affected(found),
-        "pictures": _pictures(found, span, end.timestamp()),
+        "remarks": dict.fromkeys(text for side, rule in both.items() for text in _remarks(side, rule, recorded)),
+        "sides": [_side(side, result, recorded) for side, result in results.items()],
+        "affected": _affected(results),
+        "pictures": _pictures(results, span, end.timestamp()),
         "begins": end - timedelta(hours=SPANS[span]),
         "ends": end,
         "width": WIDTH,

@@ -86,10 +86,10 @@ class HostRefresher:
     def _extend(self, uid: str) -> int:
         # Only the process itself knows what it should hold. What is on a node of a Cluster that is away has two more
         # turns before it expires.
-        found = (
+        replies = (
             self.records.extend(uid, dict.fromkeys(indexes, MAX_LIMIT)) for indexes in self.records.scan_indexes(uid)
         )
-        return sum(isinstance(there, IndexLeases) and there.leases > 0 for some in found for there in some)
+        return sum(isinstance(reply, IndexLeases) and reply.leases > 0 for batch in replies for reply in batch)
 
 
 def _beats_itself(meta: Mapping[str, object], now: int) -> bool:

@@ -69,12 +69,12 @@ class Command(ShellCommand):
         usable = self._usable(rules, why_not)
         show = self._progress if self.stderr.isatty() and not options["json"] else lambda *_: None
         try:
-            told = read(log, lambda share: show(gettext("reading"), share))
+            recorded = read(log, lambda share: show(gettext("reading"), share))
         except (OSError, EOFError, ValueError) as error:  # ValueError: a path with NUL
             raise CommandError(gettext("cannot read {name!r}: {why}", name=log, why=_why(error))) from error
-        self._complain(told)
-        usable = self._left(usable, partial(without_statuses, told.calls), rules)
-        unanswered = sum(not call.status for call in told.calls)
+        self._complain(recorded)
+        usable = self._left(usable, partial(without_statuses, recorded.calls), rules)
+        unanswered = sum(not call.status for call in recorded.calls)
         if unanswered and any(rule.count_on or rule.refund_on for rule in usable):
             line = ngettext(
                 "{count:,} call has no status: it counts, and nothing is given back",
@@ -82,45 +82,51 @@ class Command(ShellCommand):
                 unanswered,
             )
             self.stderr.write(line)
-        found = replay(usable, told.calls, together=together, progress=lambda share: show(gettext("deciding"), share))
+        found = replay(
+            usable, recorded.calls, together=together, progress=lambda share: show(gettext("deciding"), share)
+        )
         show("", 0.0)
         found = self._counting(found, usable, rules)
         if options["json"]:
-            self.stdout.write(json.dumps(_as_json(len(told.calls), found), indent=2))
+            self.stdout.write(json.dumps(_as_json(len(recorded.calls), found), indent=2))
             return
-        first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(told.calls[at].at)) for at in (0, -1))
+        first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(recorded.calls[at].at)) for at in (0, -1))
         period = gettext("from {first} to {last} UTC", first=first, last=last)
-        self.stdout.write(translated(with_commas([_calls(len(told.calls)), period])))
+        self.stdout.write(translated(with_commas([_calls(len(recorded.calls)), period])))
         for name, one in found.items():
-            self.stdout.write("\n".join(_lines(name, one, len(told.calls), most)))
+            self.stdout.write("\n".join(_lines(name, one, len(recorded.calls), most)))
 
     def _replay_recorded(self, rules: str, hours: int, most: int, *, as_json: bool, together: bool) -> None:
-        told = recorded_calls(hours)
-        if not told.calls:
+        recorded = recorded_calls(hours)
+        if not recorded.calls:
             nothing = gettext("no requests were recorded in that time")
-            raise CommandError(". ".join(filter(None, [nothing, translated(told.what_is_there)])))
-        usable = self._usable(rules, told.why_not)
-        found = replay(usable, told.calls, together=together, caller_type=RecordedCaller)
+            raise CommandError(". ".join(filter(None, [nothing, translated(recorded.what_is_there)])))
+        usable = self._usable(rules, recorded.why_not)
+        found = replay(usable, recorded.calls, together=together, caller_type=RecordedCaller)
         found = self._counting(found, usable, rules)
         if as_json:
-            answer = _as_json(len(told.calls), found)
+            answer = _as_json(len(recorded.calls), found)
             for name, one in found.items():
-                answer["rules"][name]["estimate"] = dict(zip(ESTIMATE, told.estimate(one), strict=True))
-            self.stdout.write(json.dumps({**answer, "share": told.share, "cut": told.cut}, indent=2))
+                answer["rules"][name]["estimate"] = dict(zip(ESTIMATE, recorded.estimate(one), strict=True))
+            self.stdout.write(json.dumps({**answer, "share": recorded.share, "cut": recorded.cut}, indent=2))
             return
-        calls = _calls(len(told.calls))
-        self.stdout.write(gettext("{calls}, all those of {share:.2%} of the callers", calls=calls, share=told.share))
-        if told.cut:
+        calls = _calls(len(recorded.calls))
+        self.stdout.write(
+            gettext("{calls}, all those of {share:.2%} of the callers", calls=calls, share=recorded.share)
+        )
+        if recorded.cut:
             pattern = gettext_noop(
                 "callers whose later calls are left out, as a sample has room for so many of each: {count:,}"
             )
-            self.stdout.write(gettext(pattern, count=told.cut))
+            self.stdout.write(gettext(pattern, count=recorded.cut))
         for name, one in found.items():
-            likely, low, high = told.estimate(one)
+            likely, low, high = recorded.estimate(one)
             # No directive begins at the %, xgettext:no-python-format
             pattern = gettext_noop("of all callers about {likely:,} (with 95 % confidence {low:,} to {high:,})")
             whole = gettext(pattern, likely=likely, low=low, high=high)
-            self.stdout.write("\n".join([*_lines(name, one, len(told.calls), most), *[whole] * (told.share < 1)]))
+            self.stdout.write(
+                "\n".join([*_lines(name, one, len(recorded.calls), most), *[whole] * (recorded.share < 1)])
+            )
 
     def _usable(self, path: str, why_not: Callable[[Rule], str | None]) -> list[Rule]:
         """The rules of the file that can be replayed, switched on; the others are named."""
@@ -147,19 +153,19 @@ class Command(ShellCommand):
         """Return what was found of the rules that have counted a call, as ``_left`` does."""
         return {rule.name: found[rule.name] for rule in self._left(rules, partial(without_calls, found), path)}
 
-    def _complain(self, told: AccessLog) -> None:
+    def _complain(self, recorded: AccessLog) -> None:
         """Of lines that are no calls; a log without any call is an error."""
-        if told.first_unread is not None:
-            number, text = told.first_unread
+        if recorded.first_unread is not None:
+            number, text = recorded.first_unread
             lines = ngettext(
                 "{count:,} line not understood, the first is line {number}: {text!r}",
                 "{count:,} lines not understood, the first is line {number}: {text!r}",
-                told.unread,
+                recorded.unread,
                 number=number,
                 text=text,
             )
             self.stderr.write(lines)
-        if not told.calls:
+        if not recorded.calls:
             raise CommandError(gettext("the log has no calls"))
 
     _drawn = 0.0
@@ -181,14 +187,14 @@ def _as_json(calls: int, found: Mapping[str, Replayed]) -> dict[str, Any]:
 
 
 def _lines(name: str, one: Replayed, calls: int, most: int) -> list[str]:
-    told = {"name": name, "refused": one.refused, "share": one.refused / calls}
-    head = gettext("{name}: {refused:,} refused ({share:.1%})", **told)
+    recorded = {"name": name, "refused": one.refused, "share": one.refused / calls}
+    head = gettext("{name}: {refused:,} refused ({share:.1%})", **recorded)
     if one.refused:
         head = ngettext(
             "{name}: {refused:,} refused ({share:.1%}), of {count:,} identity",
             "{name}: {refused:,} refused ({share:.1%}), of {count:,} identities",
             len(one.idents),
-            **told,
+            **recorded,
         )
     return [head, *(f"{number:>9,}  {plain(ident)}" for ident, number in one.idents.most_common(max(0, most)))]
 
