@@ -108,9 +108,12 @@ async def test_a_server_several_round_trips_away_is_used(
         acquire = limiter.aacquire if is_async else sync_to_async(limiter.acquire)
         assert (await acquire("user:1")).degraded
         async with asyncio.timeout(slack(PATIENCE)):
-            while (await acquire("user:1")).degraded:  # noqa: ASYNC110 (each call tries)
+            accepted = 0
+            while (await acquire("user:1")).degraded:
+                if "connecting to Redis took" not in caplog.text:
+                    accepted = proxy.accepted  # later ones replace a connection whose reply was late
                 await asyncio.sleep(0.02)
-        assert proxy.accepted <= 2, "one connection, that all have waited for"
+        assert accepted <= 2, "one connection, that all have waited for"
     line, *_ = [record.message for record in caplog.records if record.message.startswith("connecting to Redis took")]
     assert "longer than DEADLINE (400 ms)" in line
 
