@@ -34,7 +34,7 @@ from django_throttle.core.headers import (
 from django_throttle.core.io import Io, run
 from django_throttle.core.options import CANCELLED
 from django_throttle.costs.measured import settle
-from django_throttle.http.request_costs import close_meter, watch_stream
+from django_throttle.http import request_costs
 from django_throttle.http.request_state import RequestState, state_of
 from django_throttle.http.slots import hold_until_closed, release_slots
 from django_throttle.runtime import LogThrottle, is_on_event_loop, spawn
@@ -128,7 +128,7 @@ def finish(request: HttpRequest, response: object, state: RequestState) -> Finis
         # Django would log every refusal, and mail every 503 to the admins. observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
     state.callers = ()  # callers refer to the request
-    if (owes := bool(state.unsettled)) or conf().METER:
+    if (owes := bool(state.unsettled)) or request_costs.are_recorded():
         measure_until_closed(request, response, state, owes=owes)
     if state.slots and response.streaming:
         hold_until_closed(request, response, state.take_slots())
@@ -189,7 +189,7 @@ def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state
         request.close = request_closing = _RequestClosing(request)  # type: ignore[method-assign]
         request_closing.closing = closing
     if streams:
-        watch_stream(response, state.meter, closing)
+        request_costs.watch_stream(response, state.meter, closing)
 
 
 class _ResponseClosing(ref[HttpResponseBase]):
@@ -206,7 +206,7 @@ class _ResponseClosing(ref[HttpResponseBase]):
 
     def __call__(self) -> None:
         response = super().__call__()
-        close_meter(self.state, response)
+        request_costs.close_meter(self.state, response)
         if self.state.unsettled:
             run_soon(partial(_settle, self.request, self.state, response))
 
@@ -232,7 +232,7 @@ class _RequestClosing(ref[HttpRequest]):
 async def _end(request: HttpRequest, state: RequestState, refunds: Sequence[Correct], io: Io) -> None:
     """Refund, release and settle at once, because there is no response that could be closed."""
     state.match, state.method = getattr(request, "resolver_match", None), request.method  # Ninja's tests have no match
-    close_meter(state)
+    request_costs.close_meter(state)
     await _refund_and_release(state, refunds, io)
     await _settle(request, state, None, io)
 

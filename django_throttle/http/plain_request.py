@@ -22,7 +22,7 @@ from django_throttle.core.commands import Answers, Charges, Decide
 from django_throttle.core.decision import plain_decision
 from django_throttle.core.io import run
 from django_throttle.exceptions import StoreError
-from django_throttle.http import finalize
+from django_throttle.http import finalize, request_costs
 from django_throttle.http.input_bytes import note_decision
 from django_throttle.http.request_state import REQUEST_EVENTS, RequestCall, RequestState
 from django_throttle.identity import RequestCaller
@@ -118,7 +118,7 @@ def _admit(
 
 
 def finish(request: HttpRequest, response: Any, state: RequestState) -> finalize.FinishWork | None:
-    """Add the header fields, and measure the request until it is closed. Return the work due, see ``finalize.finish``.
+    """Add the header fields. Return the work due, see ``finalize.finish``.
 
     Return None for a plain request.
     """
@@ -128,6 +128,6 @@ def finish(request: HttpRequest, response: Any, state: RequestState) -> finalize
     if not finalize.set_plain_fields(state.decisions[0], state.is_logged_in, response.headers):
         finalize.set_fields(finalize.header_fields(state.decisions, state.is_logged_in), response.headers)
     state.callers = ()  # callers refer to the request
-    if conf().METER:
+    if request_costs.are_recorded():
         finalize.measure_until_closed(request, response, state, owes=False)
     return None

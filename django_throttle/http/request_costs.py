@@ -17,6 +17,12 @@ from django_throttle.observe import cost_log, recorders
 Part = TypeVar("Part")
 
 
+def are_recorded() -> bool:
+    """Return True if the usage of requests is recorded or logged when their responses are closed."""
+    settings = conf()
+    return settings.METER and (recorders.current is not None or bool(settings.LOG_COST_ABOVE))
+
+
 def close_meter(state: RequestState, answer: object = None) -> None:
     """Stop the meter, and record its figures for the route. A second call changes nothing.
 
