@@ -24,7 +24,7 @@ DECISIONS: Final = 1_000_000  # a second
 SOCKETS: Final = 10_000_000
 IDENTITIES: Final = 10_000_000  # each calls once in ten seconds then
 BUSY: Final = 0.6  # of a processor, so that the others may be away
-EXTENDED: Final = 180  # seconds, the default of EXTEND_INTERVAL
+EXTENDED: Final = 180  # seconds between two extensions of a lease
 MAX_CLIENTS: Final = 10_000  # of a Redis, by default
 DEAD: Final = 20  # seconds, the default of PROCESS_TTL
 

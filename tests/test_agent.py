@@ -46,7 +46,7 @@ def test_a_beat_that_fails_says_that_slots_are_given_back(settings: Any, caplog:
 def test_a_limiter_of_rates_beats_where_it_may_have_to_share_the_limit(
     settings: Any, redis_url: str, policy: str, beats: bool
 ) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "PROCESS_TTL": 0.5}
     store = RedisStore(redis_url, deadline=5.0)
     assert not Limiter([Rule("api", "5/min", on_store_failure=policy)], store).acquire("user:1").degraded
     assert len(agent_threads()) == beats
@@ -77,7 +77,7 @@ def test_a_thread_that_cannot_be_had_is_no_error(settings: Any, monkeypatch: pyt
 @pytest.mark.agent
 def test_a_server_that_is_told_to_end_waits_for_nothing_of_ours(settings: Any, redis_url: str) -> None:
     """Its handler of SIGTERM ends the process without Python's own exit; a connection is held until it is closed."""
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "PROCESS_TTL": 0.5}
     server, store = uvicorn.Server(uvicorn.Config("site")), RedisStore(redis_url, deadline=5.0)
     before = signal.signal(signal.SIGTERM, server.handle_exit)
     try:
@@ -101,7 +101,7 @@ def test_a_server_that_is_told_to_end_waits_for_nothing_of_ours(settings: Any, r
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.usefixtures("servers")
 def test_a_forked_child_gets_its_own(settings: Any, redis_url: str) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "BEAT_INTERVAL": 0.1}
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "PROCESS_TTL": 0.5}
     store = RedisStore(redis_url, deadline=5.0)
     agent.ensure(store)
     wait_until(lambda: store.leases.is_introduced, timeout=slack(2))

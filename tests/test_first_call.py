@@ -34,7 +34,7 @@ def by_door():
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": DATABASE}},
         CACHES={"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": REDIS}},
         MIDDLEWARE=["django_throttle.middleware.ThrottleMiddleware"],
-        DJANGO_THROTTLE={"RULES": RULES, "DEADLINE": 5.0, "RULES_WAIT": True},
+        DJANGO_THROTTLE={"RULES": RULES, "DEADLINE": 10.0},
     )
     django.setup()
     from django.core.handlers.wsgi import WSGIHandler

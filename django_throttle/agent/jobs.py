@@ -20,6 +20,8 @@ from django.dispatch import receiver
 from django_throttle import detect_test_run, observe, rulebook
 from django_throttle.agent.thread import AgentThread
 from django_throttle.conf import conf
+from django_throttle.connections.overview import CONTROL_SECONDS
+from django_throttle.connections.processes import EXTEND_SECONDS, beat_seconds
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import ACTIVITY_SECONDS, Activity, SocketControl
 from django_throttle.core.decide import correct
@@ -27,6 +29,7 @@ from django_throttle.core.io import run
 from django_throttle.local.limits import Flusher
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.local.prepaid import SWEEP_SECONDS
+from django_throttle.rulebook.current_rules import POLL_SECONDS
 from django_throttle.runtime import in_child, shutdown
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.base import BlockingIo, Store
@@ -101,7 +104,7 @@ class _StoreService:
     def _add_duties(self, thread: AgentThread) -> None:
         settings, store = conf(), self.store
         control = SocketControl(store)
-        thread.every(settings.RULES_POLL, control, "executing control messages", wait=settings.RULES_POLL)
+        thread.every(CONTROL_SECONDS, control, "executing control messages", wait=CONTROL_SECONDS)
         if not store.is_remote:
             return
         reconciler = Reconciler(store, control.evict)
@@ -109,10 +112,9 @@ class _StoreService:
             f"after PROCESS_TTL ({settings.PROCESS_TTL:g} s) without a beat, other processes release the leases of "
             "this process, which registers them again later: check that Redis answers"
         )
-        thread.every(settings.BEAT_INTERVAL, reconciler.beat, "sending the beat", meaning=consequence)
+        thread.every(beat_seconds(), reconciler.beat, "sending the beat", meaning=consequence)
         thread.every(RESEND_SECONDS, reconciler.resend, "sending leases again")
-        thread.every(settings.EXTEND_INTERVAL, reconciler.extend, "extending leases", wait=settings.EXTEND_INTERVAL)
-        store.local_limits.interval = settings.DAMPER_INTERVAL
+        thread.every(EXTEND_SECONDS, reconciler.extend, "extending leases", wait=EXTEND_SECONDS)
         flusher = Flusher(store.local_limits, store.aggregator, lambda: store.processes.live_count)
         thread.every(store.local_limits.interval, flusher, "sending damper counts", wait=flusher.first)
         thread.every(SWEEP_SECONDS, partial(refund_prepaid, store), "refunding prepaid units", wait=SWEEP_SECONDS)
@@ -120,9 +122,9 @@ class _StoreService:
 
     def _serve_entry_points(self, thread: AgentThread) -> None:
         """Add the jobs of entry points. They need Django's settings, which the engine does not."""
-        poll_seconds, store = conf().RULES_POLL, self.store
+        store = self.store
         thread.every(ACTIVITY_SECONDS, Activity(store), "reporting active sockets", wait=ACTIVITY_SECONDS)
-        thread.every(poll_seconds, partial(rulebook.poll, store), "polling the rules", wait=poll_seconds)
+        thread.every(POLL_SECONDS, partial(rulebook.poll, store), "polling the rules", wait=POLL_SECONDS)
         periodic = observe.run_periodic_work
         thread.every(PERIODIC_SECONDS, periodic, "writing due log lines and metrics", wait=PERIODIC_SECONDS)
         if store.is_remote:

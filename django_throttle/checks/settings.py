@@ -163,7 +163,6 @@ VALUES: Final[dict[str, tuple[str, Wanted]]] = {
     "KEY_SECRET": ("E013", ("text", lambda value: isinstance(value, str))),
     "TELL_KEYS": ("E053", ("a list of keys that are dotted paths of functions", _is_list_of_functions)),
     "DATABASE_RULES": ("E014", SWITCH),
-    "RULES_WAIT": ("E018", SWITCH),
     "AGENT": ("E015", SWITCH),
     "SHADOW": ("E060", SWITCH),
     "TESTS_IN_MEMORY": ("E017", SWITCH),
@@ -171,18 +170,11 @@ VALUES: Final[dict[str, tuple[str, Wanted]]] = {
     "RECORD": ("E093", SWITCH),
     "RECORD_IDENTS": ("E094", SWITCH),
     "LOG_COST_ABOVE": ("E079", (f"numbers by {', '.join(MEASURES)}", _are_measures)),
-    "RULES_POLL": ("E020", _number(0.05, 60)),
-    "RULES_REREAD": ("E021", _number(1, 3600)),
-    "HISTORY_DAYS": ("E091", _number(1, 36_600)),
     "DEADLINE": ("E022", _number(0.005, 10)),
     "MAX_CONNECTIONS": ("E023", _number(1, 10_000, *WHOLE)),
     "PROCESSES": ("E081", _number(0, 1_000_000, *WHOLE)),
-    "BEAT_INTERVAL": ("E024", _number(0.1, 300)),
     "PROCESS_TTL": ("E025", _number(0.5, 3600)),
-    "CONNECTION_TTL": ("E026", _number(1, 86_400)),
-    "EXTEND_INTERVAL": ("E027", _number(0.5, 43_200)),
     "IPV6_PREFIX": ("E028", _number(1, 128, *WHOLE)),
-    "DAMPER_INTERVAL": ("E080", _number(0.5, 4)),
     "SOCKET_ACCEPT_TIMEOUT": ("E072", _number(0, 3600)),
     "SOCKET_IDLE_TIMEOUT": ("E073", _number(0, 604_800)),
     "SOCKET_MAX_AGE": ("E074", _number(0, 31_536_000)),
@@ -218,7 +210,6 @@ def _values(raw: RawSettings) -> Iterator[CheckMessage]:
 
 
 REDIS_CACHES: Final = ("django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache")
-INTERVALS: Final = (("E033", "PROCESS_TTL", "BEAT_INTERVAL"), ("E034", "CONNECTION_TTL", "EXTEND_INTERVAL"))
 
 
 def _redis(raw: RawSettings) -> Iterator[CheckMessage]:
@@ -256,14 +247,6 @@ def _connection_options(
     for name in server.replaced:
         message = f"REDIS:{cache} the option {name!r} has no effect on throttling: {REPLACED[name.lower()]}"
         yield Info(message, id="django_throttle.I036") if cache else Warning(message, id="django_throttle.W036")
-
-
-def _intervals(raw: RawSettings) -> Iterator[CheckMessage]:
-    """A process must be able to miss one beat before it counts as dead."""
-    for number, lives, beats in INTERVALS:
-        ttl, interval = value_of(raw, lives), value_of(raw, beats)
-        if is_number(ttl) and is_number(interval) and ttl < 2 * interval:
-            yield mistake(number, f"{lives} must be at least twice {beats}, not {ttl!r} against {interval!r}")
 
 
 def _costs(raw: RawSettings) -> Iterator[CheckMessage]:
@@ -411,7 +394,7 @@ def _user(raw: RawSettings) -> Iterator[CheckMessage]:
 
 
 SETTING_CHECKS: Final = (
-    _nearly_named, _unknown_names, _values, _rules, _redis, _intervals, _costs, _records, _hooks, _proxies, _tenant,
+    _nearly_named, _unknown_names, _values, _rules, _redis, _costs, _records, _hooks, _proxies, _tenant,
     _user,
 )  # fmt: skip
 

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from django_throttle.conf import conf
 from django_throttle.connections.processes import ProcessRecords
 from django_throttle.core import Lease
 from django_throttle.core.control_messages import REPORT, ControlMessage
@@ -211,7 +210,8 @@ def _row(socket: OpenSocket, idents: tuple[str, ...]) -> dict[str, object]:
 
 COMPLETE_CACHE_SECONDS: Final = 1.0  # lifetime of a complete overview in the cache
 QUIET_MS: Final = 1000  # in which an equal request is not sent again
-ANSWER_POLLS: Final = 3  # times RULES_POLL, after which each process has answered
+CONTROL_SECONDS: Final = 0.5  # between two readings of control messages by a process
+ANSWER_POLLS: Final = 3  # times CONTROL_SECONDS, after which each process has answered
 INCOMPLETE_CACHE_SECONDS: Final = 0.3  # lifetime of an incomplete one
 MAX_PROCESSES: Final = 1000
 MAX_TOTAL_SOCKETS: Final = 2000  # in the lists of all processes
@@ -328,9 +328,7 @@ def _remote_overview(store: RedisStore, search: str) -> Overview:
     requested = dict(islice(introductions.items(), MAX_PROCESSES))
     max_sockets = max(2, min(MAX_LISTED_SOCKETS, MAX_TOTAL_SOCKETS // max(1, len(requested))))
     message = ControlMessage(REPORT, search=search, most=max_sockets)
-    waited = (
-        store.control.request_from_all(message, search_digest(search), QUIET_MS) >= ANSWER_POLLS * conf().RULES_POLL
-    )
+    waited = store.control.request_from_all(message, search_digest(search), QUIET_MS) >= ANSWER_POLLS * CONTROL_SECONDS
     calls = [("read_sockets", (store.process_key(report_key(uid, search)),), ()) for uid in requested]
     replies = [reply for batch in batches(calls) for reply in store.pipeline(batch)]
     reports = {uid: process_identity.read(reply) for uid, reply in zip(requested, replies, strict=True)}

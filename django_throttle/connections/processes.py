@@ -27,7 +27,14 @@ MAX_CLAIMS: Final = 10  # dead processes that a beat claims for the sweep
 CLAIM_SECONDS: Final = 3.0
 # After this time a lease that Redis has, and its process has not, is no longer on its way to the process.
 GRACE_SECONDS: Final = 10.0
+BEATS_PER_TTL: Final = 4  # in PROCESS_TTL, so that a process may miss some
 STEADY_BEATS: Final = 1.2  # beat intervals, in which each live process has sent a beat
+EXTEND_SECONDS: Final = 180.0  # interval at which leases are extended; they live 600 seconds
+
+
+def beat_seconds() -> float:
+    """Return the interval of the beats of each process."""
+    return conf().PROCESS_TTL / BEATS_PER_TTL
 
 
 class BeatReply(NamedTuple):
@@ -227,7 +234,7 @@ class ProcessRecords:
         now = time.monotonic()
         if self._streak_began is None or now - self._last_beat > conf().PROCESS_TTL:
             self._streak_began = now
-        return now - self._streak_began > STEADY_BEATS * conf().BEAT_INTERVAL
+        return now - self._streak_began > STEADY_BEATS * beat_seconds()
 
 
 def _server_state(reply: Sequence[Any]) -> ServerState:

@@ -53,7 +53,7 @@ def held_leases() -> int:
 
 
 def unconfirmed_seconds() -> float:
-    """Return the seconds since this process confirmed that its rules are the newest; usually up to RULES_POLL."""
+    """Return the seconds since this process confirmed that its rules are the newest; usually up to half a second."""
     return rulebook.unconfirmed()
 
 

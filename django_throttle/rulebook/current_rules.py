@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from math import inf
 from threading import Event, Lock
 from time import monotonic
 from typing import Final, NamedTuple
@@ -74,12 +73,14 @@ def learn_time() -> None:
         fetch(get_store())
 
 
+POLL_SECONDS: Final = 0.5  # interval of the polls in each process
+REREAD_SECONDS: Final = 30.0  # age at which a poll reads the rules even if their version is known
 # Without a Redis each poll reads all rows; where that takes long, less often, so that it takes a fortieth of the time.
 RESTS: Final = 40
 LONGEST_REST: Final = 0.6  # seconds; with the next poll an edit is in force within a second and a half
 LATE: Final = (
     "the database has not answered within %g s (DEADLINE): only the rules in settings hold until it does, and no "
-    "overrides; see what holds it up, or turn RULES_WAIT on, so that the first calls wait for it"
+    "overrides; see what holds it up"
 )
 # Seconds between two looks of an event loop at whether the rules are read; callers that wait long look less often.
 SHORTEST_PAUSE: Final = 0.002
@@ -218,12 +219,12 @@ _readings: Final = count()
 def current() -> Snapshot:
     """The rules in force. The first calls in a process wait until they are read, for DEADLINE at most.
 
-    After that the rules of settings hold until the database has answered; with RULES_WAIT calls wait for it.
+    After that the rules of settings hold until the database has answered.
     """
     if (found := loaded()) is not None:
         return found
     if _is_read_elsewhere():
-        _book.reader.wait(_patience())
+        _book.reader.wait(conf().DEADLINE)
         return loaded() or _without_database()
     _book.open_in = None  # before the reading, so that it is tried only once
     return refresh()
@@ -242,7 +243,7 @@ async def acurrent() -> Snapshot:
         return found
     if not _is_read_elsewhere():
         return await sync_to_async(current)()
-    ends, pause = monotonic() + (_patience() or inf), SHORTEST_PAUSE
+    ends, pause = monotonic() + conf().DEADLINE, SHORTEST_PAUSE
     # An event would need the loop of each caller; this happens once in a process.
     while not _book.reader.wait(0) and (left := ends - monotonic()) > 0:
         await asyncio.sleep(min(pause, left))
@@ -285,11 +286,11 @@ def poll(store: AnyStore) -> None:
     there = fetch(store)
     age = monotonic() - _book.read_at
     rest = min(_book.took * RESTS, LONGEST_REST)
-    if there is None and _book.is_committed and rest > conf().RULES_POLL and age < rest:
+    if there is None and _book.is_committed and rest > POLL_SECONDS and age < rest:
         return
     if there is not None and there == _book.seen and _book.is_committed:
         _book.confirmed_at = monotonic()
-    stale = age >= conf().RULES_REREAD
+    stale = age >= REREAD_SECONDS
     if there is None or there != _book.seen or stale or not _book.is_committed or _book.ended or _is_due(_book):
         _book.reader.ask(there)
 
@@ -326,10 +327,6 @@ def _is_read_elsewhere() -> bool:
         return _book.reader.ask(None)
     except RuntimeError:
         return False
-
-
-def _patience() -> float | None:
-    return None if conf().RULES_WAIT else conf().DEADLINE
 
 
 def _without_database() -> Snapshot:

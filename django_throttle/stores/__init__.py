@@ -78,9 +78,7 @@ def _store_for_tests() -> MemoryStore:
 def _build() -> AnyStore:
     settings = conf()
     if settings.STORE == "memory":
-        store = MemoryStore()
-        store.local_limits.interval = settings.DAMPER_INTERVAL
-        return store
+        return MemoryStore()
     if settings.STORE != "redis":
         raise InvalidSetting(f"STORE is 'redis' or 'memory', not {settings.STORE!r}")
     try:
@@ -90,7 +88,6 @@ def _build() -> AnyStore:
             secret=settings.KEY_SECRET,
             deadline=settings.DEADLINE,
             max_connections=settings.MAX_CONNECTIONS,
-            lease_ttl=settings.CONNECTION_TTL,
             processes=settings.PROCESSES,
         )
     except InvalidSetting as error:

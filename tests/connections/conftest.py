@@ -23,7 +23,7 @@ from tests.connections.worker import RULE, SECRET
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
-QUICK = {"BEAT_INTERVAL": 0.2, "PROCESS_TTL": 1.0, "DATABASE_RULES": False, "DEADLINE": 5.0}
+QUICK = {"PROCESS_TTL": 1.0, "DATABASE_RULES": False, "DEADLINE": 5.0}
 
 BATCHING = ("connections.processes", "connections.reconcile", "stores.redis.transport")  # modules with a BATCH
 
@@ -135,9 +135,9 @@ def site(redis_url: str, quick: None) -> Site:
 
 
 @pytest.fixture
-def make_site(redis_url: str, clock: FrozenClock, settings: Any) -> MakeSite:
+def make_site(redis_url: str, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch) -> MakeSite:
     """Sites that share a Redis and a clock that stands still; each may bury others from its second beat on."""
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "BEAT_INTERVAL": 0.0}
+    monkeypatch.setattr("django_throttle.connections.processes.STEADY_BEATS", 0)
     return lambda url=redis_url: Site(url, clock)
 
 

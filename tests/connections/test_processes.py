@@ -77,9 +77,9 @@ PLAYED = [(0, 2.0), (1, 2.0), (2, 2.0), *([(3, 600.0)] if "LONG_OUTAGES" in os.e
 
 
 @pytest.fixture
-def hasty(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that usually takes seconds happens all the time."""
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "BEAT_INTERVAL": 0.0}
+    monkeypatch.setattr("django_throttle.connections.processes.STEADY_BEATS", 0)
     for module in BATCHING:
         monkeypatch.setattr(f"django_throttle.{module}.BATCH", 3)
 

@@ -15,7 +15,7 @@ from django.conf import settings
 URL, OPTIONS, SECONDS, CORE = json.loads(sys.argv[1])
 AT_ONCE, NICE = 10, 10
 
-settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={"BEAT_INTERVAL": 0.3, "PROCESS_TTL": 3.0})
+settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={"PROCESS_TTL": 3.0})
 django.setup()
 
 from django_throttle import agent  # noqa: E402 - the settings come first

@@ -110,7 +110,7 @@ def enforce(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     def enforce(address: str, policy: str = "local", **others: Any) -> None:
         settings.DJANGO_THROTTLE = {
             "REDIS": address, "RULES": rules(policy), "DATABASE_RULES": False, "USER_IDENT": f"{HERE}.email",
-            "TENANT": f"{HERE}.token", "HOOKS": HOOKS, "DEADLINE": 2.0, "BEAT_INTERVAL": 0.2, **others,
+            "TENANT": f"{HERE}.token", "HOOKS": HOOKS, "DEADLINE": 2.0, "PROCESS_TTL": 1.0, **others,
         }  # fmt: skip
 
     return enforce

@@ -165,7 +165,6 @@ def configure() -> None:
         "RULES": json.loads(os.environ["RULES"]),
         "DATABASE_RULES": False,
         "DEADLINE": 5.0,  # this machine may be busy with other tests; nothing here is about deadlines
-        "BEAT_INTERVAL": 0.5,
         "PROCESS_TTL": 2.0,
         **json.loads(os.environ.get("SETTINGS", "{}")),
     }

@@ -227,7 +227,7 @@ class TestPoll:
         store.call("publish_rules", [store.process_key("rules")], [version, 60_000])
 
     def test_it_reads_when_the_version_is_another_and_only_then(
-        self, store: RedisStore, readings: list[int], redis_server: RedisServer, settings: Any
+        self, store: RedisStore, readings: list[int], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.poll(store, 3)
         assert len(readings) == 1
@@ -237,7 +237,7 @@ class TestPoll:
         redis_server.client().flushall()
         self.poll(store, 2)
         assert len(readings) == 3, "a Redis that lost its data is a change"
-        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES_REREAD": 0.0}
+        monkeypatch.setattr(current_rules, "REREAD_SECONDS", 0.0)
         self.poll(store, 2)
         assert len(readings) == 5, "now and then all the same"
         self.poll(MemoryStore(), 3)
@@ -247,11 +247,11 @@ class TestPoll:
     @pytest.mark.parametrize(
         "current", [rulebook.current, async_to_sync(current_rules.acurrent)], ids=["sync", "async"]
     )
-    @pytest.mark.parametrize(("waits", "rate"), [(False, "5/min"), (True, "2/min")])
-    def test_the_first_calls_wait_for_a_slow_database_where_that_is_asked_for(
-        self, waits: bool, rate: str, current: Any, settings: Any, monkeypatch: Any, caplog: Any
+    @pytest.mark.parametrize(("deadline", "rate"), [(0.01, "5/min"), (10.0, "2/min")])
+    def test_the_first_calls_wait_for_a_slow_database_until_the_deadline(
+        self, deadline: float, rate: str, current: Any, settings: Any, monkeypatch: Any, caplog: Any
     ) -> None:
-        own = {"RULES": {"api": {"rate": "5/min"}}, "RULES_WAIT": waits, "DEADLINE": 0.01}
+        own = {"RULES": {"api": {"rate": "5/min"}}, "DEADLINE": deadline}
         settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, **own}
         monkeypatch.setattr("django_throttle.detect_test_run.has_begun", lambda: False)
         answers = threading.Event()
@@ -259,7 +259,7 @@ class TestPoll:
         database = threading.Timer(0.2, answers.set)
         database.start()
         assert current().by_name("api") == Rule("api", rate)
-        assert ("only the rules in settings hold" in caplog.text) == (not waits)
+        assert ("only the rules in settings hold" in caplog.text) == (deadline < 1)
         database.join()
         assert book().reader.wait(10)
         assert rulebook.current().by_name("api") == Rule("api", "2/min")

@@ -11,6 +11,7 @@ import pytest
 from redis.sentinel import MasterNotFoundError
 
 from django_throttle.conf import Conf
+from django_throttle.connections.processes import BEATS_PER_TTL
 from django_throttle.core import Rule
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter
@@ -105,7 +106,7 @@ def test_after_a_failover_decisions_resume(
     assert errors_since(struck, caplog.records) == []
 
 
-BEAT = Conf().BEAT_INTERVAL
+BEAT = Conf().PROCESS_TTL / BEATS_PER_TTL
 
 
 @pytest.fixture

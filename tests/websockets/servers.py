@@ -35,7 +35,7 @@ RULES: Final[dict[str, dict[str, Any]]] = {
     "frames": {"rate": f"{FRAMES}/h", "events": ["message"], "key": "tests.served.caller", "algorithm": "gcra"},
 }
 HASTE: Final = 10  # so many times as fast as by default
-USUAL: Final = {"BEAT_INTERVAL": Conf().BEAT_INTERVAL, "PROCESS_TTL": Conf().PROCESS_TTL}
+USUAL: Final = {"PROCESS_TTL": Conf().PROCESS_TTL}
 HASTY: Final = {name: seconds / HASTE for name, seconds in USUAL.items()}
 CALM: Final = {"DEADLINE": 5.0}  # where a busy machine is no excuse: nothing is about deadlines
 # How often a server asks whether its client is still there, and how long it waits for the answer.

@@ -13,7 +13,15 @@ from typing import Final, NamedTuple
 from django.core.management.base import CommandError
 
 from django_throttle.conf import conf
-from django_throttle.connections.processes import STEADY_BEATS, BeatReply, IndexLeases, ProcessRecords, Sweeper
+from django_throttle.connections.processes import (
+    EXTEND_SECONDS,
+    STEADY_BEATS,
+    BeatReply,
+    IndexLeases,
+    ProcessRecords,
+    Sweeper,
+    beat_seconds,
+)
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import StoreError
@@ -58,7 +66,7 @@ class HostRefresher:
         first, seen = self._pass(ONLY_SECONDS)
         if not seen.silent:
             return first
-        time.sleep(STEADY_BEATS * conf().BEAT_INTERVAL)
+        time.sleep(STEADY_BEATS * beat_seconds())
         second, _ = self._pass(ONLY_SECONDS)
         freed, extended = first.freed + second.freed, first.extended + second.extended
         return second._replace(dead=max(first.dead, second.dead), freed=freed, extended=extended)
@@ -79,7 +87,7 @@ class HostRefresher:
     def _due(self, living: list[str]) -> list[str]:
         """Those to extend now: new ones, and those whose time has come."""
         now, past = time.monotonic(), self._extended
-        due = [uid for uid in living if uid not in past or now >= past[uid] + conf().EXTEND_INTERVAL]
+        due = [uid for uid in living if uid not in past or now >= past[uid] + EXTEND_SECONDS]
         self._extended = {uid: past[uid] for uid in living if uid in past} | dict.fromkeys(due, now)
         return due
 

@@ -14,7 +14,7 @@ from django_throttle.core import Override
 from django_throttle.local.shared_clock import shared_now
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.current_rules import rules_read
-from django_throttle.rulebook.history.lines import record
+from django_throttle.rulebook.history.lines import MAX_DAYS, record
 from django_throttle.signals import overrides_ended
 
 logger = logging.getLogger("django_throttle")
@@ -58,7 +58,7 @@ def _ran_out() -> dict[int, float | None]:
     """Return the newest overrides that no edit has ended, with their ends."""
     using, now = sources.alias(), shared_now()
     rows = apps.get_model("django_throttle", "ThrottleOverride")._base_manager.using(using)
-    rows = rows.filter(until__lte=now, until__gt=now - timedelta(days=conf().HISTORY_DAYS)).order_by("-until")
+    rows = rows.filter(until__lte=now, until__gt=now - timedelta(days=MAX_DAYS)).order_by("-until")
     ends = {row.pk: (row.until, row.created_at) for row in rows[:AT_ONCE]}
     lines = apps.get_model("django_throttle", "ThrottleChange")._base_manager.using(using)
     edits = lines.filter(kind="override", row__in=list(ends)).exclude(action="ran out").order_by("pk")

@@ -20,7 +20,6 @@ from django.db import Error, IntegrityError, models, transaction
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from django_throttle.conf import conf
 from django_throttle.core.texts import gettext_lazy
 from django_throttle.rulebook import sources
 from django_throttle.translated import to_the_second
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_throttle")
 
 MOST_WORDS: Final = 4000  # characters of a description in words, or of a reason
+MAX_DAYS: Final = 366  # lines are kept for a year
 MOST_CHANGES: Final = 100_000  # lines that are kept, the newest
 MOMENTS: Final = ("until", "starts_at")  # columns that hold one, as JSON has it
 PRUNE_SECONDS: Final = 600.0  # between two looks of a process for lines that are too old
@@ -168,7 +168,7 @@ def in_words(value: object) -> str:
 
 
 def aged(using: str, now: datetime | None = None) -> int:
-    """Remove lines older than HISTORY_DAYS, and all but the newest MOST_CHANGES; returns how many.
+    """Remove lines older than MAX_DAYS, and all but the newest MOST_CHANGES; returns how many.
 
     The newest line of settings stays, as the next one is compared with it.
     """
@@ -177,7 +177,7 @@ def aged(using: str, now: datetime | None = None) -> int:
     if newest is None:
         return 0
     told = rows.filter(kind="settings").order_by("-pk").values_list("pk", flat=True).first()
-    cutoff = (now or timezone.now()) - timedelta(days=conf().HISTORY_DAYS)
+    cutoff = (now or timezone.now()) - timedelta(days=MAX_DAYS)
     old = rows.filter(models.Q(at__lt=cutoff) | models.Q(pk__lte=newest - MOST_CHANGES)).exclude(pk=told or 0)
     return int(old.delete()[0])
 

@@ -20,14 +20,14 @@ MARGIN = 0.05
 IN_FORCE = slack(1.0)  # until an edited rule is in force in every process
 QUIET = slack(20.0)  # until breakers have closed, late charges arrived, and dead processes' slots are free
 STARVED = 0.25  # which others' threads may take as well where there is no processor for any
-REPORTED = 1.1 * float(SETTINGS["DAMPER_INTERVAL"]) + slack(0.1)  # until a process has told what it let through
+REPORTED = 1.1 * 2.0 + slack(0.1)  # until a process has told what it let through
 DAMPED = 6.0  # seconds by which a damper counts
 DAMPED_EXCESS = 1.5  # as no limit's demand is steady here
 # What keeps no process from telling others what it lets through.
 HARMLESS = ("lock database", "lose database", "client clock", "copy", "stop sentinel", "kill sentinel")
 HELPLESS = ("starve", "stop client", "silence client")  # in which a process does nothing of what it should
 OWED = 15.0  # seconds; a breaker asks every ten at least, and what is owed goes first
-SETTLED = 2 * float(SETTINGS["BEAT_INTERVAL"]) + 1.0  # until every process has registered again after a loss
+SETTLED = float(SETTINGS["PROCESS_TTL"]) / 2 + 1.0  # until every process has registered again after a loss
 SHOWN = 12
 
 

@@ -15,7 +15,7 @@ SLOTS = 6
 MANY = "1000000/366d"
 DEADLINE = 0.1
 SETTINGS = {
-    "BEAT_INTERVAL": 0.5, "PROCESS_TTL": 5.0, "DAMPER_INTERVAL": 0.5, "DEADLINE": DEADLINE,
+    "PROCESS_TTL": 5.0, "DEADLINE": DEADLINE,
     "KEY_SECRET": "the same in all processes of the campaign",
 }  # fmt: skip
 
