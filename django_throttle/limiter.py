@@ -240,7 +240,7 @@ def raise_if_refused(decision: Decision) -> Decision:
 
 
 #: Functions that are called before Refused is raised, in the same thread. The REST framework integration adds one.
-before_refusals: Final[list[Callable[[], None]]] = []
+before_refusals: Final[set[Callable[[], None]]] = set()
 
 
 def prepare_refusal(error: Refused) -> Refused:

@@ -7,8 +7,10 @@ again, so it may count twice.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from math import ceil, log2
 from threading import Lock
 from typing import Final, NamedTuple
@@ -203,18 +205,16 @@ def _routes(fields: Mapping[str, int]) -> Iterator[RouteCost]:
 
 
 def _spread(numbers: Mapping[int, int], total: int, scale: int) -> Spread:
-    calls = sum(numbers.values()) or 1
+    calls = sum(numbers.values())
     shares = [_percentile(numbers, ceil(calls * share)) / scale for share in (0.5, 0.95, 0.99)]
     return Spread(total / calls / scale, *shares)
 
 
 def _percentile(numbers: Mapping[int, int], place: int) -> float:
     """The value of the request at this place, from the least; the first place is 1."""
-    for bucket in sorted(numbers):
-        place -= numbers[bucket]
-        if place <= 0:
-            return value_of(bucket)
-    return 0.0
+    buckets = sorted(numbers)
+    last_places = list(accumulate(numbers[bucket] for bucket in buckets))
+    return value_of(buckets[bisect_left(last_places, place)])
 
 
 def in_short(number: float) -> str:

@@ -158,8 +158,6 @@ class Ledger:
 
     def forget_costs(self) -> None:
         """Forget the costs, because the request is used for another call."""
-        if self._ended < len(self._decisions):
-            self._read()
         self._decisions, self._ended, self._costs = (), 0, {}
 
     def settle(self, used: Callable[[Rule], int | None], scope: str, name: str) -> Correct | None:

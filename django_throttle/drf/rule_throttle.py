@@ -85,12 +85,12 @@ def finish_in_view(view: Any, request: HttpRequest, caller: Caller, state: Reque
 
 def finish_in_running_view() -> None:
     """Wrap the REST framework view that runs in this thread, if any, so that it answers Refused. See ``_Finisher``."""
-    if (views := sys.modules.get("rest_framework.views")) is None:
-        return
+    from rest_framework.views import APIView  # a circular import, see above
+
     frame = sys._getframe(1)
     while frame is not None:
         view = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
-        if isinstance(view, views.APIView) and isinstance(request := getattr(view, "request", None), Request):
+        if isinstance(view, APIView) and isinstance(request := getattr(view, "request", None), Request):
             inner = django_request(request)
             finish_in_view(view, inner, RequestCaller(request), state_of(inner))
             return
@@ -99,8 +99,7 @@ def finish_in_running_view() -> None:
 
 def connect() -> None:
     """Register ``finish_in_running_view`` to be called before Refused is raised."""
-    if finish_in_running_view not in limiter.before_refusals:
-        limiter.before_refusals.append(finish_in_running_view)
+    limiter.before_refusals.add(finish_in_running_view)
 
 
 class _Finisher:

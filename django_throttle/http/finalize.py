@@ -135,9 +135,9 @@ def finish(request: HttpRequest, response: object, state: RequestState) -> Finis
     return partial(_refund_and_release, state, refunds) if state.slots or refunds else None
 
 
-def set_plain_fields(decision: Decision, is_logged_in: Callable[[], bool], headers: object) -> bool:
+def set_plain_fields(decision: Decision, is_logged_in: Callable[[], bool], headers: ResponseHeaders) -> bool:
     """Add the header fields of a plain decision. Return False, and add nothing, if the decision is not plain."""
-    if (answered := decision.answered) is None or type(headers) is not ResponseHeaders:
+    if (answered := decision.answered) is None:
         return False
     command, answers = answered
     header_cache = command.charges.header_cache
@@ -161,13 +161,9 @@ def _prepare_fields(charges: Charges) -> tuple[Any, ...]:
     return settings, *(plain_fields(charges, settings.TELL_KEYS) if is_plain else (None, None))
 
 
-def set_fields(fields: Mapping[str, str], headers: Any) -> None:
+def set_fields(fields: Mapping[str, str], headers: ResponseHeaders) -> None:
     """Add fields to the headers of a response."""
-    if type(headers) is not ResponseHeaders:
-        headers.update(fields)
-        return
-    store = headers._store
-    store.update({name.lower(): (name, value) for name, value in fields.items()})
+    headers._store.update({name.lower(): (name, value) for name, value in fields.items()})
 
 
 def measure_until_closed(request: HttpRequest, response: HttpResponseBase, state: RequestState, *, owes: bool) -> None:

@@ -108,12 +108,10 @@ class PrepaidBudgets:
         """End an order, and wake the calls that wait for it."""
         with self._lock:
             for units in pending.order.missing:
-                if self._pending.get(_key(units.budget)) is pending:
-                    del self._pending[_key(units.budget)]
+                self._pending.pop(_key(units.budget), None)
                 if error is not None:
                     units.budget.note_failure(self.clock())
-        if not pending.done.done():
-            pending.done.set_result(error)
+        pending.done.set_result(error)
 
     def release(self, call: PrepaidCall) -> None:
         """Return the units of a call that was refused or has ended, for other calls or for a refund."""

@@ -168,22 +168,21 @@ class Deadlines:
             self._timer.cancel()
             self._timer = None
 
-    def _next_deadline(self) -> tuple[float, str] | None:
+    def _next_deadline(self) -> tuple[float, str]:
         """Return the time of the next deadline, on the monotonic clock, and its name."""
         idle = (monotonic() + self._idle - self._silence(), "idle") if self._idle else None
         too_old = (self._opened + self._max_age, "too_old") if self._max_age else None
-        return min(filter(None, (idle, too_old)), default=None)
+        return min(filter(None, (idle, too_old)))
 
     def _schedule(self) -> None:
-        if (due := self._next_deadline()) is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(RECHECK_SECONDS, due[0] - monotonic()), self._check)
+        due_at, _ = self._next_deadline()
+        self._timer = asyncio.get_running_loop().call_later(max(RECHECK_SECONDS, due_at - monotonic()), self._check)
 
     def _check(self) -> None:
         self._timer = None
-        due = self._next_deadline()
-        if due is not None and due[0] <= monotonic():
-            self.on_passed(due[1])
+        due_at, name = self._next_deadline()
+        if due_at <= monotonic():
+            self.on_passed(name)
         else:
             self._schedule()
 

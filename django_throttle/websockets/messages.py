@@ -169,15 +169,15 @@ class Outbound:
                 await connection.deliver(event)
             else:
                 await self._send_frame(event)
+        elif event["type"] == "websocket.accept":
+            connection.subprotocol = subprotocol_of(event.get("subprotocol"))
+            await connection.deliver(event)
+            connection.accepted()
+            connection.close_if_server_closed()
         elif event["type"] in _CLOSE_EVENTS:
             await self._close(event)
         else:
-            if is_accept := event["type"] == "websocket.accept":
-                connection.subprotocol = subprotocol_of(event.get("subprotocol"))
             await connection.deliver(event)
-            if is_accept:
-                connection.accepted()
-                connection.close_if_server_closed()
 
     async def _send_frame(self, event: Event) -> None:
         connection = self._connection

@@ -92,15 +92,14 @@ def add(cell: Cell, more: Mapping[int, int]) -> None:
 
 def total(cells: Iterable[Minute]) -> Minute:
     """All of them as one, that began when the first did."""
-    whole: Minute | None = None
+    cells = tuple(cells)
+    whole = Minute(cells[0].at if cells else datetime.fromtimestamp(0, UTC))
     for cell in cells:
-        if whole is None:
-            whole = Minute(cell.at)
         for name in ("allowed", "shadowed", "degraded", "cost", "both", "enforced"):
             setattr(whole, name, getattr(whole, name) + getattr(cell, name))
         whole.refused = dict(Counter(whole.refused) + Counter(cell.refused))
         whole.times = dict(Counter(whole.times) + Counter(cell.times))
-    return whole or Minute(datetime.fromtimestamp(0, UTC))
+    return whole
 
 
 def percentile(times: Mapping[int, int], share: float) -> float:

@@ -168,8 +168,7 @@ class LoopConnection(asyncio.BufferedProtocol):
         self._rest = chunk[position:]
 
     def connection_lost(self, error: Exception | None) -> None:
-        if not self.closed.done():
-            self.closed.set_result(None)
+        self.closed.set_result(None)
         self._lose(RedisConnectionError(str(error) if error else CONNECTION_CLOSED))
 
     def _take(self, reply: object) -> None:
