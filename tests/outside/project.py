@@ -30,7 +30,7 @@ SERVERS = {
 }  # fmt: skip
 SOCKETS = ("uvicorn", "daphne")  # those that serve WebSockets
 REDIS = re.compile(r"redis://[\w.-]+:6379")  # the one thing that a test changes in what the docs show
-OTHER_IMPORT = re.compile(r"^from django\.tasks import .*?  # before Django 6\.0: (.*)$", re.MULTILINE)
+OTHER_IMPORT = re.compile(r"^from django\.tasks import .*?  # before 6\.0: (.*)$", re.MULTILINE)
 
 
 class Project:

@@ -47,7 +47,7 @@ def page(comparisons: list[Comparison]) -> str:
         for number, cell in enumerate(cells)
     ]
     apart = [f"* {suite.title}, ``{name}``: {why}." for suite in SUITES.values() for name, why in suite.apart.items()]
-    return "\n".join([BEGIN, "", *lines, "", "Left out, as they cannot apply:", "", *apart, ""])
+    return "\n".join([BEGIN, "", *lines, "", "Left out, because they cannot apply:", "", *apart, ""])
 
 
 def main(*names: str, check: bool) -> int:
