@@ -52,17 +52,16 @@ class ThrottledConsumerMixin:
 
     #: Scope of the rules, the class's name if None. Channels does not tell a consumer the name of its route.
     throttle_scope: str | None = None
-    #: "http" answers a refused handshake with 429, "frame" accepts and closes after an error frame. The setting
-    #: REFUSE_SOCKET applies if None.
-    refuse: str | None = None
+    #: "http" answers a refused handshake with 429, "frame" accepts and closes after an error frame.
+    refuse: str = "http"
     #: Number of consecutive refused messages from which "error", "delay" or "close" is the action; 0 for never.
     throttle_ladder: Mapping[str, int] | None = None
     #: Close codes by reason, in place of the defaults.
     throttle_close_codes: Mapping[str, int] = {}
     #: Seconds of silence until a socket is closed, in place of the setting SOCKET_IDLE_TIMEOUT; 0 for never.
     throttle_idle_timeout: float | timedelta | None = None
-    #: Seconds that a socket may be open, in place of the setting SOCKET_MAX_AGE; 0 for no limit.
-    throttle_max_age: float | timedelta | None = None
+    #: Seconds that a socket may be open; 0 for no limit.
+    throttle_max_age: float | timedelta = 0
     #: Action for sockets above a lowered limit: "ignore", "warn" or "close".
     throttle_on_rule_change: str = "warn"
     #: "each" answers each refused message, "once" only the first until a message can pass.
@@ -128,9 +127,7 @@ class ThrottleMiddleware:
     ``idle_timeout``, ``max_age``, ``on_rule_change`` and ``answers``. Raise InvalidSetting for an invalid option.
     """
 
-    def __init__(
-        self, app: Application, scope: str = "websocket", *, refuse: str | None = None, **options: Any
-    ) -> None:
+    def __init__(self, app: Application, scope: str = "websocket", *, refuse: str = "http", **options: Any) -> None:
         self.app = app
         self.settings = middleware_settings(scope, refuse, options)
 

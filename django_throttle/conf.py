@@ -30,9 +30,7 @@ class Conf:
     RULES: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     DATABASE_RULES: bool = True  # also read the rules and overrides of the admin
     HOOKS: Sequence[str] = ()  # dotted paths of what is called with a report of every decision
-    METER: bool = True  # measure what each request uses: queries, rows, times, bytes
     LOG_COST_ABOVE: Mapping[str, float] = field(default_factory=dict)  # log requests above, as {"queries": 50}
-    RECORD: bool = True  # record what rules decide: by the minute, and a sample of decisions
     RECORD_IDENTS: bool = False  # keep idents there in clear, instead of their keyed hash
     SHADOW: bool = False  # every rule only records, as if its action were "shadow": nothing is refused
     AGENT: bool = True  # run the background thread that does everything periodic
@@ -51,11 +49,7 @@ class Conf:
     RATELIMIT_HEADERS: str = "draft-11"  # RateLimit and RateLimit-Policy, by this version of the draft; or "off"
     X_RATELIMIT_HEADERS: str = "off"  # X-RateLimit-*, whose Reset is in "seconds" or, as "epoch", since 1970
     TELL_KEYS: Sequence[str] = ()  # dotted keys of rules whose budgets are the client's own, to be told in headers
-    REFUSE_SOCKET: str = "http"  # "http": 429 before accept; "frame": accept, say why, close
-    SOCKET_ACCEPT_TIMEOUT: float = 10.0  # a socket that the application does not accept in time is refused; 0: never
     SOCKET_IDLE_TIMEOUT: float = 0.0  # a socket from which nothing comes for so long is closed; 0: never
-    SOCKET_MAX_AGE: float = 0.0  # a socket that has been open for so long is closed; 0: never
-    MAX_VIOLATIONS: int = 10  # refused messages in a row before a socket is closed; 0: never
 
 
 NAMES: Final = tuple(setting.name for setting in fields(Conf))

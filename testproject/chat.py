@@ -31,6 +31,8 @@ class ChatConsumer(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
     """Answers ``{"id": 1, "text": "hello"}`` with an echo, and lets everyone else hear it."""
 
     throttle_scope = "chat"
+    # A visitor floods on purpose, and should see what is refused rather than lose the socket.
+    throttle_ladder = {"close": 200}
     groups = [ROOM]
 
     async def connect(self) -> None:

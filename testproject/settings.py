@@ -90,8 +90,6 @@ REST_FRAMEWORK = {
 
 DJANGO_THROTTLE: dict[str, Any] = {
     "PREFIX": PREFIX,
-    # A visitor floods on purpose, and should see what is refused rather than lose the socket.
-    "MAX_VIOLATIONS": 200,
     # What holds until an operator says otherwise: a rule of the same name in the admin wins.
     "RULES": {
         "api": {

@@ -133,17 +133,15 @@ def test_a_result_that_is_refunded_uses_up_nothing(enforce: Enforce, door: str) 
     [
         ({"unit": "units", "reserve": f"{__name__}.twice", "measure": f"{__name__}.of_both"}, 30, 940, 230),
         ({"unit": "units", "reserve": f"{__name__}.twice", "measure": f"{__name__}.of_both"}, 600, 0, 800),
-        ({"METER": False}, 3, 990, 10),
         ({"unit": "response_bytes"}, 0, 990, 20),
     ],
-    ids=["functions", "more than is allowed", "no meter", "bytes"],
+    ids=["functions", "more than is allowed", "bytes"],
 )
 def test_what_is_reserved_and_what_is_charged(
     enforce: Enforce, options: dict[str, Any], queries: int, told: int, charged: int
 ) -> None:
-    settings = {name: value for name, value in options.items() if name.isupper()}
-    options = {"rate": "1000/h", **{name: value for name, value in options.items() if name.islower()}}
-    enforce(api={**QUERIES, **options}, **settings)
+    options = {"rate": "1000/h", **options}
+    enforce(api={**QUERIES, **options})
     assert get("plain", queries).headers["RateLimit"].startswith(f'"api";r={told}')
     assert left(**options) == 1000 - charged
 

@@ -155,7 +155,6 @@ SWITCH: Final[Wanted] = "True or False", lambda value: isinstance(value, bool)
 # Setting: the number of its check, and what its value must be.
 VALUES: Final[dict[str, tuple[str, Wanted]]] = {
     "STORE": ("E010", _one_of("memory", "redis")),
-    "REFUSE_SOCKET": ("E016", _one_of("http", "frame")),
     "NO_ADDRESS": ("E042", _one_of("skip", "refuse")),
     "RATELIMIT_HEADERS": ("E051", _one_of(*HEADER_VERSIONS)),
     "X_RATELIMIT_HEADERS": ("E052", _one_of(*X_VERSIONS)),
@@ -166,8 +165,6 @@ VALUES: Final[dict[str, tuple[str, Wanted]]] = {
     "AGENT": ("E015", SWITCH),
     "SHADOW": ("E060", SWITCH),
     "TESTS_IN_MEMORY": ("E017", SWITCH),
-    "METER": ("E078", SWITCH),
-    "RECORD": ("E093", SWITCH),
     "RECORD_IDENTS": ("E094", SWITCH),
     "LOG_COST_ABOVE": ("E079", (f"numbers by {', '.join(MEASURES)}", _are_measures)),
     "DEADLINE": ("E022", _number(0.005, 10)),
@@ -175,10 +172,7 @@ VALUES: Final[dict[str, tuple[str, Wanted]]] = {
     "PROCESSES": ("E081", _number(0, 1_000_000, *WHOLE)),
     "PROCESS_TTL": ("E025", _number(0.5, 3600)),
     "IPV6_PREFIX": ("E028", _number(1, 128, *WHOLE)),
-    "SOCKET_ACCEPT_TIMEOUT": ("E072", _number(0, 3600)),
     "SOCKET_IDLE_TIMEOUT": ("E073", _number(0, 604_800)),
-    "SOCKET_MAX_AGE": ("E074", _number(0, 31_536_000)),
-    "MAX_VIOLATIONS": ("E029", _number(0, 1_000_000, *WHOLE)),
     "RETRY_JITTER": ("E050", _number(0, 1, "share")),
 }
 
@@ -249,17 +243,10 @@ def _connection_options(
         yield Info(message, id="django_throttle.I036") if cache else Warning(message, id="django_throttle.W036")
 
 
-def _costs(raw: RawSettings) -> Iterator[CheckMessage]:
-    if value_of(raw, "METER") is False and value_of(raw, "LOG_COST_ABOVE"):
-        message = "LOG_COST_ABOVE is ignored because METER is off: nothing measures what requests use"
-        yield warning("W083", message, "Switch METER on, or leave LOG_COST_ABOVE out.")
-
-
 def _records(raw: RawSettings) -> Iterator[CheckMessage]:
-    for name in ("RECORD", "RECORD_IDENTS"):
-        if raw.get(name) is True and recorders.current is None:
-            message = f"{name} has no effect: no installed app records decisions"
-            yield warning("W103", message, f'Add "django_throttle.console" to INSTALLED_APPS, or leave {name} out.')
+    if raw.get("RECORD_IDENTS") is True and recorders.current is None:
+        hint = 'Add "django_throttle.console" to INSTALLED_APPS, or leave RECORD_IDENTS out.'
+        yield warning("W103", "RECORD_IDENTS has no effect: no installed app records decisions", hint)
 
 
 def _hooks(raw: RawSettings) -> Iterator[CheckMessage]:
@@ -328,9 +315,6 @@ def _rules(raw: RawSettings) -> Iterator[CheckMessage]:
             given_to = ("request", "response") if option == "measure" else ("request",)
             what = "function of plans" if option == "plans" else option
             yield from _check_function(f"rule {rule.name!r}: the {what}", path, *numbers, arguments=given_to)
-        if rule.is_measured and rule.unit != "units" and value_of(raw, "METER") is False:
-            message = f"rule {rule.name!r} counts {rule.unit}, which nothing measures as METER is off: reserves stay"
-            yield warning("W082", message, "Switch METER on, or have the rule count calls.")
 
 
 # Headers in which a proxy says one address, however many there are in a row.
@@ -394,7 +378,7 @@ def _user(raw: RawSettings) -> Iterator[CheckMessage]:
 
 
 SETTING_CHECKS: Final = (
-    _nearly_named, _unknown_names, _values, _rules, _redis, _costs, _records, _hooks, _proxies, _tenant,
+    _nearly_named, _unknown_names, _values, _rules, _redis, _records, _hooks, _proxies, _tenant,
     _user,
 )  # fmt: skip
 

@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
 
-from django_throttle.conf import conf
 from django_throttle.core import decide
 from django_throttle.core.commands import check_cost
 from django_throttle.core.exceptions import InvalidCost
@@ -74,7 +73,8 @@ def measured_cost(rule: Rule, meter: Meter, spent: int | None, args: tuple[objec
         return _cost_by_function(rule, *args) if args else None
     if rule.unit not in MEASURES:
         return spent
-    return ceil(getattr(meter, rule.unit)) if conf().METER else None
+    used: float = getattr(meter, rule.unit)
+    return ceil(used)
 
 
 async def run_measured(io: Io, ledger: Ledger, scope: str, function: Callable[[], Awaitable[T]]) -> T:

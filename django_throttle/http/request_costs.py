@@ -19,8 +19,7 @@ Part = TypeVar("Part")
 
 def are_recorded() -> bool:
     """Return True if the usage of requests is recorded or logged when their responses are closed."""
-    settings = conf()
-    return settings.METER and (recorders.current is not None or bool(settings.LOG_COST_ABOVE))
+    return recorders.current is not None or bool(conf().LOG_COST_ABOVE)
 
 
 def close_meter(state: RequestState, answer: object = None) -> None:
@@ -33,8 +32,6 @@ def close_meter(state: RequestState, answer: object = None) -> None:
         return
     if current_meter.get() is meter:  # otherwise another request has begun in this thread
         current_meter.set(None)
-    if not conf().METER:
-        return
     meter.bytes = meter.bytes or _size(answer)
     scope = state.routed.scope or (scope_of_match(state.match) if state.match else "")
     if scope:

@@ -18,7 +18,6 @@ from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver
 from django.utils.functional import Promise, cached_property
 from django.utils.translation import get_language
 
-from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease
 from django_throttle.core.commands import Answers, Correct, Decide, Entry
 from django_throttle.core.ledger import Ledger
@@ -444,6 +443,5 @@ def state_of(request: HttpRequest) -> RequestState:
     if state is None:
         state = request.__dict__[_STATE] = RequestState()
         state.meter = Meter()
-        if conf().METER:
-            current_meter.set(state.meter)
+        current_meter.set(state.meter)
     return state

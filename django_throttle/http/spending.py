@@ -149,7 +149,7 @@ class CallThrottle(ABC):
 
     @property
     def meter(self) -> Meter:
-        """Meter of the call's resource use since its first entry point. It is off if the setting METER is."""
+        """Meter of the call's resource use since its first entry point."""
         return self._call.meter
 
     def spend(self, units: int) -> Decision:

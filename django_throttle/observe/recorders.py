@@ -43,7 +43,7 @@ class Recorder:
         """
 
     def record_request(self, scope: str, meter: Meter) -> None:
-        """Record the usage of a request when its response is closed. Called if the setting ``METER`` is on."""
+        """Record the usage of a request when its response is closed."""
 
 
 class Recorders(Recorder):

@@ -12,7 +12,6 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from django_throttle import rulebook
-from django_throttle.conf import conf
 from django_throttle.core import Decision, Lease
 from django_throttle.core.commands import Correct, Release
 from django_throttle.core.decide import correct
@@ -93,6 +92,7 @@ class InterruptibleWaits:
 
 
 # Minimal seconds until a deadline is checked again. The time in which an application is busy moves its deadline.
+ACCEPT_SECONDS: Final = 10.0  # until a socket that the application has not accepted is refused
 RECHECK_SECONDS: Final = 0.05
 
 
@@ -144,13 +144,11 @@ class Deadlines:
         self._opened = monotonic()
         self._idle = self._max_age = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._unaccepted: UnacceptedSockets | None = None
-        if seconds := conf().SOCKET_ACCEPT_TIMEOUT:
-            loop = asyncio.get_running_loop()
-            self._unaccepted = _unaccepted_sockets.get(loop) or _unaccepted_sockets.setdefault(
-                loop, UnacceptedSockets()
-            )
-            self._unaccepted.add(self, seconds)
+        loop = asyncio.get_running_loop()
+        self._unaccepted: UnacceptedSockets | None = _unaccepted_sockets.get(loop)
+        if self._unaccepted is None:
+            self._unaccepted = _unaccepted_sockets.setdefault(loop, UnacceptedSockets())
+        self._unaccepted.add(self, ACCEPT_SECONDS)
 
     def accept(self, idle: float, max_age: float) -> None:
         """Watch the deadlines of an accepted socket, in seconds, 0 for never. A second call replaces them."""
@@ -459,7 +457,7 @@ class Connection:
             close = close._replace(payload=self.subprotocol.last(close.payload))
         last, was_open = self.last_frames(), self.is_open
         self.end()
-        accepts = self.settings.refusal == "frame"
+        accepts = self.settings.refuse == "frame"
         events = (
             close_events(close) if was_open else handshake_close_events(close, self.caller.subject, accepts=accepts)
         )

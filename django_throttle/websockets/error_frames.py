@@ -238,7 +238,7 @@ def handshake_close_events(close: Close, scope: Scope, *, accepts: bool) -> Iter
     yield from close_events(close if accepts else close._replace(payload=None))
 
 
-# The values of ``refuse`` and of the setting REFUSE_SOCKET.
+# The values of ``refuse``.
 REFUSALS: Final = ("http", "frame")
 
 

@@ -32,7 +32,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
     """
     if scope["type"] != "websocket":
         return await app(scope, receive, send)
-    refusal = settings.refusal
+    refusal = settings.refuse
     outer = _innermost(scope.get(SOCKET_SCOPE_KEY))
     if outer is not None and outer.scope == settings.scope:
         outer.adopt(settings, scope)

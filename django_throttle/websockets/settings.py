@@ -35,6 +35,8 @@ logger = logging.getLogger("django_throttle")
 
 T = TypeVar("T")
 
+#: For each action, the number of consecutive refusals from which it is taken.
+LADDER: Final = {"error": 1, "close": 10}
 ON_RULE_CHANGE: Final = ("ignore", "warn", "close")
 POSITIONAL: Final = Parameter.POSITIONAL_OR_KEYWORD
 
@@ -50,12 +52,12 @@ def _no_kind(message: Event) -> Hashable | None:
 
 @dataclass(frozen=True, slots=True)
 class SocketSettings:
-    """The settings of one entry point. None leaves a choice to Django's settings."""
+    """The settings of one entry point."""
 
     #: The scope whose rules apply.
     scope: str
     #: The way to refuse a handshake, of REFUSALS.
-    refuse: str | None = None
+    refuse: str = "http"
     #: The cost of an incoming frame, or a function of its event.
     cost: Callable[[Event], int] | int = 1
     #: Makes an error frame of the decision, and of the refused message if it takes two arguments.
@@ -67,11 +69,12 @@ class SocketSettings:
     #: Close codes by reason.
     close_codes: Mapping[str, int] = field(default_factory=dict)
     #: For actions of ACTIONS, the number of consecutive refusals from which the action is taken; 0 for never.
+    #: It is merged into LADDER.
     ladder: Mapping[str, int] | None = None
-    #: Seconds of silence until a socket is closed; 0 for never.
+    #: Seconds of silence until a socket is closed; 0 for never. The setting SOCKET_IDLE_TIMEOUT applies if None.
     idle_timeout: float | timedelta | None = None
     #: Seconds that a socket may be open; 0 for no limit.
-    max_age: float | timedelta | None = None
+    max_age: float | timedelta = 0
     #: The action for sockets above a lowered limit, of ON_RULE_CHANGE.
     on_rule_change: str = "warn"
     #: The refused messages that are answered, of ANSWERS.
@@ -81,13 +84,13 @@ class SocketSettings:
         """Raise InvalidSetting for an invalid option. Django's settings are not checked."""
         if not isinstance(self.scope, str) or not self.scope:
             raise InvalidSetting(f"the scope of sockets must be a name, not {self.scope!r}")
-        if self.refuse is not None:
-            _check_word("refuse", self.refuse, REFUSALS)
+        _check_word("refuse", self.refuse, REFUSALS)
         _check_codes(self.close_codes)
         _check_word("on_rule_change", self.on_rule_change, ON_RULE_CHANGE)
         _check_word("answers", self.answers, ANSWERS)
         _check_ladder(self.ladder)
-        _check_seconds("idle_timeout", self.idle_timeout)
+        if self.idle_timeout is not None:
+            _check_seconds("idle_timeout", self.idle_timeout)
         _check_seconds("max_age", self.max_age)
         if callable(self.cost):
             _check_function("cost", self.cost)
@@ -95,13 +98,6 @@ class SocketSettings:
             raise InvalidSetting(f"cost must be a whole number of 0 or more, or a function, not {self.cost!r}")
         for name in ("payload", "coalesce", "continuity"):
             _check_function(name, getattr(self, name))
-
-    @property
-    def refusal(self) -> str:
-        """The way to refuse a handshake: "http" or "frame". Raises InvalidSetting for any other."""
-        refusal = self.refuse or conf().REFUSE_SOCKET
-        _check_word("REFUSE_SOCKET", refusal, REFUSALS)
-        return refusal
 
     def refusal_content(self, decision: Decision, shape: Shape, message: Event | None = None) -> str | bytes | None:
         """Return the content of an error frame, the standard one if that of the site cannot be sent.
@@ -133,16 +129,14 @@ class SocketSettings:
 
     def action(self, refusals: int) -> str:
         """Return the hardest action of the ladder that is due after this number of consecutive refusals."""
-        ladder = {"error": 1, "close": conf().MAX_VIOLATIONS, **(self.ladder or {})}
+        ladder = {**LADDER, **(self.ladder or {})}
         due = [action for action in ACTIONS if 0 < ladder.get(action, 0) <= refusals]
         return due[-1] if due else "drop"
 
     def lifetimes(self) -> tuple[float, float]:
         """Return the idle timeout and the maximal age of a socket, in seconds; 0 for no limit."""
-        settings = conf()
-        idle_timeout = settings.SOCKET_IDLE_TIMEOUT if self.idle_timeout is None else _seconds(self.idle_timeout)
-        max_age = settings.SOCKET_MAX_AGE if self.max_age is None else _seconds(self.max_age)
-        return idle_timeout, max_age
+        idle_timeout = conf().SOCKET_IDLE_TIMEOUT if self.idle_timeout is None else self.idle_timeout
+        return _seconds(idle_timeout), _seconds(self.max_age)
 
 
 def _call_payload_function(function: Callable[..., object], decision: Decision, message: Event | None) -> object:
@@ -202,8 +196,6 @@ def _check_word(label: str, word: object, choices: Iterable[str]) -> None:
 
 
 def _check_seconds(label: str, value: object) -> None:
-    if value is None:
-        return
     number = _seconds(value) if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not isfinite(number) or number < 0:
         raise InvalidSetting(f"{label} must be a number of seconds, 0 for never, not {value!r}")
@@ -267,7 +259,7 @@ _get_attributes: Final = attrgetter(*OPTIONS)
 _settings_cache: Final[WeakKeyDictionary[type, tuple[tuple[object, ...], SocketSettings]]] = WeakKeyDictionary()
 
 
-def middleware_settings(scope: str, refuse: str | None, options: Mapping[str, Any]) -> SocketSettings:
+def middleware_settings(scope: str, refuse: str, options: Mapping[str, Any]) -> SocketSettings:
     """Return the settings of a middleware. Raise InvalidSetting for an unknown or invalid option."""
     for name in options:
         if name not in OPTIONS.values():

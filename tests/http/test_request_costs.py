@@ -181,15 +181,6 @@ def test_a_response_can_be_cached_and_is_then_of_no_cost(name: str, settings: An
     assert sum(cost.calls for cost in dearest(site.look())) == (2 if name == "plain" else 1)
 
 
-def test_switched_off(enforce: Enforce, settings: Any, site: RouteCosts) -> None:
-    enforce(api={"rate": "1000/h", "key": "ip"}, METER=False)
-    settings.MIDDLEWARE = [MIDDLEWARE]
-    Client().get("/plain")
-    Client().get("/dfailing")
-    assert ([meter.queries for meter in meters], current_meter.get()) == ([0, 0], None)
-    assert not site.look()
-
-
 ABOVE = {"queries": 2, "rows": 1000, "response_bytes": 60}
 
 

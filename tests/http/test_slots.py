@@ -92,14 +92,12 @@ def raising(get_response: Any) -> Any:
         (f"{__name__}.raising", 500),
     ],
 )
-@pytest.mark.parametrize(
-    ("inner", "meter"), [("middleware", True), ("decorated", True), ("drf", True), ("middleware", False)]
-)
+@pytest.mark.parametrize("inner", ["middleware", "decorated", "drf"])
 def test_a_response_that_nobody_closes_gives_its_slot_back(
-    enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch, outer: str, status: int, inner: str, meter: bool
+    enforce: Enforce, settings: Any, monkeypatch: pytest.MonkeyPatch, outer: str, status: int, inner: str
 ) -> None:
     settings.MIDDLEWARE = [outer, *(site.MIDDLEWARE if inner == "middleware" else [])]
-    enforce(api=ONE, METER=meter)
+    enforce(api=ONE)
     dated = lambda request: FileResponse(BytesIO(b"file"), headers={"Last-Modified": http_date(1000)})  # noqa: E731
     monkeypatch.setitem(site.DOINGS, "dated", dated)
     client, headers = Client(raise_request_exception=False), {"If-Modified-Since": http_date(2000)}

@@ -55,7 +55,7 @@ def scrape(
     """Series of a site by name and labels, after calls allowed, refused, shadowed, costly, or without Redis."""
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
-    enforce(HOOKS=HOOKS, METER=True, LOG_COST_ABOVE={"wall_ms": 0.0})
+    enforce(HOOKS=HOOKS, LOG_COST_ABOVE={"wall_ms": 0.0})
     statuses = [Client().get("/page").status_code for _ in range(3)]
     assert statuses == [200, 200, 429]
     enforce(HOOKS=HOOKS, action="shadow")

@@ -8,6 +8,7 @@ import pytest
 
 from django_throttle.limiter import Limiter
 from django_throttle.stores.base import Store
+from django_throttle.websockets.settings import LADDER
 from tests.cases import ANY, CASES, FRAMES, Case, Step, cases
 from tests.clock import FrozenClock
 from tests.doors import Enforce
@@ -68,7 +69,8 @@ async def test_sockets(
 ) -> None:
     monkeypatch.setattr("django_throttle.websockets.limits.monotonic", clock)
     rules: Any = {rule.name: rule.as_options() for rule in case.rules}
-    enforce(**rules, MAX_VIOLATIONS=0, HOOKS=[HOOK])
+    monkeypatch.setitem(LADDER, "close", 0)
+    enforce(**rules, HOOKS=[HOOK])
     sockets = Sockets(case.rules)
     await aplay(case, sockets, clock)
     await sockets.end()

@@ -9,6 +9,7 @@ import pytest
 from django_throttle import rulebook
 from django_throttle.core import Override, Rule
 from django_throttle.rulebook import Snapshot
+from django_throttle.websockets.settings import LADDER
 from tests.clock import LoopClock
 from tests.servers import RedisServer
 from tests.websockets.guarded import live_enforcer
@@ -30,6 +31,12 @@ async def loop_clock() -> AsyncIterator[LoopClock]:
     """The waits of sockets are over at once; the clock of the store stands still meanwhile."""
     with pytest.MonkeyPatch.context() as patch:  # until the loop ends, which waits for its threads by the true time
         yield LoopClock(asyncio.get_running_loop(), patch, *CLOCKS)
+
+
+@pytest.fixture
+def never_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sockets stay open, however many messages are refused."""
+    monkeypatch.setitem(LADDER, "close", 0)
 
 
 @pytest.fixture

@@ -189,8 +189,9 @@ def answer(decision: Any, message: Any) -> Any:
 
 
 class TestAnswers:
+    @pytest.mark.usefixtures("never_closed")
     async def test_each_refused_message_has_one_up_to_five_at_once(self, enforce: Enforce, loop_clock: Any) -> None:
-        enforce(own=OWN, MAX_VIOLATIONS=0)
+        enforce(own=OWN)
         async with Line() as line:
             line.send(*"abcdefghijk")
             await line.until(lambda: only().refused == 9)

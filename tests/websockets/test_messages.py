@@ -138,8 +138,9 @@ async def test_each_socket_has_a_budget_of_its_own_which_comes_first(enforce: En
     assert [state[-1] for state, _ in counters(store).values()] == [6]
 
 
+@pytest.mark.usefixtures("never_closed")
 async def test_what_others_refuse_costs_a_socket_s_own_rule_nothing(enforce: Enforce, clock: FrozenClock) -> None:
-    enforce(own=OWN, shared={**SHARED, "rate": "1/min"}, MAX_VIOLATIONS=0)
+    enforce(own=OWN, shared={**SHARED, "rate": "1/min"})
     async with Line() as line:
         line.send(*"123456")
         for minute in (1, 2):
@@ -171,10 +172,11 @@ def count(report: reports.Report) -> None:
 
 
 @pytest.mark.parametrize("rules", [{"own": OWN}, {"shared": SHARED}, {"own": OWN, "shared": SHARED}])
+@pytest.mark.usefixtures("never_closed")
 async def test_every_message_is_reported_once(enforce_live: Live, rules: dict[str, Any]) -> None:
     """However few questions the store was asked."""
     reported.clear()
-    enforce_live(**rules, MAX_VIOLATIONS=0, HOOKS=["tests.websockets.test_messages.count"])
+    enforce_live(**rules, HOOKS=["tests.websockets.test_messages.count"])
     passed = 3 if "own" in rules else 60
     async with Line() as line:
         line.send(*["x"] * 60)
@@ -186,6 +188,7 @@ async def test_every_message_is_reported_once(enforce_live: Live, rules: dict[st
 
 @pytest.mark.parametrize("key", ["user", "connection"])
 @AT_ONCE
+@pytest.mark.usefixtures("never_closed")
 async def test_who_changes_groups_has_another_plan(enforce: Enforce, monkeypatch: Any, key: str) -> None:
     groups = [[], ["premium"], []]
 
@@ -195,7 +198,7 @@ async def test_who_changes_groups_has_another_plan(enforce: Enforce, monkeypatch
         return frozenset(groups.pop(0) if len(groups) > 1 else groups[0])
 
     monkeypatch.setattr("django_throttle.identity.keys.group_names", names)
-    enforce(shared={**SHARED, "rate": "2/h", "key": key, "plans": {"group:premium": "5/h"}}, MAX_VIOLATIONS=0)
+    enforce(shared={**SHARED, "rate": "2/h", "key": key, "plans": {"group:premium": "5/h"}})
     async with Line(user=User(pk=7)) as line:
         for number, passed in enumerate((2, 5, 5), 1):
             line.send(*"x" * (passed - len(texts(line)) + 1))
@@ -208,8 +211,9 @@ def nobody(scope: Any) -> Any:
     return object()
 
 
+@pytest.mark.usefixtures("never_closed")
 async def test_a_key_of_the_site_that_fails_leaves_the_socket_and_the_limit(enforce: Enforce) -> None:
-    enforce(shared={**SHARED, "rate": "2/h", "key": "tests.websockets.test_messages.nobody"}, MAX_VIOLATIONS=0)
+    enforce(shared={**SHARED, "rate": "2/h", "key": "tests.websockets.test_messages.nobody"})
     async with Line() as line:
         line.send(*"xxx")
         await line.until(lambda: only().refused == 1)
@@ -218,12 +222,13 @@ async def test_a_key_of_the_site_that_fails_leaves_the_socket_and_the_limit(enfo
 
 @pytest.mark.row("A44")
 @pytest.mark.parametrize("kinds", [("own",), ("shared",), ("own", "shared")], ids="+".join)
+@pytest.mark.usefixtures("never_closed")
 async def test_a44_a_flood_is_decided_where_it_comes_in_and_others_are_served(
     enforce_live: Live, redis_server: Any, kinds: tuple[str, ...], figure: Callable[..., None]
 ) -> None:
     flood = 5_000
     rules = {"own": {**OWN, "rate": "50/s"}, "shared": {**SHARED, "rate": "600/min"}}
-    enforce_live(**{kind: rules[kind] for kind in kinds}, MAX_VIOLATIONS=0)
+    enforce_live(**{kind: rules[kind] for kind in kinds})
     loop = asyncio.get_running_loop()
     async with Line() as line:
         flooded = only()
@@ -264,8 +269,9 @@ def test_the_frame_that_tells_of_a_gap() -> None:
     assert "1 message was" in continuity_payload(DroppedFrames(1, since))["detail"]
 
 
+@pytest.mark.usefixtures("never_closed")
 async def test_frames_that_are_bought_ahead_cost_what_the_consumer_says(enforce_live: Live) -> None:
-    enforce_live(shared={**SHARED, "rate": "40/h", "prepaid": True}, MAX_VIOLATIONS=0)
+    enforce_live(shared={**SHARED, "rate": "40/h", "prepaid": True})
     async with Line(cost=2) as line:
         for number in range(1, 23):
             line.send("x")

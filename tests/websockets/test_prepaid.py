@@ -41,8 +41,9 @@ async def test_a_stream_within_its_limit_asks_rarely_and_counts_exactly(enforce_
 
 
 @pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window", "gcra", "token_bucket"])
+@pytest.mark.usefixtures("never_closed")
 async def test_frames_use_all_that_calls_elsewhere_have_left(enforce_live: Live, algorithm: str) -> None:
-    store = enforce_live(chat={**CHAT, "rate": "100/h", "algorithm": algorithm, "count_denied": True}, MAX_VIOLATIONS=0)
+    store = enforce_live(chat={**CHAT, "rate": "100/h", "algorithm": algorithm, "count_denied": True})
     async with Line() as line, Line() as second:
         line.send(*["x"] * 6)
         await line.received(6)
@@ -56,8 +57,9 @@ async def test_frames_use_all_that_calls_elsewhere_have_left(enforce_live: Live,
 
 @pytest.mark.parametrize("algorithm", ["fixed_window", "gcra"])
 @pytest.mark.row("B12")
+@pytest.mark.usefixtures("never_closed")
 async def test_many_sockets_of_one_ident_get_exactly_the_limit(enforce_live: Live, algorithm: str) -> None:
-    store = enforce_live(chat={**CHAT, "rate": "600/day", "algorithm": algorithm}, MAX_VIOLATIONS=0)
+    store = enforce_live(chat={**CHAT, "rate": "600/day", "algorithm": algorithm})
     lines = [await Line().open() for _ in range(6)]
 
     def passed() -> int:

@@ -127,10 +127,11 @@ def nothing_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nothing_ends_by_itself")
 @pytest.mark.parametrize("counts_denied", [False, True], ids=["remembered", "counted"])
+@pytest.mark.usefixtures("never_closed")
 async def test_a_reset_elsewhere_reaches_a_flooded_socket(
     enforce_live: Live, redis_url: str, counts_denied: bool
 ) -> None:
-    store = enforce_live(chat={**CHAT, "count_denied": counts_denied}, MAX_VIOLATIONS=0)
+    store = enforce_live(chat={**CHAT, "count_denied": counts_denied})
     Reconciler(store).beat()
     async with Line(answers="once") as line:
         line.send(*["x"] * 40)
@@ -146,10 +147,11 @@ async def test_a_reset_elsewhere_reaches_a_flooded_socket(
 
 @pytest.mark.usefixtures("nothing_ends_by_itself")
 @pytest.mark.parametrize("prepaid", [False, True], ids=["asked", "prepaid"])
+@pytest.mark.usefixtures("never_closed")
 async def test_an_override_that_runs_out_ends_what_was_refused_under_it(
     enforce_live: Live, change: Any, prepaid: bool, clock: FrozenClock
 ) -> None:
-    enforce_live(chat={**CHAT, "prepaid": prepaid}, MAX_VIOLATIONS=0)
+    enforce_live(chat={**CHAT, "prepaid": prepaid})
     stricter = Override(subject=IDENT, effect="multiply", factor=0.2, until=clock() + 60)
     change(*rulebook.current().rules, overrides=(stricter,), now=clock)
     async with Line() as line:

@@ -111,7 +111,7 @@ async def test_a42_a_handshake_that_is_never_accepted_gives_its_slot_back(
         heard.append(await receive())
         await send({"type": "websocket.accept"})  # too late: nobody hears it
 
-    store = enforce(sockets={**TWO_SOCKETS, "limit": 5}, SOCKET_ACCEPT_TIMEOUT=10)
+    store = enforce(sockets={**TWO_SOCKETS, "limit": 5})
     lines = [Line(inside=late) for _ in range(5)]
     opening = [asyncio.ensure_future(line.open()) for line in lines]
     await becomes(lambda: held(store) == 5)

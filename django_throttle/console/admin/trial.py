@@ -13,7 +13,6 @@ from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 
 from django_throttle.admin.page import shown_page
-from django_throttle.conf import conf
 from django_throttle.console.admin.overview import HEIGHT, WIDTH, bars
 from django_throttle.console.backtest import (
     EVENTS,
@@ -59,7 +58,6 @@ def _trial_context(span: str, form: Mapping[str, Any]) -> dict[str, object]:
         return {
             "span": span,
             "is_empty": True,
-            "is_off": not conf().RECORD,
             "there": translated(recorded.what_is_there),
         }
     both = {side: form[side] for side in NAMES}

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, TypeVar
 from django.core.signals import setting_changed
 from django.utils import timezone
 
-from django_throttle.conf import conf
 from django_throttle.console.recording import cells, places
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
 from django_throttle.console.recording.thinning import RANKS, Thinned, random_rank, ranks_of
@@ -93,7 +92,6 @@ class DecisionRecorder(Recorder):
         self._others: list[OtherCall] = []  # likewise
         self._names: dict[RuleSet, list[tuple[str, int]]] = {}
         self._records = Records()
-        self._is_off = False
         self._minute = 0
         self._newest: dict[str, tuple[int, Thinned[DecisionSample]]] = {}  # by stratum: the newest slot, and its sample
         self._passed: Counter[tuple[RuleSet, tuple[int, ...], int]] = Counter()  # of this minute, by power of two
@@ -101,17 +99,9 @@ class DecisionRecorder(Recorder):
     def _forget(self, *, setting: str, **_: object) -> None:
         if setting in ("DJANGO_THROTTLE", "SECRET_KEY"):
             forget_charges()  # ranks depend on the secret
-        self._is_off = self._is_off and setting != "DJANGO_THROTTLE"
-
-    def _look(self) -> bool:
-        """Whether there is to be no record; asked now and then."""
-        self._is_off = not conf().RECORD
-        return self._is_off
 
     def record_allowed(self, charges: Charges, scope: str, method: str, events: tuple[str, ...], began: float) -> None:
         """Count a call that all these charges let pass at once; ``began`` is on the clock of perf_counter."""
-        if self._is_off:
-            return
         waiting = self._waiting
         waiting.append((charges, scope, method, events, began, perf_counter()))
         if len(waiting) >= MOST_WAITING:
@@ -119,8 +109,6 @@ class DecisionRecorder(Recorder):
 
     def record(self, call: Call, decision: Decision, seconds: float) -> None:
         """Count any other call."""
-        if self._is_off:
-            return
         others = self._others  # without the call, which holds the request
         others.append((decision, call.scope, call.method, call.events, call.cost, seconds, timezone.now()))
         if len(others) >= MOST_WAITING:
@@ -150,7 +138,7 @@ class DecisionRecorder(Recorder):
         """Count what waits, mostly by what Python does in C."""
         with self._lock:
             calls, others = _taken(self._waiting), _taken(self._others)
-            if not (calls or others) or self._look():
+            if not (calls or others):
                 return
             self._count_passed(calls)
             for decision, scope, method, events, cost, seconds, moment in others:
