@@ -75,6 +75,19 @@ def test_a_thread_that_cannot_be_had_is_no_error(settings: Any, monkeypatch: pyt
 
 
 @pytest.mark.agent
+def test_entry_points_add_jobs_to_a_running_thread_until_settings_change(settings: Any, redis_url: str) -> None:
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
+    store = RedisStore(redis_url, deadline=5.0)
+    agent.ensure(store)
+    (thread,) = agent_threads()
+    agent.ensure(store, rules=True)
+    assert agent_threads() == [thread]
+    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False}
+    wait_until(lambda: not agent_threads())
+    agent.stop_for(store)  # changes nothing
+
+
+@pytest.mark.agent
 def test_a_server_that_is_told_to_end_waits_for_nothing_of_ours(settings: Any, redis_url: str) -> None:
     """Its handler of SIGTERM ends the process without Python's own exit; a connection is held until it is closed."""
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "PROCESS_TTL": 0.5}

@@ -11,7 +11,7 @@ from celery import Celery
 
 from django_throttle.contrib.httpx import CallRefused
 from django_throttle.core import Decision
-from django_throttle.exceptions import DISTRIBUTION, PublishRefused, PutOffTooOften, Refused
+from django_throttle.exceptions import DISTRIBUTION, PublishRefused, PutOffTooOften, Refused, needs_extra
 
 NO = Decision(allowed=False, rule="mails", limit=2, remaining=0, retry_after=2.5)
 
@@ -54,6 +54,12 @@ except ModuleNotFoundError as error:
     print(error)
 """
 PUBLISH = "from django_throttle.channels import *; throttled_group_send_sync('room', {}, publisher='user:1')"
+
+
+@pytest.mark.parametrize(("missing", "said"), [("httpx", "httpx is not installed: pip"), ("httpcore", "no httpcore")])
+def test_only_what_an_extra_brings_is_advised(missing: str, said: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=said), needs_extra("httpx", "httpx"):
+        raise ModuleNotFoundError(f"no {missing}", name=missing)
 
 
 @pytest.mark.usefixtures("servers")

@@ -88,14 +88,15 @@ async def test_a_slot_is_held_inside_the_block_and_a_refused_block_never_entered
     assert limiter.peek("user:1").outcomes[0].remaining == 1, "a refused call is charged nothing"
 
 
-def test_a_stop_iteration_of_a_called_function_stays_one() -> None:
-    def stops() -> None:
-        raise StopIteration("its own")
+@pytest.mark.parametrize("error", [StopIteration, RuntimeError])
+def test_an_error_of_a_called_function_stays_what_it_is(error: type[Exception]) -> None:
+    def fails() -> None:
+        raise error("its own")
 
     async def calls() -> None:
-        await BlockingIo(MemoryStore()).call(stops, None)
+        await BlockingIo(MemoryStore()).call(fails, None)
 
-    with pytest.raises(StopIteration, match="its own"):
+    with pytest.raises(error, match="its own"):
         run(calls())
 
 

@@ -256,9 +256,10 @@ def test_a_refusal_by_itself(answer: Any) -> None:
     ("answers", "how"),
     [
         ([NO, NO], {}), ([YES, YES, NO, NO], {"after": 2}), ((answer for answer in (YES, NO)), {"after": 1}),
+        ([NO, YES, NO], {"times": 2}),
         ([{"echo": 1}, "2", "three", json.dumps({**ERROR, "rule": "api"})], {"after": 3, "times": 1}),
     ],
-    ids=range(4),
+    ids=range(5),
 )  # fmt: skip
 def test_several_answers(answers: Any, how: dict[str, int]) -> None:
     assert_throttled(answers, **how, rule="api")

@@ -83,9 +83,6 @@ class RuleState(NamedTuple):
     def why(self) -> str:
         """The usage, and the time when a refused call could pass."""
         outcome = self.outcome
-        if outcome.reason is Reason.TOO_COSTLY:
-            pattern = gettext_noop("a call costs more than the {most:,} that it ever allows at once")
-            return gettext_lazy(pattern, most=outcome.largest or outcome.limit)
         if outcome.reason is Reason.SUPPRESSED:
             return gettext_lazy("{share:.0%} of the calls are refused now", share=self.chance)
         if outcome.allowed:

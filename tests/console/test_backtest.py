@@ -89,6 +89,10 @@ def test_what_is_recorded_cannot_tell_everything() -> None:
     assert "50% of the callers" in str(some.why_not(everyone)) and RecordedCalls([], 1.0).why_not(everyone) is None
     assert "staff" in str(some.why_not(Rule("a", "1/s", audience=("staff",))))
     assert "cost" in str(some.why_not(Rule("a", "9/s", cost=2)))
+    there = [
+        RecordedCalls([], 1.0, **options).what_is_there for options in ({"decisions": 7}, {"others": {"send": 2}}, {})
+    ]
+    assert ["made 7 decisions" in there[0], "other events (send)" in there[1], there[2]] == [True, True, ""]
 
 
 LOG = Path(__file__).parents[3] / "shared" / "data" / "access.log.gz"
@@ -151,6 +155,7 @@ TRAEFIK_TEXT = COMBINED.format("-") + ' 17 "api@docker" "http://10.0.0.1:80" 5ms
         ("2015-05-17T10:05:03.000000Z" + BALANCED.format(200) + " - -", LINE),
         (CADDY.format("1431857103.0"), LINE),
         (CADDY.format('"2015/05/17 10:05:03.000"'), LINE),
+        (CADDY.format('"17/May/2015:12:05:03 +0200"'), LINE),
         (CADDY.format(1431857103 * 10**9).replace('"remote_ip":"10.0.0.9",', ""), LINE),
         (CADDY.format(1431857103).replace('"status":200', '"status":0'), LINE._replace(status=0)),
         (TRAEFIK, LINE),

@@ -64,6 +64,7 @@ ENDS: list[tuple[dict[str, Any], str]] = [
         "requests per minute, each counting 3, refused ones count too, recorded but never refused, switched off",
     ),
     ({"events": ["send"]}, "messages sent per minute"),
+    ({"unit": "rows"}, "rows read by HTTP requests per minute"),
     ({"algorithm": "fixed_window"}, "requests per minute, counted afresh every minute"),
     ({"resolution": 6, "strict": True}, "requests per minute, moving on in 6 steps, never more in any minute"),
     ({"algorithm": "sliding_log"}, "requests per minute, counted exactly in any minute"),

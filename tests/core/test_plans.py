@@ -21,6 +21,7 @@ from tests.clock import FrozenClock
         ({"staff": {"rate": "1000/min"}, "anonymous": Rate(5, 60)}, ("staff = 1000/min", "anonymous = 5/min")),
         (["tenant:a b=7/min"], ("tenant:a b = 7/min",)),
         ({"shop.limits.plan:pro": "7/min", "shop.limits.is_pro": "8/min"}, None),
+        ({"authenticated": "7/min", "tenant:a": "8/min"}, ("authenticated = 7/min", "tenant:a = 8/min")),
         ({}, ()),
     ],
 )

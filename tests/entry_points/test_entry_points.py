@@ -15,6 +15,7 @@ from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Correct, Decide
 from django_throttle.identity.call import Call
 from django_throttle.limiter import Limiter, adecide, decide
+from django_throttle.observe import recorders
 from django_throttle.stores import RedisStore, base, get_store
 from tests.callers import SameByEveryKey
 from tests.clock import FrozenClock
@@ -78,6 +79,15 @@ def test_an_allowed_call_is_one_command_that_holds_up_no_event_loop(
     assert verdicts(entry_point, 1) == [ALLOWED]
     assert len([command for command in commands if isinstance(command, Decide)]) == 1
     assert not any(isinstance(command, Correct) for command in commands)
+
+
+@entry_points("rules")
+def test_a_site_that_records_nothing(
+    enforce: Enforce, entry_point: EntryPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorders, "current", None)
+    enforce(api=rule(entry_point))
+    assert verdicts(entry_point, 4) == THREE
 
 
 def not_on_a_loop(send: Callable[..., Any], *args: Any) -> Any:

@@ -22,7 +22,7 @@ from django_throttle.identity.call import Call
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
 from django_throttle.management.commands import throttle_inspect
-from django_throttle.models import ThrottleRule
+from django_throttle.models import ThrottleOverride, ThrottleRule
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.stores import MemoryStore, RedisStore, get_store
 from tests.connections.evictions import redis_store, sockets
@@ -99,6 +99,20 @@ def test_what_was_refused_is_told_in_the_reader_s_language_and_in_json_by_names(
     assert "abgelehnt: 1 Anfrage an x\\n  refused\\x1b[2J durch Regel 'api' (über dem Limit), 2" in told
     assert all(map(str.isprintable, told.splitlines())), "a scope that a client chose adds no line"
     assert {(one["event"], one["reason"]) for one in found["recent"]} == {("request", "exceeded"), ("", "exceeded")}
+
+
+def test_overrides_and_open_sockets_are_told_and_refusals_of_a_tag_that_nobody_has(enforce: Enforce) -> None:
+    enforce(api={"limit": 1, "algorithm": "concurrency", "key": "ip"}, two={"rate": "2/min"}, DATABASE_RULES=True)
+    ThrottleOverride.objects.create(kind="ip", value="192.0.2.1", effect="exempt", reason="ours")
+    rulebook.refresh()
+    open_sockets.clear()
+    sockets(("a", "ip:192.0.2.1"))
+    told = explain("192.0.2.1")
+    open_sockets.clear()
+    assert " for Address 192.0.2.1: exempt from every rule, without an end: ours\n  open sockets: 1" in told, told
+    refuse("ip:192.0.2.9")
+    tag = ident_for_logs("ip:192.0.2.9")
+    assert explain(tag).startswith(f"Nobody who can be asked has the tag {tag}; this was refused to it:")
 
 
 @pytest.mark.parametrize(
