@@ -10,7 +10,7 @@ from tests.lab.simulation.world import SHAPES, Setting, World, parse_demand
 
 PICTURES: Final = Path(__file__).parents[3] / "docs" / "pictures"
 # The scenes that the page on dampers shows.
-SHOWN: Final = ("step-5x", "one-node", "release", "bursts", "gap")
+SHOWN: Final = ("step-5x", "one-node", "release", "gap")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
