@@ -26,7 +26,7 @@ def counters(store: Any) -> dict[tuple[str, str], tuple[Any, int]]:
 
 
 def book() -> Any:
-    return current_rules._book
+    return current_rules._state
 
 
 def forget_rules() -> None:

@@ -72,8 +72,8 @@ NOW = 1_700_000_000.0
 
 
 @pytest.fixture(autouse=True)
-def frozen_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_slots, "wall_clock", lambda: NOW)
+def frozen_shared_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_throttle.later.queue_slots.shared_clock.now", lambda: NOW)
 
 
 def test_of_several_turns_the_latest_counts() -> None:

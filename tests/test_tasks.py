@@ -222,7 +222,7 @@ class TestLate:
     @pytest.fixture(autouse=True)
     def beat(self, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
         Beat.clock = clock
-        monkeypatch.setattr("django_throttle.later.queue_slots.wall_clock", clock)
+        monkeypatch.setattr("django_throttle.later.queue_slots.shared_clock.now", clock)
         monkeypatch.setattr("django_throttle.tasks.shared_now", lambda: datetime.fromtimestamp(clock(), UTC))
         monkeypatch.setattr("django_throttle.stores.base.time.sleep", clock.tick)
         settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []

@@ -520,4 +520,6 @@ def check_rows(
         for rule in [*rules_of_settings(lambda rule: True), *found.rules.values()]:
             texts = [f"rule {rule.name!r}: {missing}" for missing in missing_groups(rule)]
             rules += [warning("W066", text, "Add it, or correct the rule.") for text in texts]
-    return rules + [warning("W065", f"override {number}: {what}", hint) for number, what in found.unfit.items()]
+    return rules + [
+        warning("W065", f"override {number}: {what}", hint) for number, what in found.override_faults.items()
+    ]

@@ -19,7 +19,7 @@ from django_throttle.models.fields import MomentColumn, NumberColumn, TextColumn
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow, ThrottleRule
 from django_throttle.rulebook import history
 from django_throttle.rulebook.history.edits import lock_rows
-from django_throttle.rulebook.sources import alias, divided, read_rows
+from django_throttle.rulebook.sources import alias, read_rows, split_faults
 from django_throttle.stores import get_store
 
 HOUR: Final = timedelta(hours=1)
@@ -154,7 +154,7 @@ class Candidates(rulebook.RuleSource):
         rows = read_rows(ThrottleCandidate.objects.using(alias()).all(), "as_candidate", before.rows[0])
         if rows == before.rows[0]:
             return before
-        candidates, faults = divided(rows)
+        candidates, faults = split_faults(rows)
         named = {candidate_name(name): fault for name, fault in faults.items()}
         return rulebook.SourceRules({}, named, rows=(rows, {}), candidates=tuple(candidates.values()))
 

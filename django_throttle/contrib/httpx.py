@@ -21,7 +21,7 @@ from django_throttle.exceptions import Refused, StoreError, ThrottleError, needs
 from django_throttle.identity import is_async
 from django_throttle.identity.call import Call
 from django_throttle.identity.caller import IdentCaller, ident_from_value
-from django_throttle.rulebook.snapshot import wall_clock
+from django_throttle.local.shared_clock import shared_clock
 from django_throttle.runtime import LogThrottle
 from django_throttle.stores import MemoryStore, get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
@@ -185,7 +185,7 @@ class _ThrottledTransport(Generic[Transport]):
 
     async def _honour_retry_after(self, io: StoreIo, response: httpx.Response, ident: str) -> None:
         """Pause the calls of all processes for as long as a response asks."""
-        requested_wait = asked_wait(response.status_code, response.headers, wall_clock())
+        requested_wait = asked_wait(response.status_code, response.headers, shared_clock.now())
         seconds = min(requested_wait, self.longest_pause)
         if not seconds:
             return

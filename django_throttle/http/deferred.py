@@ -56,7 +56,7 @@ from django_throttle.later.site_queues import (
     queue_of,
 )
 from django_throttle.later.task_budget import budget_of, takes_slot
-from django_throttle.rulebook.snapshot import wall_clock
+from django_throttle.local.shared_clock import shared_clock
 from django_throttle.runtime import LogThrottle
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
@@ -138,7 +138,7 @@ class Deferral:
             queued = await io.call(line_up, lambda: sync_to_async(line_up)())  # noqa: PLW0108
             if queued is not None:
                 prefix, enqueued, place = queued
-                queue, now = queue_of(self.task), wall_clock()
+                queue, now = queue_of(self.task), shared_clock.now()
                 url = StatusUrl(
                     queue.name, queue.place(self.task, enqueued), enqueued.id, self.rule, now, now, self.show_result
                 )
@@ -194,7 +194,7 @@ class Deferral:
         except Exception:
             await _release(io, state, queue_slot)
             raise
-        place, now = queue.place(self.task, enqueued), wall_clock()
+        place, now = queue.place(self.task, enqueued), shared_clock.now()
         url = StatusUrl(queue.name, place, enqueued.id, queue_slot.rule, queue_slot.at, now, self.show_result)
         return url.response(caller.subject, TaskState(QUEUED), prefix + url.token(caller), now, 202)
 
@@ -299,7 +299,7 @@ class StatusUrl(NamedTuple):
             url = cls(queue, place, id_, rule, float(starts_at), float(asked_at), bool(shows))
         except ValueError:
             return None
-        return url if wall_clock() < url.starts_at + STATUS_SECONDS else None
+        return url if shared_clock.now() < url.starts_at + STATUS_SECONDS else None
 
     def token(self, caller: RequestCaller) -> str:
         """Return the signature and the signed content, a line for each field."""
@@ -313,7 +313,7 @@ class StatusUrl(NamedTuple):
         task = queue_named(self.queue).find(self.place, self.id)
         if task is None:
             return None
-        state = QUEUED if task.state == UNKNOWN and wall_clock() < self.starts_at else task.state
+        state = QUEUED if task.state == UNKNOWN and shared_clock.now() < self.starts_at else task.state
         return TaskState(state, task.result if self.show_result else None)
 
     @property
@@ -375,7 +375,7 @@ def status_page(request: HttpRequest, token: str) -> HttpResponse:
     if url is None or task is None:
         raise Http404("there is no such call, or it is somebody else's")
     rulebook.current()
-    return url.response(request, task, request.get_full_path(), wall_clock())
+    return url.response(request, task, request.get_full_path(), shared_clock.now())
 
 
 def _signature(key: bytes, caller: RequestCaller, packed: bytes) -> bytes:

@@ -15,7 +15,6 @@ from django_throttle.core.commands import Correct
 from django_throttle.core.decision import Outcome, deferred_for
 from django_throttle.core.rule import Rule
 from django_throttle.local.shared_clock import MAX_TRUSTED_SECONDS, shared_clock
-from django_throttle.rulebook.snapshot import wall_clock
 from django_throttle.stores import get_store
 
 
@@ -36,7 +35,7 @@ class QueueSlot(NamedTuple):
     @property
     def wait(self) -> float:
         """Seconds until the start time, or 0 if it has passed."""
-        return max(0.0, self.at - wall_clock())
+        return max(0.0, self.at - shared_clock.now())
 
     @property
     def start_time(self) -> datetime:
@@ -62,7 +61,7 @@ def _queue_slot(rule: str, ident: str, charged_us: float, wait: float, decision:
 
     ``charged_us`` is the time of the charge on the store's clock, in microseconds, or 0 to use the shared clock.
     """
-    now, at = wall_clock(), charged_us / 1_000_000
+    now, at = shared_clock.now(), charged_us / 1_000_000
     if abs(at - now) >= MAX_TRUSTED_SECONDS and charged_us and _is_by_store(decision):
         shared_clock.learn(at)
         now = at

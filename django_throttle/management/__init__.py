@@ -85,4 +85,6 @@ def check_found(results: Sequence[object], name: str | None) -> None:
 
 
 def unreadable(error: Exception) -> CommandError:
-    return CommandError(gettext("the rules in the database cannot be used: {advice}", advice=sources.advice(error)))
+    return CommandError(
+        gettext("the rules in the database cannot be used: {advice}", advice=sources.failure_text(error))
+    )

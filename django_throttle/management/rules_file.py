@@ -14,7 +14,7 @@ from django_throttle.core.texts import gettext_lazy
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook.history import changes
-from django_throttle.rulebook.sources import check_allowed, sentence
+from django_throttle.rulebook.sources import check_allowed, fault_of
 from django_throttle.translated import gettext, translated
 
 
@@ -92,7 +92,7 @@ def load(raw: bytes) -> list[ThrottleRule]:
         try:
             rows.append(_row(name, options))
         except (InvalidRule, InvalidRate) as error:
-            faults.append(gettext_lazy("rule {rule!r}: {fault}", rule=name, fault=sentence(error)))
+            faults.append(gettext_lazy("rule {rule!r}: {fault}", rule=name, fault=fault_of(error)))
     if faults:
         raise InvalidFile(*faults)
     return rows

@@ -38,7 +38,7 @@ from django_throttle.models.fields import (
 )
 from django_throttle.rulebook import current_rules
 from django_throttle.rulebook.history import edits
-from django_throttle.rulebook.sources import check_allowed, sentence
+from django_throttle.rulebook.sources import check_allowed, fault_of
 from django_throttle.translated import capitalised, translated
 
 M = TypeVar("M", bound="CheckedRow")
@@ -87,7 +87,7 @@ class CheckedRow(models.Model):
         try:
             self.read()
         except (InvalidRule, InvalidOverride, InvalidRate) as error:
-            return sentence(error)
+            return fault_of(error)
         return None
 
     @property
@@ -163,7 +163,7 @@ class CheckedRow(models.Model):
         except (InvalidRule, InvalidOverride, InvalidRate) as error:
             option = "rate" if isinstance(error, InvalidRate) else error.option or "algorithm"
             label = gettext("“{label}”").format(label=capitalised(self.labels().get(option, option)))
-            fault = translated(relabelled(sentence(error), option, label))
+            fault = translated(relabelled(fault_of(error), option, label))
             raise ValidationError({option: capitalised(fault)}) from error
 
 

@@ -1,4 +1,4 @@
-"""The rules in force: settings and database, merged into an immutable snapshot in each process."""
+"""Current rules: settings and database, merged into an immutable snapshot in each process."""
 
 from django_throttle.rulebook import migrate_counts
 from django_throttle.rulebook.current_rules import (
@@ -6,11 +6,11 @@ from django_throttle.rulebook.current_rules import (
     announce_edits,
     changed,
     current,
+    effective_since,
     learn_time,
     loaded,
     pin,
     poll,
-    put_in_force,
     refresh,
     unconfirmed,
 )  # fmt: skip
@@ -19,5 +19,6 @@ from django_throttle.rulebook.sources import RuleSource, SourceRules, add_source
 
 __all__ = [
     "RuleSource", "Snapshot", "SourceRules", "acurrent", "add_source", "announce_edits", "changed", "current",
-    "from_mapping", "learn_time", "loaded", "migrate_counts", "pin", "poll", "put_in_force", "refresh", "unconfirmed",
+    "effective_since", "from_mapping", "learn_time", "loaded", "migrate_counts", "pin", "poll", "refresh",
+    "unconfirmed",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from django_throttle.core.scopes import covers, matches, split_scopes
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed, with_commas
 from django_throttle.identity.call import Call, plan_names
 from django_throttle.identity.known_caller import KnownCaller
-from django_throttle.rulebook.snapshot import SPECIAL, Snapshot, rule_cost, takes_method
+from django_throttle.rulebook.snapshot import WILDCARD, Snapshot, rule_cost, takes_method
 
 # The events of one call, by the event that names it: those that its entry point asks after together.
 TOGETHER: Final = {"request": ("request", "inflight"), "connect": ("connect", "connection")}
@@ -256,11 +256,11 @@ def _covers_all_of(one: Rule, rule: Rule) -> bool:
     """Whether ``one`` covers each scope that ``rule`` covers; False where patterns make that hard to tell."""
     (covered, excluded), (wanted, left_out) = split_scopes(one.scopes), split_scopes(rule.scopes)
     if any(
-        pattern not in left_out and (SPECIAL.search(pattern) or covers(rule.scopes, pattern)) for pattern in excluded
+        pattern not in left_out and (WILDCARD.search(pattern) or covers(rule.scopes, pattern)) for pattern in excluded
     ):
         return False
     return all(
-        "*" in covered or scope in covered or (not SPECIAL.search(scope) and matches(covered, scope))
+        "*" in covered or scope in covered or (not WILDCARD.search(scope) and matches(covered, scope))
         for scope in wanted
     )
 

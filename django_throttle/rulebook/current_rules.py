@@ -1,4 +1,4 @@
-"""The rules in force in this process, and how it learns of new ones."""
+"""Current rules of this process, read again after edits by any process."""
 
 from __future__ import annotations
 
@@ -38,388 +38,398 @@ from django_throttle.stores import AnyStore, get_store
 
 logger = logging.getLogger("django_throttle")
 
-# Sent in the thread that reads the rules whenever the database has answered. For the history, which may be behind.
+#: Sent in the thread that reads the rules, after each successful reading. The history writes missing lines then.
 rules_read: Final = Signal()
 
-# A version that Redis has yet to be told: when the edit was committed, in epoch seconds, a hyphen, and chance.
-_unsent: str | None = None
+# Version of an edit that is not published yet: the time of the edit in seconds since 1970, a hyphen, random text.
+_unpublished: str | None = None
 
 
 def fetch(store: AnyStore) -> str | None:
-    """The version in Redis, which gets a new one if it has none, or an edit was committed here.
+    """Publish the version of an edit made here. Return the version of the rules in Redis.
 
-    None without a Redis, or when it does not answer.
+    Give Redis a new version if it has none. Return None without a Redis, or if it does not answer.
     """
-    global _unsent
+    global _unpublished
     if not store.is_remote:
         return None
-    mine = _unsent
+    edit = _unpublished
     try:
-        version, now = store.rules_version(mine or f"-{secrets.token_hex(8)}", publish=mine is not None)
+        version, now = store.rules_version(edit or f"-{secrets.token_hex(8)}", publish=edit is not None)
     except StoreError as error:
         logger.debug("the version of the rules cannot be read from Redis: %s", error)
         return None
     if store.clock is None:
         shared_clock.learn(now)
-    with _book.lock:
-        if _unsent == mine:  # else another edit was committed meanwhile
-            _unsent = None
+    with _state.lock:
+        if _unpublished == edit:  # else another edit was committed meanwhile
+            _unpublished = None
     return version
 
 
 def learn_time() -> None:
-    """Ask the store for its time, which a process that has decided nothing yet does not know. Raises nothing."""
+    """Synchronise the shared clock with the store, in a process without decisions yet. Raise nothing."""
     with suppress(InvalidSetting):
         fetch(get_store())
 
 
 POLL_SECONDS: Final = 0.5  # interval of the polls in each process
-REREAD_SECONDS: Final = 30.0  # age at which a poll reads the rules even if their version is known
-# Without a Redis each poll reads all rows; where that takes long, less often, so that it takes a fortieth of the time.
-RESTS: Final = 40
-LONGEST_REST: Final = 0.6  # seconds; with the next poll an edit is in force within a second and a half
-LATE: Final = (
+REREAD_SECONDS: Final = 30.0  # age at which a poll reads the rules even if the version is unchanged
+# Without a Redis each poll reads all rows. A slow reading is followed by a pause of this many times its duration.
+PAUSE_FACTOR: Final = 40
+MAX_PAUSE_SECONDS: Final = 0.6  # with the next poll, an edit is in force within 1.5 s
+DATABASE_LATE: Final = (
     "the database has not answered within %g s (DEADLINE): only the rules in settings hold until it does, and no "
     "overrides; see what holds it up"
 )
-# Seconds between two looks of an event loop at whether the rules are read; callers that wait long look less often.
-SHORTEST_PAUSE: Final = 0.002
-LONGEST_PAUSE: Final = 0.1
+# Interval at which an event loop checks if the first reading has ended. It doubles from the first to the second.
+MIN_CHECK_SECONDS: Final = 0.002
+MAX_CHECK_SECONDS: Final = 0.1
 
 
-def refresh(seen: str | None = None) -> Snapshot:
-    """Read settings and database again and put the result in force.
+def refresh(version: str | None = None) -> Snapshot:
+    """Read settings and database again. Make the result the current rules, and return them.
 
-    When the database fails, the rules in force stay; when none are, those of settings hold. What was read inside
-    a transaction is in force until it ends, and then read again, as it may have been rolled back.
-    ``seen`` is the version that was in Redis before the reading.
+    If the database fails, keep the current rules, or use the rules of settings at first. Rules that were read inside a
+    transaction are read again after it, because it may be rolled back. ``version`` was in Redis before the reading.
     """
-    book, number, began = _book, next(_readings), monotonic()
-    with book.lock:
-        known, before = book.snapshot, book.reading
-    reading = sources.read(before)
-    book.took = monotonic() - began
-    is_known = known is not None and (reading.failure is not None or reading.is_as(before))
-    new = known if known is not None and is_known else _made(reading)  # takes long for many rules, so without the lock
-    with book.lock:
-        old = book.snapshot
-        if number > book.newest:  # else a later reading is in force already
-            book.newest = number
-            _install(book, reading, new, seen)
-        new = book.snapshot or new
+    state, number, started_at = _state, next(_reading_numbers), monotonic()
+    with state.lock:
+        former, last_reading = state.snapshot, state.reading
+    reading = sources.read(last_reading)
+    state.reading_seconds = monotonic() - started_at
+    if former is not None and (reading.failure is not None or reading.equals(last_reading)):
+        new = former
+    else:
+        new = _snapshot_of(reading)  # without the lock, because it takes long for many rules
+    with state.lock:
+        old = state.snapshot
+        if number > state.reading_number:  # else a later reading has ended before
+            state.reading_number = number
+            _install(state, reading, new, version)
+        new = state.snapshot or new
     if old is not None and new is not old:
         migrate_counts.note(old.by_name, new.rules)
-    _tell(old, new)
+    _announce_change(old, new)
     return new
 
 
 def end_overrides() -> None:
-    """Put the overrides that have run out by their own time out of force, which is felt as an edit is.
+    """Remove overrides that have ended from the current rules, as an edit would. Do not query the database.
 
-    Decisions do not wait for it: each compares an override's end with the clock. Without a query.
+    Decisions do not depend on this: each compares the end of an override with the clock.
     """
-    book = _book
-    with book.lock:
-        old = book.pinned or book.snapshot
+    state = _state
+    with state.lock:
+        old = state.pinned or state.snapshot
         if old is None:
             return
         new, ended = old.without_ended()
         if not ended:
-            book.judged_at = old.overrides.now()
+            state.announced_at = old.overrides.now()
             return
-        if book.pinned is None:
-            book.snapshot, book.put_at = new, PutInForce(shared_clock.now(), None)
+        if state.pinned is None:
+            state.snapshot, state.effective_since = new, EffectiveSince(shared_clock.now(), None)
         else:
-            book.pinned = new
-        book.ended += ended
-    _tell(old, new)
+            state.pinned = new
+        state.ended += ended
+    _announce_change(old, new)
 
 
-def _read_aside(seen: str | None) -> None:
-    """Read the rules in the thread that does, and tell there what has ended: listeners may ask the database."""
-    book = _book
-    with book.lock:
-        ended, book.ended = book.ended, ()
-    if _is_due(book):
+def _read_in_thread(version: str | None) -> None:
+    """Read the rules in the reader's thread. Send signals there, because receivers may query the database."""
+    state = _state
+    with state.lock:
+        ended, state.ended = state.ended, ()
+    if _is_promotion_due(state):
         sources.promote_due()
-    refresh(seen)
-    if not book.failing:
+    refresh(version)
+    if not state.is_failing:
         rules_read.send_robust(sender=Snapshot)
-    if book.is_committed and not book.knows_past:
-        _recall(book)
+    if state.is_committed and not state.has_recalled:
+        _recall(state)
     if ended:
         overrides_ended.send_robust(sender=Snapshot, overrides=ended)
 
 
-def _recall(book: _Book) -> None:
-    """Learn of edits before this process began, once its rules are in force; those of settings are told by then."""
+def _recall(state: _ProcessRules) -> None:
+    """Read the edits made before this process started. The history has those of settings by then."""
     try:
         migrate_counts.recall(sources.past_edits(migrate_counts.EDIT_SECONDS))
-        book.knows_past = True
+        state.has_recalled = True
     except Error as error:
-        logger.info("edits before this process began cannot be read, the next reading tries again: %s", error)
+        logger.info("edits before this process started cannot be read, the next reading tries again: %s", error)
 
 
-def _tell(old: Snapshot | None, new: Snapshot | None) -> None:
-    """Tell listeners what was in force when they were last told, and what is: an override may have ended since."""
+def _announce_change(old: Snapshot | None, new: Snapshot | None) -> None:
+    """Send ``rules_changed`` with the previously announced and the current rules."""
     if new is None or new is old:
         return
-    before, _book.judged_at = _book.judged_at, new.overrides.now() if new.overrides else 0.0
-    rules_changed.send_robust(sender=Snapshot, old=old and old.as_of(before), new=new)
+    announced_at, _state.announced_at = _state.announced_at, new.overrides.now() if new.overrides else 0.0
+    rules_changed.send_robust(sender=Snapshot, old=old and old.as_of(announced_at), new=new)
 
 
-class PutInForce(NamedTuple):
-    """When the rules in force were put in force in this process, in epoch seconds, and how long after their edit.
+class EffectiveSince(NamedTuple):
+    """When the current rules took effect in this process."""
 
-    ``after`` is None where that is unknown: of the first rules of a process, and without a Redis.
-    """
-
-    at: float
-    after: float | None
+    at: float  #: in seconds since 1970
+    after: float | None  #: seconds since the edit; None for the first rules of a process, and without a Redis
 
 
-UNKNOWN: Final = PutInForce(0.0, None)
+NOT_LOADED: Final = EffectiveSince(0.0, None)
 
 
 @dataclass(slots=True)
-class _Book:
-    """The rules of this process under these settings, and how they were read.
+class _ProcessRules:
+    """Rules of this process under these settings, and their last reading."""
 
-    ``is_committed`` is False until the database was read outside a transaction; ``open_in`` is a weak reference to the
-    connection in whose open transaction they were read. ``judged_at`` is when listeners were last told of what is in
-    force, or nothing had ended of that, in epoch seconds.
-    """
-
-    pinned: Snapshot | None = None  # by a test, in place of the snapshot
+    #: Rules that a test uses in place of the snapshot.
+    pinned: Snapshot | None = None
     snapshot: Snapshot | None = None
+    #: False until the database was read outside a transaction.
     is_committed: bool = False
-    knows_past: bool = False  # the edits before this process began
+    #: True once edits made before this process started are read.
+    has_recalled: bool = False
+    #: Weak reference to the connection in whose open transaction the rules were read.
     open_in: Callable[[], BaseDatabaseWrapper | None] | None = None
-    seen: str | None = None  # the version in Redis before the last reading
+    #: Version in Redis before the last reading.
+    version: str | None = None
+    #: Times of the last reading, and of the last confirmation that the rules are the newest, on the monotonic clock.
     read_at: float = 0.0
-    confirmed_at: float = 0.0  # when database or Redis last said that these are the newest, on the monotonic clock
-    put_at: PutInForce = UNKNOWN
-    judged_at: float = 0.0
-    ended: tuple[Override, ...] = ()  # by their own time, of which nobody has been told
-    took: float = 0.0  # seconds that the last reading took
-    newest: int = -1  # the number of the reading that the snapshot is from
-    reading: Reading = NOTHING_READ  # the last one that did not fail
+    confirmed_at: float = 0.0
+    effective_since: EffectiveSince = NOT_LOADED
+    #: When receivers of ``rules_changed`` last had the rules in force, in seconds since 1970.
+    announced_at: float = 0.0
+    #: Overrides that ended, for which no signal was sent yet.
+    ended: tuple[Override, ...] = ()
+    #: Duration of the last reading.
+    reading_seconds: float = 0.0
+    #: Number of the reading that the snapshot is from.
+    reading_number: int = -1
+    #: The last reading that did not fail.
+    reading: Reading = NOTHING_READ
+    #: Faults that were logged.
     faults: frozenset[tuple[str, str, str]] = frozenset()
-    unfit: frozenset[tuple[int, str]] = frozenset()
-    failing: bool = False
+    override_faults: frozenset[tuple[int, str]] = frozenset()
+    is_failing: bool = False
     failing_sources: frozenset[str] = frozenset()
-    reader: Reader = field(default_factory=lambda: Reader(_read_aside))
+    reader: Reader = field(default_factory=lambda: Reader(_read_in_thread))
     lock: Lock = field(default_factory=Lock)
 
 
-_book = _Book()
-_readings: Final = count()
+_state = _ProcessRules()
+_reading_numbers: Final = count()
 
 
 def current() -> Snapshot:
-    """The rules in force. The first calls in a process wait until they are read, for DEADLINE at most.
+    """Return the current rules. The first calls in a process wait until they are read, for DEADLINE at most.
 
-    After that the rules of settings hold until the database has answered.
+    After that, the rules of settings are used until the database has answered.
     """
-    if (found := loaded()) is not None:
-        return found
-    if _is_read_elsewhere():
-        _book.reader.wait(conf().DEADLINE)
+    if (snapshot := loaded()) is not None:
+        return snapshot
+    if _starts_first_reading():
+        _state.reader.wait(conf().DEADLINE)
         return loaded() or _without_database()
-    _book.open_in = None  # before the reading, so that it is tried only once
+    _state.open_in = None  # before the reading, so that a failure does not repeat it
     return refresh()
 
 
 def loaded() -> Snapshot | None:
-    """The rules in force if they are known without reading; else None."""
-    if _book.open_in is None or not _is_over(_book.open_in()):  # asked for each frame of a socket
-        return _book.pinned or _book.snapshot
-    return _book.pinned
+    """Return the current rules if no reading is necessary, else None."""
+    if _state.open_in is None or _is_open(_state.open_in()):
+        return _state.pinned or _state.snapshot
+    return _state.pinned
 
 
 async def acurrent() -> Snapshot:
-    """The rules in force, without blocking the event loop, or a thread of its pool, for the first reading."""
-    if (found := loaded()) is not None:
-        return found
-    if not _is_read_elsewhere():
+    """Return the current rules. The first reading blocks neither the event loop nor a thread of its pool."""
+    if (snapshot := loaded()) is not None:
+        return snapshot
+    if not _starts_first_reading():
         return await sync_to_async(current)()
-    ends, pause = monotonic() + conf().DEADLINE, SHORTEST_PAUSE
-    # An event would need the loop of each caller; this happens once in a process.
-    while not _book.reader.wait(0) and (left := ends - monotonic()) > 0:
-        await asyncio.sleep(min(pause, left))
-        pause = min(2 * pause, LONGEST_PAUSE)
+    deadline, pause = monotonic() + conf().DEADLINE, MIN_CHECK_SECONDS
+    # An event would need the loop of each caller. This happens once in a process.
+    while not _state.reader.wait(0) and (remaining := deadline - monotonic()) > 0:
+        await asyncio.sleep(min(pause, remaining))
+        pause = min(2 * pause, MAX_CHECK_SECONDS)
     return loaded() or _without_database()
 
 
 def pin(snapshot: Snapshot | None) -> Snapshot | None:
-    """Put these rules in force in place of those of settings and database; None ends it.
+    """Use these rules instead of those of settings and database, or end that with None. Return the former pin.
 
-    Returns what was pinned before. Edits made meanwhile are in force afterwards.
+    Edits made in the meantime take effect afterwards.
     """
-    before, _book.pinned = _book.pinned, snapshot
-    _tell(before or _book.snapshot, snapshot or _book.snapshot)
-    return before
+    former, _state.pinned = _state.pinned, snapshot
+    _announce_change(former or _state.snapshot, snapshot or _state.snapshot)
+    return former
 
 
 def changed() -> None:
-    """An edit was committed: put it in force here and tell the other processes. Never raises."""
-    global _unsent
+    """Apply an edit that was committed, and publish it to the other processes. Raise nothing."""
+    global _unpublished
     try:
-        with _book.lock:
-            _unsent = f"{shared_clock.now():.3f}-{secrets.token_hex(8)}"
-        # Publish first, then read: what another process commits after our reading, it publishes after our version,
-        # so this process learns of it.
+        with _state.lock:
+            _unpublished = f"{shared_clock.now():.3f}-{secrets.token_hex(8)}"
+        # Publish before the reading. A process that commits after our reading publishes after our version.
         refresh(fetch(get_store()))
     except Exception:
         logger.exception("edited rules could not be read: the rules in force stay until the next poll reads them")
 
 
 def poll(store: AnyStore) -> None:
-    """Learn of edits by other processes, and of overrides that end. Cheap unless there are any; raises no StoreError.
+    """Read the rules again if another process has edited them, and remove overrides that ended. Raise no StoreError.
 
-    The rules are read in a separate thread, so that a database that hangs holds up nothing else. Without a Redis,
-    which has their version, each poll reads them, over a connection that the thread keeps.
+    The rules are read in a separate thread, because a database may hang. Without a Redis for their version, each poll
+    reads them, over a connection that the thread keeps.
     """
     end_overrides()
     if not conf().DATABASE_RULES or sources.is_private():
         return
-    there = fetch(store)
-    age = monotonic() - _book.read_at
-    rest = min(_book.took * RESTS, LONGEST_REST)
-    if there is None and _book.is_committed and rest > POLL_SECONDS and age < rest:
+    version = fetch(store)
+    age = monotonic() - _state.read_at
+    pause = min(_state.reading_seconds * PAUSE_FACTOR, MAX_PAUSE_SECONDS)
+    if version is None and _state.is_committed and pause > POLL_SECONDS and age < pause:
         return
-    if there is not None and there == _book.seen and _book.is_committed:
-        _book.confirmed_at = monotonic()
-    stale = age >= REREAD_SECONDS
-    if there is None or there != _book.seen or stale or not _book.is_committed or _book.ended or _is_due(_book):
-        _book.reader.ask(there)
+    is_current = version is not None and version == _state.version and _state.is_committed
+    if is_current:
+        _state.confirmed_at = monotonic()
+    if not is_current or age >= REREAD_SECONDS or _state.ended or _is_promotion_due(_state):
+        _state.reader.request(version)
 
 
-def put_in_force() -> PutInForce:
-    """When the rules in force in this process were put in force."""
-    return _book.put_at
+def effective_since() -> EffectiveSince:
+    """Return when the current rules took effect in this process."""
+    return _state.effective_since
 
 
 def unconfirmed() -> float:
-    """The seconds since this process last knew its rules to be the newest; 0.0 where no other process can edit them."""
-    book = _book
-    if book.snapshot is None or not conf().DATABASE_RULES or sources.is_private():
-        return 0.0
-    return monotonic() - book.confirmed_at
+    """Return the seconds since this process last knew its rules to be the newest.
 
-
-def _is_due(book: _Book) -> bool:
-    """True when a candidate's time to replace its rule has come."""
-    starts = [one.starts_at for one in book.snapshot.candidates if one.starts_at] if book.snapshot else ()
-    return bool(starts) and book.snapshot is not None and min(starts) <= book.snapshot.overrides.now()
-
-
-def _is_read_elsewhere() -> bool:
-    """Have the thread make the first reading, unless it does so already.
-
-    False where no thread can be started or would see the same database (in tests, and of a database in memory), and
-    for rules that were read inside a transaction that has ended.
+    Return 0.0 if no other process can edit them.
     """
-    private = detect_test_run.has_begun() or (sources.are_in_database() and sources.is_private())
-    if private or _book.snapshot is not None:
+    state = _state
+    if state.snapshot is None or not conf().DATABASE_RULES or sources.is_private():
+        return 0.0
+    return monotonic() - state.confirmed_at
+
+
+def _is_promotion_due(state: _ProcessRules) -> bool:
+    """Return True if a candidate is to replace its rule by now."""
+    snapshot = state.snapshot
+    return snapshot is not None and any(
+        candidate.starts_at and candidate.starts_at <= snapshot.overrides.now() for candidate in snapshot.candidates
+    )
+
+
+def _starts_first_reading() -> bool:
+    """Have the reader's thread make the first reading, unless it does so already. Return False if it cannot.
+
+    It cannot where no thread can be started or sees the same database (a test, a database in memory), and for rules
+    that were read inside a transaction that has ended.
+    """
+    is_private = detect_test_run.has_begun() or (sources.are_in_database() and sources.is_private())
+    if is_private or _state.snapshot is not None:
         return False
     try:
-        return _book.reader.ask(None)
+        return _state.reader.request(None)
     except RuntimeError:
         return False
 
 
 def _without_database() -> Snapshot:
-    """Put the rules of settings in force, as the database has not answered; its own if it just has."""
+    """Use the rules of settings, because the database has not answered. Return the current rules."""
     reading = Reading(sources.from_settings())
-    snapshot = _made(reading)
-    with _book.lock:
-        if _book.snapshot is None:
-            _book.snapshot, _book.confirmed_at = snapshot, monotonic()
-            _book.put_at = PutInForce(shared_clock.now(), None)
-            _report(_book, reading)
-            logger.warning(LATE, conf().DEADLINE)
-        return _book.snapshot
+    snapshot = _snapshot_of(reading)
+    with _state.lock:
+        if _state.snapshot is None:  # else the database has just answered
+            _state.snapshot, _state.confirmed_at = snapshot, monotonic()
+            _state.effective_since = EffectiveSince(shared_clock.now(), None)
+            _log_faults(_state, reading)
+            logger.warning(DATABASE_LATE, conf().DEADLINE)
+        return _state.snapshot
 
 
-def _is_over(connection: BaseDatabaseWrapper | None) -> bool:
-    """True when the transaction in which the rules were read has ended, and may have been rolled back."""
-    return connection is None or not connection.in_atomic_block
+def _is_open(connection: BaseDatabaseWrapper | None) -> bool:
+    """Return True if the transaction in which the rules were read is open. Afterwards it may be rolled back."""
+    return connection is not None and connection.in_atomic_block
 
 
-def _install(book: _Book, reading: Reading, new: Snapshot, seen: str | None) -> None:
-    _report(book, reading)
-    book.read_at = monotonic()
-    after = _since_edit(book, seen)
+def _install(state: _ProcessRules, reading: Reading, new: Snapshot, version: str | None) -> None:
+    _log_faults(state, reading)
+    state.read_at = monotonic()
+    after = _seconds_since_edit(state, version)
     if reading.failure is None:
-        book.confirmed_at = book.read_at
-        book.is_committed, book.open_in, book.reading = reading.open_in is None, reading.open_in, reading
-        book.seen = seen or book.seen
-    # Equal rules stay the same object, so that what is derived from it stays valid.
-    if book.snapshot is None or (reading.failure is None and book.snapshot.version != new.version):
-        book.snapshot, book.put_at = new, PutInForce(shared_clock.now(), after)
+        state.confirmed_at = state.read_at
+        state.is_committed, state.open_in, state.reading = reading.open_in is None, reading.open_in, reading
+        state.version = version or state.version
+    # Equal rules stay the same object, so that caches of it stay valid.
+    if state.snapshot is None or (reading.failure is None and state.snapshot.version != new.version):
+        state.snapshot, state.effective_since = new, EffectiveSince(shared_clock.now(), after)
 
 
-def _since_edit(book: _Book, seen: str | None) -> float | None:
-    """The seconds since the edit that this version is of, if it is new to this process, which had another one."""
-    if book.snapshot is None or book.seen is None or seen is None or seen == book.seen:
+def _seconds_since_edit(state: _ProcessRules, version: str | None) -> float | None:
+    """Return the age of the edit with this version, or None if the version is the first or unchanged."""
+    if state.snapshot is None or state.version is None or version is None or version == state.version:
         return None
-    edited = seen.partition("-")[0]
-    return max(0.0, shared_clock.now() - float(edited)) if edited.replace(".", "", 1).isdecimal() else None
+    edited_at = version.partition("-")[0]
+    return max(0.0, shared_clock.now() - float(edited_at)) if edited_at.replace(".", "", 1).isdecimal() else None
 
 
-def _made(reading: Reading) -> Snapshot:
+def _snapshot_of(reading: Reading) -> Snapshot:
     rules, candidates = reading.rules, reading.candidates
     if conf().SHADOW:
         rules = tuple([rule.as_shadow() for rule in rules])
-        candidates = tuple([replace(one, share=0.0) for one in candidates])
+        candidates = tuple([replace(candidate, share=0.0) for candidate in candidates])
     return Snapshot(rules, overrides=reading.database.overrides, candidates=candidates)
 
 
-def _report(book: _Book, reading: Reading) -> None:
+def _log_faults(state: _ProcessRules, reading: Reading) -> None:
     """Log each new fault once."""
     if reading.failure is not None:
-        if not book.failing:
-            kept = "the rules in force stay" if book.reading is not NOTHING_READ else "only the rules in settings hold"
-            why = sources.advice(reading.failure)
-            logger.warning("rules cannot be read from the database: %s; %s", why, kept)
-        book.failing = True
+        if not state.is_failing:
+            kept = "the rules in force stay" if state.reading is not NOTHING_READ else "only the rules in settings hold"
+            logger.warning(
+                "rules cannot be read from the database: %s; %s", sources.failure_text(reading.failure), kept
+            )
+        state.is_failing = True
         return
-    for source in sorted(reading.failures.keys() - book.failing_sources):
-        why = sources.advice(reading.failures[source])
-        logger.warning("rules cannot be read from %s: %s; those that it had before stay in force", source, why)
-    for source, name, message in sorted(reading.faults - book.faults):
+    for source in sorted(reading.failures.keys() - state.failing_sources):
+        reason = sources.failure_text(reading.failures[source])
+        logger.warning("rules cannot be read from %s: %s; its former rules stay in force", source, reason)
+    for source, name, message in sorted(reading.faults - state.faults):
         logger.error("rule %r from %s is skipped, it limits nothing until corrected: %s", name, source, message)
-    unfit = frozenset(reading.database.unfit.items())
-    for number, message in sorted(unfit - book.unfit):
+    override_faults = frozenset(reading.database.override_faults.items())
+    for number, message in sorted(override_faults - state.override_faults):
         logger.error("override %d is skipped, correct it: %s", number, message)
-    book.failing, book.faults, book.unfit = False, reading.faults, unfit
-    book.failing_sources = frozenset(reading.failures)
+    state.is_failing, state.faults, state.override_faults = False, reading.faults, override_faults
+    state.failing_sources = frozenset(reading.failures)
 
 
 @receiver(setting_changed, dispatch_uid="django_throttle.rulebook")
 def _forget(*, setting: str, **_: object) -> None:
-    global _book
+    global _state
     if setting in ("DJANGO_THROTTLE", "DATABASES", "INSTALLED_APPS"):
-        _book.reader.end()
-        _book = _Book(_book.pinned)
+        _state.reader.stop()
+        _state = _ProcessRules(_state.pinned)
         migrate_counts.forget()
 
 
 def _after_fork() -> None:
     # The threads that held the lock, or were reading, do not exist in this process.
-    _book.lock, _book.reader = Lock(), Reader(_read_aside)
+    _state.lock, _state.reader = Lock(), Reader(_read_in_thread)
 
 
 @atexit.register
 def _at_exit() -> None:
-    _book.reader.end()
+    _state.reader.stop()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-# By connection: whether the edits since its last commit of any were announced to the others.
+# By connection: an event that is set once the edits of its last transaction are published.
 _announced: Final[WeakKeyDictionary[BaseDatabaseWrapper, Event]] = WeakKeyDictionary()
 
 
@@ -430,17 +440,17 @@ def connect() -> None:
 
 
 def announce_edits(model: type[Model] | str) -> None:
-    """Have every process read the rules again when a row of this model is saved or deleted, once that is committed.
+    """Make every process read the rules again when a row of this model is saved or deleted, after the commit.
 
-    ``model`` is a class, or "app_label.ModelName". Call it in the method ``ready`` of an app config. Edits in bulk send
-    no signals: call ``changed`` after those.
+    ``model`` is a class, or "app_label.ModelName". Call it in the method ``ready`` of an app config. Bulk edits send no
+    signals: call ``changed`` after those.
     """
     for signal in (post_save, post_delete):
         signal.connect(announce, sender=model, dispatch_uid="django_throttle.edits")
 
 
 def announce(*, using: str, **_: object) -> None:
-    """Put edits in force when the present transaction is committed, once however often this is called in it."""
+    """Apply edits when the open transaction is committed, once per transaction."""
     connection = transaction.get_connection(using)
     announced = _announced.get(connection)
     if announced is None or announced.is_set():

@@ -27,7 +27,7 @@ from django_throttle.core.decision import Outcome, Reason, combine_outcomes
 from django_throttle.identity.call import Call
 from django_throttle.local.limits import flush
 from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.current_rules import PutInForce
+from django_throttle.rulebook.current_rules import EffectiveSince
 from django_throttle.stores import MemoryStore, RedisStore
 from tests import doors
 from tests.console.conftest import By, call
@@ -40,9 +40,9 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Put a snapshot in force so many seconds ago, so many after its edit."""
 
     def hold(snapshot: Snapshot, after: float | None = None, *, ago: float = 0.0) -> None:
-        put = PutInForce(timezone.now().timestamp() - ago, after)
+        put = EffectiveSince(timezone.now().timestamp() - ago, after)
         monkeypatch.setattr(rulebook, "loaded", lambda: snapshot)
-        monkeypatch.setattr(rulebook, "put_in_force", lambda: put)
+        monkeypatch.setattr(rulebook, "effective_since", lambda: put)
 
     return hold
 

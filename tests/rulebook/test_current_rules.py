@@ -167,7 +167,7 @@ def test_a_source_of_the_site_stands_between_settings_and_admin(
     saved("more")
     with transaction.atomic():
         assert names(rulebook.refresh()) == ["api", "contract", "gold", "more"], "the other sources are read"
-    assert caplog.text.count("rules cannot be read from contracts: no such table: contracts; those that it had") == 1
+    assert caplog.text.count("rules cannot be read from contracts: no such table: contracts; its former rules") == 1
 
 
 def _reading(rate: str) -> sources.Reading:
@@ -199,7 +199,7 @@ def test_how_long_after_its_edit_a_rule_is_in_force(rules: Any, monkeypatch: pyt
     for rate, (seen, after) in enumerate(versions.items(), 1):
         monkeypatch.setattr(sources, "read", lambda before, rate=rate: _reading(f"{rate}/min"))
         rulebook.refresh(seen)
-        assert rulebook.put_in_force().after == after
+        assert rulebook.effective_since().after == after
 
 
 class TestPoll:
@@ -338,8 +338,8 @@ def test_other_settings_and_a_fork_have_a_reader_of_their_own(settings: Any) -> 
     settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "PREFIX": "other"}
     second = book().reader
     assert second is not first
-    assert not first.ask(None), "it was told to end"
-    assert holds_in_child(lambda: book().reader is not second and book().reader.ask(None))
+    assert not first.request(None), "it was told to end"
+    assert holds_in_child(lambda: book().reader is not second and book().reader.request(None))
 
 
 @pytest.mark.django_db(transaction=True)

@@ -22,7 +22,7 @@ from django_throttle.identity import call as call_facts
 from django_throttle.identity import network
 from django_throttle.identity.call import Call
 from django_throttle.rulebook import Snapshot
-from django_throttle.rulebook.snapshot import MAX_REMEMBERED, Overrides, Scopes
+from django_throttle.rulebook.snapshot import MAX_CACHE_ENTRIES, Overrides, ScopeIndex
 from tests.callers import GUEST, KeyedCaller, SameByEveryKey
 from tests.inside import unsaid
 from tests.rulebook.conftest import charged
@@ -172,9 +172,9 @@ def test_rules_of_the_scope_and_the_event_that_have_an_ident_of_the_caller_apply
     assert charged(snapshot, "shop:list", "request") == charged(snapshot, "basket", "request") == [shop, users]
     assert charged(snapshot, "Shop:list", "request") == [users]
     assert snapshot.by_name("off") is not None and snapshot.by_name("nobody") is None
-    for number in range(MAX_REMEMBERED + 10):
+    for number in range(MAX_CACHE_ENTRIES + 10):
         charged(snapshot, f"scope {number}", "request")
-    assert len(snapshot._prepared) <= MAX_REMEMBERED
+    assert len(snapshot._prepared) <= MAX_CACHE_ENTRIES
 
 
 texts = st.text("ab-*?[]!", min_size=1, max_size=6)
@@ -183,7 +183,7 @@ texts = st.text("ab-*?[]!", min_size=1, max_size=6)
 @given(st.lists(st.lists(texts, max_size=3), max_size=8), st.text("ab-[]!", max_size=6))
 @example([["ab*ba"], ["*aa*a"]], "aba")
 def test_scopes_are_found_as_each_pattern_by_itself_would_cover_them(patterns: list[list[str]], scope: str) -> None:
-    assert Scopes(patterns).find(scope) == [number for number, texts in enumerate(patterns) if covers(texts, scope)]
+    assert ScopeIndex(patterns).find(scope) == [number for number, texts in enumerate(patterns) if covers(texts, scope)]
 
 
 def override(subject: str, effect: str = "block", **options: Any) -> Override:
@@ -219,7 +219,7 @@ def test_networks_are_found_as_a_look_at_all_of_them_finds_them(addresses: list[
 
 
 def test_what_is_remembered_of_overrides_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_throttle.rulebook.snapshot.MAX_REMEMBERED", 2)
+    monkeypatch.setattr("django_throttle.rulebook.snapshot.MAX_CACHE_ENTRIES", 2)
     twice = [override(f"ip:10.0.{number}.0/24", "multiply", factor=2) for number in range(5)]
     snapshot = Snapshot([Rule("api", "5/min", key="ip")], overrides=twice)
     for number in [*range(5)] * 2:

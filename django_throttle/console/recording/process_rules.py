@@ -88,7 +88,7 @@ class RulesReporter:
 
     def __call__(self) -> None:
         """Tell them. Raises StoreError."""
-        snapshot, (since, after) = rulebook.loaded(), rulebook.put_in_force()
+        snapshot, (since, after) = rulebook.loaded(), rulebook.effective_since()
         told = {
             **process_identity.read(process_identity.describe(0)),
             "version": snapshot.version if snapshot else "",

@@ -64,7 +64,9 @@ class Command(ShellCommand):
             with history.editing(shell_user(), "command", options.get("reason", "")):
                 {"add": self.add, "list": self.list, "end": self.end}[todo](options)
         except DatabaseError as error:
-            fault = gettext("the overrides in the database cannot be used: {advice}", advice=sources.advice(error))
+            fault = gettext(
+                "the overrides in the database cannot be used: {advice}", advice=sources.failure_text(error)
+            )
             raise CommandError(fault) from error
 
     def add(self, options: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ class Command(ShellCommand):
             reading = sources.read()
             found = reading.rules
             if reading.failure is not None:
-                warning = gettext("only rules of the settings: {advice}", advice=sources.advice(reading.failure))
+                warning = gettext("only rules of the settings: {advice}", advice=sources.failure_text(reading.failure))
                 self.stderr.write(self.style.WARNING(warning))
             if wrong := misspelt(rules, found, unlisted=False):
                 raise CommandError("\n".join(wrong))
@@ -74,6 +74,6 @@ class Command(ShellCommand):
         try:
             return read_ident(typed, checks=False)
         except DatabaseError as error:
-            warning = gettext("no user can be looked up: {advice}", advice=sources.advice(error))
+            warning = gettext("no user can be looked up: {advice}", advice=sources.failure_text(error))
             self.stderr.write(self.style.WARNING(warning))
             return typed

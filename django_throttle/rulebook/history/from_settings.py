@@ -60,7 +60,7 @@ def _line(name: str, before: State | None, rule: Rule | None, after: State | Non
 def _look(**_: object) -> None:
     global _told
     rules = sources.from_settings().rules
-    if rules is _told or current_thread().name != sources.READER:
+    if rules is _told or current_thread().name != sources.READER_THREAD_NAME:
         return
     try:
         tell_settings(rules, sources.alias())
