@@ -70,10 +70,8 @@ class Limiter:
         self.store, self._io, self._aio = store, BlockingIo(store), LoopIo(store)
         self._set = rule_set(tuple(part for rule in self.rules if rule.enabled for part in rule.parts))
         # A share of the limit depends on the number of processes, so this process must announce itself.
-        self._needs_agent = (
-            store.is_remote
-            and conf().AGENT
-            and any(part.on_store_failure == "local" or part.decided_locally for part in self._set.rules)
+        self._needs_agent = store.is_remote and any(
+            part.on_store_failure == "local" or part.decided_locally for part in self._set.rules
         )
         has_local_units = self._set.has_local or (self._set.has_prepaid and store.is_costly)
         #: The only rule, if the process may decide it without the store: a damper or a prepaid rule.

@@ -14,9 +14,11 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from django_throttle import agent, pytest_plugin
+from django_throttle.agent import jobs
 from testproject.check.standstill import watch
 from tests import servers
 from tests.clock import FrozenClock
+from tests.crew import begin_nothing
 from tests.databases import new_database
 from tests.doors import build, enforcer
 from tests.servers import RedisServer, Stopwatch
@@ -129,10 +131,10 @@ def clock() -> FrozenClock:
 
 
 @pytest.fixture(autouse=True)
-def no_agent(request: pytest.FixtureRequest, settings: Any) -> Iterator[None]:
+def no_agent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The background thread is off, unless the test is marked ``agent``; none outlives its test."""
     if request.node.get_closest_marker("agent") is None:
-        settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "AGENT": False}
+        monkeypatch.setattr(jobs._StoreService, "begin", begin_nothing)
     yield
     agent.stop()
 

@@ -8,9 +8,8 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import django
-from django.conf import settings
 
-from django_throttle.conf import conf
+from django_throttle.agent import jobs
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
@@ -53,11 +52,15 @@ class Crew:
             end.close()
 
 
+def begin_nothing(service: Any, *, rules: bool) -> None:
+    """Start no thread for a store."""
+    service.watches_rules = service.watches_rules or rules
+
+
 def _work(number: int, end: Connection, gate: Barrier) -> None:
     django.setup()
     # Nobody beats for what a worker holds: it would be seen by the tests after its own.
-    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "AGENT": False}
-    conf.cache_clear()
+    jobs._StoreService.begin = begin_nothing  # type: ignore[method-assign]
     while True:
         function, arguments = end.recv()
         gate.wait(60)

@@ -30,7 +30,7 @@ def enforcer(request: pytest.FixtureRequest, settings: Any, monkeypatch: Any, cl
     def enforce(**given: Any) -> Store:
         rules = {name: options for name, options in given.items() if not name.isupper()}
         own = {name: value for name, value in given.items() if name.isupper()}
-        calm = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
+        calm = {"DATABASE_RULES": False, "RETRY_JITTER": 0.0}
         settings.DJANGO_THROTTLE = {"RULES": rules, **calm, **own}
         # On a machine that stands still.
         monkeypatch.setattr("django_throttle.stores.redis.context.MAINTENANCE_SECONDS", 5.0)

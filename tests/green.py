@@ -31,7 +31,7 @@ settings.configure(
     MIDDLEWARE=["django_throttle.middleware.ThrottleMiddleware"],
     DJANGO_THROTTLE={
         "REDIS": os.environ["REDIS_URL"], "RULES": {"api": {"rate": "100000/min", "key": "ip"}},
-        "MAX_CONNECTIONS": 5, "DATABASE_RULES": False, "PROCESS_TTL": 2.0,
+        "DATABASE_RULES": False, "PROCESS_TTL": 2.0,
         **json.loads(os.environ.get("SETTINGS", "{}")),
     },
 )  # fmt: skip

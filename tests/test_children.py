@@ -75,7 +75,7 @@ def check_nothing_is_lost(jobs: int = 2) -> None:
 
 @pytest.fixture
 def url(servers: None, redis_url: str, settings: Any) -> str:
-    settings.DJANGO_THROTTLE = {**settings_of(redis_url), "AGENT": False}
+    settings.DJANGO_THROTTLE = {**settings_of(redis_url)}
     return redis_url
 
 

@@ -63,7 +63,7 @@ def test_a_redis_is_left_alone_until_asked_for(settings: Any, redis_url: str) ->
     store = get_store()
     assert isinstance(store, MemoryStore)
     assert get_store() is store
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "TESTS_IN_MEMORY": False, "AGENT": False}
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "TESTS_IN_MEMORY": False}
     assert isinstance(get_store(), RedisStore)
 
 

@@ -66,8 +66,9 @@ def test_most_calls_ask_nobody(store: RedisStore, monkeypatch: pytest.MonkeyPatc
     assert used(store) >= 1000
 
 
+@pytest.mark.agent
 def test_what_is_not_used_goes_back_in_a_second(redis_url: str, settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"AGENT": True}
+    settings.DJANGO_THROTTLE = {}
     store = RedisStore(redis_url, deadline=5.0)
     warm(Limiter([HOT], store))
     assert used(store) > 100
@@ -78,7 +79,7 @@ def test_what_is_not_used_goes_back_in_a_second(redis_url: str, settings: Any) -
 
 def test_receivers_are_told_once(redis_url: str, settings: Any) -> None:
     rule = {"rate": "100/hour", "algorithm": "fixed_window", "prepaid": True, "warn_at": [0.5], "enforce_at": 2.5}
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": {"h": rule}, "DATABASE_RULES": False, "AGENT": False}
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": {"h": rule}, "DATABASE_RULES": False}
     told: list[float] = []
     signals.quota_warning.connect(lambda share, **_: told.append(share), weak=False, dispatch_uid="prepaid")
     call = Call("chat", ("request",), SameByEveryKey(), 1)
@@ -105,8 +106,9 @@ def test_a_prepaid_rule_refuses_before_others_are_charged(store: RedisStore) -> 
     assert used(store, other) == 3
 
 
+@pytest.mark.agent
 def test_a_reset_is_heard_of(redis_url: str, store: RedisStore, settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"AGENT": True}
+    settings.DJANGO_THROTTLE = {}
     other = RedisStore(redis_url, deadline=5.0)
     limits = Limiter([Rule("hot", "300/h", algorithm="fixed_window", prepaid=True)], other)
     small = Rule("hot", "300/h", algorithm="fixed_window")

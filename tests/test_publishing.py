@@ -371,7 +371,7 @@ def test_who_is_silent_is_dead(pair: tuple[Process, Process], clock: FrozenClock
 
 
 def test_without_redis_it_is_reported_later_and_the_last_answer_holds(settings: Any, redis_server: Any) -> None:
-    settings.DJANGO_THROTTLE = {"RULES": RULES, "DATABASE_RULES": False, "AGENT": False}
+    settings.DJANGO_THROTTLE = {"RULES": RULES, "DATABASE_RULES": False}
     process = Process(RedisStore("redis://127.0.0.1:1/0", deadline=1.0))
     process.join("a")
     with pytest.raises(StoreError):

@@ -33,7 +33,7 @@ from tests.observe.conftest import CALL
 
 ONE: dict[str, Any] = {"one": {"rate": "2/hour", "key": "everyone", "algorithm": "fixed_window"}}
 OTHER: dict[str, Any] = {"other": {"rate": "5/hour", "key": "everyone"}}
-SETTINGS: dict[str, Any] = {"RULES": {"site": {"rate": "9/min"}}, "DATABASE_RULES": False, "AGENT": False}
+SETTINGS: dict[str, Any] = {"RULES": {"site": {"rate": "9/min"}}, "DATABASE_RULES": False}
 
 
 def names() -> list[str]:

@@ -91,7 +91,7 @@ class _StoreService:
         No thread polls rules for the memory store in a test run, as it would need the test's database.
         """
         remote = self.store.is_remote
-        if conf().AGENT and (remote or (rules and not detect_test_run.counts_in_memory())):
+        if remote or (rules and not detect_test_run.counts_in_memory()):
             thread = self.thread or AgentThread()
             if self.thread is None:
                 self._add_duties(thread)

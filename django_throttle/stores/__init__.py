@@ -87,7 +87,6 @@ def _build() -> AnyStore:
             prefix=settings.PREFIX,
             secret=settings.KEY_SECRET,
             deadline=settings.DEADLINE,
-            max_connections=settings.MAX_CONNECTIONS,
             processes=settings.PROCESSES,
         )
     except InvalidSetting as error:

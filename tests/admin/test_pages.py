@@ -296,7 +296,7 @@ def test_redis_is_away_or_a_setting_wrong(enforce: Enforce, operator: Client, se
         for page in (COSTS, OVERVIEW):
             assert operator.post(page).status_code == 405
             assert "Redis does not answer" in text(operator.get(page))
-    settings.DJANGO_THROTTLE = {"STORE": "disk", "AGENT": False}
+    settings.DJANGO_THROTTLE = {"STORE": "disk"}
     assert "STORE is" in text(operator.get(CONNECTIONS))
     monkeypatch.setattr("django_throttle.admin.connections.get_store", lambda: away)
     shown = text(operator.get(CONNECTIONS))

@@ -108,10 +108,8 @@ WRONG: dict[str, list[Any]] = {
     "E012": [{"PREFIX": prefix} for prefix in (5, "", "a{b")],
     "E013": [{"KEY_SECRET": b"bytes"}],
     "E014": [{"DATABASE_RULES": "yes"}],
-    "E015": [{"AGENT": 1}],
     "E017": [{"TESTS_IN_MEMORY": "no"}],
     "E022": [{"DEADLINE": deadline} for deadline in (-0.1, True, NAN)],
-    "E023": [{"MAX_CONNECTIONS": 2.5}],
     "E025": [{"PROCESS_TTL": 10**6}],
     "E028": [{"IPV6_PREFIX": 129}],
     "E030": [
@@ -431,7 +429,7 @@ def test_the_models_have_their_migrations() -> None:
 
 
 def test_a_server_that_runs_no_checks_logs_which_setting_is_wrong(settings: Any, caplog: Any) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": None, "AGENT": False}
+    settings.DJANGO_THROTTLE = {"REDIS": None}
     settings.MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
     got_request_exception.connect(checked_settings.log_errors, dispatch_uid="django_throttle.checks")
     client = Client(raise_request_exception=False)

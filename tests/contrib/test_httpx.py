@@ -95,7 +95,7 @@ def rules(request: pytest.FixtureRequest, redis_url: str, settings: Any, monkeyp
     """Puts rules in force: async clients count in Redis, sync ones in memory, ``away`` where no Redis answers."""
 
     def enforce(away: bool = False, **given: Any) -> Any:
-        settings.DJANGO_THROTTLE = {"RULES": given, "DATABASE_RULES": False, "AGENT": False}
+        settings.DJANGO_THROTTLE = {"RULES": given, "DATABASE_RULES": False}
         store: Any = MemoryStore()
         if away:
             store = RedisStore(f"redis://127.0.0.1:{free_port()}/0", deadline=0.2)

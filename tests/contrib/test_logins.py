@@ -63,7 +63,7 @@ def anna(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, clock: Frozen
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = [*LOGIN, "django_throttle.middleware.ThrottleMiddleware"]
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False}
+    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False}
     count_in(MemoryStore(clock), monkeypatch)
     yield User.objects.create_user("anna", password="right")
     rulebook.pin(None)

@@ -38,7 +38,7 @@ urlpatterns = [path("drf", Search.as_view())]
 def enforce(request: pytest.FixtureRequest, settings: Any, monkeypatch: Any, clock: FrozenClock) -> Iterator[Enforce]:
     """Puts the damper and overrides in force, on the store that its parameter names."""
     settings.ROOT_URLCONF, settings.MIDDLEWARE = __name__, []
-    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
+    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "RETRY_JITTER": 0.0}
     store = build(request, clock)
     count_in(store, monkeypatch)
     monkeypatch.setattr(store.local_limits, "clock", clock)

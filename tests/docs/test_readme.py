@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 SETTINGS, VIEW, CONSUMER, ENGINE = BLOCKS
-QUIET = {"DATABASE_RULES": False, "AGENT": False, "DEADLINE": 5.0}
+QUIET = {"DATABASE_RULES": False, "DEADLINE": 5.0}
 NAMES = {"APIView": APIView, "RuleThrottle": RuleThrottle}
 NAMES |= {"ThrottledConsumerMixin": ThrottledConsumerMixin, "AsyncJsonWebsocketConsumer": AsyncJsonWebsocketConsumer}
 

@@ -95,7 +95,7 @@ def test_decisions(server: RedisServer) -> None:
                 store.send([refund_call(store, [Entry(Charge(each, "user:1", 1), 0, 0)])])
 
 
-@override_settings(DJANGO_THROTTLE={"AGENT": False, "DATABASE_RULES": False})
+@override_settings(DJANGO_THROTTLE={"DATABASE_RULES": False})
 def test_what_processes_tell_each_other(server: RedisServer) -> None:
     store, other = store_of(server), store_of(server)
     rule = Rule("sockets", limit=1, algorithm="concurrency", at_limit="evict_idle")

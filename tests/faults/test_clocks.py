@@ -106,7 +106,7 @@ def test_an_hour_ahead_one_more_limit_passes(stepping: tuple[str, Step], figure:
 CLIENT = """
 import json, sys, time
 from django.conf import settings
-settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={"AGENT": False})
+settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={})
 from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore

@@ -184,7 +184,7 @@ def test_a62_settings_that_are_wrong_do_not_show_the_password(log: Everything, e
         f"redis+cluster://:{PASSWORD}@host/7",
         f"redis://:{PASSWORD}@host:x/0",
     ):
-        enforce(address, AGENT=False)
+        enforce(address)
         assert hits([str(message) for message in run_checks()]) == []
         with pytest.raises(InvalidSetting) as raised:
             stores.get_store()
@@ -197,7 +197,7 @@ class TestA63:
 
     @pytest.fixture(autouse=True)
     def in_memory(self, settings: Any, enforce: Callable[..., None]) -> None:
-        enforce("unused", STORE="memory", AGENT=False)
+        enforce("unused", STORE="memory")
         for known in (prometheus.counts.series_cache, prometheus.counts.rules, prometheus.counters[DECISIONS]):
             known.clear()
         rulebook.current()

@@ -124,7 +124,7 @@ def answers(
     """What each request of a history is answered, what it was charged, and what they all leave in Redis."""
     told: list[Any] = []
     clock = FrozenClock()
-    settings = {"HOOKS": hooks, "RULES": {}, "DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0}
+    settings = {"HOOKS": hooks, "RULES": {}, "DATABASE_RULES": False, "RETRY_JITTER": 0.0}
     with override_settings(DJANGO_THROTTLE=settings, ROOT_URLCONF=__name__):
         store = RedisStore(url, clock=clock, deadline=5.0, prefix=next(prefixes))
         redis = store.transport.client

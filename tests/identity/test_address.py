@@ -119,7 +119,7 @@ BOTH = pytest.mark.parametrize("make", [request, scope], ids=["request", "scope"
 @pytest.fixture
 def trust(settings: Any) -> Callable[..., None]:
     def trust(proxies: Any, header: str = "X-Forwarded-For", **others: Any) -> None:
-        settings.DJANGO_THROTTLE = {"TRUSTED_PROXIES": proxies, "PROXY_HEADER": header, "AGENT": False, **others}
+        settings.DJANGO_THROTTLE = {"TRUSTED_PROXIES": proxies, "PROXY_HEADER": header, **others}
 
     return trust
 

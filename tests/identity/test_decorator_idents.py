@@ -62,7 +62,7 @@ urlpatterns = [path(each.__name__, each) for each in (view, aview, found)]
 def enforce(request: pytest.FixtureRequest, settings: Any, monkeypatch: Any, clock: FrozenClock) -> Iterator[Enforce]:
     settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = LOGIN
-    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0, "TRUSTED_PROXIES": 1}
+    settings.DJANGO_THROTTLE = {"DATABASE_RULES": False, "RETRY_JITTER": 0.0, "TRUSTED_PROXIES": 1}
     store = build(request, clock)
     count_in(store, monkeypatch)
 

@@ -48,7 +48,7 @@ def caller(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def site(settings: Any) -> Any:
     def site(**given: Any) -> None:
-        settings.DJANGO_THROTTLE = {"AGENT": False, **given}
+        settings.DJANGO_THROTTLE = {**given}
 
     return site
 

@@ -34,7 +34,7 @@ def add(line: str) -> str:
 @pytest.fixture
 def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {"api": {"rate": "100/min"}, "mail": {"rate": "9/min"}}
-    settings.DJANGO_THROTTLE = {"RULES": rules, "AGENT": False}
+    settings.DJANGO_THROTTLE = {"RULES": rules}
     settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"uploads": "20/day"}}
     monkeypatch.setattr("getpass.getuser", lambda: "root")
 
@@ -144,7 +144,7 @@ def reset(*words: str) -> str:
 
 @pytest.fixture
 def store(settings: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    settings.DJANGO_THROTTLE = {"RULES": RULES, "AGENT": False, "DATABASE_RULES": False}
+    settings.DJANGO_THROTTLE = {"RULES": RULES, "DATABASE_RULES": False}
     store = redis_store(redis_url)
     count_in(store, monkeypatch)
     return store

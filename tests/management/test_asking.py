@@ -247,7 +247,7 @@ def test_what_it_cannot_read_or_leaves_out(replay: Any, tmp_path: Path) -> None:
 
 def test_what_the_site_recorded(replay: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     talk = {"rate": "5/hour", "events": ["message"]}
-    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "5/hour"}, "talk": talk}, "AGENT": False}
+    settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "5/hour"}, "talk": talk}}
     own_records.forget()
     count_in(MemoryStore(), monkeypatch)
     rules = {"strict": {"rate": "2/hour", "algorithm": "sliding_log"}}
@@ -269,7 +269,7 @@ def test_what_the_site_recorded(replay: Any, settings: Any, monkeypatch: pytest.
 
 
 def test_each_candidate_is_compared_with_its_rule(settings: Any, redis_url: str) -> None:
-    settings.DJANGO_THROTTLE = {"RULES": {}, "AGENT": False, "REDIS": redis_url, "DEADLINE": 5.0}
+    settings.DJANGO_THROTTLE = {"RULES": {}, "REDIS": redis_url, "DEADLINE": 5.0}
     recorder.take()
     assert run("throttle_candidates") == "There are no candidates.\n"
     ThrottleRule.objects.create(name="api", rate="5/s")

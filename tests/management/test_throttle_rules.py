@@ -28,7 +28,7 @@ def run(*words: str, **options: Any) -> str:
 
 @pytest.fixture(autouse=True)
 def settings_rules(settings: Any) -> None:
-    settings.DJANGO_THROTTLE = {"RULES": {"site": {"rate": "100/min"}}, "AGENT": False}
+    settings.DJANGO_THROTTLE = {"RULES": {"site": {"rate": "100/min"}}}
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ QUOTA = {
 class TestExport:
     def test_exports_can_be_imported_and_pasted_into_settings(self, settings: Any, put: Put, tmp_path: Path) -> None:
         priced = {"rate": "9/s", "cost": "os.path.getsize"}
-        settings.DJANGO_THROTTLE = {"RULES": {"priced": priced}, "AGENT": False}
+        settings.DJANGO_THROTTLE = {"RULES": {"priced": priced}}
         rules = {"api": {"rate": "5/s", "scopes": ["a", "b"], "events": ["request", "message"]}, "quota": QUOTA}
         rules["sockets"] = {"limit": 5, "algorithm": "concurrency", "events": ["connection"]}
         run("import", put(rules))

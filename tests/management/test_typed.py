@@ -67,7 +67,7 @@ def junk_lines(line: str) -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True)
 def site(settings: Any, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": {"api": {"rate": "5/min"}}, "AGENT": False}
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "RULES": {"api": {"rate": "5/min"}}}
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rules.json").write_text('{"api": {"rate": "1/min", "key": "user_or_ip"}}')
     lines = [json.dumps({"time": 1e9, "user": junk, "scope": junk, "method": junk}) for junk in 2 * JUNK]
@@ -149,6 +149,6 @@ def test_a_store_that_knows_nothing_is_said_plainly(settings: Any, line: str, in
         ({"REDIS": "http://localhost"}, "Redis URL begins with"),
         ({"STORE": "memory"}, in_memory),
     ):
-        settings.DJANGO_THROTTLE = {**store, "RULES": {"api": {"rate": "5/min"}}, "AGENT": False}
+        settings.DJANGO_THROTTLE = {**store, "RULES": {"api": {"rate": "5/min"}}}
         with pytest.raises(CommandError, match=said) if said else nullcontext():
             run(*line.split())

@@ -109,7 +109,7 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes", "django.contrib.auth", "django_throttle", "django_throttle.console",
 ]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
-DJANGO_THROTTLE = {"AGENT": False}
+DJANGO_THROTTLE = {}
 """
 
 

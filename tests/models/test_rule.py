@@ -237,10 +237,10 @@ def test_a_key_of_another_version_is_stored_and_not_in_force(key: str) -> None:
     "options", [{"key": "tenant"}, {"key": "user+tenant"}, {"audience": ("tenant:acme",)}], ids=str
 )
 def test_a_rule_by_tenant_needs_to_know_who_that_is(settings: Any, options: dict[str, Any]) -> None:
-    settings.DJANGO_THROTTLE = {"AGENT": False}
+    settings.DJANGO_THROTTLE = {}
     made = row(**RATE, **options)
     assert "TENANT" in str(made.fault)
-    settings.DJANGO_THROTTLE = {"AGENT": False, "TENANT": "tenant"}
+    settings.DJANGO_THROTTLE = {"TENANT": "tenant"}
     made.full_clean()
     made.save()
     assert made.fault is None

@@ -38,6 +38,6 @@ def enforce(settings: Any) -> Callable[..., None]:
     def enforce(**options: Any) -> None:
         others = {name: options.pop(name) for name in list(options) if name.isupper()}
         rule = {"rate": "2/hour", "key": "everyone", **options}
-        settings.DJANGO_THROTTLE = {"RULES": {"api": rule}, "AGENT": False, "DATABASE_RULES": False, **others}
+        settings.DJANGO_THROTTLE = {"RULES": {"api": rule}, "DATABASE_RULES": False, **others}
 
     return enforce

@@ -34,7 +34,7 @@ import os, sys
 from django.conf import settings
 
 settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={
-    "HOOKS": ["django_throttle.contrib.prometheus.count"], "DATABASE_RULES": False, "AGENT": False,
+    "HOOKS": ["django_throttle.contrib.prometheus.count"], "DATABASE_RULES": False,
     "RULES": {"api": {"rate": "3/hour", "key": "everyone"},
               "slots": {"limit": 9, "algorithm": "concurrency", "events": ["connection"], "key": "everyone"}},
 })
@@ -72,7 +72,7 @@ def series(registry: CollectorRegistry = REGISTRY) -> list[str]:
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
 def test_an_open_breaker_is_shown(scheme: str, settings: Any) -> None:
     hooks = [f"{prometheus.__name__}.count"]
-    settings.DJANGO_THROTTLE = {"AGENT": False, "REDIS": f"{scheme}://127.0.0.1:1/0", "HOOKS": hooks}
+    settings.DJANGO_THROTTLE = {"REDIS": f"{scheme}://127.0.0.1:1/0", "HOOKS": hooks}
     store = get_store()
     assert isinstance(store, RedisStore)
     if scheme == "redis+cluster":
@@ -151,7 +151,7 @@ def test_rules_and_scopes_without_end_share_a_name(monkeypatch: pytest.MonkeyPat
 def test_the_metrics_are_served_as_the_page_shows(settings: Any) -> None:
     _, setup, view, *_ = shown("observing")
     rules = {"served": {"rate": "1/min", "key": "everyone"}}  # counted by no other test of this process
-    settings.DJANGO_THROTTLE = {**run(setup)["DJANGO_THROTTLE"], "RULES": rules, "AGENT": False}
+    settings.DJANGO_THROTTLE = {**run(setup)["DJANGO_THROTTLE"], "RULES": rules}
     decide(CALL)
     served = run(view)["metrics"](RequestFactory().get("/metrics")).text
     assert 'django_throttle_decisions_total{outcome="allowed",reason="within",rule="served"} 1.0' in served
@@ -167,7 +167,7 @@ from django.conf import settings
 
 settings.configure(SECRET_KEY="a key", DJANGO_THROTTLE={
     "HOOKS": ["django_throttle.contrib.opentelemetry.count", "django_throttle.contrib.prometheus.count"],
-    "DATABASE_RULES": False, "AGENT": False,
+    "DATABASE_RULES": False,
     "RULES": {"api": {"rate": "3/hour", "key": "everyone"},
               "new": {"rate": "2/hour", "key": "everyone", "action": "shadow"},
               "slots": {"limit": 9, "algorithm": "concurrency", "events": ["connection"], "key": "everyone"}},

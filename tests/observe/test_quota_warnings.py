@@ -19,7 +19,7 @@ from tests.clock import FrozenClock
 from tests.servers import RedisServer
 
 QUOTA = {"rate": "10/hour", "algorithm": "fixed_window", "warn_at": [0.8, 1.0], "enforce_at": 2}
-QUIET = {"AGENT": False, "DATABASE_RULES": False, "DEADLINE": 5.0}
+QUIET = {"DATABASE_RULES": False, "DEADLINE": 5.0}
 
 CALL = Call("search", ("request",), SameByEveryKey())
 

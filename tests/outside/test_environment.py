@@ -30,7 +30,7 @@ import django
 from django.conf import settings
 
 apps = ["django.contrib.auth", "django.contrib.contenttypes", "django_throttle"]
-settings.configure(INSTALLED_APPS=apps, SECRET_KEY="a key", DJANGO_THROTTLE={"AGENT": False})
+settings.configure(INSTALLED_APPS=apps, SECRET_KEY="a key", DJANGO_THROTTLE={})
 django.setup()
 
 from django_throttle.core import Rule

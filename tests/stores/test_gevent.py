@@ -16,7 +16,7 @@ from tests.web_server import WebServer
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 0.1
-AT_ONCE = 10  # more than there are connections to Redis
+AT_ONCE = 24  # more than there are connections to Redis
 
 
 class Site(WebServer):

@@ -46,7 +46,7 @@ def numbers(settings: Any, address: str) -> list[str]:
 @pytest.mark.parametrize(
     ("query", "number", "words"),
     [
-        ("max_connections=50", "W036", "MAX_CONNECTIONS"), ("timeout=20", "W036", "DEADLINE"),
+        ("max_connections=50", "W036", "up to 20 connections"), ("timeout=20", "W036", "DEADLINE"),
         ("socket_timeout=soon", "W036", "DEADLINE"), ("redis_connect_func=x", "W036", "event loops"),
         ("foo=bar", "E036", "refuse the option 'foo'"),
         ("socket_red_size=1", "E036", "did you mean 'socket_read_size'?"),

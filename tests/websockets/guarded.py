@@ -38,7 +38,7 @@ def live_enforcer(redis_url: str, settings: Any) -> Live:
     def enforce(**given: Any) -> RedisStore:
         rules = {name: options for name, options in given.items() if not name.isupper()}
         own = {name: value for name, value in given.items() if name.isupper()}
-        calm = {"DATABASE_RULES": False, "AGENT": False, "RETRY_JITTER": 0.0, "DEADLINE": 5.0, "REDIS": redis_url}
+        calm = {"DATABASE_RULES": False, "RETRY_JITTER": 0.0, "DEADLINE": 5.0, "REDIS": redis_url}
         settings.DJANGO_THROTTLE = {"RULES": rules, **calm, **own}
         store = get_store()
         assert isinstance(store, RedisStore)

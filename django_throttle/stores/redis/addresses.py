@@ -25,7 +25,7 @@ from django_throttle.exceptions import InvalidSetting
 REPLACED: Final = {
     **dict.fromkeys(("timeout", "socket_timeout", "socket_connect_timeout"), "DEADLINE bounds each decision"),
     "maint_notifications_config": "DEADLINE bounds each decision",
-    "max_connections": "MAX_CONNECTIONS limits connections",
+    "max_connections": "a process opens up to 20 connections",
     **dict.fromkeys(("retry", "retry_on_error", "retry_on_timeout"), "no call is sent twice"),
     "health_check_interval": "idle connections are checked before use",
     "socket_keepalive": "it is always on",

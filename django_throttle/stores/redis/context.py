@@ -34,7 +34,7 @@ _SCRIPT_REFUSED: Final = (
     "Redis refuses a script, so failure policies decide; check the user's rights, the server's version and REDIS"
 )
 _ADVICE: Final = {
-    Cause.POOL: "All connections to Redis are in use; failure policies decide meanwhile; raise MAX_CONNECTIONS",
+    Cause.POOL: "All connections to Redis are in use, as calls take long; failure policies decide meanwhile",
     Cause.BLOCKED: "Code of the site blocks the event loop for longer than DEADLINE; failure policies decide meanwhile",
 }
 

@@ -88,8 +88,7 @@ def configure(given: Mapping[str, Any]) -> None:
         INSTALLED_APPS=["django_throttle"],
         DATABASES={"default": database_settings(address) if "://" in address else file},
         DJANGO_THROTTLE={
-            **SETTINGS, "REDIS": given["url"], "AGENT": given.get("agent", True),
-            "PROCESSES": given.get("processes", 1),
+            **SETTINGS, "REDIS": given["url"], "PROCESSES": given.get("processes", 1),
             "RULES": {name: limit.rule.as_options() for name, limit in LIMITS.items() if limit.kind == "door"},
         },
         LOGGING_CONFIG=None,

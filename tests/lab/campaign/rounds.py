@@ -300,4 +300,4 @@ def _counted(servers: Stage, history: History) -> dict[str, int]:
 
 @cache
 def configured() -> None:
-    configure({"url": None, "database": ":memory:", "agent": False})
+    configure({"url": None, "database": ":memory:"})
