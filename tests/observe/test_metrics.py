@@ -149,7 +149,7 @@ def test_rules_and_scopes_without_end_share_a_name(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_metrics_are_served_as_the_page_shows(settings: Any) -> None:
-    _, setup, view, *_ = shown("observing")
+    setup, view, *_ = shown("observing")
     rules = {"served": {"rate": "1/min", "key": "everyone"}}  # counted by no other test of this process
     settings.DJANGO_THROTTLE = {**run(setup)["DJANGO_THROTTLE"], "RULES": rules}
     decide(CALL)
