@@ -60,6 +60,8 @@ OPERATION: Final = "_ninja_operation"
 wrapped_operations: Final[list[tuple[str, Callable[..., object], object]]] = []
 #: Names of the decorated functions, by rule.
 decorated: Final[dict[str, set[str]]] = {}
+#: Names of the decorated functions with ``ident`` whose parameters include no request, by rule.
+without_request: Final[dict[str, set[str]]] = {}
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 Ident = str | Callable[..., Any] | None
@@ -109,6 +111,8 @@ def throttle(
             functions_without_ident[rule, getattr(function, "__qualname__", "")] = function, where
         elif ident is None and (argument := _request_of_method(function)) is not None:
             request_methods.append((rule, function, argument))
+        if ident is not None and not _may_get_request(function):
+            without_request.setdefault(rule, set()).add(getattr(function, "__qualname__", "") or repr(function))
         awaits = _is_awaited(function)
         deferred = None if later is None else later.below(function)
 
@@ -380,6 +384,19 @@ def _lacks_request(function: Callable[..., object]) -> str | None:
     if is_method:
         return "self.request"
     return None if names else ""
+
+
+def _may_get_request(function: Callable[..., object]) -> bool:
+    """Return False if no parameter has a usual name or annotation of a request, and none is variadic."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return getattr(function, "__name__", "") in View.http_method_names or any(
+        parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        or re.search("(?i)req|^r$", f"{parameter.name} {parameter.annotation}")
+        for parameter in parameters
+    )
 
 
 def _request_of_method(function: Callable[..., object]) -> str | None:

@@ -34,7 +34,7 @@ from django_throttle.checks.settings import (
 from django_throttle.core import Rule
 from django_throttle.core.options import did_you_mean
 from django_throttle.core.scopes import EVERYWHERE, covers, matches, split_scopes
-from django_throttle.decorators import decorated
+from django_throttle.decorators import decorated, without_request
 from django_throttle.http.request_state import view_attribute, view_scope
 from django_throttle.later.site_queues import named_by_tasks
 from django_throttle.limiter import named_by_transports
@@ -231,7 +231,8 @@ def _is_of_places(rule: Rule) -> bool:
 def unknown_scopes(rule: Rule) -> list[str]:
     """Return what checks say of a rule's scopes, and what to do, for whoever edits it."""
     messages = _scope_warnings([rule] if _is_of_site(rule) else [])
-    return [f"{message.msg}. {message.hint}" for message in messages if str(message.id)[-4:] in ("W088", UNKNOWN)]
+    shown = ("W088", "W104", UNKNOWN)
+    return [f"{message.msg}. {message.hint}" for message in messages if str(message.id)[-4:] in shown]
 
 
 def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
@@ -240,6 +241,7 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
     site = Site.read()
     for rule in rules:
         covered, excluded = split_scopes(rule.scopes)
+        yield from _lacking_methods(rule)
         if rule.name in decorated:
             yield from _beside_decorator(rule, covered)
             continue
@@ -297,6 +299,16 @@ def _is_asked_by_name() -> bool:
 def may_be_named(rule: str) -> bool:
     """Return True if code of the site may ask for the rule by its name, and then name who is counted."""
     return rule in decorated or rule in named_by_tasks or rule in named_by_transports or _is_asked_by_name()
+
+
+def _lacking_methods(rule: Rule) -> Iterator[CheckMessage]:
+    """Warn of a rule with methods that code names where there is no request."""
+    for form, functions in (("@throttle", without_request), ("@throttled_task", named_by_tasks)):
+        if rule.methods and rule.name in functions:
+            names = ", ".join(sorted(functions[rule.name]))
+            message = f"rule {rule.name!r} has methods, and {form} around {names} gets no request: it limits nothing"
+            hint = "Remove the methods from the rule. A function under @throttle may take the request as an argument."
+            yield warning("W104", message, hint)
 
 
 def _beside_decorator(rule: Rule, covered: Sequence[str]) -> Iterator[CheckMessage]:

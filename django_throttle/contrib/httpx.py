@@ -138,7 +138,14 @@ class _ThrottledTransport(Generic[Transport]):
         caller = IdentCaller(ident)
         is_untrusted = not isinstance(self.ident, str)
         call = Call(
-            self.rule, (), caller, rule=self.rule, ident=ident, is_untrusted=is_untrusted, retries_when_refused=True
+            self.rule,
+            (),
+            caller,
+            rule=self.rule,
+            ident=ident,
+            is_untrusted=is_untrusted,
+            method=request.method,
+            retries_when_refused=True,
         )
         while True:
             while seconds := await self._pause_seconds(io, ident):

@@ -227,7 +227,7 @@ def unsupported_reads(kind: type[Any]) -> Iterator[tuple[str, str, str]]:
     Skip methods whose source cannot be read, and attributes that the class itself sets.
     """
     uses = [use for base in kind.__mro__ if base.__module__ not in _LIBRARIES for use in _uses_of_self(base)]
-    set_names = {node.attr for _, node, is_set in uses if is_set}
+    set_names = {name for _, name, is_set in uses if is_set}
     unsupported = {
         name: value
         for name, value in vars(SimpleRateThrottle).items()
@@ -235,7 +235,7 @@ def unsupported_reads(kind: type[Any]) -> Iterator[tuple[str, str, str]]:
         and inspect.getattr_static(kind, name, None) is value
         and name not in set_names
     }
-    for method, name in dict.fromkeys((method, node.attr) for method, node, _ in uses):
+    for method, name in dict.fromkeys((method, name) for method, name, _ in uses):
         if name in unsupported:
             yield method, name, unsupported[name].advice
 
@@ -243,17 +243,33 @@ def unsupported_reads(kind: type[Any]) -> Iterator[tuple[str, str, str]]:
 _LIBRARIES: Final = {__name__, DecidedThrottle.__module__, throttling.__name__, "builtins"}
 
 
-def _uses_of_self(kind: type[Any]) -> Iterator[tuple[str, ast.Attribute, bool]]:
-    """Yield each attribute of ``self`` in the source of a class: the method, its node, and True if it is set."""
+def _uses_of_self(kind: type[Any]) -> Iterator[tuple[str, str, bool]]:
+    """Yield each attribute of ``self`` in the source of a class: the method, the attribute, and True if it is set."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     except (OSError, TypeError, SyntaxError):
         return
     for method in ast.walk(tree):
         if isinstance(method, ast.FunctionDef):
+            names = _names_of_self(method)
             for node in ast.walk(method):
-                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-                    yield method.name, node, isinstance(node.ctx, ast.Store)
+                match node:
+                    case ast.Attribute(ast.Name(name), attribute, context) if name in names:
+                        yield method.name, attribute, isinstance(context, ast.Store)
+                    case ast.Call(ast.Name("getattr"), [ast.Name(name), ast.Constant(str(attribute))]) if name in names:
+                        yield method.name, attribute, False
+
+
+def _names_of_self(method: ast.FunctionDef) -> set[str]:
+    """Return ``self`` and the names to which a method assigns it."""
+    names = {"self"}
+    for node in ast.walk(method):
+        match node:
+            case ast.Assign(targets, ast.Name(name)) if name in names:
+                names |= {target.id for target in targets if isinstance(target, ast.Name)}
+            case ast.NamedExpr(ast.Name(alias), ast.Name(name)) | ast.AnnAssign(ast.Name(alias), _, ast.Name(name)):
+                names |= {alias} if name in names else set()
+    return names
 
 
 def loaded_drop_ins() -> Iterator[type[SimpleRateThrottle]]:

@@ -115,7 +115,10 @@ def applies_to(rule: Rule, call: Call) -> bool:
     """
     if rule.methods and not takes_method(rule, call.method):
         if call.rule and not call.method and _log_throttle.due("methods", rule.name):
-            line = "rule %r is for requests of some methods: calls that name it and have no request are not limited"
+            line = (
+                "rule %r has methods: calls that name it and have no request are not limited; remove its methods, or "
+                "pass the request as an argument"
+            )
             logger.warning(line, rule.name)
         return False
     return not rule.audience or call.is_untrusted or any(map(call.caller.is_, rule.audience))

@@ -69,6 +69,14 @@ def sign_up(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
+@throttle("exports", ident="all")
+def export(order: int) -> None: ...
+
+
+@throttle("exports", ident=lambda order, by: "all")
+def export_of(order: int, by: HttpRequest) -> None: ...
+
+
 @throttled_task("weekly")
 def send_mail() -> None: ...
 
@@ -94,7 +102,7 @@ def of_these_views(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
     settings.ROOT_URLCONF, settings.ASGI_APPLICATION = tuple(ROUTES), f"{__name__}.application"
     settings.DJANGO_THROTTLE = {"RULES": {name: {"rate": "1/min", **rule} for name, rule in rules.items()}}
-    wanted = {f"django_throttle.W{number:03}" for number in (88, 89, 90)}
+    wanted = {f"django_throttle.W{number:03}" for number in (88, 89, 90, 104)}
     told = [message for message in run_checks(tags=["django_throttle"]) if message.id in wanted]
     return [(str(message.id)[-3:], message.msg.removeprefix("rule ")) for message in told]
 
@@ -127,6 +135,15 @@ def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number:
     settings.MIDDLEWARE = []
     ((told, message),) = found(settings, {"api": rule})
     assert (told, text in message) == (number, True), message
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("exports", "@throttle around export"), ("weekly", f"@throttled_task around {__name__}.send_mail")],
+)
+def test_methods_where_there_is_no_request(settings: Any, name: str, place: str) -> None:
+    (message,) = found(settings, {name: {"methods": ["POST"], "scopes": ["orders"]}})
+    assert message == ("104", f"{name!r} has methods, and {place} gets no request: it limits nothing")
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,12 @@ class TestTurns:
             assert caller.get(there, headers={"account": "b"}).status_code == 200
             with pytest.raises(CallRefused):
                 caller.get(there, headers={"account": "b"})
+        rules(crm={"rate": "1/min", "methods": ["POST"], **LOG})
+        with client(max_wait=0, ident="posts") as caller:
+            assert [caller.get(other.url).status_code for _ in range(3)] == [200] * 3, "not limited"
+            assert caller.post(other.url).status_code == 200
+            with pytest.raises(CallRefused):
+                caller.post(other.url)
 
     @pytest.mark.parametrize(
         ("given", "error"),
