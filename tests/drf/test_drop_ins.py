@@ -104,7 +104,7 @@ def test_a_check_names_what_a_throttle_reads_in_vain(settings: Any, place: str) 
         settings.ROOT_URLCONF = (path("", View.as_view(throttle_classes=throttles)),)
     found = [message for message in run_checks(tags=["django_throttle"]) if message.id == "django_throttle.W095"]
     reads = [re.match(r"(\S+) reads self\.(\w+)", message.msg).groups() for message in found]  # type: ignore[union-attr]
-    assert reads == [("Inherits.allow_request", "history"), ("Inherits.allow_request", "timer")]
+    assert reads == [("Inherits.allow_request", "timer"), ("Inherits.allow_request", "history")]
 
 
 @BOTH
