@@ -35,13 +35,13 @@ def check_order(raw: RawSettings) -> Iterator[CheckMessage]:
     """Middleware on the wrong side of ours."""
     if _is_above(MIDDLEWARE, CORS):
         message = "ThrottleMiddleware stands above CorsMiddleware: preflights count, and scripts cannot read a refusal"
-        yield warning("W092", message, f"List {CORS} before {MIDDLEWARE}.")
+        yield warning("W040", message, f"List {CORS} before {MIDDLEWARE}.")
     if _is_above(FETCH, MIDDLEWARE):
         message = (
             "ThrottleMiddleware stands below FetchFromCacheMiddleware: copies from the cache are not counted, and have "
             "the RateLimit field of another client"
         )
-        yield warning("W093", message, f"List {FETCH} last.")
+        yield warning("W040", message, f"List {FETCH} last.")
     yield from _unseen_statuses(rules_of_settings(_asks_for_304))
 
 
@@ -59,7 +59,7 @@ def check_tenant(raw: RawSettings) -> Iterator[CheckMessage]:
         message = (
             f"ThrottleMiddleware stands above {where}, which sets what TENANT reads: rules by tenant apply to nobody"
         )
-        yield warning("W102", message, f"List {MIDDLEWARE} below it.")
+        yield warning("W040", message, f"List {MIDDLEWARE} below it.")
 
 
 def _sets(middleware: str, name: str) -> bool:
@@ -90,7 +90,7 @@ def _unseen_statuses(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
                 f"rule {rule.name!r} counts 200 and 304 differently, but ConditionalGetMiddleware makes 304 of 200 "
                 "above ThrottleMiddleware, which sees 200"
             )
-            yield warning("W091", message, f"List {MIDDLEWARE} before {CONDITIONAL}.")
+            yield warning("W040", message, f"List {MIDDLEWARE} before {CONDITIONAL}.")
 
 
 def _asks_for_304(rule: Rule) -> bool:

@@ -217,7 +217,7 @@ def check_view_values(raw: RawSettings) -> Iterator[CheckMessage]:
     """Scopes and costs of views that nothing reads, as they are of another type, or at a method of the view."""
     for fault in dict.fromkeys(chain.from_iterable(_ignored_values(view) for _, view in _views())):
         hint = "A scope is a text, a cost a whole number from 0 on or a plain function of the request."
-        yield warning("W099", fault, f"{hint} They belong to the class, as_view(), @action or the function of a route.")
+        yield warning("W044", fault, f"{hint} They belong to the class, as_view(), @action or the function of a route.")
 
 
 def _ignored_values(view: object) -> Iterator[str]:
@@ -229,7 +229,7 @@ def _ignored_values(view: object) -> Iterator[str]:
     if not (cost is None or (is_rest and isinstance(cost, OF_INSTANCES)) or _is_cost(kind, cost)):
         yield f"{owner}.throttle_cost is {_shown(cost)}: it is ignored, and each request counts 1"
     if not is_rest and view_attribute(view, VIEW_ATTRIBUTES[2]):
-        yield f"{owner}.throttle_classes is ignored, as it is no view of REST framework"
+        yield f"{owner}.throttle_classes is ignored, as {owner} is not a view of REST framework"
     for name, function in _functions_of(view):
         for attribute in VIEW_ATTRIBUTES[:2]:
             value = getattr(function, "__dict__", {}).get(attribute)
@@ -453,14 +453,14 @@ def check_middleware(raw: RawSettings) -> Iterator[CheckMessage]:
     """The middleware is listed once, after the one that knows the user, and is the one for requests."""
     listed = list(settings.MIDDLEWARE)
     if ASGI_MIDDLEWARE in listed:
-        yield mistake("E070", f"{ASGI_MIDDLEWARE} wraps an ASGI application of sockets; in MIDDLEWARE use {MIDDLEWARE}")
+        yield mistake("E040", f"{ASGI_MIDDLEWARE} wraps an ASGI application of sockets; in MIDDLEWARE use {MIDDLEWARE}")
     ours, theirs = place_of(MIDDLEWARE), place_of(AUTHENTICATION)
     if ours is not None and theirs is not None and ours < theirs:
         message = "ThrottleMiddleware comes before AuthenticationMiddleware, so rules by user apply to nobody"
         yield warning("W040", message, f"List {MIDDLEWARE} after {AUTHENTICATION}.")
     yield from _unknown_callers(ours)
     if sum(inherits([path], MIDDLEWARE) for path in listed) > 1:
-        yield warning("W041", "ThrottleMiddleware is in MIDDLEWARE more than once", "List it once.")
+        yield warning("W040", "ThrottleMiddleware is in MIDDLEWARE more than once", "List it once.")
 
 
 #: The middleware that sets what a key reads.
@@ -491,7 +491,7 @@ def check_rates(raw: RawSettings) -> list[CheckMessage]:
         try:
             read_rate(rate)
         except InvalidRate as error:
-            wrong.append(mistake("E071", f"DEFAULT_THROTTLE_RATES of REST framework, scope {scope!r}: {error}"))
+            wrong.append(mistake("E004", f"DEFAULT_THROTTLE_RATES of REST framework, scope {scope!r}: {error}"))
     return wrong if wrong and (is_for_all_views(DROP_IN) or _is_on_a_view(DROP_IN)) else []
 
 
@@ -537,7 +537,7 @@ def check_inflight(raw: RawSettings) -> Iterator[CheckMessage]:
         )
         if rule.name not in says_events:
             hint += ' Where only sockets are meant, write that it is for "connection".'
-        yield warning("W045", f"rule {rule.name!r} counts open WebSockets alone, {why}", hint)
+        yield warning("W089", f"rule {rule.name!r} counts open WebSockets alone, {why}", hint)
 
 
 @settings_check()
@@ -588,7 +588,7 @@ def check_operations(raw: RawSettings) -> Iterator[CheckMessage]:
             message = (
                 f"@throttle({rule!r}) stands above Django Ninja's decorator at {function.__name__}: it limits nothing"
             )
-            yield warning("W096", message, "Put it below, next to the function.")
+            yield warning("W089", message, "Put it below, next to the function.")
 
 
 @settings_check()
@@ -598,7 +598,7 @@ def check_deferring_views(raw: RawSettings) -> Iterator[CheckMessage]:
         _decorate_methods(view)
     for rule, guard in sorted({(deferral.rule, guard) for deferral in deferrals for guard in deferral.guards}):
         yield mistake(
-            "E085",
+            "E082",
             f"@throttle({rule!r}, defer_to=…) stands above {guard}, which a deferred call would skip, so calls over "
             "the rate are refused; put @throttle below it, next to the function, or around the class",
         )
@@ -623,7 +623,7 @@ def check_deferring_backends(raw: RawSettings) -> Iterator[CheckMessage]:
     waiting = [*((one.rule, one.task) for one in deferrals), *(one for one in limited_tasks if one[0] in queues)]
     for rule in sorted({rule for rule, task in waiting if not queue_of(task).can_wait(task)}):
         yield mistake(
-            "E084",
+            "E082",
             f"rule {rule!r} has a task wait for its turn, but the task's backend runs tasks at once, so each call over "
             "the rate is an error; choose one in TASKS that keeps run_after, such as django_tasks_db.DatabaseBackend",
         )
@@ -636,7 +636,7 @@ def check_slots_of_tasks(raw: RawSettings) -> Iterator[CheckMessage]:
     rules = {rule.name for rule in rules_of_settings(lambda rule: rule.enabled and rule.defers_to_slots)}
     for rule in sorted({one.rule for one in deferrals if one.rule in rules and not takes_slot(one.task, one.rule)}):
         yield mistake(
-            "E086",
+            "E082",
             f"a view defers calls that find no slot of rule {rule!r} to a task that takes none, so nothing bounds how "
             f"many run, and each such call is an error; put @throttled_task({rule!r}, ident=…) around the task",
         )
@@ -673,7 +673,7 @@ def _never_deferring(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
             message = f"a view names a task for calls over rule {rule.name!r}, but its action is {rule.action!r}"
             queue = "" if rule.holds_slots else 'the algorithm "leaky_bucket" and '
             hint = f'No call is deferred. Give the rule {queue}the action "defer".'
-            yield warning("W048", message, hint)
+            yield warning("W082", message, hint)
 
 
 def _undeferred(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
@@ -684,14 +684,14 @@ def _undeferred(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
     for rule in found:
         if rule.name not in named:
             message = (
-                f"rule {rule.name!r} defers requests, but no view that was found names a task: calls pass at once "
-                "until the queue is full"
+                f"rule {rule.name!r} has action 'defer', but no view passes defer_to=…: calls run at once until the "
+                "queue is full, then get a 429"
             )
             hint = (
                 f'Put @throttle("{rule.name}", defer_to=…) around the view, or choose action "delay" or "reject". A '
                 'rule that only tasks draw on has events ["task"].'
             )
-            yield warning("W047", message, hint)
+            yield warning("W082", message, hint)
 
 
 def _misapplied(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator[tuple[Rule, str]]:

@@ -53,7 +53,7 @@ NAMES_EVENTS: Final = (
 )
 
 
-UNKNOWN: Final = "I088"
+UNKNOWN: Final = "I101"
 
 
 class Site(NamedTuple):
@@ -99,7 +99,7 @@ class Site(NamedTuple):
     def fault_of_events(self, rule: Rule, entry: str) -> str:
         """Return why none of the rule's events happens in the scopes that an entry matches; empty where one does.
 
-        Rules of open sockets alone have a check of their own, W045.
+        Rules of open sockets alone have a check of their own.
         """
         is_of_tasks = rule.events == OF_TASKS
         if not (_is_of_places(rule) or is_of_tasks) or rule.events == ("connection",) or entry == EVERYWHERE:
@@ -165,7 +165,7 @@ def check_cost_functions(raw: RawSettings) -> Iterator[CheckMessage]:
             where = f"{kind.__name__}, at {name or route!r}"
             message = f"{where}, has a function throttle_cost, and nothing calls it: each call counts 1"
             hint = f"Add {RULE_THROTTLE} to its throttle_classes: the middleware knows no request of REST framework."
-            yield warning("W097", message, hint)
+            yield warning("W044", message, hint)
 
 
 def _is_limited(view: object) -> bool:
@@ -216,7 +216,7 @@ def _decorator_warnings(rule_names: Sequence[str]) -> Iterator[CheckMessage]:
             if near := did_you_mean(name, rule_names):
                 place = form.format(name, ", ".join(sorted(functions[name])))
                 message = f"{place} limits nothing: there is no rule {name!r}{near}"
-                yield warning("W098", message, "Write the name of a rule, or add a rule of this name.")
+                yield warning("W088", message, "Write the name of a rule, or add a rule of this name.")
 
 
 def _is_of_site(rule: Rule) -> bool:
@@ -231,8 +231,7 @@ def _is_of_places(rule: Rule) -> bool:
 def unknown_scopes(rule: Rule) -> list[str]:
     """Return what checks say of a rule's scopes, and what to do, for whoever edits it."""
     messages = _scope_warnings([rule] if _is_of_site(rule) else [])
-    shown = ("W088", "W104", UNKNOWN)
-    return [f"{message.msg}. {message.hint}" for message in messages if str(message.id)[-4:] in shown]
+    return [f"{message.msg}. {message.hint}" for message in messages if str(message.id)[-4:] in ("W088", UNKNOWN)]
 
 
 def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
@@ -308,7 +307,7 @@ def _lacking_methods(rule: Rule) -> Iterator[CheckMessage]:
             names = ", ".join(sorted(functions[rule.name]))
             message = f"rule {rule.name!r} has methods, and {form} around {names} gets no request: it limits nothing"
             hint = "Remove the methods from the rule. A function under @throttle may take the request as an argument."
-            yield warning("W104", message, hint)
+            yield warning("W088", message, hint)
 
 
 def _beside_decorator(rule: Rule, covered: Sequence[str]) -> Iterator[CheckMessage]:

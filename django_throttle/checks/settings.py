@@ -48,7 +48,7 @@ Check = Callable[..., list[CheckMessage]]  # as Django calls it
 
 
 def settings_check(*tags: str, deploy: bool = False) -> Callable[[Finder], Check]:
-    """Register a function of the setting DJANGO_THROTTLE as a system check; not called where it is no dictionary."""
+    """Register a function of the setting DJANGO_THROTTLE as a system check. It is called only with a dictionary."""
 
     def decorate(find: Finder) -> Check:
         def check(app_configs: Sequence[AppConfig] | None, **_: object) -> list[CheckMessage]:
@@ -68,7 +68,7 @@ def value_of(raw: RawSettings, name: str) -> Any:
 
 
 def rules_of_settings(fits: Callable[[Rule], bool]) -> list[Rule]:
-    """The rules in settings that fit; none where another check says why the settings cannot be read."""
+    """Return the rules in settings that fit. Return none if the settings are invalid, as another check says why."""
     try:
         return list(filter(fits, sources.from_settings().rules.values()))
     except InvalidSetting:
@@ -76,7 +76,7 @@ def rules_of_settings(fits: Callable[[Rule], bool]) -> list[Rule]:
 
 
 def rules_of_database(databases: Iterable[str] | None) -> sources.SourceRules:
-    """The rules and overrides in the database; none where it must not be asked or is not migrated yet."""
+    """Return the rules and overrides in the database; none if it is not to be queried, or not migrated."""
     try:
         return sources.from_database() if sources.alias() in (databases or ()) else sources.NO_RULES
     except DatabaseFailure:
@@ -84,17 +84,17 @@ def rules_of_database(databases: Iterable[str] | None) -> sources.SourceRules:
 
 
 def mistake(number: str, message: str) -> CheckMessage:
-    """An error of this number."""
+    """Return an error of this number."""
     return Error(message, id=f"django_throttle.{number}")
 
 
 def warning(number: str, message: str, hint: str) -> CheckMessage:
-    """A warning of this number, and what to do about it."""
+    """Return a warning of this number. The hint is its remedy."""
     return Warning(message, hint=hint, id=f"django_throttle.{number}")
 
 
 def inherits(kinds: Iterable[object], *wanted: str) -> bool:
-    """Whether one of these classes, or dotted paths of classes, is of such a kind; what cannot be imported is not."""
+    """Return True if a class, or a dotted path of one, is a subclass of a wanted one. Skip paths without a module."""
     classes = (kind for kind in map(importable, kinds) if isinstance(kind, type))
     return any(issubclass(kind, tuple(map(import_string, wanted))) for kind in classes)
 
@@ -109,7 +109,7 @@ def place_of(path: str) -> int | None:
 
 
 def importable(path: object) -> Any:
-    """Return what a dotted path names, None where it cannot be imported; anything but a text as it is."""
+    """Return the object at a dotted path, or None if it cannot be imported. Return anything but text as it is."""
     try:
         return import_string(path) if isinstance(path, str) else path
     except ImportError:
@@ -117,11 +117,11 @@ def importable(path: object) -> Any:
 
 
 def is_number(value: object, of: type | tuple[type, ...] = (int, float)) -> bool:
-    """True for a number of these types; True and False are none."""
+    """Return True for a number of these types, and False for booleans."""
     return isinstance(value, of) and not isinstance(value, bool)
 
 
-Wanted = tuple[str, Callable[[Any], bool]]  # what a value must be, in words, and whether it is
+Wanted = tuple[str, Callable[[Any], bool]]  # a description of the valid values, and a test of a value
 
 
 def _number(
@@ -130,18 +130,20 @@ def _number(
     return f"a {kind} from {least} to {most}", lambda value: is_number(value, of) and least <= value <= most
 
 
-def _one_of(*known: str) -> Wanted:
-    return f"one of {', '.join(known)}", lambda value: value in known
+def _one_of(*words: str) -> Wanted:
+    return f"one of {', '.join(words)}", lambda value: value in words
 
 
 def _is_prefix(value: object) -> bool:
     return isinstance(value, str) and bool(value) and not set(value) & set("{} \t\n")
 
 
-def _is_list_of_functions(value: object) -> bool:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return False
-    return all(is_dotted(path) and callable(importable(path)) for path in value)
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(path, str) for path in value)
+
+
+def _is_list_of_functions(value: Any) -> bool:
+    return _is_list_of_texts(value) and all(is_dotted(path) and callable(importable(path)) for path in value)
 
 
 def _are_measures(value: object) -> bool:
@@ -150,29 +152,50 @@ def _are_measures(value: object) -> bool:
     )
 
 
+def _is_attribute_path(value: object) -> bool:
+    return isinstance(value, str) and (not value or all(map(str.isidentifier, value.split("."))))
+
+
 WHOLE: Final = ("whole number", int)
 SWITCH: Final[Wanted] = "True or False", lambda value: isinstance(value, bool)
-# Setting: the number of its check, and what its value must be.
-VALUES: Final[dict[str, tuple[str, Wanted]]] = {
-    "STORE": ("E010", _one_of("memory", "redis")),
-    "NO_ADDRESS": ("E042", _one_of("skip", "refuse")),
-    "RATELIMIT_HEADERS": ("E051", _one_of(*HEADER_VERSIONS)),
-    "X_RATELIMIT_HEADERS": ("E052", _one_of(*X_VERSIONS)),
-    "PREFIX": ("E012", ("text without spaces and braces", _is_prefix)),
-    "KEY_SECRET": ("E013", ("text", lambda value: isinstance(value, str))),
-    "TELL_KEYS": ("E053", ("a list of keys that are dotted paths of functions", _is_list_of_functions)),
-    "DATABASE_RULES": ("E014", SWITCH),
-    "SHADOW": ("E060", SWITCH),
-    "TESTS_IN_MEMORY": ("E017", SWITCH),
-    "RECORD_IDENTS": ("E094", SWITCH),
-    "LOG_COST_ABOVE": ("E079", (f"numbers by {', '.join(MEASURES)}", _are_measures)),
-    "DEADLINE": ("E022", _number(0.005, 10)),
-    "PROCESSES": ("E081", _number(0, 1_000_000, *WHOLE)),
-    "PROCESS_TTL": ("E025", _number(0.5, 3600)),
-    "IPV6_PREFIX": ("E028", _number(1, 128, *WHOLE)),
-    "SOCKET_IDLE_TIMEOUT": ("E073", _number(0, 604_800)),
-    "RETRY_JITTER": ("E050", _number(0, 1, "share")),
+#: The valid values of each setting, except those of TRUSTED_PROXIES.
+VALUES: Final[dict[str, Wanted]] = {
+    "STORE": _one_of("memory", "redis"),
+    "REDIS": ("a CACHES alias or a redis:// URL", lambda value: isinstance(value, str) and bool(value)),
+    "PREFIX": ("text without spaces and braces", _is_prefix),
+    "KEY_SECRET": ("text", lambda value: isinstance(value, str)),
+    "RULES": ("a dictionary of rules", lambda value: isinstance(value, Mapping)),
+    "DATABASE_RULES": SWITCH,
+    "HOOKS": ("a list of dotted paths", _is_list_of_texts),
+    "LOG_COST_ABOVE": (f"numbers by {', '.join(MEASURES)}", _are_measures),
+    "RECORD_IDENTS": SWITCH,
+    "SHADOW": SWITCH,
+    "TESTS_IN_MEMORY": SWITCH,
+    "DEADLINE": _number(0.005, 10),
+    "PROCESSES": _number(0, 1_000_000, *WHOLE),
+    "PROCESS_TTL": _number(0.5, 3600),
+    "IPV6_PREFIX": _number(1, 128, *WHOLE),
+    "PROXY_HEADER": (
+        "the name of a header like X-Forwarded-For",
+        lambda value: isinstance(value, str) and re.fullmatch("[A-Za-z0-9-]+", value) is not None,
+    ),
+    "NO_ADDRESS": _one_of("skip", "refuse"),
+    "USER_IDENT": (
+        "the path of a function like shop.limits.account",
+        lambda value: _is_attribute_path(value) and (not value or "." in value),
+    ),
+    "TENANT": ("a path like user.tenant_id or shop.limits.tenant", _is_attribute_path),
+    "RETRY_JITTER": _number(0, 1, "share"),
+    "RATELIMIT_HEADERS": _one_of(*HEADER_VERSIONS),
+    "X_RATELIMIT_HEADERS": _one_of(*X_VERSIONS),
+    "TELL_KEYS": ("a list of keys that are dotted paths of functions", _is_list_of_functions),
+    "SOCKET_IDLE_TIMEOUT": _number(0, 604_800),
 }
+
+
+def is_valid(raw: RawSettings, name: str) -> bool:
+    """Return True if a setting has a valid value. For any other value there is a message already."""
+    return VALUES[name][1](value_of(raw, name))
 
 
 NAME: Final = "DJANGO_THROTTLE"
@@ -184,7 +207,7 @@ def _nearly_named(raw: RawSettings) -> Iterator[CheckMessage]:
         is_near = name.isupper() and (name.startswith(f"{NAME}_") or get_close_matches(name, [NAME], cutoff=0.85))
         if is_near and name != NAME:
             hint = f"Write {NAME}, one dictionary that has everything, such as RULES."
-            yield warning("W100", f"nothing reads the setting {name}; did you mean {NAME}?", hint)
+            yield warning("W002", f"nothing reads the setting {name}; did you mean {NAME}?", hint)
 
 
 def _unknown_names(raw: RawSettings) -> Iterator[CheckMessage]:
@@ -194,11 +217,11 @@ def _unknown_names(raw: RawSettings) -> Iterator[CheckMessage]:
 
 
 def _values(raw: RawSettings) -> Iterator[CheckMessage]:
-    for name, (number, (wanted, fits)) in VALUES.items():
-        value = value_of(raw, name)
-        if not fits(value):
-            shown = type(value).__name__ if name == "KEY_SECRET" else repr(value)
-            yield mistake(number, f"{name} must be {wanted}, not {shown}")
+    for name, (wanted, _) in VALUES.items():
+        if not is_valid(raw, name):
+            value = value_of(raw, name)
+            shown = type(value).__name__ if name in ("KEY_SECRET", "RULES") else repr(value)
+            yield mistake("E001", f"{name} must be {wanted}, not {shown}")
 
 
 REDIS_CACHES: Final = ("django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache")
@@ -207,32 +230,30 @@ REDIS_CACHES: Final = ("django.core.cache.backends.redis.RedisCache", "django_re
 def _redis(raw: RawSettings) -> Iterator[CheckMessage]:
     address, is_used = value_of(raw, "REDIS"), value_of(raw, "STORE") == "redis"
     if is_used and is_patched_by_eventlet():
-        yield mistake("E035", f"REDIS: {EVENTLET_FAULT}")
-    if not isinstance(address, str) or not address:
-        yield mistake("E011", f"REDIS must be a CACHES alias or a redis:// URL, not {address!r}")
-    elif "://" in address:
-        yield from _connection_options(address, parse_address, "E030")
+        yield mistake("E039", f"REDIS: {EVENTLET_FAULT}")
+    if not is_valid(raw, "REDIS"):
+        return
+    if "://" in address:
+        yield from _connection_options(address, parse_address)
     elif not is_used:
         return
     elif address not in settings.CACHES:
         present = ", ".join(settings.CACHES)
         hint = f"; for the server write redis://{address}" if re.fullmatch(r"[\w.-]+:[0-9]+", address) else ""
-        yield mistake("E031", f"REDIS names {address!r}, which CACHES does not have; it has {present}{hint}")
+        yield mistake("E039", f"REDIS names {address!r}, which CACHES does not have; it has {present}{hint}")
     elif not inherits([settings.CACHES[address].get("BACKEND")], *REDIS_CACHES):
         message = f"REDIS: the backend of the cache {address!r} is neither django-redis nor Django's for Redis"
-        yield mistake("E032", message)
+        yield mistake("E039", message)
     else:
-        yield from _connection_options(address, find_address, "E032", f" the cache {address!r}:")
+        yield from _connection_options(address, find_address, f" the cache {address!r}:")
 
 
-def _connection_options(
-    text: str, find: Callable[[str], Address], unusable: str, cache: str = ""
-) -> Iterator[CheckMessage]:
-    """Connection options that have no effect here; in CACHES one that serves the cache is no mistake."""
+def _connection_options(text: str, find: Callable[[str], Address], cache: str = "") -> Iterator[CheckMessage]:
+    """Report an unusable address, and options that have no effect. Options of a cache may serve the cache."""
     try:
         server = find(text)
     except InvalidSetting as error:
-        yield mistake(unusable, f"REDIS: {error}")
+        yield mistake("E039", f"REDIS: {error}")
         return
     for reason in server.wrong:
         yield mistake("E036", f"REDIS:{cache} {reason}; the option is ignored")
@@ -244,49 +265,37 @@ def _connection_options(
 def _records(raw: RawSettings) -> Iterator[CheckMessage]:
     if raw.get("RECORD_IDENTS") is True and recorders.current is None:
         hint = 'Add "django_throttle.console" to INSTALLED_APPS, or leave RECORD_IDENTS out.'
-        yield warning("W103", "RECORD_IDENTS has no effect: no installed app records decisions", hint)
+        yield warning("W010", "RECORD_IDENTS has no effect: no installed app records decisions", hint)
 
 
 def _hooks(raw: RawSettings) -> Iterator[CheckMessage]:
-    paths = value_of(raw, "HOOKS")
-    if isinstance(paths, str) or not isinstance(paths, Sequence):
-        yield mistake("E075", f"HOOKS must be a list of dotted paths, not {paths!r}")
-        return
-    for path in paths:
-        if isinstance(path, str):
-            yield from _check_function("HOOKS:", path, "E076", "E077", load_hook)
-        else:
-            yield mistake("E075", f"HOOKS: {path!r} is no dotted path")
+    for path in value_of(raw, "HOOKS") if is_valid(raw, "HOOKS") else ():
+        yield from _check_function("HOOKS:", path, load_hook)
 
 
 def _check_function(
-    what: str,
-    path: str,
-    unusable: str,
-    awaited: str,
-    load: Callable[[str], object] = import_string,
-    arguments: Sequence[str] = (),
+    place: str, path: str, load: Callable[[str], object] = import_string, arguments: Sequence[str] = ()
 ) -> Iterator[CheckMessage]:
-    """A dotted path must lead to a function, by which calls are decided or reported, so a plain one.
+    """Report a dotted path that names no synchronous function.
 
-    ``arguments`` are those that it gets, where it is one of the site's.
+    ``arguments`` are the names of those with which the function is called; they are not checked if empty.
     """
     try:
-        found = load(path)
+        function = load(path)
     except Exception as error:  # noqa: BLE001 - a module of the site's own may fail in any way
-        yield mistake(unusable, f"{what} {path!r} cannot be imported ({error})")
+        yield mistake("E005", f"{place} {path!r} cannot be imported ({error})")
         return
-    if not callable(found):
-        yield mistake(unusable, f"{what} {path!r} cannot be called")
-    elif is_async(found):
-        message = f"{what} {path!r} is async; it must be a plain function, as it is called during each call"
-        yield mistake(awaited, message)
-    elif arguments and not takes(found, arguments):
-        yield mistake(unusable, f"{what} {path!r} must be a function of ({', '.join(arguments)})")
+    if not callable(function):
+        yield mistake("E005", f"{place} {path!r} cannot be called")
+    elif is_async(function):
+        message = f"{place} {path!r} is async; it must be a plain function, as it is called during each call"
+        yield mistake("E005", message)
+    elif arguments and not takes(function, arguments):
+        yield mistake("E005", f"{place} {path!r} must be a function of ({', '.join(arguments)})")
 
 
 def takes(function: Callable[..., object], arguments: Sequence[str]) -> bool:
-    """Whether it can be called with so many arguments; True where that cannot be known, as of some built-in ones."""
+    """Return True if a function can be called with these arguments, or if its signature is unknown."""
     try:
         signature(function).bind(*arguments)
     except TypeError:
@@ -297,25 +306,23 @@ def takes(function: Callable[..., object], arguments: Sequence[str]) -> bool:
 
 
 def _rules(raw: RawSettings) -> Iterator[CheckMessage]:
-    rules = value_of(raw, "RULES")
-    if not isinstance(rules, Mapping):
-        yield mistake("E003", f"RULES must be a dictionary of rules, not {type(rules).__name__}")
+    if not is_valid(raw, "RULES"):
         return
+    rules = value_of(raw, "RULES")
     for name in rules:
         if not isinstance(name, str):
             yield mistake("E004", f"rule {name!r}: a name must be text")
-    found = sources.from_mapping(rules)
-    for name, reason in found.faults.items():
+    source = sources.from_mapping(rules)
+    for name, reason in source.faults.items():
         yield mistake("E004", f"rule {name!r}: {reason}")
-    for rule in found.rules.values():
+    for rule in source.rules.values():
         for option, path in rule.functions:
-            numbers = ("E005", "E006") if option == "key" else ("E061", "E062")
-            given_to = ("request", "response") if option == "measure" else ("request",)
-            what = "function of plans" if option == "plans" else option
-            yield from _check_function(f"rule {rule.name!r}: the {what}", path, *numbers, arguments=given_to)
+            arguments = ("request", "response") if option == "measure" else ("request",)
+            label = "function of plans" if option == "plans" else option
+            yield from _check_function(f"rule {rule.name!r}: the {label}", path, arguments=arguments)
 
 
-# Headers in which a proxy says one address, however many there are in a row.
+# Headers in which a proxy writes one address, also behind other proxies.
 ONE_ADDRESS: Final = frozenset((
     "cf-connecting-ip", "cf-connecting-ipv6", "cloudfront-viewer-address", "fastly-client-ip", "fly-client-ip",
     "true-client-ip", "x-azure-clientip", "x-azure-socketip", "x-client-ip", "x-real-ip",
@@ -327,38 +334,38 @@ def _proxies(raw: RawSettings) -> Iterator[CheckMessage]:
     try:
         proxies = declared_proxies(value_of(raw, "TRUSTED_PROXIES"))
     except InvalidSetting as error:
-        yield mistake("E040", str(error))
+        yield mistake("E001", str(error))
+        return
+    if not is_valid(raw, "PROXY_HEADER"):
         return
     header = value_of(raw, "PROXY_HEADER")
-    if not isinstance(header, str) or not re.fullmatch("[A-Za-z0-9-]+", header):
-        yield mistake("E041", f"PROXY_HEADER must be the name of a header like X-Forwarded-For, not {header!r}")
-        return
     if "PROXY_HEADER" in raw and not proxies.is_declared:
         hint = "Name your proxies in TRUSTED_PROXIES, or remove PROXY_HEADER."
         yield warning("W010", "PROXY_HEADER is ignored because TRUSTED_PROXIES is empty", hint)
     if proxies.count > 1 and header.lower() in ONE_ADDRESS:
         message = f"PROXY_HEADER is ignored: {header} has one address, TRUSTED_PROXIES wants the {proxies.count}th"
-        yield warning("W011", message, "Set TRUSTED_PROXIES to 1, or to the networks of the proxies.")
+        yield warning("W010", message, "Set TRUSTED_PROXIES to 1, or to the networks of the proxies.")
 
 
 def _tenant(raw: RawSettings) -> Iterator[CheckMessage]:
-    path = value_of(raw, "TENANT")
-    if not isinstance(path, str) or (path and not all(map(str.isidentifier, path.split(".")))):
-        yield mistake("E043", f"TENANT must be a path like user.tenant_id or shop.limits.tenant, not {path!r}")
-    elif path and not is_path(path):
-        yield from _check_function("TENANT", path, "E043", "E043", arguments=("request",))
-    elif path and (lacking := _lacking(*path.split(".")[:2])):
-        yield warning("W013", f"TENANT is {path!r}, and {lacking}", "Name an attribute, or rules count no tenant.")
-    if path:
+    if not is_valid(raw, "TENANT"):
         return
-    for rule in rules_of_settings(_needs_tenants):
-        yield mistake("E045", f"rule {rule.name!r} needs tenants: set TENANT to a path such as user.tenant_id")
+    path = value_of(raw, "TENANT")
+    if not path:
+        for rule in rules_of_settings(_needs_tenants):
+            yield mistake("E012", f"rule {rule.name!r} needs tenants: set TENANT to a path such as user.tenant_id")
+    elif not is_path(path):
+        yield from _check_function("TENANT", path, arguments=("request",))
+    elif missing := _missing_attribute(*path.split(".")[:2]):
+        message = f"TENANT is {path!r}, but {missing}: rules by tenant apply to nobody"
+        yield warning("W095", message, "Write the path of an attribute that is there.")
 
 
-def _lacking(first: str, second: str = "pk") -> str:
-    """What is not there of the beginning of a path; only who is logged in has attributes that are known here."""
+def _missing_attribute(first: str, second: str = "pk") -> str:
+    """Return which attribute of a path is missing. Only attributes of the user model are known here."""
     if first != "user":
-        return f"requests have a user, and no {first}" if get_close_matches(first, ["user"], cutoff=0.8) else ""
+        is_near = get_close_matches(first, ["user"], cutoff=0.8)
+        return f"requests have no attribute {first!r} (did you mean 'user'?)" if is_near else ""
     model = get_user_model() if apps.is_installed("django.contrib.auth") else None
     return "" if model is None or hasattr(model, second) else f"{model.__name__} has no {second}"
 
@@ -369,10 +376,8 @@ def _needs_tenants(rule: Rule) -> bool:
 
 def _user(raw: RawSettings) -> Iterator[CheckMessage]:
     path = value_of(raw, "USER_IDENT")
-    if not isinstance(path, str) or (path and "." not in path):
-        yield mistake("E044", f"USER_IDENT must be the path of a function like shop.limits.account, not {path!r}")
-    elif path:
-        yield from _check_function("USER_IDENT", path, "E044", "E044", arguments=("user",))
+    if path and is_valid(raw, "USER_IDENT"):
+        yield from _check_function("USER_IDENT", path, arguments=("user",))
 
 
 SETTING_CHECKS: Final = (
@@ -383,7 +388,7 @@ SETTING_CHECKS: Final = (
 
 @register("django_throttle")
 def check_settings(app_configs: Sequence[AppConfig] | None, **_: object) -> list[CheckMessage]:
-    """Everything in DJANGO_THROTTLE, without a connection to the database or to Redis."""
+    """Check all of DJANGO_THROTTLE, without a connection to the database or to Redis."""
     raw = getattr(settings, "DJANGO_THROTTLE", {})
     if not isinstance(raw, Mapping):
         return [mistake("E001", no_dictionary(raw))]
@@ -400,7 +405,7 @@ def log_errors(**_: object) -> None:
 
 @settings_check(Tags.security, deploy=True)
 def check_deployment(raw: RawSettings) -> Iterator[CheckMessage]:
-    """What serves development or a trial, and is wrong or a risk with many processes and real clients."""
+    """Warn of settings for development that are a risk with many processes and real clients."""
     store = value_of(raw, "STORE")
     if store == "memory":
         message = "each server process counts in its own memory, so a limit of 100 admits 100 in each of them"
@@ -420,7 +425,7 @@ def check_deployment(raw: RawSettings) -> Iterator[CheckMessage]:
     if shared and store == "redis" and not value_of(raw, "PROCESSES"):
         message = "PROCESSES is not set: each process that starts while Redis is unavailable admits the whole limit of "
         hint = "Set it to the number of server processes on all hosts; or give these rules another on_store_failure."
-        yield warning("W081", message + shared, hint)
+        yield warning("W012", message + shared, hint)
 
     capped = _names(lambda rule: "connection" in rule.events)
     installed = [name for name in SILENT_SERVERS if find_spec(name) is not None]
@@ -428,7 +433,7 @@ def check_deployment(raw: RawSettings) -> Iterator[CheckMessage]:
         message = (
             f"on {' and '.join(installed)} a client that vanishes holds its slot until its process ends ({capped})"
         )
-        yield warning("W087", message, "Set SOCKET_IDLE_TIMEOUT if the site is served so, and have clients ping.")
+        yield warning("W012", message, "Set SOCKET_IDLE_TIMEOUT if the site is served so, and have clients ping.")
 
 
 #: Servers that do not tell an application of a client from which nothing more comes.
@@ -501,23 +506,23 @@ def check_server(raw: RawSettings) -> Iterator[CheckMessage]:
     if values.get("maxmemory", "0") != "0" and policy in EVICTING_POLICIES:
         message = f"Redis may evict counters and connection slots before anything else (maxmemory-policy {policy})"
         hint = "Use noeviction on a server of its own, or allkeys-lfu on one that is shared."
-        yield warning("W038", message, hint)
+        yield warning("W037", message, hint)
 
 
 @register(Tags.database)
 def check_rows(
     app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
 ) -> list[CheckMessage]:
-    """Rules and overrides in the database that are skipped, and groups that are not there."""
+    """Warn of invalid rules and overrides in the database, and of groups that do not exist."""
     if not databases or check_settings(None):
         return []
     found = rules_of_database(databases)
     hint = "Correct it in the admin; until then it is not in force."
-    rules = [warning("W002", f"rule {name!r} in the database: {what}", hint) for name, what in found.faults.items()]
+    rules = [warning("W004", f"rule {name!r} in the database: {what}", hint) for name, what in found.faults.items()]
     with suppress(DatabaseFailure):  # groups are not migrated yet
         for rule in [*rules_of_settings(lambda rule: True), *found.rules.values()]:
             texts = [f"rule {rule.name!r}: {missing}" for missing in missing_groups(rule)]
-            rules += [warning("W066", text, "Add it, or correct the rule.") for text in texts]
+            rules += [warning("W088", text, "Add it, or correct the rule.") for text in texts]
     return rules + [
-        warning("W065", f"override {number}: {what}", hint) for number, what in found.override_faults.items()
+        warning("W004", f"override {number}: {what}", hint) for number, what in found.override_faults.items()
     ]

@@ -103,7 +103,7 @@ def _options(row: ThrottleRule) -> dict[str, object]:
     try:
         rule = row.as_rule()
         options = rule.as_options()
-        if rule.holds_slots:  # in settings, W045 asks whether sockets alone are meant where nothing says so
+        if rule.holds_slots:  # in settings, a check asks if only sockets are meant
             options["events"] = list(rule.events)
     except (InvalidRule, InvalidRate):
         options = {name: value for name, value in row.state().items() if name not in ("name", "description")}

@@ -89,7 +89,7 @@ def warned(settings: Any) -> Warn:
 def test_a_rule_of_sockets_in_the_scope_of_a_view_is_found(warned: Warn, scope: str, view: str) -> None:
     for events in ({}, {"events": ["connection"]}):
         (message,) = warned(scopes=["elsewhere", scope], **events)
-        assert message.id == "django_throttle.W045"
+        assert message.id == "django_throttle.W089"
         assert message.msg == (
             f"rule 'held' counts open WebSockets alone, and {view!r} is the scope of a view, "
             "whose requests it does not limit"
@@ -130,7 +130,7 @@ def test_a_rule_of_everything_where_no_sockets_are_is_found(
     with monkeypatch.context() as patch:
         patch.setattr(project, "socket_scopes", lambda: ())
         (message,) = warned(key="ip")
-        assert message.id == "django_throttle.W045" and '"inflight"' in message.hint
+        assert message.id == "django_throttle.W089" and '"inflight"' in message.hint
         assert "no consumer that this check could find has the mixin; it does not limit requests while" in message.msg
         for meant in ({"events": ["inflight"]}, {"at_limit": "evict_oldest"}):
             assert warned(key="ip", **meant) == []
@@ -330,7 +330,7 @@ def test_values_of_views_that_nothing_reads(settings: Any, base: Any) -> None:
     kinds = [type(f"V{number}", (base,), options) for number, options in enumerate([*wrong, *right])]
     settings.ROOT_URLCONF = tuple(path(kind.__name__, kind.as_view()) for kind in kinds)
     messages = project.check_view_values(None)
-    assert ids(messages) == ["W099"] * len(wrong)
+    assert ids(messages) == ["W044"] * len(wrong)
     texts = [message.msg for message in messages]
     assert [text.partition(".")[0] for text in texts] == [f"V{number}" for number in range(len(wrong))]
     assert texts[3] == "V3.throttle_cost is '3': it is ignored, and each request counts 1"
@@ -341,7 +341,7 @@ def test_values_of_views_that_nothing_reads(settings: Any, base: Any) -> None:
     below.throttle_cost, below.throttle_classes = 3, [RuleThrottle]  # type: ignore[attr-defined]
     settings.ROOT_URLCONF = (path("a", below), path("b", api_view(["GET"])(below)))
     assert [message.msg for message in project.check_view_values(None)] == [
-        "below.throttle_classes is ignored, as it is no view of REST framework",
+        "below.throttle_classes is ignored, as below is not a view of REST framework",
         "below has throttle_cost, which nothing reads below @api_view",
     ]
 
@@ -401,7 +401,7 @@ class TestDeferredCalls:
     @pytest.mark.parametrize(
         ("backend", "options", "found"),
         [
-            ("immediate.ImmediateBackend", {}, ["E084"]),
+            ("immediate.ImmediateBackend", {}, ["E082"]),
             ("dummy.DummyBackend", {}, []),
             ("immediate.ImmediateBackend", {"enabled": False}, []),
         ],
@@ -426,7 +426,7 @@ class TestDeferredCalls:
     def test_rules_and_views_that_do_not_fit_are_found(self, settings: Any) -> None:
         settings.DJANGO_THROTTLE = {"RULES": {"reports": {"rate": "1/min"}, "other": {"rate": "1/min"}}}
         (message,) = project.check_deferring_rules(None)
-        assert message.id == "django_throttle.W048"
+        assert message.id == "django_throttle.W082"
         assert message.msg == "a view names a task for calls over rule 'reports', but its action is 'reject'"
         others = {"off": {"enabled": False}, "tasks": {"events": ["task"]}, "delays": {"action": "delay"}}
         rules = {"reports": DEFER, **{name: {**DEFER, **options} for name, options in others.items()}}
@@ -434,11 +434,11 @@ class TestDeferredCalls:
         assert project.check_deferring_rules(None) == []
         settings.DJANGO_THROTTLE = {"RULES": rules | {"exports": DEFER}}
         (message,) = project.check_deferring_rules(None)
-        assert message.id == "django_throttle.W047"
-        assert message.msg.startswith("rule 'exports' defers requests, but no view that was found names a task")
+        assert message.id == "django_throttle.W082"
+        assert message.msg.startswith("rule 'exports' has action 'defer', but no view passes defer_to=…")
         assert '@throttle("exports", defer_to=…)' in message.hint
         for name in ("reports", "exports"):
             ThrottleRule.from_state({"name": name, **DEFER}).save()
         (message,) = project.check_deferring_rows(None, databases=["default"])
-        assert message.id == "django_throttle.W047" and "'exports'" in message.msg
+        assert message.id == "django_throttle.W082" and "'exports'" in message.msg
         assert project.check_deferring_rows(None) == []

@@ -29,7 +29,7 @@ from django_throttle.tasks import throttled_task
 
 HELD = {"algorithm": "concurrency", "rate": None, "limit": 2, "events": ["inflight"]}
 NOTHING = "nothing that was found has the scope 'lounge'"
-ABOUT_SOCKETS = ("W088", "W089", "I088", "W101")
+ABOUT_SOCKETS = ("W088", "W089", "I101", "W101")
 OURS = ["django_throttle.middleware.ThrottleMiddleware"]
 
 
@@ -102,8 +102,9 @@ def of_these_views(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
     settings.ROOT_URLCONF, settings.ASGI_APPLICATION = tuple(ROUTES), f"{__name__}.application"
     settings.DJANGO_THROTTLE = {"RULES": {name: {"rate": "1/min", **rule} for name, rule in rules.items()}}
-    wanted = {f"django_throttle.W{number:03}" for number in (88, 89, 90, 104)}
+    wanted = {f"django_throttle.W{number:03}" for number in (88, 89, 90)}
     told = [message for message in run_checks(tags=["django_throttle"]) if message.id in wanted]
+    told = [message for message in told if "counts open WebSockets alone" not in message.msg]  # of another check
     return [(str(message.id)[-3:], message.msg.removeprefix("rule ")) for message in told]
 
 
@@ -143,7 +144,7 @@ def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number:
 )
 def test_methods_where_there_is_no_request(settings: Any, name: str, place: str) -> None:
     (message,) = found(settings, {name: {"methods": ["POST"], "scopes": ["orders"]}})
-    assert message == ("104", f"{name!r} has methods, and {place} gets no request: it limits nothing")
+    assert message == ("088", f"{name!r} has methods, and {place} gets no request: it limits nothing")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +270,11 @@ class Priced(Search):
 def test_a_function_of_a_view_that_nothing_calls(settings: Any, classes: Any, middleware: list[str], told: int) -> None:
     settings.ROOT_URLCONF = (path("", Priced.as_view(throttle_classes=classes), name="priced"),)
     settings.MIDDLEWARE, settings.DJANGO_THROTTLE = middleware, {"RULES": {"api": {"rate": "1/min"}}}
-    messages = [each.msg for each in run_checks(tags=["django_throttle"]) if each.id == "django_throttle.W097"]
+    messages = [
+        each.msg
+        for each in run_checks(tags=["django_throttle"])
+        if each.id == "django_throttle.W044" and "nothing calls it" in each.msg
+    ]
     assert len(messages) == told and all(
         "Priced, at 'priced', has a function throttle_cost" in each for each in messages
     )
@@ -285,7 +290,7 @@ class TestNamesOfDecorators:
                 "RULES": {name: {"rate": "1/min", "scopes": [name]} for name in rules},
             }
             messages = run_checks(databases=asked)
-            return [message.msg for message in messages if message.id == "django_throttle.W098"]
+            return [message.msg for message in messages if "limits nothing: there is no rule" in message.msg]
 
         return told
 

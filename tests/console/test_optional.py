@@ -68,7 +68,7 @@ def visit(folder: Path, *apps: str, idents: bool = False) -> Any:
 @pytest.mark.usefixtures("servers")
 def test_a_site_without_it_has_nothing_of_it(tmp_path: Path) -> None:
     site = visit(tmp_path, MAIN, idents=True)
-    assert (site["checks"], site["logins"]) == (["django_throttle.W103"], [200, 200, 429])
+    assert (site["checks"], site["logins"]) == (["django_throttle.W010"], [200, 200, 429])
     assert {page: 302 if page in ("overview/", "costs/") else 200 for page in site["pages"]} == site["pages"]
     assert [word for word in WORDS if word in site["texts"]] == []
     assert OURS.isdisjoint(site["commands"])

@@ -223,7 +223,7 @@ def test_in_the_wrong_order_calls_over_the_rate_are_refused_and_give_their_turn_
 
 
 def test_the_check_names_each_wrong_order_and_no_right_one() -> None:
-    messages = [message for message in project.check_deferring_views(None) if message.id == "django_throttle.E085"]
+    messages = [message for message in project.check_deferring_views(None) if message.id == "django_throttle.E082"]
     found = {message.msg for message in messages}
     for name, (_, guard) in GUARDED.items():
         wanted = f"@throttle({name!r}, defer_to=…) stands above {guard}, which a deferred call would skip"

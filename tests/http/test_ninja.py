@@ -77,5 +77,5 @@ def test_a_function_may_be_taken_twice_and_a_check_names_a_decorator_that_stands
     twice.get("/limited")(throttle("limited")(plain))
     throttle("lost")(twice.get("/lost")(lost))
     settings.ROOT_URLCONF = (path("twice/", twice.urls),)
-    messages = [message.msg for message in run_checks(tags=["django_throttle"]) if message.id == "django_throttle.W096"]
+    messages = [message.msg for message in run_checks(tags=["django_throttle"]) if "Ninja" in message.msg]
     assert messages == ["@throttle('lost') stands above Django Ninja's decorator at lost: it limits nothing"]

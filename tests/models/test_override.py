@@ -184,4 +184,4 @@ class TestInForce:
         bad.refresh_from_db()
         assert bad.fault and bad.meaning.startswith("Not in force: 'x'")
         (warning,) = check_rows(None, databases=["default"])
-        assert warning.id == "django_throttle.W065"
+        assert warning.id == "django_throttle.W004"

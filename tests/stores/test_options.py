@@ -95,7 +95,7 @@ def test_an_address_that_makes_no_sense_is_refused_by_the_setting_s_name(setting
 
 def test_eventlet_is_refused_by_a_check_and_when_the_store_is_made(settings: Any, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "eventlet.patcher", SimpleNamespace(is_monkey_patched="socket".__eq__))
-    assert "E035" in numbers(settings, "redis://127.0.0.1:1/0")
+    assert "E039" in numbers(settings, "redis://127.0.0.1:1/0")
     with pytest.raises(InvalidSetting, match=r"eventlet has replaced .*: use gevent, or threads"):
         get_store()
 
@@ -136,12 +136,12 @@ PROVIDER = UsernamePasswordCredentialProvider(None, "secret")
         ("ours", {"pool_class": BLOCKING, "max_connections": 50, "timeout": 20}, "I036 I036"),
         ("ours", {"db": 3, "client_name": "site"}, ""),
         ("ours", {"foo": 1}, "E036"),
-        ("django_redis", {"CLIENT_CLASS": "django_redis.client.ShardClient"}, "E032"),
-        ("django_redis", {"CLIENT_CLASS": "nowhere.Client"}, "E032"),
-        ("django_redis", {"CONNECTION_POOL_CLASS": "nowhere.Pool"}, "E032"),
-        ("django_redis", {"PARSER_CLASS": "nowhere.Parser"}, "E032"),
-        ("django_redis", {"SOCKET_TIMEOUT": "soon"}, "E032"),
-        ("django_redis", {"PASSWORD": "secret", **pool(credential_provider=PROVIDER)}, "E032"),  # one of the two
+        ("django_redis", {"CLIENT_CLASS": "django_redis.client.ShardClient"}, "E039"),
+        ("django_redis", {"CLIENT_CLASS": "nowhere.Client"}, "E039"),
+        ("django_redis", {"CONNECTION_POOL_CLASS": "nowhere.Pool"}, "E039"),
+        ("django_redis", {"PARSER_CLASS": "nowhere.Parser"}, "E039"),
+        ("django_redis", {"SOCKET_TIMEOUT": "soon"}, "E039"),
+        ("django_redis", {"PASSWORD": "secret", **pool(credential_provider=PROVIDER)}, "E039"),  # one of the two
     ],
     ids=lambda value: str(value).partition(" object at")[0],  # no address, which each process has of its own
 )
@@ -155,7 +155,7 @@ def test_each_option_of_a_cache_holds_or_is_named(
             for location in (server.url, [server.url, "redis://127.0.0.1:1/0"]):  # whose second one is a replica
                 settings.CACHES = entry(backend, location, **options)
                 assert " ".join(numbers(settings, "default")) == named
-                if named != "E032":  # such a cache cannot be used
+                if named != "E039":  # such a cache cannot be used
                     assert not any(decision.degraded for decision in decide("default"))
         finally:
             admin.config_set("requirepass", "")
