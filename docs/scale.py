@@ -67,7 +67,7 @@ def _measured(kept: dict[str, Any]) -> list[tuple[str, str, str]]:
             section = where
             value = f"{_number(row['value'])} {row['unit']}".strip()
             is_compared = row["ratio"] is not None and not row["what"].startswith(f"{row['beside']}:")
-            beside = f"; {row['ratio']:.2f} × that of {row['beside']}" if is_compared else ""
+            beside = f"; {row['ratio']:.2f} × the figure of {row['beside']}" if is_compared else ""
             note = f" ({row['note']})" if row["note"] else ""
             of = " ×" if is_compared else f" {row['unit']}"
             verdict = ", missed" if row["verdict"] == "MISSED" else ""

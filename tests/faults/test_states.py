@@ -74,7 +74,7 @@ def test_what_is_in_use_goes_last(policy: str, servers: None, figure: Any) -> No
                 pipeline.execute()
             passed += limiter.acquire("user:1").allowed
         evicted = client.info("stats")["evicted_keys"]
-    figure(f"passed of 50 beside a cache that fills the memory anew within a second, ``{policy}``,", passed)
+    figure(f"passed of 50 beside a cache that fills the memory within a second, ``{policy}``,", passed)
     assert evicted > 1000
     assert passed == 50 or policy == "allkeys-lru"
 

@@ -1,4 +1,4 @@
--- Adds to what the routes of a site have used in four hours.
+-- Add to the use of each route of a site in four hours.
 -- KEYS: costs:<period> (HASH measure:bucket:scope: number). ARGV: TTL in milliseconds, then a field and a number in turns.
 -- Reply: 1.
 if type(redis.pcall('HGET', KEYS[1], '')) == 'table' then redis.call('DEL', KEYS[1]) end -- a foreign value

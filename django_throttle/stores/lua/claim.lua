@@ -1,4 +1,4 @@
--- Assign a run of a task to a message, as several messages may ask for the same run.
+-- Assign a run of a task to a message. Several messages may ask for the same run.
 --
 -- KEYS[1]  claim of the run: STRING, message that has it
 -- ARGV[1]  message

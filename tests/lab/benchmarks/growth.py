@@ -112,7 +112,7 @@ def flooded(url: str, idents: int) -> list[tuple[str, int, int, float]]:
             pass
 
     floods = {
-        "what Redis said was left, and refusals": in_flight(until_refused, fresh=True, width=WIDE),
+        "last answers of Redis, and refusals": in_flight(until_refused, fresh=True, width=WIDE),
         "units bought ahead": in_flight(ahead.aacquire, fresh=True, width=WIDE),
         "dampers": one_by_one(damped.acquire, fresh=True),
         "limits in the process while Redis is away": one_by_one(away.acquire, fresh=True),

@@ -45,7 +45,7 @@ def socket_rows(url: str, share: int) -> Iterator[Row]:
         yield Row(section, "connections of a process to Redis", (_clients(server) - 1) / PROCESSES, "")
         # The least of several: in the others times to live were extended, which has rows of its own.
         commands, scripts = min(commands_a_second(server, WATCHED) for _ in range(6 if share == 1 else 1))
-        yield Row(section, "Redis commands, with those of scripts", commands, "/s", note=f"{scripts:.1f} scripts/s")
+        yield Row(section, "Redis commands, inside scripts too", commands, "/s", note=f"{scripts:.1f} scripts/s")
         yield Row(section, "the same, for each process", commands / PROCESSES, "/s")
         used, sent = redis_seconds(server), redis_commands(server)[0]
         beat, extension = holders[0].beaten()
@@ -53,8 +53,8 @@ def socket_rows(url: str, share: int) -> Iterator[Row]:
         sent = (redis_commands(server)[0] - sent) / EXTENSIONS / count
         yield Row(section, f"a beat, of a process with {count:,}", beat * 1e3, "ms")
         yield Row(section, f"the TTL of {count:,} extended", extension * 1e3, "ms")
-        yield Row(section, "Redis' processor, to extend that of one", redis * 1e6, "µs")
-        yield Row(section, "Redis commands for that, with those of scripts", sent, "")
+        yield Row(section, "Redis' processor, to extend one", redis * 1e6, "µs")
+        yield Row(section, "Redis commands for that, inside scripts too", sent, "")
         keys, left, start = server.dbsize(), total - count, time.monotonic()
         for holder in holders[1:]:
             holder.kill()
@@ -63,7 +63,7 @@ def socket_rows(url: str, share: int) -> Iterator[Row]:
         wait_until(lambda: server.dbsize() <= keys / PROCESSES + SPARE, timeout=120, every=0.01)
         last = time.monotonic() - start
         yield Row(section, f"SIGKILL: {left:,} slots are free after", last, "s", asked=30.0)
-        yield Row(section, "of that the sweep itself", last - first, "s")
+        yield Row(section, "the sweep alone", last - first, "s")
 
 
 def _clients(server: Redis) -> int:

@@ -95,7 +95,7 @@ SUITES = {
     "ninja": Suite(
         title="Ninja",
         distribution="django-ninja",
-        way="``@throttle`` around every operation that is no generator, and the middleware",
+        way="``@throttle`` around every operation but generators, and the middleware",
         tests=("tests",),
         plain=("-c", "tests/pytest.ini", "--rootdir=."),
         throttled=("-p", "with_ninja", "-c", "tests/pytest.ini", "--rootdir=."),

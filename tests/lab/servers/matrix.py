@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 QUICK = (
     Row("refused", "The handshake is refused: the cap is reached", 1, endings.refused),
-    Row("frame", "The same, told in a frame", 1, endings.refused_in_a_frame),
+    Row("frame", "The same, with an error frame", 1, endings.refused_in_a_frame),
     Row("denied", "The consumer denies the handshake", 1, endings.denied),
     Row("early", "The client goes before a slow consumer accepts", 2, endings.early),
     Row("flooded", "Too many messages: closed here", 1, endings.flooded),
@@ -61,7 +61,7 @@ QUICK = (
     Row("gone", "The client goes while the consumer sends", 2, endings.gone),
     Row("giant", "A frame of 100 MB", 1, endings.giant),
 )
-HALF_OPEN = Row("f46-half-open", "The client has vanished and nobody says so", PING + PONG + 1)
+HALF_OPEN = Row("f46-half-open", "The client has vanished without a close", PING + PONG + 1)
 TERMINATED = Row("f44-sigterm", "SIGTERM; from the end of the process", 1)
 KILLED = Row("f43-sigkill", "SIGKILL", sum(USUAL.values()))
 ROWS = (*QUICK, HALF_OPEN, TERMINATED, KILLED)
