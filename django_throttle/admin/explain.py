@@ -64,7 +64,7 @@ def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
         for explained in explanation.rules:
             counting = explained.counting
             if not counting.rule.holds_slots:
-                idents.setdefault(explained.outcome.ident, []).append(counting.held or counting.rule)
+                idents.setdefault(explained.outcome.ident, []).append(counting.effective or counting.rule)
         for ident, some in idents.items():
             if ident == explanation.caller.name:  # what others share with the caller stays
                 Limiter(dict.fromkeys(some), store).reset(ident)

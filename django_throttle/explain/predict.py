@@ -290,7 +290,7 @@ def _with_named_idents(store: AnyStore, covered: Sequence[Counting | NotCounting
 def _with_certainty(store: AnyStore, states: Sequence[RuleState]) -> list[RuleState]:
     """Return the states with ``is_sure`` set. Other plans that the caller may have are peeked at too."""
     countings = [
-        state.counting._replace(held=other)
+        state.counting._replace(effective=other)
         for state in states
         if state.verdict in ("allowed", "refused")
         for other in state.counting.alternatives
@@ -363,7 +363,7 @@ def _peek(store: AnyStore, counting: Sequence[Counting]) -> Iterator[RuleState]:
 
 
 def _charges(counted: Counting) -> Sequence[Charge]:
-    return charges_of(counted.rule if counted.held is None else counted.held, counted.ident, counted.cost)
+    return charges_of(counted.rule if counted.effective is None else counted.effective, counted.ident, counted.cost)
 
 
 def _damper_states(store: AnyStore, counting: Sequence[Counting]) -> Iterator[RuleState]:

@@ -1,8 +1,8 @@
-"""Which rules count a call, as overrides have them, and why the others that cover its scope do not."""
+"""Rules that count a hypothetical call, with overrides applied, and reasons why other rules do not count it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -18,15 +18,15 @@ from django_throttle.identity.call import Call, plan_names
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.rulebook.snapshot import WILDCARD, Snapshot, rule_cost, takes_method
 
-# The events of one call, by the event that names it: those that its entry point asks after together.
-TOGETHER: Final = {"request": ("request", "inflight"), "connect": ("connect", "connection")}
+# Events of one call, by its name in explanations. An entry point decides them together.
+JOINT_EVENTS: Final = {"request": ("request", "inflight"), "connect": ("connect", "connection")}
 
 
 @dataclass(frozen=True, slots=True)
 class HypotheticalCall:
-    """The call that is asked about; an empty text stands for any scope, method or event.
+    """Call to be explained. An empty text stands for any scope, method or event.
 
-    Raises ValueError for a method or an event that there is not.
+    Raise ValueError for a method or an event that does not exist.
     """
 
     scope: str = ""
@@ -35,58 +35,51 @@ class HypotheticalCall:
 
     def __post_init__(self) -> None:
         if self.method and self.method not in METHODS:
-            hint, given = did_you_mean(self.method, METHODS), self.method[:60]
-            raise ValueError(gettext_lazy("there is no method {name!r}{hint}", name=given, hint=hint))
+            hint = did_you_mean(self.method, METHODS)
+            raise ValueError(gettext_lazy("there is no method {name!r}{hint}", name=self.method[:60], hint=hint))
         if self.event and self.event not in EVENTS:
-            known, given = ", ".join(EVENTS), self.event[:60]
-            fault = gettext_lazy("the event is one of {known}, not {given!r}", known=known, given=given)
-            raise ValueError(fault)
+            pattern = gettext_noop("the event is one of {known}, not {given!r}")
+            raise ValueError(gettext_lazy(pattern, known=", ".join(EVENTS), given=self.event[:60]))
 
     @property
     def events(self) -> tuple[str, ...]:
-        """The events that its entry point would ask after; a call with a method is a request."""
+        """Events that the entry point would decide. A call with a method is a request."""
         event = self.event or ("request" if self.method else "")
-        return TOGETHER.get(event, (event,)) if event else EVENTS
+        return JOINT_EVENTS.get(event, (event,)) if event else EVENTS
 
 
 class Counting(NamedTuple):
-    """A rule that counts the call under ``ident``, with this cost before its own factor; one of bytes at least 1.
+    """Rule that counts the call."""
 
-    ``rule`` is by the caller's plan, and ``held`` as it holds by the ``override`` that decides about it, None where
-    that exempts the caller. ``assumed`` says what of the caller had to be assumed. ``is_doubtful`` if it may count by
-    another ident, ``may_not_count`` if the caller may be of no audience of it, or no entry point may name the ident.
-    ``alternatives`` are the rule as it holds under plans of which nobody can tell whether the caller has them, and
-    ``functions`` those that can tell that, or what the call costs. ``if_named`` is how the rule counts the ident of
-    the caller, where its key makes another and an entry point names it.
-    """
-
-    rule: Rule
-    held: Rule | None
-    override: Override | None
+    rule: Rule  #: by the caller's plan
+    effective: Rule | None  #: the rule as changed by the override; None if that exempts the caller
+    override: Override | None  #: the override that decides about the rule
     ident: str
-    cost: int
-    assumed: str = ""
-    is_doubtful: bool = False
+    cost: int  #: cost before the rule's factor; for a rule of bytes, that of the first byte
+    assumed: str = ""  #: assumptions about the caller, in words
+    is_doubtful: bool = False  #: True if the call may count under another ident
+    #: True if the caller may be outside the rule's audience, or if no entry point may name the ident.
     may_not_count: bool = False
+    #: The rule under plans that the caller may have.
     alternatives: tuple[Rule, ...] = ()
+    #: Functions of the site that decide about the caller's plan or the cost.
     functions: tuple[str, ...] = ()
+    #: How the rule counts the caller's ident if an entry point names it.
     if_named: Counting | None = None
 
 
 class NotCounting(NamedTuple):
-    """A rule that covers the scope, and why it does not count the call; or, if it ``is_doubtful``, may not.
-
-    ``if_named`` is how it would count the ident of the caller where an entry point names that.
-    """
+    """Rule that covers the scope, and the reason why it does not count the call."""
 
     rule: Rule
     why: str
-    is_doubtful: bool = False
+    is_doubtful: bool = False  #: True if the rule may count the call nevertheless
+    #: How the rule counts the caller's ident if an entry point names it.
     if_named: Counting | None = None
 
 
 def coverage(snapshot: Snapshot, call: HypotheticalCall, caller: KnownCaller) -> Iterator[Counting | NotCounting]:
-    """Each enabled rule that covers the scope, in the order of their names."""
+    """Yield each enabled rule that covers the scope, in the order of their names."""
     ranked = snapshot.overrides.of(caller)
     rules = snapshot.covering(call.scope) if call.scope else [rule for rule in snapshot.rules if rule.enabled]
     for rule in rules:
@@ -96,57 +89,59 @@ def coverage(snapshot: Snapshot, call: HypotheticalCall, caller: KnownCaller) ->
         if why := _why_not_this_caller(rule, caller):
             yield NotCounting(rule, why, if_named=_if_named(snapshot, rule, call, caller))
             continue
-        planned, unasked = _planned(rule, caller)
-        override, held = snapshot.overrides.deciding(planned, ranked)
-        may_refuse = held is not None and not held.is_shadow
-        # Most sites have rules by address, which are asked about by themselves.
+        planned, unknown_plans = _planned(rule, caller)
+        override, effective = snapshot.overrides.deciding(planned, ranked)
+        may_refuse = effective is not None and not effective.is_shadow
+        # Most sites have rules by address. Operators explain those by the address.
         is_doubtful = may_refuse and rule.key not in ("ip", "session") and caller.may_have_ident(rule.key)
         if (ident := caller.ident(rule.key)) is None:
-            named = None if is_doubtful else _if_named(snapshot, rule, call, caller)
-            yield NotCounting(rule, caller.why_not(rule.key), is_doubtful, named)
+            if_named = None if is_doubtful else _if_named(snapshot, rule, call, caller)
+            yield NotCounting(rule, caller.why_not(rule.key), is_doubtful, if_named)
             continue
-        charged = planned if held is None else held
-        held_by_plan = [snapshot.overrides.deciding(other, ranked)[1] for other in unasked.values()]
-        paths = dict.fromkeys(plan.partition(":")[0] for plan in unasked)
+        paths = dict.fromkeys(plan.partition(":")[0] for plan in unknown_plans)
         yield Counting(
             rule=planned,
-            held=held,
+            effective=effective,
             override=override,
             ident=ident,
-            cost=_cost(charged, call, caller),
-            assumed=_assumed(rule, list(unasked), caller),
+            cost=_cost(planned if effective is None else effective, call, caller),
+            assumed=_assumed(rule, list(unknown_plans), caller),
             is_doubtful=is_doubtful,
-            may_not_count=_is_unknown(rule, caller),
-            alternatives=tuple([other for other in held_by_plan if other is not None]),
+            may_not_count=_may_be_outside_audience(rule, caller),
+            alternatives=_with_overrides(snapshot, unknown_plans.values(), ranked),
             functions=tuple(filter(is_dotted, [*paths, str(rule.cost)])),
             if_named=_if_named(snapshot, rule, call, caller),
         )
 
 
 def _if_named(snapshot: Snapshot, rule: Rule, call: HypotheticalCall, caller: KnownCaller) -> Counting | None:
-    """Return how the rule counts the caller's ident where the code names it; None if its key makes the same."""
+    """Return how the rule counts the caller's ident if the code names it. Return None if the rule's key makes it."""
     if caller.ident(rule.key) == caller.name or rule.key == "connection":
         return None
     ranked = snapshot.overrides.of(caller)
-    override, held = snapshot.overrides.deciding(rule, ranked)
-    cost = _cost(rule if held is None else held, call, caller)
+    override, effective = snapshot.overrides.deciding(rule, ranked)
+    cost = _cost(rule if effective is None else effective, call, caller)
     if caller.is_explicit:
-        return Counting(rule, held, override, caller.name, cost)
+        return Counting(rule, effective, override, caller.name, cost)
     # The code may name a user, who has a plan, or a text, which has none.
-    planned, unasked = _planned(rule, caller)
-    plans = {other.plan_of: other for other in (planned, *unasked.values()) if other.plan_of}
-    held_by_plan = [snapshot.overrides.deciding(other, ranked)[1] for other in plans.values()]
+    planned, unknown_plans = _planned(rule, caller)
+    plans = {other.plan_of: other for other in (planned, *unknown_plans.values()) if other.plan_of}
     assumed = gettext_lazy("where the code names {caller} itself", caller=caller.name)
     return Counting(
         rule=rule,
-        held=held,
+        effective=effective,
         override=override,
         ident=caller.name,
         cost=cost,
         assumed=with_commas([assumed, _without_plan(list(plans))]),
         may_not_count=True,
-        alternatives=tuple([other for other in held_by_plan if other is not None]),
+        alternatives=_with_overrides(snapshot, plans.values(), ranked),
     )
+
+
+def _with_overrides(snapshot: Snapshot, rules: Iterable[Rule], ranked: list[Override]) -> tuple[Rule, ...]:
+    effective_rules = (snapshot.overrides.rule(rule, ranked) for rule in rules)
+    return tuple([rule for rule in effective_rules if rule is not None])
 
 
 def _cost(rule: Rule, call: HypotheticalCall, caller: KnownCaller) -> int:
@@ -154,35 +149,35 @@ def _cost(rule: Rule, call: HypotheticalCall, caller: KnownCaller) -> int:
 
 
 def _planned(rule: Rule, caller: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
-    """Return the rule by the caller's plan, and by those that precede it of which nobody can tell.
+    """Return the rule by the caller's plan, and the rules by preceding plans that the caller may have.
 
-    A function is asked with what is known of a request. Where it reads anything else, nobody can tell.
+    A function of the site gets a partial request. If it reads an unknown attribute, its plans are unknown.
     """
-    said: dict[str, Collection[str] | None] = {}
-    unasked: dict[str, Rule] = {}
+    names_by_path: dict[str, Collection[str] | None] = {}
+    unknown_plans: dict[str, Rule] = {}
     for plan, planned in rule.by_plan:
         path, _, name = plan.partition(":")
         if is_dotted(path):
-            if path not in said:
+            if path not in names_by_path:
                 request = caller.request()
                 names = None if request is None else plan_names(rule, path, request, logs=False)
-                said[path] = None if request is None or request.lacks_any else names
-            names = said[path]
+                names_by_path[path] = None if request is None or request.lacks_any else names
+            names = names_by_path[path]
         else:
             names = (name,) if not plan or caller.is_(plan) else () if caller.is_certain else None
         if names is None:
-            unasked[plan] = planned
+            unknown_plans[plan] = planned
         elif name in names:
-            return planned, unasked
-    return rule, unasked
+            return planned, unknown_plans
+    return rule, unknown_plans
 
 
-def _assumed(rule: Rule, unasked: Sequence[str], caller: KnownCaller) -> str:
-    """What of the caller nobody can tell, in words; empty where all is known."""
-    audience = alternatives(rule.audience) if _is_unknown(rule, caller) else ""
+def _assumed(rule: Rule, unknown_plans: Sequence[str], caller: KnownCaller) -> str:
+    """Return the assumptions about the caller, in words. Return "" if everything is known."""
+    audience = alternatives(rule.audience) if _may_be_outside_audience(rule, caller) else ""
     in_audience = gettext_lazy("if the caller is {audience}", audience=audience) if audience else ""
     without_key = gettext_lazy("if the caller sends no API key") if caller.may_have_ident(rule.key) else ""
-    return with_commas([in_audience, _without_plan(unasked), without_key])
+    return with_commas([in_audience, _without_plan(unknown_plans), without_key])
 
 
 def _without_plan(plans: Sequence[str]) -> str:
@@ -200,84 +195,89 @@ def _why_not_this_call(rule: Rule, call: HypotheticalCall) -> str:
 def _why_not_this_caller(rule: Rule, caller: KnownCaller) -> str:
     if rule.key == "connection" or (caller.ident(rule.key) is None and not caller.may_have_ident(rule.key)):
         return caller.why_not(rule.key)
-    if rule.audience and not _is_unknown(rule, caller) and not any(map(caller.is_, rule.audience)):
+    if rule.audience and not _may_be_outside_audience(rule, caller) and not any(map(caller.is_, rule.audience)):
         pattern = gettext_noop("it is for {audience} only, and {caller} is not")
         return gettext_lazy(pattern, audience=alternatives(rule.audience), caller=caller.name)
     return ""
 
 
-def _is_unknown(rule: Rule, caller: KnownCaller) -> bool:
-    """Whether the rule names an audience, and nobody can tell whether the caller belongs to it."""
+def _may_be_outside_audience(rule: Rule, caller: KnownCaller) -> bool:
+    """Return True if the rule has an audience, and it is unknown whether the caller belongs to it."""
     return bool(rule.audience) and not caller.is_certain and not any(map(caller.is_, rule.audience))
 
 
-# Two rules that differ in one of these count different things, or are not compared.
-_alike: Final = attrgetter(
+# Rules that differ in one of these options count differently, or are not compared.
+_compared_options: Final = attrgetter(
     "key", "algorithm", "refill", "resolution", "strict", "timezone", "estimator", "unit", "reserve", "measure", "cost",
     "count_on", "refund_on", "plans",
 )  # fmt: skip
-MOST_COMPARED: Final = 1000  # rules with one, so that ten thousand for every scope hold up no page
+#: Rules that a rule is compared with at most, so that a page with ten thousand rules for each scope loads.
+MAX_COMPARED_RULES: Final = 1000
 
 
 def stricter(snapshot: Snapshot, rule: Rule) -> Rule | None:
-    """A rule that counts every call that this one counts and refuses before it does; None where none was found.
+    """Return a rule that counts each call of this rule and refuses it first. Return None if none is found.
 
-    Only rules of the same key and algorithm are compared, and without overrides. Of equal ones it is the first by name.
+    Only rules of the same key and algorithm are compared, and without overrides. Of equal rules, the first by name is
+    the stricter.
     """
     if not rule.enabled or rule.count_denied or not rule.scopes:
         return None
-    for one in islice(snapshot.covering(split_scopes(rule.scopes)[0][0]), MOST_COMPARED):
-        if one.name != rule.name and _precedes(one, rule) and (one.name < rule.name or not _precedes(rule, one)):
-            return one
+    for other in islice(snapshot.covering(split_scopes(rule.scopes)[0][0]), MAX_COMPARED_RULES):
+        if other.name == rule.name or not _precedes(other, rule):
+            continue
+        if other.name < rule.name or not _precedes(rule, other):
+            return other
     return None
 
 
-def _precedes(one: Rule, rule: Rule) -> bool:
-    """Whether ``one`` refuses first, of all calls that ``rule`` counts."""
-    refuses = one.action == one.at_limit == "reject" and not one.prepaid
-    if _alike(one) != _alike(rule) or not refuses or not _counts_all_of(one, rule):
+def _precedes(first: Rule, second: Rule) -> bool:
+    """Return True if ``first`` refuses each call of ``second`` before ``second`` does."""
+    refuses = first.action == first.at_limit == "reject" and not first.prepaid
+    is_comparable = refuses and _compared_options(first) == _compared_options(second)
+    if not is_comparable or not _counts_all_of(first, second):
         return False
-    if one.holds_slots:
-        return one.params.limit <= rule.params.limit
-    if one.enforce_at > rule.enforce_at:
+    if first.holds_slots:
+        return first.params.limit <= second.params.limit
+    if first.enforce_at > second.enforce_at:
         return False
-    return all(any(_refuses_first(one, ours, theirs, rule) for ours in one.all_rates) for theirs in rule.all_rates)
+    return all(any(_is_stricter(rate, first, other, second) for rate in first.all_rates) for other in second.all_rates)
 
 
-def _counts_all_of(one: Rule, rule: Rule) -> bool:
-    """Whether ``one`` counts each call that ``rule`` counts, their keys being the same."""
-    narrows = (one.methods, rule.methods), (one.audience, rule.audience)
-    if any(ours and not (theirs and set(theirs) <= set(ours)) for ours, theirs in narrows):
-        return False
-    return set(rule.events) <= set(one.events) and _covers_all_of(one, rule)
+def _counts_all_of(first: Rule, second: Rule) -> bool:
+    """Return True if ``first`` counts each call of ``second``, as the keys are the same."""
+    for wider, narrower in ((first.methods, second.methods), (first.audience, second.audience)):
+        if wider and not (narrower and set(narrower) <= set(wider)):
+            return False
+    return set(second.events) <= set(first.events) and _covers_all_of(first, second)
 
 
-def _covers_all_of(one: Rule, rule: Rule) -> bool:
-    """Whether ``one`` covers each scope that ``rule`` covers; False where patterns make that hard to tell."""
-    (covered, excluded), (wanted, left_out) = split_scopes(one.scopes), split_scopes(rule.scopes)
-    if any(
-        pattern not in left_out and (WILDCARD.search(pattern) or covers(rule.scopes, pattern)) for pattern in excluded
-    ):
-        return False
+def _covers_all_of(first: Rule, second: Rule) -> bool:
+    """Return True if ``first`` covers each scope of ``second``. Return False if patterns make that hard to decide."""
+    covered, excluded = split_scopes(first.scopes)
+    scopes, second_excluded = split_scopes(second.scopes)
+    for pattern in excluded:
+        if pattern not in second_excluded and (WILDCARD.search(pattern) or covers(second.scopes, pattern)):
+            return False
     return all(
         "*" in covered or scope in covered or (not WILDCARD.search(scope) and matches(covered, scope))
-        for scope in wanted
+        for scope in scopes
     )
 
 
-def _refuses_first(one: Rule, ours: Rate, theirs: Rate, rule: Rule) -> bool:
-    """Whether what ``ours`` lets pass is never more than what ``theirs`` does."""
-    is_slower = ours.limit * theirs.window <= theirs.limit * ours.window
-    if one.decided_locally:
+def _is_stricter(rate: Rate, rule: Rule, other: Rate, other_rule: Rule) -> bool:
+    """Return True if ``rate`` never allows more than ``other``."""
+    is_slower = rate.limit * other.window <= other.limit * rate.window
+    if rule.decided_locally:
         return is_slower
-    if ALGORITHMS[one.algorithm].is_bucket:
-        is_alike = one.refill == "continuous" or ours.window == theirs.window
-        return is_alike and is_slower and (one.burst or ours.limit) <= (rule.burst or theirs.limit)
-    if ours.window == theirs.window or one.resolution > 1:
-        return ours.window == theirs.window and ours.limit <= theirs.limit
-    if ours.window > theirs.window:
-        return ours.window % theirs.window == 0 and ours.limit <= theirs.limit
-    # A weighted window begins anywhere in a shorter one, which then counts once more.
-    times = theirs.window // ours.window + ALGORITHMS[one.algorithm].weighs_windows
-    is_whole = theirs.window % ours.window == 0 and not (theirs.monthly or one.strict)
-    return is_whole and ours.limit * times <= theirs.limit
+    if ALGORITHMS[rule.algorithm].is_bucket:
+        is_comparable = rule.refill == "continuous" or rate.window == other.window
+        return is_comparable and is_slower and (rule.burst or rate.limit) <= (other_rule.burst or other.limit)
+    if rate.window == other.window or rule.resolution > 1:
+        return rate.window == other.window and rate.limit <= other.limit
+    if rate.window > other.window:
+        return rate.window % other.window == 0 and rate.limit <= other.limit
+    # The longer window overlaps with one more window of ``rate`` if windows are weighted.
+    windows = other.window // rate.window + ALGORITHMS[rule.algorithm].weighs_windows
+    is_multiple = other.window % rate.window == 0 and not (other.monthly or rule.strict)
+    return is_multiple and rate.limit * windows <= other.limit
