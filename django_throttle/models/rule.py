@@ -48,7 +48,7 @@ class AnnouncedQuerySet(models.QuerySet[M]):
     """A queryset that announces edits in bulk and records them in the history, as they send no signals."""
 
     def update(self, **values: Any) -> int:
-        with edits.updating(self):
+        with edits.recording_update(self):
             changed = super().update(**values)
         current_rules.announce(using=self.db)
         return changed
@@ -56,7 +56,7 @@ class AnnouncedQuerySet(models.QuerySet[M]):
     def bulk_create(self, objs: Iterable[M], *args: Any, **options: Any) -> list[M]:
         with transaction.atomic(using=self.db):
             created = super().bulk_create(objs, *args, **options)
-            edits.tell_created(created, self.db)
+            edits.record_created(created, self.db)
         current_rules.announce(using=self.db)
         return created
 

@@ -18,7 +18,7 @@ from django_throttle.rulebook import Snapshot, history
 from django_throttle.rulebook.current_rules import rules_read
 from django_throttle.rulebook.history import ended
 from django_throttle.rulebook.history import lines as recording
-from django_throttle.rulebook.history.from_settings import tell_settings
+from django_throttle.rulebook.history.from_settings import record_settings
 from django_throttle.signals import overrides_ended
 from tests.inside import forget_rules
 
@@ -147,17 +147,17 @@ class TestLines:
         assert list(history.changes(None, None)) == []
 
     def test_old_lines_are_removed_but_the_newest_of_settings(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert history.aged("default") == 0
+        assert history.delete_old("default") == 0
         for kind in ("settings", "settings", "rule", "rule"):
             history.record(kind, "api", "changed", "words")
         ThrottleChange.objects.update(at=timezone.now() - timedelta(days=400))
         history.record("rule", "new", "changed", "words")
-        assert history.aged("default") == 3
+        assert history.delete_old("default") == 3
         assert lines("kind", "name") == [("settings", "api"), ("rule", "new")]
-        monkeypatch.setattr(recording, "MOST_CHANGES", 2)
+        monkeypatch.setattr(recording, "MAX_LINES", 2)
         for number in range(4):
             history.record("rule", f"r{number}", "changed", "words")
-        history.aged("default")
+        history.delete_old("default")
         assert lines("name") == [("api",), ("r2",), ("r3",)]
 
     def test_a_line_is_kept_the_same_and_read_in_the_language_of_the_reader(self) -> None:
@@ -207,7 +207,7 @@ class TestOverridesThatRanOut:
         def away(*args: object, **options: object) -> None:
             raise DatabaseError("away")
 
-        monkeypatch.setattr(ended, "_may_lack", True)
+        monkeypatch.setattr(ended, "_may_lack_lines", True)
         with monkeypatch.context() as patch:
             patch.setattr(ended, "record", away)
             assert told() == []
@@ -215,7 +215,7 @@ class TestOverridesThatRanOut:
 
 
 def tell(**rates: str) -> bool:
-    return tell_settings({name: Rule(name, rate) for name, rate in rates.items()}, "default")
+    return record_settings({name: Rule(name, rate) for name, rate in rates.items()}, "default")
 
 
 class TestRulesOfSettings:

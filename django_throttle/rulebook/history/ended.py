@@ -1,4 +1,4 @@
-"""Tells of overrides that ran out by their own time: one line for each, whichever process writes it."""
+"""Recording of overrides that ended by their own time. Among all processes, each end has one line."""
 
 from __future__ import annotations
 
@@ -19,62 +19,68 @@ from django_throttle.signals import overrides_ended
 
 logger = logging.getLogger("django_throttle")
 
-AT_ONCE: Final = 500
-EDIT_SECONDS: Final = 2.0  # an edit by which an override ends is written so long after the end at most
+BATCH_SIZE: Final = 500
+#: Maximum delay between the end of an override that an operator ends and the line of that edit.
+EDIT_SECONDS: Final = 2.0
 
-_may_lack: bool = True  # lines of overrides that ended while no process could write them
+_may_lack_lines: bool = True  # of overrides that ended while no process could write them
 
 
 def connect() -> None:
     """Listen to overrides that end, and to the database when it answers."""
-    overrides_ended.connect(_tell, dispatch_uid="django_throttle.rulebook.history")
-    rules_read.connect(_tell_missed, dispatch_uid="django_throttle.rulebook.history.ended")
+    overrides_ended.connect(_record, dispatch_uid="django_throttle.rulebook.history")
+    rules_read.connect(_record_missing, dispatch_uid="django_throttle.rulebook.history.ended")
 
 
-def _tell(*, overrides: tuple[Override, ...], **_: object) -> None:
-    global _may_lack
+def _record(*, overrides: tuple[Override, ...], **_: object) -> None:
+    global _may_lack_lines
     try:
-        for at in range(0, len(overrides), AT_ONCE):
-            _tell_some({one.number: one.until for one in overrides[at : at + AT_ONCE]})
+        for start in range(0, len(overrides), BATCH_SIZE):
+            batch = overrides[start : start + BATCH_SIZE]
+            _record_ends({override.number: override.until for override in batch})
     except Error as error:
-        _may_lack = True
-        logger.warning("the history lacks that overrides ran out, the next reading tries again: %s", error)
+        _may_lack_lines = True
+        logger.warning("the history lacks ends of overrides, the next reading tries again: %s", error)
 
 
-def _tell_missed(**_: object) -> None:
-    """Tell of the overrides that ended while no process ran, or while the database was away."""
-    global _may_lack
-    if not (_may_lack and conf().DATABASE_RULES):
+def _record_missing(**_: object) -> None:
+    """Record overrides that ended while no process ran, or while the database was away."""
+    global _may_lack_lines
+    if not (_may_lack_lines and conf().DATABASE_RULES):
         return
-    _may_lack = False
+    _may_lack_lines = False
     try:
-        _tell_some(_ran_out())
+        _record_ends(_ends_without_edit())
     except Error as error:
-        _may_lack = True
-        logger.info("the history may lack overrides that ran out, the next reading tries again: %s", error)
+        _may_lack_lines = True
+        logger.info("the history may lack ends of overrides, the next reading tries again: %s", error)
 
 
-def _ran_out() -> dict[int, float | None]:
-    """Return the newest overrides that no edit has ended, with their ends."""
+def _ends_without_edit() -> dict[int, float | None]:
+    """Return the ends of the newest overrides that no edit has ended, by number."""
     using, now = sources.alias(), shared_now()
     rows = apps.get_model("django_throttle", "ThrottleOverride")._base_manager.using(using)
     rows = rows.filter(until__lte=now, until__gt=now - timedelta(days=MAX_DAYS)).order_by("-until")
-    ends = {row.pk: (row.until, row.created_at) for row in rows[:AT_ONCE]}
+    ends = {row.pk: (row.until, row.created_at) for row in rows[:BATCH_SIZE]}
     lines = apps.get_model("django_throttle", "ThrottleChange")._base_manager.using(using)
     edits = lines.filter(kind="override", row__in=list(ends)).exclude(action="ran out").order_by("pk")
-    edited = dict(edits.values_list("row", "at"))  # last
+    last_edits = dict(edits.values_list("row", "at"))
     margin = timedelta(seconds=EDIT_SECONDS)
-    return {pk: until.timestamp() for pk, (until, made) in ends.items() if edited.get(pk, made) < until - margin}
+    return {
+        pk: until.timestamp()
+        for pk, (until, created_at) in ends.items()
+        if last_edits.get(pk, created_at) < until - margin
+    }
 
 
-def _tell_some(ends: dict[int, float | None]) -> None:
-    """By number, when they ended; one that was ended or extended by an edit meanwhile has that edit's line."""
+def _record_ends(ends: dict[int, float | None]) -> None:
+    """Record these ends by number of the override, except where an edit has changed the end meanwhile."""
     using = sources.alias()
     rows = apps.get_model("django_throttle", "ThrottleOverride")._base_manager.using(using).filter(pk__in=list(ends))
-    over = [row for row in rows if row.until is not None and row.until.timestamp() == ends[row.pk]]
-    found = {f"override:{row.pk}:{row.until.isoformat()}": row for row in over}
+    unchanged = [row for row in rows if row.until is not None and row.until.timestamp() == ends[row.pk]]
+    ended = {f"override:{row.pk}:{row.until.isoformat()}": row for row in unchanged}
     lines = apps.get_model("django_throttle", "ThrottleChange")._base_manager.using(using)
-    told = set(lines.filter(once__in=list(found)).values_list("once", flat=True))
-    for once, row in found.items():
-        if once not in told:
+    recorded = set(lines.filter(once__in=list(ended)).values_list("once", flat=True))
+    for once, row in ended.items():
+        if once not in recorded:
             record("override", row.history_name, "ran out", row.meaning, row=row.pk, once=once, using=using)

@@ -1,4 +1,4 @@
-"""Tells once when the rules in settings are others than those that were told last, over all processes and restarts."""
+"""Recording of new rules in settings. Among all processes and restarts, each version is recorded once."""
 
 from __future__ import annotations
 
@@ -16,54 +16,54 @@ from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.current_rules import rules_read
-from django_throttle.rulebook.history.lines import State, editing, keep, made, record
+from django_throttle.rulebook.history.lines import State, editing, new_line, record, save_lines
 
 if TYPE_CHECKING:
     from django_throttle.models.change import ThrottleChange
 
 logger = logging.getLogger("django_throttle")
 
-_told: object = None  # the rules that this process has seen in the history
+_recorded: object = None  # rules that this process has found in the history
 
 
 def connect() -> None:
-    """Tell them once this process has read its rules, in the thread that reads them and over its connection."""
-    rules_read.connect(_look, dispatch_uid="django_throttle.rulebook.history")
+    """Record rules of settings after the first reading, in the reader's thread and over its connection."""
+    rules_read.connect(_record_settings, dispatch_uid="django_throttle.rulebook.history")
 
 
-def tell_settings(rules: Mapping[str, Rule], using: str) -> bool:
-    """Write what differs from the last line of settings, a line for each rule; False where nothing does."""
+def record_settings(rules: Mapping[str, Rule], using: str) -> bool:
+    """Write a line for each rule that differs from the last line of settings. Return False if none differs."""
     lines = apps.get_model("django_throttle", "ThrottleChange")._base_manager.using(using)
-    now: dict[str, State] = json.loads(json.dumps({name: rule.as_options() for name, rule in rules.items()}))
+    current: dict[str, State] = json.loads(json.dumps({name: rule.as_options() for name, rule in rules.items()}))
     last = lines.filter(kind="settings").order_by("-pk").first()
-    then: dict[str, State] = (last.after if last else None) or {}
-    names = [name for name in dict.fromkeys((*then, *now)) if then.get(name) != now.get(name)]
+    former: dict[str, State] = (last.after if last else None) or {}
+    names = [name for name in dict.fromkeys((*former, *current)) if former.get(name) != current.get(name)]
     if not names:
         return False
-    version = blake2b(json.dumps(now, sort_keys=True).encode(), digest_size=8).hexdigest()
+    version = blake2b(json.dumps(current, sort_keys=True).encode(), digest_size=8).hexdigest()
     once = f"settings:{last.pk if last else 0}:{version}"
-    added, removed = sum(name not in then for name in names), sum(name not in now for name in names)
+    added, removed = sum(name not in former for name in names), sum(name not in current for name in names)
     words = f"RULES: {added} added, {len(names) - added - removed} changed, {removed} removed"
     with editing("settings", "settings"), transaction.atomic(using=using):
-        if not record("settings", "", "changed", words, after=now, once=once, using=using):
+        if not record("settings", "", "changed", words, after=current, once=once, using=using):
             return False
-        keep([_line(name, then.get(name), rules.get(name), now.get(name)) for name in names], using)
+        save_lines([_line(name, former.get(name), rules.get(name), current.get(name)) for name in names], using)
     return True
 
 
 def _line(name: str, before: State | None, rule: Rule | None, after: State | None) -> ThrottleChange:
     action = "added" if before is None else "removed" if after is None else "changed"
     words = describe(rule) if rule is not None and before is None else "no longer in settings" if after is None else ""
-    return made("rule", name, action, words, before=before, after=after)
+    return new_line("rule", name, action, words, before=before, after=after)
 
 
-def _look(**_: object) -> None:
-    global _told
+def _record_settings(**_: object) -> None:
+    global _recorded
     rules = sources.from_settings().rules
-    if rules is _told or current_thread().name != sources.READER_THREAD_NAME:
+    if rules is _recorded or current_thread().name != sources.READER_THREAD_NAME:
         return
     try:
-        tell_settings(rules, sources.alias())
-        _told = rules
+        record_settings(rules, sources.alias())
+        _recorded = rules
     except Error as error:
-        logger.info("the rules of settings could not be told to the history, the next reading tries again: %s", error)
+        logger.info("the history may lack new rules of settings, the next reading tries again: %s", error)

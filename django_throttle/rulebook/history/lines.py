@@ -1,7 +1,4 @@
-"""Writes one line of the history for each edit, in the transaction of the edit.
-
-Who edits, where and why is said by ``editing`` around the edit; ``record`` takes the rest.
-"""
+"""Lines of the history, one for each edit, saved in the transaction of the edit."""
 
 from __future__ import annotations
 
@@ -29,32 +26,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_throttle")
 
-MOST_WORDS: Final = 4000  # characters of a description in words, or of a reason
-MAX_DAYS: Final = 366  # lines are kept for a year
-MOST_CHANGES: Final = 100_000  # lines that are kept, the newest
-MOMENTS: Final = ("until", "starts_at")  # columns that hold one, as JSON has it
-PRUNE_SECONDS: Final = 600.0  # between two looks of a process for lines that are too old
+MAX_TEXT_CHARS: Final = 4000  # of a description or a reason
+MAX_DAYS: Final = 366
+MAX_LINES: Final = 100_000
+TIME_COLUMNS: Final = ("until", "starts_at")
+PRUNE_SECONDS: Final = 600.0  # interval at which a process deletes old lines
 
-State = Mapping[str, object]  # the columns of a row, as JSON has them
+State = Mapping[str, object]  # columns of a row, as in JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Who edits, where (``admin``, ``command``, ``import``, ``settings``), why, and what the edit is called."""
+    """Person or process that edits."""
 
-    who: str = ""
-    via: str = ""
+    who: str = ""  #: user name
+    via: str = ""  #: "admin", "command", "import", "settings", or a place of the site's own
     reason: str = ""
-    action: str = ""
+    action: str = ""  #: name of the edit instead of "added", "changed" or "removed"
 
 
-NOBODY: Final = Editor()
-_editor: Final[ContextVar[Editor]] = ContextVar("django_throttle_editor", default=NOBODY)
+UNKNOWN_EDITOR: Final = Editor()
+_editor: Final[ContextVar[Editor]] = ContextVar("django_throttle_editor", default=UNKNOWN_EDITOR)
 
 
 @contextmanager
 def editing(who: str, via: str, reason: str = "", action: str = "") -> Iterator[None]:
-    """Every edit inside is by this person; ``action`` replaces "added", "changed" or "removed"."""
+    """Record the edits inside as edits by this person. ``action`` replaces "added", "changed" or "removed"."""
     token = _editor.set(Editor(who, via, reason, action))
     try:
         yield
@@ -64,9 +61,9 @@ def editing(who: str, via: str, reason: str = "", action: str = "") -> Iterator[
 
 @contextmanager
 def because(reason: str, action: str = "") -> Iterator[None]:
-    """Every edit inside has this reason, unless it is empty, and ``action`` as in ``editing``."""
-    now = _editor.get()
-    with editing(now.who, now.via, reason.strip() or now.reason, action or now.action):
+    """Record the edits inside with this reason, unless it is empty, and with ``action`` as in ``editing``."""
+    editor = _editor.get()
+    with editing(editor.who, editor.via, reason.strip() or editor.reason, action or editor.action):
         yield
 
 
@@ -82,21 +79,21 @@ def record(
     once: str = "",
     using: str | None = None,
 ) -> bool:
-    """Write one line, by the present editor; False where a line with the same ``once`` is there already.
+    """Save a line by the current editor. Return False if a line with the same ``once`` exists.
 
-    ``kind`` is "rule", "override" or "settings", ``row`` the primary key. Empty ``words`` are made of ``before`` and
-    ``after``. The line is part of the caller's transaction in the database ``using``, which is that of the rules by
-    default.
+    ``kind`` is "rule", "override" or "settings", and ``row`` the primary key. If ``words`` are empty, they are the
+    differences between ``before`` and ``after``. The line is part of the caller's transaction in the database
+    ``using``, by default the database of the rules.
     """
-    change = made(kind, name, action, words, row=row, before=before, after=after)
+    change = new_line(kind, name, action, words, row=row, before=before, after=after)
     using = using or sources.alias()
     if not once:
-        keep([change], using)
+        save_lines([change], using)
         return True
     change.once = once[:200]
     try:
         with transaction.atomic(using=using):
-            keep([change], using)
+            save_lines([change], using)
     except IntegrityError:
         if not _model()._base_manager.using(using).filter(once=change.once).exists():
             raise
@@ -104,7 +101,7 @@ def record(
     return True
 
 
-def made(
+def new_line(
     kind: str,
     name: str,
     action: str,
@@ -114,85 +111,85 @@ def made(
     before: State | None = None,
     after: State | None = None,
 ) -> ThrottleChange:
-    """One line by the present editor, not saved."""
+    """Return an unsaved line by the current editor."""
     editor = _editor.get()
     return _model()(
         kind=kind,
         name=name[:200],
         action=(editor.action or action)[:30],
-        words=(words or "; ".join(changes(before, after)) or "nothing changed")[:MOST_WORDS],
+        words=(words or "; ".join(changes(before, after)) or "nothing changed")[:MAX_TEXT_CHARS],
         row=row,
         before=before,
         after=after,
-        who=_as_text(editor.who)[:150],
+        who=_storable(editor.who)[:150],
         via=editor.via[:30],
-        reason=_as_text(editor.reason)[:MOST_WORDS],
+        reason=_storable(editor.reason)[:MAX_TEXT_CHARS],
     )
 
 
-def _as_text(given: str) -> str:
-    """Without what databases do not store: a shell passes on bytes that are no text."""
-    return given.encode("utf-8", "replace").decode().replace("\x00", "?")
+def _storable(text: str) -> str:
+    """Replace characters that databases cannot store. Arguments from a shell may contain them."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "?")
 
 
-def keep(lines: Iterable[ThrottleChange], using: str) -> None:
-    """Save these lines; what is too old is removed once they are committed."""
+def save_lines(lines: Iterable[ThrottleChange], using: str) -> None:
+    """Save lines. Delete old lines after the commit."""
     _model()._base_manager.using(using).bulk_create(lines, batch_size=500)
-    transaction.on_commit(lambda: _prune_sometimes(using), using=using, robust=True)
+    transaction.on_commit(lambda: _prune(using), using=using, robust=True)
 
 
 def changes(
     before: State | None, after: State | None, labels: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[str]:
-    """What differs, a text for each column, such as "rate: 100/min → 50/min"; a column at its default is "default"."""
+    """Yield a text for each column that differs, such as "rate: 100/min → 50/min" or "limit: default → 5"."""
     old, new = before or {}, after or {}
     for name in dict.fromkeys((*old, *new)):
         if old.get(name) != new.get(name):
             label = labels.get(name) or name.replace("_", " ")
-            told = _moment if name in MOMENTS else in_words
-            was, now = (told(one[name]) if name in one else gettext_lazy("default") for one in (old, new))
+            describe = _time_in_words if name in TIME_COLUMNS else in_words
+            was, now = (describe(state[name]) if name in state else gettext_lazy("default") for state in (old, new))
             yield gettext_lazy("{label}: {was} → {now}", label=label, was=was, now=now)
 
 
-def _moment(value: object) -> str:
+def _time_in_words(value: object) -> str:
     moment = parse_datetime(value) if isinstance(value, str) else None
     return to_the_second(moment) if moment else in_words(value)
 
 
 def in_words(value: object) -> str:
-    """What a column holds."""
+    """Return the value of a column as text."""
     if isinstance(value, bool):
         return gettext_lazy("yes") if value else gettext_lazy("no")
-    said = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return said if value is not None and said else gettext_lazy("none")
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text if value is not None and text else gettext_lazy("none")
 
 
-def aged(using: str, now: datetime | None = None) -> int:
-    """Remove lines older than MAX_DAYS, and all but the newest MOST_CHANGES; returns how many.
+def delete_old(using: str, now: datetime | None = None) -> int:
+    """Delete lines older than MAX_DAYS, and all but the newest MAX_LINES. Return the number of deleted lines.
 
-    The newest line of settings stays, as the next one is compared with it.
+    The newest line of settings stays, because the next line of settings is compared with it.
     """
     rows = _model()._base_manager.using(using)
     newest = rows.order_by("-pk").values_list("pk", flat=True).first()
     if newest is None:
         return 0
-    told = rows.filter(kind="settings").order_by("-pk").values_list("pk", flat=True).first()
+    settings = rows.filter(kind="settings").order_by("-pk").values_list("pk", flat=True).first()
     cutoff = (now or timezone.now()) - timedelta(days=MAX_DAYS)
-    old = rows.filter(models.Q(at__lt=cutoff) | models.Q(pk__lte=newest - MOST_CHANGES)).exclude(pk=told or 0)
+    old = rows.filter(models.Q(at__lt=cutoff) | models.Q(pk__lte=newest - MAX_LINES)).exclude(pk=settings or 0)
     return int(old.delete()[0])
 
 
-_pruned: dict[str, float] = {}
+_pruned_at: dict[str, float] = {}  # by database, on the monotonic clock
 
 
-def _prune_sometimes(using: str) -> None:
-    """After a commit: never raises."""
+def _prune(using: str) -> None:
+    """Delete old lines, once in PRUNE_SECONDS. Raise nothing."""
     now = monotonic()
-    if now - _pruned.get(using, -PRUNE_SECONDS) < PRUNE_SECONDS:
+    if now - _pruned_at.get(using, -PRUNE_SECONDS) < PRUNE_SECONDS:
         return
-    _pruned[using] = now
+    _pruned_at[using] = now
     try:
-        aged(using)
+        delete_old(using)
     except Error as error:
         logger.warning("old lines of the history could not be removed, they stay until the next edit: %s", error)
 
