@@ -22,7 +22,7 @@ from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, Rule
 from django_throttle.explain.why_refused import Answer, answer
 from django_throttle.limiter import Limiter
 from django_throttle.models import ThrottleRule
-from django_throttle.models.subjects import HASHED
+from django_throttle.models.subjects import KEY_HASH_PREFIX
 from django_throttle.rulebook.coverage import HypotheticalCall
 from django_throttle.stores import get_store
 from django_throttle.translated import capitalised, joined, translated, written
@@ -125,7 +125,7 @@ def _row(one: RuleState) -> dict[str, object]:
 def _relief(found: Answer, told: Explanation) -> str:
     """The query of the form of a new override for this caller; empty where overrides have no such subject."""
     kind, _, value = told.caller.name.partition(":")
-    value = HASHED + value if kind == "api_key" else value  # an ident has only the hash
+    value = KEY_HASH_PREFIX + value if kind == "api_key" else value  # an ident has only the hash
     if kind not in SUBJECTS or not value:
         return ""
     rules = ",".join(told.refusing) or "*"

@@ -30,7 +30,7 @@ from django_throttle.core import Rule
 from django_throttle.identity import RequestCaller
 from django_throttle.local.shared_clock import shared_now
 from django_throttle.models import ThrottleOverride
-from django_throttle.models.override import LAST_YEAR, OverrideQuerySet, misspelt, override_warnings
+from django_throttle.models.override import MAX_YEAR, OverrideQuerySet, misspelt, override_warnings
 from django_throttle.models.subjects import names_of_users, networks_around, values_of_users
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import Overrides
@@ -81,8 +81,8 @@ class OverrideForm(RowForm):
             for part, name in zip(getattr(self.fields["until"].widget, "widgets", ()), names, strict=False):
                 part.attrs["aria-label"] = name
             until = self.instance.until
-            if until and until.year > LAST_YEAR:  # stored before that was refused
-                self.initial["until"] = until.replace(year=LAST_YEAR)
+            if until and until.year > MAX_YEAR:  # stored before that was refused
+                self.initial["until"] = until.replace(year=MAX_YEAR)
         if self.instance.pk and "lasting" in self.fields:
             self.fields["lasting"].initial = UNTIL_BELOW if self.instance.until else ENDLESS
             self.fields["lasting"].choices = (*DURATIONS, (END_NOW, gettext("End it now")))  # type: ignore[attr-defined]

@@ -21,8 +21,7 @@ from django_throttle.identity.caller import UNTRUSTED_KIND, ident_from_value
 from django_throttle.identity.keys import LONG_VALUE_PREFIX, combined, ident_of, user_value
 from django_throttle.identity.known_caller import GROUP, LOGIN_NAME, KnownCaller
 from django_throttle.identity.login_names import fold
-from django_throttle.models.subjects import HASHED as OF_KEY
-from django_throttle.models.subjects import check_ident, typed_ident, users_meant
+from django_throttle.models.subjects import KEY_HASH_PREFIX, check_ident, try_find_users, typed_ident
 from django_throttle.models.typed_keys import (
     ident_of_typed_key,
     idents_of_rows,
@@ -85,11 +84,11 @@ def known_caller(ident: str, typed: str = "") -> KnownCaller:
     """Return the caller of an ident, with the user or API key that the ident or ``typed`` names."""
     kind, _, value = typed.partition(":")
     if ident.startswith("api_key:"):
-        key = "" if IDENT_HASH.fullmatch(value.removeprefix(OF_KEY)) else value
+        key = "" if IDENT_HASH.fullmatch(value.removeprefix(KEY_HASH_PREFIX)) else value
         auth: Any = (row_of_typed_key(key) or key) if key else row_of_ident(ident)
         return KnownCaller(ident, user=user_of_row(auth), auth=auth)
     if ident.startswith("user:") and conf().USER_IDENT:
-        users = users_meant(value if kind == "user" else typed) or ()
+        users = try_find_users(value if kind == "user" else typed) or ()
         user = next((user for user in users if ident_of("user", user_value(user)) == ident), None)
         return KnownCaller(ident, user=user)
     return KnownCaller(ident)
@@ -102,7 +101,7 @@ def read_ident(text: str, *, checks: bool = True) -> str:
     """
     kind, _, value = text.partition(":")
     if kind == "api_key" and value:
-        value = value.removeprefix(OF_KEY)
+        value = value.removeprefix(KEY_HASH_PREFIX)
         return f"api_key:{value}" if IDENT_HASH.fullmatch(value) else ident_of_typed_key(value, checks=checks)
     if kind == LOGIN_NAME:
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""The models: rules, overrides, their history, and open connections, which have no table."""
+"""Models of rules, overrides, their history, and open connections. Connections have no table."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from django_throttle.models.rule import ThrottleRule
 __all__ = ["ThrottleChange", "ThrottleConnection", "ThrottleOverride", "ThrottleRule"]
 
 
-class NoRows(models.Manager["ThrottleConnection"]):
-    """Finds nothing without a query, for dumpdata, which reads every model."""
+class EmptyManager(models.Manager["ThrottleConnection"]):
+    """Manager without rows, because dumpdata reads every model."""
 
     def get_queryset(self) -> models.QuerySet[ThrottleConnection]:
         return super().get_queryset().none()
 
 
 class ThrottleConnection(models.Model):
-    """One open WebSocket in the admin's log; the page asks the processes (connections/overview.py)."""
+    """Open WebSocket, for permissions and the admin's log. See ``connections/overview.py`` for the data."""
 
-    objects = NoRows()
+    objects = EmptyManager()
 
     class Meta:
         managed = False

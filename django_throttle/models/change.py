@@ -1,4 +1,4 @@
-"""The model of the history: what was edited, by whom, when and why."""
+"""Model of a line of the history."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PLACES: Final = (
 
 
 class ThrottleChange(models.Model):
-    """One edit of a rule or an override, or new rules in settings; it is written once and never edited.
+    """Edit of a rule or an override, or new rules in settings. A line is never edited itself.
 
-    ``before`` and ``after`` are the columns of the row that differ from their defaults, or None where there was no row.
+    ``before`` and ``after`` are the columns of the row that differ from their defaults, or None without a row.
     """
 
     at = MomentColumn(gettext_lazy("when"), auto_now_add=True, db_index=True)
@@ -58,19 +58,19 @@ class ThrottleChange(models.Model):
         return f"{self.get_kind_display()} {self.name} {self.get_action_display()}".replace("  ", " ")
 
     def as_json(self) -> dict[str, object]:
-        """Every column, by the names that the log command prints."""
-        named = ("kind", "name", "row", "action", "words", "before", "after", "who", "via", "reason")
-        return {"id": self.pk, "at": self.at.isoformat(), **{name: getattr(self, name) for name in named}}
+        """Return every column, by the names that the log command prints."""
+        names = ("kind", "name", "row", "action", "words", "before", "after", "who", "via", "reason")
+        return {"id": self.pk, "at": self.at.isoformat(), **{name: getattr(self, name) for name in names}}
 
     @property
     def by(self) -> str:
-        """Who edited it and where, as "ada (admin)"; settings, a start time and an end are both."""
+        """Person and place, as "ada (admin)". For settings, a start time and an end time, only the place."""
         if self.action == "ran out":
             return gettext("its end time")
         who, where = self.who or gettext("somebody"), self.get_via_display()
         return str(where) if self.via in ("schedule", "settings") else f"{who} ({where})" if where else who
 
     def sentence(self) -> str:
-        """The line as a log has it."""
+        """Return the line as a line of a log."""
         words, why = " ".join(self.words.split()), " ".join(self.reason.split())
         return f"{self.pk}  {to_the_second(self.at)}  {self.by}: {self}: {words}{f' – {why}' if why else ''}"

@@ -1,4 +1,4 @@
-"""Columns of the models: texts, numbers, names, rates, and the options of a rule."""
+"""Model fields for texts, numbers, names, rates, and the options of a rule."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ def _split(names: str) -> tuple[str, ...]:
 
 
 def tidy_rates(text: str) -> str:
-    """Return the rates as this package writes them, whatever spaces and capitals were typed. Raise InvalidRate."""
+    """Return rates in their shortest notation, without spaces and capitals. Raise InvalidRate."""
     parts = [(part, text if part.isdecimal() else part) for part in split(text)]  # 0,5/min is one text
     rates = (Rate.parse("".join(part.split()).lower(), calendar=True, typed=typed) for part, typed in parts)
     return ", ".join(dict.fromkeys(map(str, rates)))
 
 
 def is_text(value: str) -> bool:
-    """Return True for text that databases, files and terminals take: without NUL and surrogates."""
-    return "\x00" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    """Return True for text without NUL and surrogates, which databases, files and terminals accept."""
+    return "\x00" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 class Column(models.Field):  # type: ignore[type-arg]
-    """A column whose labels, help and choices are in no migration, nor a class of this package: they may change."""
+    """Field whose migrations have Django's class, and no labels, help and choices, so that these may change."""
 
     def deconstruct(self) -> tuple[str, str, Sequence[Any], dict[str, Any]]:
         name, _, args, kwargs = super().deconstruct()
-        django = next(base for base in type(self).__mro__ if base.__module__.startswith("django.db.models"))
+        django_class = next(base for base in type(self).__mro__ if base.__module__.startswith("django.db.models"))
         kept = {key: value for key, value in kwargs.items() if key not in ("verbose_name", "help_text", "choices")}
-        return name, f"django.db.models.{django.__name__}", args, kept
+        return name, f"django.db.models.{django_class.__name__}", args, kept
 
 
 class TextColumn(Column, models.CharField):  # type: ignore[type-arg]
-    """A short text."""
+    """Short text."""
 
 
 class NoteColumn(Column, models.TextField):  # type: ignore[type-arg]
-    """A long text."""
+    """Long text."""
 
 
 class SwitchColumn(Column, models.BooleanField):  # type: ignore[type-arg]
@@ -68,11 +68,11 @@ class SwitchColumn(Column, models.BooleanField):  # type: ignore[type-arg]
 
 
 class MomentColumn(Column, models.DateTimeField):  # type: ignore[type-arg]
-    """A moment."""
+    """Time."""
 
 
 class WholeColumn(Column, models.PositiveBigIntegerField):  # type: ignore[type-arg]
-    """A whole number; the row says its bounds, so that one message says what is wrong."""
+    """Whole number. The row itself checks its bounds, so that there is one message."""
 
     validators = []
 
@@ -81,7 +81,7 @@ class WholeColumn(Column, models.PositiveBigIntegerField):  # type: ignore[type-
 
 
 class RatesField(Column, models.CharField):  # type: ignore[type-arg]
-    """One rate or several as text, in its shortest form: "100 / Minute,1000/day" is stored as "100/min, 1000/day"."""
+    """Rates as text in their shortest notation: "100 / Minute,1000/day" is stored as "100/min, 1000/day"."""
 
     def to_python(self, value: object) -> str | None:
         text: str | None = super().to_python(value)
@@ -97,11 +97,11 @@ class RatesField(Column, models.CharField):  # type: ignore[type-arg]
         try:
             return tidy_rates(str(text)) if text else text
         except InvalidRate:
-            return str(text)  # the table's constraint refuses it
+            return str(text)  # the constraint of the table refuses it
 
 
 class NumberColumn(Column, models.FloatField):  # type: ignore[type-arg]
-    """A number; infinity and NaN are refused here, as the driver of MariaDB cannot ask the database's constraint."""
+    """Finite number. The driver of MariaDB cannot send infinity and NaN, so no constraint could refuse them."""
 
     default_error_messages = {"invalid": gettext_lazy("Write a number, with a point and no comma: 0.5.")}
 
@@ -122,7 +122,7 @@ class NumberColumn(Column, models.FloatField):  # type: ignore[type-arg]
 
 
 class NamesField(Column, models.CharField):  # type: ignore[type-arg]
-    """A list of names, stored as comma separated text; in Python a tuple."""
+    """Names, stored as comma separated text; a tuple in Python."""
 
     def from_db_value(self, value: str, *_: object) -> tuple[str, ...]:
         return split(value)
@@ -144,9 +144,9 @@ class NamesField(Column, models.CharField):  # type: ignore[type-arg]
 
 
 class NamesInput(forms.CharField):
-    """The form field of a list of names."""
+    """Form field for names."""
 
-    def to_python(self, value: Any) -> Any:  # not a text, as Django's field has
+    def to_python(self, value: Any) -> Any:  # a tuple instead of Django's text
         return split(value if isinstance(value, (list, tuple)) else super().to_python(value) or ())
 
     def prepare_value(self, value: object) -> object:
@@ -157,19 +157,19 @@ class NamesInput(forms.CharField):
 
 
 class OptionsField(Column, models.JSONField):
-    """The options of a rule that have no column of their own, by name, without those at their default."""
+    """Options of a rule without a column, by name. Options at their default are left out."""
 
     model: Any  # ThrottleRule
 
     def from_db_value(self, value: str | None, expression: Any, connection: BaseDatabaseWrapper) -> object:
-        """Return text that is no JSON as it is, which makes one rule invalid: an error would hide all the others."""
+        """Return the parsed JSON. Return invalid JSON as text, so that only this rule is not valid."""
         try:
             return super().from_db_value(value, expression, connection)
         except (ValueError, RecursionError):
             return value
 
     def get_db_prep_save(self, value: Any, connection: BaseDatabaseWrapper) -> object:
-        """Raise InvalidRule for an option that is not in the table, or cannot be read. Expressions are passed on."""
+        """Raise InvalidRule for an option that does not exist, or whose value is not valid. Pass on expressions."""
         if not hasattr(value, "resolve_expression"):
             value = stored_options(self.model.core, value)
             for name in self.model.columns() & value.keys():
@@ -182,9 +182,9 @@ RATE_SHAPE: Final = f"^{_RATE}(, {_RATE})*$"
 
 
 def constraints(prefix: str, **conditions: Q) -> list[BaseConstraint]:
-    """Return the constraints of a table with a rate and a limit: of these two, and the given conditions by name.
+    """Return the constraints of a table: the conditions, by name, and those of its rate and limit.
 
-    They have no messages, because ``CheckedRow.clean`` says what is wrong.
+    They have no messages, because ``CheckedRow.clean`` has them.
     """
     conditions["rate_shape"] = Q(rate="") | Q(rate__regex=RATE_SHAPE)
     conditions["limit_range"] = Q(limit__isnull=True) | Q(limit__gte=1, limit__lte=MAX_LIMIT)

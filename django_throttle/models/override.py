@@ -1,4 +1,4 @@
-"""The model of overrides: what an operator puts in the place of rules for one caller, and until when."""
+"""Model of overrides: an operator's exceptions to rules for a subject."""
 
 from __future__ import annotations
 
@@ -41,8 +41,15 @@ from django_throttle.models.fields import (
     split,
 )
 from django_throttle.models.rule import AnnouncedQuerySet, CheckedRow
-from django_throttle.models.subjects import HASHED, TAG_SHAPE, missing_group, nearest, subject_of, tidy_subject
-from django_throttle.models.typed_keys import doubt_of_typed_key
+from django_throttle.models.subjects import (
+    KEY_HASH_PATTERN,
+    KEY_HASH_PREFIX,
+    missing_group,
+    nearest,
+    stored_value,
+    subject_of,
+)
+from django_throttle.models.typed_keys import typed_key_warning
 from django_throttle.rulebook import sources
 from django_throttle.translated import ngettext, to_the_second, translated
 
@@ -57,17 +64,17 @@ EFFECT_LABELS: Final = (
     ("exempt", gettext_lazy("Exempt")),
     ("block", gettext_lazy("Block")),
 )
-LAST_YEAR: Final = 9998  # later moments have no local time in some time zones
-SHOWN: Final = 8  # characters of a hash, enough to tell two apart
+MAX_YEAR: Final = 9998  # later times have no local time in some time zones
+SHOWN_HASH_CHARS: Final = 8  # characters of a hash that are displayed
 CONSTRAINTS: Final = constraints(
     "throttle_override",
     value_not_empty=~Q(value=""),
     value_address=~Q(kind="ip") | Q(value__regex="^[0-9a-f:.]+(/[0-9]{1,3})?$"),
-    value_hashed=~Q(kind="api_key") | Q(value__regex=TAG_SHAPE),  # never in clear, not even by mistake
+    value_hashed=~Q(kind="api_key") | Q(value__regex=KEY_HASH_PATTERN),  # never the key itself
     rules_not_empty=~Q(rules=""),
     effect_known=Q(effect__in=list(EFFECTS)),
     factor_of_multiply=(~Q(effect="multiply") & Q(factor__isnull=True))
-    # NULL is excluded, as a constraint that is unknown lets the row through.
+    # NULL is excluded, because a constraint whose result is NULL accepts the row.
     | Q(effect="multiply", factor__isnull=False, factor__gt=0, factor__lte=MAX_FACTOR),
     limit_of_replace=(~Q(effect="replace") & Q(rate="", limit__isnull=True))
     | (Q(effect="replace") & (~Q(rate="") | Q(limit__isnull=False))),
@@ -76,19 +83,19 @@ CONSTRAINTS: Final = constraints(
 
 
 class OverrideQuerySet(AnnouncedQuerySet["ThrottleOverride"]):
-    """Overrides by whether they are in force."""
+    """Queryset of overrides."""
 
     def in_force(self, now: datetime | None = None) -> OverrideQuerySet:
-        """Those that have not ended."""
+        """Return the overrides that have not ended."""
         return self.filter(Q(until__isnull=True) | Q(until__gt=now or shared_now()))
 
     def expired(self, now: datetime | None = None) -> OverrideQuerySet:
-        """Those that have ended: they stay to be read, or extended."""
+        """Return the overrides that have ended. Operators may extend them."""
         return self.filter(until__lte=now or shared_now())
 
 
 class ThrottleOverride(CheckedRow):
-    """One override; it ends by itself, and the row stays."""
+    """Override. The row stays when the override ends."""
 
     kind = TextColumn(
         gettext_lazy("subject"),
@@ -168,7 +175,7 @@ class ThrottleOverride(CheckedRow):
     history_kind = "override"
     objects = OverrideQuerySet.as_manager()
     _stored: tuple[str, str] | None = None
-    _doubt = ""
+    _key_warning = ""
 
     class Meta:
         verbose_name = gettext_lazy("override")
@@ -185,16 +192,18 @@ class ThrottleOverride(CheckedRow):
         return self.named(str)
 
     def named(self, translated: Callable[[str], str] = gettext) -> str:
-        """Whom it is for, in the reader's language."""
+        """Return the subject with its kind, in the current language."""
         if self.kind == "ip":
             label = gettext_noop("Network") if "/" in self.value else gettext_noop("Address")
         else:
             label = LABELS.get(self.kind, self.kind)
-        shown = self.value.removeprefix(HASHED)[:SHOWN] + "…" if self.kind == "api_key" else self.value
-        return f"{translated(label)} {shown}"
+        value = self.value
+        if self.kind == "api_key":
+            value = value.removeprefix(KEY_HASH_PREFIX)[:SHOWN_HASH_CHARS] + "…"
+        return f"{translated(label)} {value}"
 
     def as_override(self) -> Override:
-        """The core override that this row describes; raises InvalidOverride or InvalidRate."""
+        """Return the core override. Raise InvalidOverride or InvalidRate if the row is not valid."""
         return Override(
             subject=subject_of(self.kind, self.value),
             effect=self.effect,
@@ -213,13 +222,13 @@ class ThrottleOverride(CheckedRow):
 
     @property
     def terms(self) -> str:
-        """What it does, until when, why and who made it, in the reader's language."""
-        by = f" ({self.created_by})" if self.created_by else ""
-        said = translated(texts.with_commas([self.meaning, self.end_in_words()]))
-        return f"{said}: {' '.join(self.reason.split())}{by}"
+        """Effect, end, reason and author, in the current language."""
+        author = f" ({self.created_by})" if self.created_by else ""
+        effect = translated(texts.with_commas([self.meaning, self.end_in_words()]))
+        return f"{effect}: {' '.join(self.reason.split())}{author}"
 
     def lasts(self, now: datetime | None = None) -> bool:
-        """True until it ends."""
+        """Return True if the override has not ended."""
         return self.until is None or self.until > (now or shared_now())
 
     def end_in_words(self) -> str:
@@ -230,49 +239,46 @@ class ThrottleOverride(CheckedRow):
     @classmethod
     def from_db(
         cls, db: str | None, field_names: Collection[str], values: Collection[Any], **options: Any
-    ) -> Self:  # Django 6.1 has an option
+    ) -> Self:  # Django 6.1 passes an option
         row = super().from_db(db, field_names, values, **options)
         if {"kind", "value"} <= set(field_names):
             row._stored = (row.kind, row.value)
         return row
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
-        """Also look the subject up, and replace what was typed by what is stored; not for an unchanged one."""
+        """Validate fields. Replace a changed subject by its stored form."""
         super().clean_fields(exclude=exclude)
         if {"kind", "value"} & set(exclude or ()) or (self.kind, self.value) == self._stored:
             return
         typed = self.value
         try:
-            self.value = tidy_subject(self.kind, typed)
+            self.value = stored_value(self.kind, typed)
         except ValidationError as error:
             raise ValidationError({"value": error}) from error
-        if self.kind == "api_key" and self.value != typed:  # from then on there is only the hash
-            self._doubt = doubt_of_typed_key(typed.strip())
+        if self.kind == "api_key" and self.value != typed:  # the key itself is lost after this
+            self._key_warning = typed_key_warning(typed.strip())
 
     def clean_row(self) -> None:
         self._stored = (self.kind, self.value)
         super().clean_row()
 
     def clean(self) -> None:
-        if self.until is not None and self.until.year > LAST_YEAR:
-            fault = {"until": gettext("Until {year} at the latest; leave it empty for no end.").format(year=LAST_YEAR)}
+        if self.until is not None and self.until.year > MAX_YEAR:
+            fault = {"until": gettext("Until {year} at the latest; leave it empty for no end.").format(year=MAX_YEAR)}
             raise ValidationError(fault)
         if not self.reason.strip():
             raise ValidationError({"reason": gettext("Say why, for whoever reads it next.")})
         try:
             super().clean()
         except ValidationError as error:
-            if "value" not in error.error_dict:  # clean_fields says so, unless it is stored already
+            if "value" not in error.error_dict:  # clean_fields has checked it, unless it was stored before
                 raise
 
 
-# Warnings about overrides that are valid but do nothing, or less than they say.
-
-
 def misspelt(names: Iterable[str], rules: Iterable[Rule], *, unlisted: bool = True) -> list[str]:
-    """A sentence for each name, patterns aside, that no rule has, nor a limit of REST framework's throttles.
+    """Return a sentence for each name that neither a rule nor a limit of REST framework's throttles has.
 
-    ``unlisted`` is False for a command that cannot reach those limits.
+    Patterns are ignored. ``unlisted`` is False for a command that cannot change limits of REST framework's throttles.
     """
     exact = [name for name in names if set(name).isdisjoint("*?[")]
     known = {rule.name for rule in rules}
@@ -282,13 +288,13 @@ def misspelt(names: Iterable[str], rules: Iterable[Rule], *, unlisted: bool = Tr
 
 
 def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[str]:
-    """Warnings, a sentence each, for the operator who has just saved the row."""
+    """Yield warnings about a saved override that has no effect, or less than its row says."""
     override = row.as_override()
     named = [rule for rule in rules if override.names(rule.name)]
     if row.kind == "group" and (warning := missing_group(row.value)):
         yield warning
-    if row._doubt:
-        yield row._doubt
+    if row._key_warning:
+        yield row._key_warning
     for kind in without_setting((row.kind,), conf()):
         pattern = gettext_noop(
             "The setting {setting} is empty: the override does nothing until it says how {kind}s are found."
@@ -310,27 +316,28 @@ def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[
                 len(unchanged),
                 rules=rules_in_words(unchanged),
             )
-    yield from _preceding(row, override, named) if row.lasts() else ()
+    yield from _precedence_warnings(row, override, named) if row.lasts() else ()
 
 
-def _preceding(row: ThrottleOverride, override: Override, named: Sequence[Rule]) -> Iterator[str]:
-    """A sentence for each override of the same subject that holds instead of this one for rules that this one names."""
+def _precedence_warnings(row: ThrottleOverride, override: Override, named: Sequence[Rule]) -> Iterator[str]:
+    """Yield a sentence for each override of the same subject that precedes this one for some of its rules."""
     pattern = gettext_noop(
         "Override {number} precedes this one for {rules}: {meaning}, {end}. Until it ends, this one does nothing there."
     )
-    for one in type(row)._default_manager.using(row._state.db).in_force().filter(kind=row.kind, value=row.value):
-        if one.fault or (other := one.as_override()).rank >= override.rank:
+    rows = type(row)._default_manager.using(row._state.db).in_force().filter(kind=row.kind, value=row.value)
+    for other_row in rows:
+        if other_row.fault or (other := other_row.as_override()).rank >= override.rank:
             continue
         names = [rule.name for rule in named if deciding(rule, [other], apply_override)[0]]
         if names:
             rules = rules_in_words(names if len(names) < len(named) else override.rules)
-            told = {"number": one.pk, "meaning": one.meaning, "end": one.end_in_words()}
-            yield translated(texts.gettext_lazy(pattern, rules=rules, **told))
+            values = {"number": other_row.pk, "meaning": other_row.meaning, "end": other_row.end_in_words()}
+            yield translated(texts.gettext_lazy(pattern, rules=rules, **values))
 
 
 def _unlisted() -> set[str]:
-    """Return the limits of REST framework's throttles. Views are loaded first, as they may define more of them."""
-    with suppress(Exception):  # a site whose views cannot be loaded says so by itself
+    """Return the limits of REST framework's throttles. Load the views first, because they may define such limits."""
+    with suppress(Exception):  # the site's own error if views cannot be loaded
         _ = get_resolver().url_patterns
     return set[str]().union(*(names() for names in sources.unlisted_limits))
 

@@ -1,7 +1,4 @@
-"""The model of rules, and what its rows have in common with those of overrides.
-
-Each row is read by the core, which says what is wrong with it.
-"""
+"""Model of rules, and the base class of models whose rows the core validates."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ M = TypeVar("M", bound="CheckedRow")
 
 
 class AnnouncedQuerySet(models.QuerySet[M]):
-    """A queryset that announces edits in bulk and records them in the history, as they send no signals."""
+    """Queryset that announces and records bulk edits, which send no signals."""
 
     def update(self, **values: Any) -> int:
         with edits.recording_update(self):
@@ -62,28 +59,26 @@ class AnnouncedQuerySet(models.QuerySet[M]):
 
 
 class CheckedRow(models.Model):
-    """A row that describes itself, or says why it is not in force.
-
-    ``read`` returns the core's value, and raises InvalidRule, InvalidOverride or InvalidRate. ``describe`` returns the
-    description of a valid row.
-    """
+    """Row with a description, or with the reason why it is not in force."""
 
     class Meta:
         abstract = True
 
     history_kind: ClassVar[str]
     before_save: Self | None  #: the row in the table, while this one is saved
+    #: Returns the core's value. Raises InvalidRule, InvalidOverride or InvalidRate.
     read: Callable[..., object]
+    #: Returns the description of a valid row.
     describe: Callable[..., str]
 
     @property
     def history_name(self) -> str:
-        """The name in the history, the same in every language."""
+        """Name in the history, equal in every language."""
         return str(self)
 
     @property
     def fault(self) -> str | None:
-        """The reason why this row is not in force; None if it is valid."""
+        """Reason why this row is not in force, or None if it is valid."""
         try:
             self.read()
         except (InvalidRule, InvalidOverride, InvalidRate) as error:
@@ -92,27 +87,27 @@ class CheckedRow(models.Model):
 
     @property
     def meaning(self) -> str:
-        """A description of the row, or the reason why it is not in force."""
+        """Description of the row, or the reason why it is not in force."""
         fault = self.fault
         return texts.gettext_lazy("Not in force: {why}", why=fault) if fault else self.describe()
 
     def save_base(self, *args: Any, **options: Any) -> None:
-        """Save in one transaction with the line of the history, which a signal writes."""
+        """Save the row and, by a signal, the line of the history in one transaction."""
         with transaction.atomic(using=options.get("using") or router.db_for_write(type(self), instance=self)):
             super().save_base(*args, **options)
 
     def full_clean(self, *args: Any, **options: Any) -> None:
-        """Validate, with one message for each field: a second would say the same, or contradict it."""
+        """Validate with one message for each field. A second message would repeat or contradict it."""
         try:
             super().full_clean(*args, **options)
         except ValidationError as error:
             raise ValidationError({name: errors[:1] for name, errors in error.error_dict.items()}) from error
 
     def validate_constraints(self, exclude: Collection[str] | None = None) -> None:
-        """Do nothing: ``clean`` says in words what the constraints refuse, and needs no query."""
+        """Do nothing, because ``clean`` refuses the same rows with better messages and without a query."""
 
     def clean_row(self) -> None:
-        """Validate a row that was in the table before, in which nothing was typed."""
+        """Validate a row whose values come from the table and not from a form."""
         self.full_clean()
 
     @classmethod
@@ -122,24 +117,24 @@ class CheckedRow(models.Model):
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> Self:
-        """Return the row, not saved, that has this state."""
+        """Return an unsaved row with this state."""
         row = cls()
         row.restore(state)
         return row
 
     def state(self) -> dict[str, object]:
-        """Return the columns that differ from their defaults, as JSON has them."""
+        """Return the columns that differ from their defaults, as in JSON."""
         state = {}
         for field in self._edited_fields():
             value = field.value_from_object(self)
-            with suppress(ValidationError):  # an invalid row is told as it is
+            with suppress(ValidationError):  # an invalid value stays as it is
                 value = field.to_python(value)
             if value != field.get_default():
                 state[field.name] = value.isoformat() if isinstance(value, datetime) else as_json(value)
         return state
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Set the columns as ``state`` returned them. Invalid values are set as they are: ``clean`` refuses them."""
+        """Set the columns to a result of ``state``. Invalid values stay as they are, and ``clean`` refuses them."""
         for field in self._edited_fields():
             value = state[field.name] if field.name in state else field.get_default()
             with suppress(ValidationError):
@@ -148,16 +143,17 @@ class CheckedRow(models.Model):
 
     @classmethod
     def _edited_fields(cls) -> list[models.Field[Any, Any]]:
-        """Return all columns but those that the database layer itself writes."""
-        return [field for field in cls._meta.concrete_fields if not field.primary_key and field.name not in UNTOLD]
+        """Return all columns except the primary key and the columns that Django sets."""
+        fields = cls._meta.concrete_fields
+        return [field for field in fields if not field.primary_key and field.name not in AUTOMATIC_COLUMNS]
 
     def clean(self) -> None:
-        """Refuse texts with NUL characters or surrogates, which databases do not store, and invalid options."""
+        """Refuse invalid options, and texts with NUL characters or surrogates, which databases do not store."""
         texts = {name: value if isinstance(value, list) else [value] for name, value in self.state().items()}
-        wrong = [name for name, parts in texts.items() if not all(is_text(str(part)) for part in parts)]
-        if wrong:
+        invalid = [name for name, parts in texts.items() if not all(is_text(str(part)) for part in parts)]
+        if invalid:
             fault = gettext("A text must not contain NUL characters or surrogates.")
-            raise ValidationError(dict.fromkeys(wrong, fault))
+            raise ValidationError(dict.fromkeys(invalid, fault))
         try:
             self.read()
         except (InvalidRule, InvalidOverride, InvalidRate) as error:
@@ -167,16 +163,16 @@ class CheckedRow(models.Model):
             raise ValidationError({option: capitalised(fault)}) from error
 
 
-# Written by the database layer itself, so they differ without an edit.
-UNTOLD: Final = frozenset(("updated_at", "created_at"))
+# Columns that Django sets on each save. They differ without an edit.
+AUTOMATIC_COLUMNS: Final = frozenset(("updated_at", "created_at"))
 
 
 class ThrottleRule(CheckedRow):
-    """A rule in the database; it replaces the rule of the same name in settings.
+    """Rule in the database. It replaces the rule of the same name in settings.
 
-    The columns hold what most rules have. ``options`` holds every other option by its name, as settings have it:
-    ``ThrottleRule(name="api", rate="5/min", options={"burst": 20})``. Options at their default are left out when the
-    row is saved. Saving raises InvalidRule for an option that there is not, or whose value cannot be read.
+    The common options are columns. ``options`` holds the others by name, as in settings:
+    ``ThrottleRule(name="api", rate="5/min", options={"burst": 20})``. Options at their default are not stored. Saving
+    raises InvalidRule for an option that does not exist or has an invalid value.
     """
 
     history_kind = "rule"
@@ -190,7 +186,7 @@ class ThrottleRule(CheckedRow):
         gettext_lazy("algorithm"),
         max_length=100,
         default="sliding_window",
-        choices=lambda: [(name, gettext(each.label)) for name, each in ALGORITHMS.items()],
+        choices=lambda: [(name, gettext(algorithm.label)) for name, algorithm in ALGORITHMS.items()],
     )
     key = TextColumn(gettext_lazy("Count by"), max_length=200, default="user_or_ip")
     scopes = NamesField(gettext_lazy("scopes"), max_length=1000, default=("*",))
@@ -218,7 +214,7 @@ class ThrottleRule(CheckedRow):
 
     @classmethod
     def columns(cls) -> set[str]:
-        """Return the names of the columns. ``options`` holds all options but these."""
+        """Return the names of the columns. All other options are in ``options``."""
         return {field.name for field in cls._meta.concrete_fields}
 
     @classmethod
@@ -227,29 +223,29 @@ class ThrottleRule(CheckedRow):
 
     @classmethod
     def of(cls, rule: Rule) -> Self:
-        """Return the row, not saved, that describes this rule."""
+        """Return an unsaved row for this rule."""
         state = {**rule.as_options(), "name": rule.name, "events": rule.events}
         state.pop("rates", None)
         return cls.from_state({**state, "rate": ", ".join(map(str, rule.all_rates))})
 
     def state(self) -> dict[str, object]:
-        """Return the options, and the columns that differ from their defaults, as JSON has them."""
+        """Return the options, and the columns that differ from their defaults, as in JSON."""
         state = super().state()
         state.pop("options", None)
         return {**state, **{name: as_json(value) for name, value in self.own_options.items()}}
 
     def restore(self, state: Mapping[str, object]) -> None:
         super().restore(state)
-        names = table(self.core).keys() - self.columns()  # an option that was removed is left out
+        names = table(self.core).keys() - self.columns()  # without options that no longer exist
         self.options = {name: value for name, value in state.items() if name in names}
 
     @property
     def own_options(self) -> dict[str, object]:
-        """The options without a column; none if SQL has left something else there."""
+        """Options without a column. Empty if the column holds something else than an object."""
         return self.options if isinstance(self.options, dict) else {}
 
     def as_rule(self) -> Rule:
-        """Return the core rule that this row describes. Raise InvalidRule or InvalidRate if it is invalid."""
+        """Return the core rule. Raise InvalidRule or InvalidRate if the row is not valid."""
         options = self.options
         if isinstance(options, dict):
             rates = split(self.rate)
@@ -265,7 +261,7 @@ class ThrottleRule(CheckedRow):
         return describe(self.as_rule())
 
     def counts_after(self) -> str:
-        """Say what happens to the counts of the rule of this name in force; empty if nothing does. Makes no query."""
+        """Return what happens to the counts of the current rule of this name, in words. Make no query."""
         snapshot = rulebook.loaded()
         before = None if snapshot is None else snapshot.by_name(self.name)
         return "" if before is None else counts_in_words(before, self.as_rule())

@@ -1,4 +1,4 @@
-"""Subjects of overrides: reads what an operator types, and returns the text that is stored."""
+"""Subjects of overrides and idents, as operators type them: users, addresses, networks, groups, API keys."""
 
 from __future__ import annotations
 
@@ -31,25 +31,24 @@ if TYPE_CHECKING:
 
     from django_throttle.core import Rule
 
-# The hash of an API key is stored with this in front, so that a form can tell it from a key that was typed.
-HASHED: Final = "hash:"
-TAG_SHAPE: Final = f"^{HASHED}[A-Za-z0-9_-]{{22}}$"
+#: Prefix of the stored hash of an API key. It distinguishes the hash from a typed key.
+KEY_HASH_PREFIX: Final = "hash:"
+KEY_HASH_PATTERN: Final = f"^{KEY_HASH_PREFIX}[A-Za-z0-9_-]{{22}}$"
 
 
-def tidy_subject(kind: str, typed: str) -> str:
-    """The text that is stored for what was typed; raises ValidationError when nobody is meant. Idempotent."""
+def stored_value(kind: str, typed: str) -> str:
+    """Return the stored value of a typed subject. Raise ValidationError if it does not exist. Idempotent."""
     text = typed.strip()
     if not text or not text.isprintable() or len(text) > MAX_SUBJECT_LENGTH:
         raise ValidationError(gettext("Write 1 to {most} printable characters.").format(most=MAX_SUBJECT_LENGTH))
-    tidy = _TIDY.get(kind)
-    return tidy(text) if tidy else text
+    convert = _CONVERTERS.get(kind)
+    return convert(text) if convert else text
 
 
 def typed_ident(typed: str) -> str:
-    """The ident that was typed: an ident, or a user's name or e-mail address, or an address.
+    """Return the ident for a typed ident, address, or name or e-mail address of a user.
 
-    Users and addresses may be without their kind. What names neither is an ident as it stands. Raises ValidationError
-    for what may be several users.
+    Users and addresses need no prefix. Other text is returned unchanged. Raise ValidationError if several users match.
     """
     kind, colon, value = typed.partition(":")
     text = value if kind == "ip" else typed
@@ -58,23 +57,23 @@ def typed_ident(typed: str) -> str:
     if typed == EVERYONE or (colon and kind != "user"):
         return typed
     name = value if colon else typed
-    return f"user:{_user(name)}" if users_meant(name) else typed
+    return f"user:{_user(name)}" if try_find_users(name) else typed
 
 
 def check_ident(ident: str) -> None:
-    """Raise ValidationError for an ident from ``typed_ident`` whose user or address does not exist, or for a network.
+    """Raise ValidationError for a result of ``typed_ident`` if its user or address does not exist, or for a network.
 
-    What a function of the site's own names users by cannot be looked up.
+    Idents by the function USER_IDENT are not checked.
     """
     kind, colon, value = ident.partition(":")
     if colon and kind == "ip":
-        found = _address(value)
-        if "/" in found and not (":" in found and found.endswith(f"/{conf().IPV6_PREFIX}")):
-            said = gettext("{network} has no budget of its own, only its addresses have: write one of them.")
-            raise ValidationError(said.format(network=found))
+        address = _address(value)
+        if "/" in address and not (":" in address and address.endswith(f"/{conf().IPV6_PREFIX}")):
+            message = gettext("{network} has no budget of its own, only its addresses have: write one of them.")
+            raise ValidationError(message.format(network=address))
     elif colon and (kind != "user" or conf().USER_IDENT):
         return
-    elif ident != EVERYONE and users_meant(value if colon else ident) == []:
+    elif ident != EVERYONE and try_find_users(value if colon else ident) == []:
         _user(value if colon else ident)
 
 
@@ -86,93 +85,96 @@ def _is_network(text: str) -> bool:
 
 
 def subject_of(kind: str, value: str) -> str:
-    """The subject of a stored row, written as in overrides and idents."""
+    """Return the subject of a row, such as "user:42"."""
     if kind == "group":
         return f"group:{value}"
     if kind == "api_key":
-        return f"api_key:{value.removeprefix(HASHED)}"
-    return ident_of(kind, _widened(value) if kind == "ip" else value) or f"{kind}:"
+        return f"api_key:{value.removeprefix(KEY_HASH_PREFIX)}"
+    return ident_of(kind, _widened_value(value) if kind == "ip" else value) or f"{kind}:"
 
 
 def find_users(typed: str) -> list[AbstractBaseUser]:
-    """The users who have this id, name or e-mail address."""
-    if not is_text(typed):  # no database could be asked
+    """Return the users with this id, name or e-mail address. Raise ValidationError if the site has no users."""
+    if not is_text(typed):  # databases raise an error
         return []
-    users = _users()
-    found = [user for query in _queries(typed) for user in users.filter(**query)[:2]]
-    return list({user.pk: user for user in found}.values())
+    manager = _user_manager()
+    users = [user for query in _queries(typed) for user in manager.filter(**query)[:2]]
+    return list({user.pk: user for user in users}.values())
 
 
-def users_meant(typed: str) -> list[AbstractBaseUser] | None:
-    """The same; None where the site has no users."""
+def try_find_users(typed: str) -> list[AbstractBaseUser] | None:
+    """Return the users with this id, name or e-mail address, or None if the site has no users."""
     with suppress(ValidationError):
         return find_users(typed)
     return None
 
 
 def values_of_users(typed: str) -> list[str]:
-    """The stored values of the users that a search may mean."""
+    """Return the stored values of users with this id, name or e-mail address."""
     with suppress(ValidationError):
         return [_user_value(user) for user in find_users(typed)]
     return []
 
 
 def names_of_users(values: Iterable[str]) -> dict[str, str]:
-    """The names of users by their stored values; without those that were deleted, or that USER_IDENT names."""
-    wanted = set(values)
-    if not wanted or conf().USER_IDENT:
+    """Return the names of users by their stored values. Leave out deleted users, and all users with USER_IDENT."""
+    if conf().USER_IDENT:
         return {}
-    found = _users().in_bulk([pk for pk in map(_as_pk, wanted) if pk is not None])
-    return {str(pk): user.get_username() for pk, user in found.items()}
+    primary_keys = {pk for pk in map(_as_pk, set(values)) if pk is not None}
+    users = _user_manager().in_bulk(primary_keys) if primary_keys else {}
+    return {str(pk): user.get_username() for pk, user in users.items()}
 
 
 def networks_around(typed: str) -> list[str]:
-    """The stored values of the address and of all networks that contain it; empty when it is not an address."""
+    """Return the stored values of an address and of all networks that contain it. Return [] for other text."""
     try:
-        own = ip_network(_address(typed))
+        address = ip_network(_address(typed))
     except (ValidationError, ValueError):
         return []
-    networks = [str(own.supernet(new_prefix=length)) for length in range(1, own.prefixlen + 1)]
-    return [*networks, str(own.network_address)]
+    networks = [str(address.supernet(new_prefix=length)) for length in range(1, address.prefixlen + 1)]
+    return [*networks, str(address.network_address)]
 
 
 def missing_group(name: str) -> str:
-    """A sentence for a group that is not there, with the nearest name; empty where it is, or groups are not in use."""
+    """Return a sentence for a group that does not exist, with the nearest name. Return "" if it exists.
+
+    Return "" on a site without django.contrib.auth, too.
+    """
     if not apps.is_installed("django.contrib.auth"):
         return ""
-    # Compared here, not by the database: to MariaDB "VIP" is "vip", to a rule or an override it is not.
-    known = list(apps.get_model("auth", "Group")._default_manager.values_list("name", flat=True))
-    if name in known:
+    # Compared here, because MariaDB ignores case, unlike rules and overrides.
+    names = list(apps.get_model("auth", "Group")._default_manager.values_list("name", flat=True))
+    if name in names:
         return ""
     missing = gettext_lazy("There is no group {name!r} yet, so nobody is in it.", name=name)
-    return translated(sentences([missing, nearest(name, known)]))
+    return translated(sentences([missing, nearest(name, names)]))
 
 
 def missing_groups(rule: Rule) -> Iterator[str]:
-    """A sentence for each group of the rule's audience or plans that is not there."""
-    for entry in (*rule.audience, *(who for who, _ in rule.by_plan)):
+    """Yield a sentence for each group of the rule's audience or plans that does not exist."""
+    for entry in (*rule.audience, *(plan for plan, _ in rule.by_plan)):
         kind, _, name = entry.partition(":")
         if kind == "group" and (warning := missing_group(name)):
             yield warning
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The nearest of the known names, as a sentence; empty where none is near."""
-    near = get_close_matches(name, sorted(known), n=1)
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return a sentence that suggests the nearest of the names. Return "" if none is near."""
+    near = get_close_matches(name, sorted(names), n=1)
     return gettext_lazy("Did you mean {near!r}?", near=near[0]) if near else ""
 
 
 def _as_pk(text: str) -> object:
-    """The primary key that the text is; None when it cannot be one."""
+    """Return the text as a primary key of a user, or None if it cannot be one."""
     field = get_user_model()._meta.pk
     with suppress(ValidationError, ValueError):
         pk = field.to_python(text)
-        field.run_validators(pk)  # else a number that is too long is an error of the database
+        field.run_validators(pk)  # databases raise an error for a number that is too long
         return pk
     return None
 
 
-def _users() -> Manager[AbstractBaseUser]:
+def _user_manager() -> Manager[AbstractBaseUser]:
     try:
         return get_user_model()._default_manager
     except ImproperlyConfigured as error:
@@ -189,65 +191,68 @@ def _queries(typed: str) -> Iterator[dict[str, object]]:
 
 
 def _user(typed: str) -> str:
-    found = find_users(typed)
-    if len(found) == 1:
-        return _user_value(found[0])
-    if not found:
+    """Return the stored value of the only user with this id, name or e-mail address. Raise ValidationError."""
+    users = find_users(typed)
+    if len(users) == 1:
+        return _user_value(users[0])
+    if not users:
         raise ValidationError(gettext("No user has the id, name or e-mail address {typed!r}.").format(typed=typed))
-    users = ", ".join(f"{user.get_username()} (id {user.pk})" for user in found)
-    raise ValidationError(gettext("Several users match: {users}. Write what only one of them has.").format(users=users))
+    names = ", ".join(f"{user.get_username()} (id {user.pk})" for user in users)
+    raise ValidationError(gettext("Several users match: {users}. Write what only one of them has.").format(users=names))
 
 
 def _user_value(user: AbstractBaseUser) -> str:
     try:
-        name = user_value(user)
+        value = user_value(user)
     except InvalidIdent as error:
         raise ValidationError(str(error)) from error
-    if name in (None, ""):
-        said = gettext("USER_IDENT returned no identifier for {name}.").format(name=user.get_username())
-        raise ValidationError(said)
-    return str(name)
+    if value in (None, ""):
+        message = gettext("USER_IDENT returned no identifier for {name}.")
+        raise ValidationError(message.format(name=user.get_username()))
+    return str(value)
 
 
 def _address(typed: str) -> str:
+    """Return the stored value of an address or a network. Raise ValidationError."""
     if "/" not in typed:
-        if found := network(typed, conf().IPV6_PREFIX):
-            return found
-        said = gettext("{typed!r} is not an address. Write one like 203.0.113.9, or a network like 203.0.113.0/24.")
-        raise ValidationError(said.format(typed=typed))
+        if address := network(typed, conf().IPV6_PREFIX):
+            return address
+        message = gettext("{typed!r} is not an address. Write one like 203.0.113.9, or a network like 203.0.113.0/24.")
+        raise ValidationError(message.format(typed=typed))
     try:
         parsed = unmapped(ip_network(typed, strict=False))
     except ValueError:
-        said = gettext("{typed!r} is not a network. Write one like 203.0.113.0/24 or 2001:db8::/48.")
-        raise ValidationError(said.format(typed=typed)) from None
+        message = gettext("{typed!r} is not a network. Write one like 203.0.113.0/24 or 2001:db8::/48.")
+        raise ValidationError(message.format(typed=typed)) from None
     if parsed.prefixlen == 0:
-        said = gettext("This network contains every address. To change a limit for everyone, edit the rule.")
-        raise ValidationError(said)
-    return _checked(parsed)
-
-
-def _checked(parsed: IPv4Network | IPv6Network) -> str:
-    """The network in its one notation; a single IPv4 address without the number of bits."""
-    least = conf().IPV6_PREFIX
-    if parsed.version == 6 and parsed.prefixlen > least:
-        whole = parsed.supernet(new_prefix=least)
-        said = gettext("IPv6 addresses count by their first {bits} bits (IPV6_PREFIX): write {whole}.")
-        raise ValidationError(said.format(bits=least, whole=whole))
+        message = gettext("This network contains every address. To change a limit for everyone, edit the rule.")
+        raise ValidationError(message)
+    if (wider := _widened(parsed)) != parsed:
+        message = gettext("IPv6 addresses count by their first {bits} bits (IPV6_PREFIX): write {whole}.")
+        raise ValidationError(message.format(bits=wider.prefixlen, whole=wider))
     return str(parsed.network_address) if parsed.prefixlen == 32 and parsed.version == 4 else str(parsed)
 
 
-def _widened(value: str) -> str:
-    """The network widened to IPV6_PREFIX, in case the setting was lowered after the row was stored."""
+def _widened(parsed: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
+    """Return an IPv6 network with IPV6_PREFIX bits at most."""
+    max_bits = conf().IPV6_PREFIX
+    return parsed.supernet(new_prefix=max_bits) if parsed.version == 6 and parsed.prefixlen > max_bits else parsed
+
+
+def _widened_value(value: str) -> str:
+    """Return a stored address as it counts now, because IPV6_PREFIX may have been lowered."""
     try:
         parsed = ip_network(value)
     except ValueError:
         return value  # reading the override refuses it
-    least = conf().IPV6_PREFIX
-    return str(parsed.supernet(new_prefix=least)) if parsed.version == 6 and parsed.prefixlen > least else value
+    wider = _widened(parsed)
+    return value if wider == parsed else str(wider)
 
 
 def _api_key(typed: str) -> str:
-    return typed if re.match(TAG_SHAPE, typed) else HASHED + ident_of_typed_key(typed).removeprefix("api_key:")
+    if re.match(KEY_HASH_PATTERN, typed):
+        return typed
+    return KEY_HASH_PREFIX + ident_of_typed_key(typed).removeprefix("api_key:")
 
 
-_TIDY: Final[dict[str, Callable[[str], str]]] = {"user": _user, "ip": _address, "api_key": _api_key}
+_CONVERTERS: Final[dict[str, Callable[[str], str]]] = {"user": _user, "ip": _address, "api_key": _api_key}
