@@ -19,7 +19,8 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from django_throttle.stores.redis import cluster
 from tests.clock import FrozenClock
-from tests.servers import RedisServer
+from tests.proxy import Proxy
+from tests.servers import RedisServer, wait_until
 from tests.stand_in import StandIn, as_reply
 from tests.stores.conftest import CAP, RATES, decide, different_slots, evaluations
 
@@ -126,6 +127,20 @@ def test_the_map_of_another_node_counts_once_one_has_gone(
     serve(nodes, [(0, 2 * HALF - 1, nodes[0])])
     assert call(other).remaining == 8
     assert store.transport.failovers == 1
+
+
+@BOTH
+def test_a_map_that_takes_longer_than_a_call_is_learned_for_the_next(on_loop: bool, nodes: list[StandIn]) -> None:
+    with Proxy(nodes[0].port, "delay", 0.12) as proxy, asyncio.Runner() as runner:
+        serve(nodes, [(0, 2 * HALF - 1, proxy)])
+        store = RedisStore(f"redis+cluster://127.0.0.1:{proxy.port}?protocol=2", deadline=0.2)
+        limiter = Limiter([RULE], store)
+        call = (lambda: runner.run(limiter.aacquire("user:1"))) if on_loop else lambda: limiter.acquire("user:1")
+        assert call().degraded
+        wait_until(lambda: not call().degraded)
+        nodes[0].seen.clear()
+        assert not call().degraded
+        assert "CLUSTER" not in nodes[0].seen
 
 
 @BOTH

@@ -10,15 +10,17 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, Final, NamedTuple
 
 from redis import exceptions as errors
 from redis.connection import AbstractConnection
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+from redis.exceptions import RedisError
 
 from django_throttle.core.io import run
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
@@ -27,8 +29,14 @@ from django_throttle.stores.redis.addresses import Address, Host, find_address
 from django_throttle.stores.redis.clients import LoopClients, loop_client, sync_client
 from django_throttle.stores.redis.failures import COUNTED_CAUSES, Breaker, ClosedBreaker, cause_of, errors_of, waited
 from django_throttle.stores.redis.loop_connections import Request
-from django_throttle.stores.redis.pool import Pool, pack, text
-from django_throttle.stores.redis.timeouts import EVENTLET_FAULT, Deadline, is_patched_by_eventlet, seconds_for
+from django_throttle.stores.redis.pool import TIMEOUTS, Pool, pack, text
+from django_throttle.stores.redis.timeouts import (
+    EVENTLET_FAULT,
+    Deadline,
+    connect_seconds,
+    is_patched_by_eventlet,
+    seconds_for,
+)
 from django_throttle.stores.redis.transport import ScriptCall, Transport
 
 LEARN_INTERVAL: Final = 0.1  # seconds between two requests for the slot map
@@ -121,11 +129,14 @@ class RoutedCall:
 
 
 class Router:
-    """Routes calls by the slot map, and corrects the map. ``is_failing`` returns True for a node that fails."""
+    """Routes calls by the slot map, and corrects the map.
 
-    def __init__(self, slots: SlotMap, is_failing: Callable[[Host], bool]) -> None:
+    ``is_failing`` returns True for a node that fails. ``learn_later`` is called if the map takes longer than a call.
+    """
+
+    def __init__(self, slots: SlotMap, is_failing: Callable[[Host], bool], learn_later: Callable[[], None]) -> None:
         self.slots = slots
-        self._is_failing = is_failing
+        self._is_failing, self._learn_later = is_failing, learn_later
 
     async def deliver(self, calls: Sequence[ScriptCall], is_over: Callable[[], bool], exchange: Exchange) -> list[Any]:
         """Return the reply of each call, or its error."""
@@ -187,19 +198,26 @@ class Router:
                 return False
         return True
 
+    def hosts_to_ask(self) -> list[Host]:
+        """Return the nodes to ask for the slot map, in random order, those that fail last."""
+        hosts = random.sample(sorted(self.slots.hosts), len(self.slots.hosts))
+        return sorted(hosts, key=self._is_failing)[:MAX_ASKED_NODES]
+
     async def _learn(self, exchange: Exchange) -> Exception | None:
         """Request the slot map from nodes. Return the last error if none has answered and no map is known."""
         if not self.slots.try_begin_learning():
             return None
         failure: Exception | None = None
-        hosts = random.sample(sorted(self.slots.hosts), len(self.slots.hosts))
-        for host in sorted(hosts, key=self._is_failing)[:MAX_ASKED_NODES]:
+        is_late = False
+        for host in self.hosts_to_ask():
             outcome = (await exchange(NodeRequests({host: [CLUSTER_SLOTS]}, time_share=1 / 3)))[host]
             reply = outcome[0] if isinstance(outcome, list) else outcome
             if not isinstance(reply, Exception):
                 self.slots.learn(reply, host)
                 return None
-            failure = reply
+            failure, is_late = reply, is_late or isinstance(reply, TIMEOUTS)
+        if is_late:
+            self._learn_later()
         return None if any(map(self.slots.owner, range(REDIS_CLUSTER_HASH_SLOTS))) else failure
 
 
@@ -253,6 +271,15 @@ class Node:
         """Close the connection without collecting."""
         self._pool.drop(connection)
         self.breaker.inconclusive()
+
+    def ask_outside_calls(self, command: bytes, seconds: float) -> Any:
+        """Send a command in the background of calls, also to a node that fails. Return the reply. Raise its error."""
+        with Deadline(seconds):
+            (reply,) = self._pool.collect(self._pool.post((command,)), 1)
+        if isinstance(reply, Exception):
+            raise reply
+        self._note([reply])
+        return reply
 
     async def ask(self, commands: Commands, until: float) -> Outcome:
         """Send commands, and receive their replies until a time of the loop's clock."""
@@ -326,7 +353,7 @@ class ClusterTransport:
         self._nodes: dict[Host, Node] = {}
         self._renew()
         in_child(self, type(self)._renew)
-        self._router = Router(SlotMap(address.hosts), self._is_failing)
+        self._router = Router(SlotMap(address.hosts), self._is_failing, self._learn_later)
 
     @property
     def breakers(self) -> tuple[Breaker, ...]:
@@ -432,6 +459,28 @@ class ClusterTransport:
 
     def _renew(self) -> None:
         self._lock = Lock()
+        self._is_learning = False
+
+    def _learn_later(self) -> None:
+        """Learn the slot map in a thread, for later callers, as the nodes are farther away than a call may take."""
+        with self._lock:
+            if self._is_learning:
+                return
+            self._is_learning = True
+        # In a context of its own, without the deadline of the caller.
+        thread = Thread(target=Context().run, args=(self._learn,), name="django_throttle.slots", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter ends
+            self._is_learning = False
+
+    def _learn(self) -> None:
+        seconds = connect_seconds(self.seconds, is_watched=False)
+        for host in self._router.hosts_to_ask():
+            with suppress(RedisError, OSError):  # the next call asks again
+                self._router.slots.learn(self._node(host).ask_outside_calls(CLUSTER_SLOTS, seconds), host)
+                break
+        self._is_learning = False
 
     def _is_failing(self, host: Host) -> bool:
         node = self._nodes.get(host)
