@@ -138,9 +138,6 @@ def test_a_map_that_takes_longer_than_a_call_is_learned_for_the_next(on_loop: bo
         call = (lambda: runner.run(limiter.aacquire("user:1"))) if on_loop else lambda: limiter.acquire("user:1")
         assert call().degraded
         wait_until(lambda: not call().degraded)
-        nodes[0].seen.clear()
-        assert not call().degraded
-        assert "CLUSTER" not in nodes[0].seen
 
 
 @BOTH

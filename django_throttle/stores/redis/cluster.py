@@ -40,6 +40,7 @@ from django_throttle.stores.redis.timeouts import (
 from django_throttle.stores.redis.transport import ScriptCall, Transport
 
 LEARN_INTERVAL: Final = 0.1  # seconds between two requests for the slot map
+LEARN_SHARE: Final = 1 / 3  # of a call's deadline, for each node that is asked for the slot map
 MAX_ASKED_NODES: Final = 3  # for one slot map
 PAUSE_SECONDS: Final = 0.004  # before a retry
 ASKING: Final = pack(("ASKING",))
@@ -137,6 +138,7 @@ class Router:
     def __init__(self, slots: SlotMap, is_failing: Callable[[Host], bool], learn_later: Callable[[], None]) -> None:
         self.slots = slots
         self._is_failing, self._learn_later = is_failing, learn_later
+        self.is_far = False  # asking for the map takes longer than a call may
 
     async def deliver(self, calls: Sequence[ScriptCall], is_over: Callable[[], bool], exchange: Exchange) -> list[Any]:
         """Return the reply of each call, or its error."""
@@ -207,16 +209,19 @@ class Router:
         """Request the slot map from nodes. Return the last error if none has answered and no map is known."""
         if not self.slots.try_begin_learning():
             return None
+        if self.is_far and any(map(self.slots.owner, range(REDIS_CLUSTER_HASH_SLOTS))):
+            self._learn_later()
+            return None
         failure: Exception | None = None
-        is_late = False
+        self.is_far = False
         for host in self.hosts_to_ask():
-            outcome = (await exchange(NodeRequests({host: [CLUSTER_SLOTS]}, time_share=1 / 3)))[host]
+            outcome = (await exchange(NodeRequests({host: [CLUSTER_SLOTS]}, time_share=LEARN_SHARE)))[host]
             reply = outcome[0] if isinstance(outcome, list) else outcome
             if not isinstance(reply, Exception):
                 self.slots.learn(reply, host)
                 return None
-            failure, is_late = reply, is_late or isinstance(reply, TIMEOUTS)
-        if is_late:
+            failure, self.is_far = reply, self.is_far or isinstance(reply, TIMEOUTS)
+        if self.is_far:
             self._learn_later()
         return None if any(map(self.slots.owner, range(REDIS_CLUSTER_HASH_SLOTS))) else failure
 
@@ -477,8 +482,10 @@ class ClusterTransport:
     def _learn(self) -> None:
         seconds = connect_seconds(self.seconds, is_watched=False)
         for host in self._router.hosts_to_ask():
+            started_at = time.monotonic()
             with suppress(RedisError, OSError):  # the next call asks again
                 self._router.slots.learn(self._node(host).ask_outside_calls(CLUSTER_SLOTS, seconds), host)
+                self._router.is_far = time.monotonic() - started_at > self.seconds * LEARN_SHARE
                 break
         self._is_learning = False
 
