@@ -31,7 +31,7 @@ from django_throttle.http.input_bytes import note_decision
 from django_throttle.http.request_state import RequestCall, RequestState, django_request, method_of, state_of
 from django_throttle.http.serve import serve
 from django_throttle.identity import AsgiCaller, RequestCaller, is_async
-from django_throttle.identity.call import BY_KEY, Call, cost_of
+from django_throttle.identity.call import BY_KEY, Call
 from django_throttle.identity.caller import (
     NO_TEXT,
     IdentCaller,
@@ -41,6 +41,7 @@ from django_throttle.identity.caller import (
     normalize_ident,
 )
 from django_throttle.identity.keys import User, shortened
+from django_throttle.identity.site_functions import cost_of
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
 

@@ -21,7 +21,7 @@ from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import RequestState, route_request, state_of, view_cost
 from django_throttle.http.serve import refusal_of_error, serve
 from django_throttle.identity import RequestCaller
-from django_throttle.identity.call import cost_of
+from django_throttle.identity.site_functions import cost_of
 
 __all__ = ["ThrottleMiddleware"]
 

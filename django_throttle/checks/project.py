@@ -48,7 +48,7 @@ from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
 from django_throttle.http.request_state import NO_ROUTE, view_attribute, view_scope
 from django_throttle.http.view_layers import DISPATCH, closure_of, method_decorators, view_layers
 from django_throttle.identity import is_async
-from django_throttle.identity.call import own_function
+from django_throttle.identity.site_functions import own_function
 from django_throttle.later.site_queues import limited_tasks, queue_of
 from django_throttle.later.task_budget import takes_slot
 from django_throttle.websockets.settings import OPTIONS, misspelt_options

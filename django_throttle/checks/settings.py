@@ -29,7 +29,8 @@ from django_throttle.core.options import is_dotted, key_parts
 from django_throttle.costs.meter import MEASURES
 from django_throttle.exceptions import Cause, InvalidSetting, StoreError
 from django_throttle.identity.address import declared_proxies
-from django_throttle.identity.keys import is_async, is_path
+from django_throttle.identity.keys import is_path
+from django_throttle.identity.site_functions import is_async
 from django_throttle.models.subjects import missing_groups
 from django_throttle.observe import recorders
 from django_throttle.observe.reports import load_hook

@@ -20,7 +20,8 @@ from django_throttle.core.ledger import Ledger
 from django_throttle.core.option_words import MEAN
 from django_throttle.core.rule import Rule
 from django_throttle.costs.meter import MEASURES, Meter, metered
-from django_throttle.identity.call import Call, cost_of
+from django_throttle.identity.call import Call
+from django_throttle.identity.site_functions import cost_of
 from django_throttle.runtime import LogThrottle
 
 T = TypeVar("T")

@@ -39,7 +39,8 @@ from django_throttle.http.request_state import (
 from django_throttle.http.request_throttle import RequestThrottle
 from django_throttle.http.retry_after import retry_seconds
 from django_throttle.identity import RequestCaller
-from django_throttle.identity.call import Caller, cost_of, own_function
+from django_throttle.identity.call import Caller
+from django_throttle.identity.site_functions import cost_of, own_function
 from django_throttle.runtime import is_on_event_loop, spawn
 
 if TYPE_CHECKING:

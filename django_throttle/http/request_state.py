@@ -25,7 +25,8 @@ from django_throttle.core.options import CANCELLED
 from django_throttle.costs.meter import Meter, current_meter
 from django_throttle.http.slots import Slot
 from django_throttle.http.spending import Spending
-from django_throttle.identity.call import Call, Caller, own_function
+from django_throttle.identity.call import Call, Caller
+from django_throttle.identity.site_functions import own_function
 from django_throttle.later.queue_slots import QueueSlot, queue_slot_under
 from django_throttle.stores import get_store
 

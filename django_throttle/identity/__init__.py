@@ -12,7 +12,8 @@ from django_throttle.core.key import check_ident
 from django_throttle.identity.address import network
 from django_throttle.identity.call import Caller
 from django_throttle.identity.caller import AsgiCaller, IdentCaller, RequestCaller, normalize_ident
-from django_throttle.identity.keys import combined, is_async
+from django_throttle.identity.keys import combined
+from django_throttle.identity.site_functions import is_async
 
 __all__ = ["AsgiCaller", "RequestCaller", "caller_of", "client_address", "combined", "is_async", "network"]
 

@@ -11,25 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject, empty
-from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.identity import keys
 from django_throttle.identity.address import MAX_ADDRESS_CHARS, Address, client_address, network, notation, parse_short
-from django_throttle.identity.keys import (
-    FAILED,
-    JSON_TYPES,
-    User,
-    api_key,
-    checked_value,
-    combined,
-    ident_of,
-    session_key,
-    shortened,
-    site_value,
-    text_of,
-)
+from django_throttle.identity.keys import User, api_key, combined, ident_of, session_key, shortened, text_of
+from django_throttle.identity.site_functions import FAILED, JSON_TYPES, call_by_path, checked_value, site_value
 
 if TYPE_CHECKING:
     from django.contrib.sessions.backends.base import SessionBase
@@ -63,7 +51,7 @@ class KeyedCaller(ABC):
             return kind.find(self)
         if "+" in key:
             return combined(key, map(self.ident, key.split("+")))
-        value = site_value(f"the key {key!r}", partial(_call_by_path, key), self.subject, takes_json=True)
+        value = site_value(f"the key {key!r}", partial(call_by_path, key), self.subject, takes_json=True)
         return self.by_address(key) if value is FAILED else ident_of(key, value)
 
     def is_(self, trait: str) -> bool:
@@ -137,10 +125,6 @@ class KeyedCaller(ABC):
 
     @abstractmethod
     def header(self, name: str) -> str: ...
-
-
-def _call_by_path(path: str, subject: object) -> object:
-    return import_string(path)(subject)
 
 
 #: Module of Django's function that reads the user from the session.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from math import inf
@@ -22,9 +21,8 @@ from django.db.models import Model
 from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
-from django_throttle.core.key import KEY_KINDS, PLAIN_TYPES, ident_hash, secret_bytes
-from django_throttle.exceptions import InvalidIdent
-from django_throttle.identity.request_body import KeptBody, is_request_error
+from django_throttle.core.key import KEY_KINDS, ident_hash, secret_bytes
+from django_throttle.identity.site_functions import checked_value, site_value
 from django_throttle.runtime import LogThrottle, is_on_event_loop
 
 if TYPE_CHECKING:
@@ -33,10 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_throttle")
 _log_throttle: Final = LogThrottle()
 
-#: Types that a client may send as JSON in place of a text.
-JSON_TYPES: Final = (list, dict, bool)
-#: Value of a function of the site that fails: the call counts by its address.
-FAILED: Final = object()
 MAX_VALUE_CHARS: Final = 512
 #: Prefix of the hash of a longer value.
 LONG_VALUE_PREFIX: Final = "~"
@@ -78,40 +72,6 @@ def combined(key: str, parts: Iterable[str | None]) -> str | None:
     return ident_of(key, "+".join(escaped))
 
 
-def checked_value(source: str, value: object) -> object:
-    """Return the value. Raise InvalidIdent for other types: a text that differs in each call would evade limits."""
-    if value is None or (isinstance(value, PLAIN_TYPES) and not isinstance(value, bool)):
-        return value
-    if inspect.iscoroutine(value):
-        value.close()
-    kind = type(value).__name__
-    hint = "; it must not be async" if inspect.isawaitable(value) else ""
-    raise InvalidIdent(f"{source} returns a text, a number or None, not {kind}{hint}")
-
-
-def site_value(source: str, function: Callable[[Any], object], subject: object, *, takes_json: bool = False) -> object:
-    """Return the value by which a function of the site counts a call, or FAILED.
-
-    The function fails if it raises, or if it returns a value that cannot be an ident. The log says so. There is no log
-    line if the body of the request cannot be read, because the view meets the same error. If ``takes_json``, there is
-    none either for values that a client may have sent in place of a text.
-    """
-    body = KeptBody((subject,))
-    try:
-        with body:
-            value = function(subject)
-        return FAILED if takes_json and isinstance(value, JSON_TYPES) else checked_value(source, value)
-    except SynchronousOnlyOperation:  # on an event loop; matching is tried again in a thread
-        raise
-    except Exception as error:
-        if is_request_error(error):
-            if body.is_lost:
-                raise
-        elif _log_throttle.due(source):
-            logger.exception("%s raised this exception: the call counts by its address; correct the function", source)
-        return FAILED
-
-
 def text_of(value: object) -> str:
     """Return the text of a checked value. Use hexadecimal for an integer that is too long for Python's ``str``."""
     try:
@@ -128,12 +88,6 @@ def shortened(value: str) -> str:
     if len(value) <= MAX_VALUE_CHARS and not value.startswith(LONG_VALUE_PREFIX):
         return value
     return LONG_VALUE_PREFIX + hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
-
-
-def is_async(function: object) -> bool:
-    """Return True for a coroutine function or an asynchronous generator function, also as a callable object."""
-    method = getattr(function, "__call__", None)  # noqa: B004 - of an object whose class defines it
-    return any(map(inspect.iscoroutinefunction, (function, method))) or inspect.isasyncgenfunction(function)
 
 
 @lru_cache(maxsize=64)

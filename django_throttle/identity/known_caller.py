@@ -15,7 +15,8 @@ from django_throttle.core.descriptions import key_in_words
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import is_dotted, key_parts
 from django_throttle.core.texts import gettext_lazy, gettext_noop
-from django_throttle.identity.keys import FAILED, combined, counted_tenant, has_trait, ident_of, is_path
+from django_throttle.identity.keys import combined, counted_tenant, has_trait, ident_of, is_path
+from django_throttle.identity.site_functions import FAILED
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser

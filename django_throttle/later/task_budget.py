@@ -18,9 +18,10 @@ from django_throttle.core.io import run
 from django_throttle.costs.measured import run_measured
 from django_throttle.exceptions import PutOffTooOften, Refused
 from django_throttle.identity import is_async
-from django_throttle.identity.call import Call, cost_of
+from django_throttle.identity.call import Call
 from django_throttle.identity.caller import NO_TEXT, IdentCaller, ident_from_value, is_user
 from django_throttle.identity.keys import shortened
+from django_throttle.identity.site_functions import cost_of
 from django_throttle.later.queue_slots import QueueSlot
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import LeaseKey

@@ -14,8 +14,9 @@ from django_throttle.core.descriptions import events_in_words
 from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotted
 from django_throttle.core.scopes import covers, matches, split_scopes
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed, with_commas
-from django_throttle.identity.call import Call, plan_names
+from django_throttle.identity.call import Call
 from django_throttle.identity.known_caller import KnownCaller
+from django_throttle.identity.site_functions import plan_names
 from django_throttle.rulebook.snapshot import WILDCARD, Snapshot, rule_cost, takes_method
 
 # Events of one call, by its name in explanations. An entry point decides them together.

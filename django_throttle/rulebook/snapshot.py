@@ -39,8 +39,9 @@ from django_throttle.core.overrides import (
 )  # fmt: skip
 from django_throttle.core.scopes import matches, split_scopes
 from django_throttle.costs.measured import reserve_of
-from django_throttle.identity.call import BY_KEY, Call, Caller, cost_of, with_plan
+from django_throttle.identity.call import BY_KEY, Call, Caller, with_plan
 from django_throttle.identity.caller import NO_TEXT, IdentCaller
+from django_throttle.identity.site_functions import cost_of
 from django_throttle.local.shared_clock import shared_clock
 from django_throttle.runtime import LogThrottle
 

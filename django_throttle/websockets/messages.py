@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from django_throttle.core import Decision
 from django_throttle.core.decision import error_code
-from django_throttle.identity.call import cost_of
+from django_throttle.identity.site_functions import cost_of
 from django_throttle.runtime import spawn
 from django_throttle.websockets import login
 from django_throttle.websockets.connection import INTERRUPTED, Connection

@@ -17,7 +17,7 @@ from django_throttle.conf import conf
 from django_throttle.core import Decision
 from django_throttle.core.options import did_you_mean, misspellings
 from django_throttle.exceptions import InvalidSetting
-from django_throttle.identity.call import own_function
+from django_throttle.identity.site_functions import own_function
 from django_throttle.runtime import LogThrottle
 from django_throttle.websockets.error_frames import (
     ACTIONS,

@@ -18,8 +18,7 @@ from rest_framework.viewsets import ViewSet
 
 from django_throttle.costs import measured
 from django_throttle.drf import RuleThrottle
-from django_throttle.identity import call as call_facts
-from django_throttle.identity import keys
+from django_throttle.identity import site_functions
 from django_throttle.runtime import LogThrottle
 from tests.doors import LOGIN, Enforce
 
@@ -212,7 +211,7 @@ def test_a_function_of_the_site_that_fails_leaves_a_404_and_the_limit(
     monkeypatch: pytest.MonkeyPatch,
     django_user_model: Any,
 ) -> None:
-    for module in (keys, call_facts, measured):
+    for module in (site_functions, measured):
         monkeypatch.setattr(module, "_log_throttle", LogThrottle())
     settings.MIDDLEWARE = [*LOGIN, *MIDDLEWARE]
     options: dict[str, Any] = {

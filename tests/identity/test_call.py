@@ -1,14 +1,14 @@
 """The facts of a call: what it costs, and what is left of that where another door has charged for it."""
 
-from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from django_throttle.core import Rule
 from django_throttle.core.ledger import Ledger
-from django_throttle.identity import call as call_facts
-from django_throttle.identity.call import Call, cost_of, own_function
+from django_throttle.identity import site_functions
+from django_throttle.identity.call import Call
+from django_throttle.identity.site_functions import cost_of, own_function
 from tests.callers import ANNA
 from tests.inside import unsaid
 
@@ -36,13 +36,24 @@ def test_only_what_no_door_has_charged_is_due(rule: Rule, charged: dict[Any, int
     assert (call and call.cost) == due
 
 
-JUNK = [-1000, True, False, float("nan"), float("inf"), 0.5, 1.0, "1", None, [], Decimal(1)]
+JUNK = [
+    -1000,
+    True,
+    False,
+    float("nan"),
+    float("inf"),
+    0.5,
+    1.0,
+    "1",
+    None,
+    [],
+]
 FRAME = {"type": "websocket.receive", "text": "x"}
 
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    unsaid(call_facts, monkeypatch)
+    unsaid(site_functions, monkeypatch)
 
 
 async def awaited(frame: Any) -> int:
@@ -52,7 +63,10 @@ async def awaited(frame: Any) -> int:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        *((lambda frame, junk=junk: junk, f"says that a message costs {junk!r}") for junk in JUNK),
+        *(
+            (lambda frame, junk=junk: junk, f"gives {junk!r}, not a whole number, 0 or more: the message counts 1")
+            for junk in JUNK
+        ),
         (lambda frame: int(frame["text"]), "raised this"),
         (awaited, "must not be async"),
     ],

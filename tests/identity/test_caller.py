@@ -80,7 +80,7 @@ class TestKeyFunctions:
         self, monkeypatch: pytest.MonkeyPatch, value: object, said: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr("tests.identity.test_caller.returned", value)
-        monkeypatch.setattr("django_throttle.identity.keys._log_throttle", LogThrottle())
+        monkeypatch.setattr("django_throttle.identity.site_functions._log_throttle", LogThrottle())
         assert [over("192.0.2.1").ident(PATH) for _ in range(2)] == ["ip:192.0.2.1"] * 2
         (line,) = caplog.records
         assert f"the key '{PATH}' returns a text, a number or None, {said}" in str(line.exc_info)

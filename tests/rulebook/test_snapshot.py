@@ -18,8 +18,7 @@ from django_throttle.core.key import secret_bytes
 from django_throttle.core.overrides import Candidate, is_in_share
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.core.scopes import covers
-from django_throttle.identity import call as call_facts
-from django_throttle.identity import network
+from django_throttle.identity import network, site_functions
 from django_throttle.identity.call import Call
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.snapshot import MAX_CACHE_ENTRIES, Overrides, ScopeIndex
@@ -31,7 +30,7 @@ from tests.servers import Stopwatch, slack
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    unsaid(call_facts, monkeypatch)
+    unsaid(site_functions, monkeypatch)
 
 
 PRICES: list[Any] = []
@@ -121,7 +120,7 @@ class TestCost:
     def test_an_answer_that_is_no_cost_counts_one_and_is_logged(self, said: Any, caplog: Any) -> None:
         PRICES[:] = [said]
         assert self.costs("price") == [1, 1]
-        assert f"{HERE}price says that a call under rule 'priced' costs" in caplog.text
+        assert f"{HERE}price gives " in caplog.text
 
     def test_so_does_a_function_that_fails_or_is_async(self, caplog: Any) -> None:
         PRICES[:] = []
@@ -324,10 +323,10 @@ class Trap(str):  # noqa: SLOT000
 @pytest.mark.parametrize(
     ("rule", "said", "logged"),
     [
-        (NAMED, True, "returns True: callers have no plan by it under rule 'api'; it has to return a text such as"),
-        (BY_FUNCTION, ["pro"], "it has to return a text such as 'pro', or None"),
-        (IS_PRO, str, "it has to return True or False"),
-        (ASYNC, "x", "it has to return True or False, and must not be async"),
+        (NAMED, True, "gives True, not a text such as 'pro', or None: callers have no plan by it under rule 'api'"),
+        (BY_FUNCTION, ["pro"], "not a text such as 'pro', or None"),
+        (IS_PRO, str, ", not True or False"),
+        (ASYNC, "x", "not True or False (it must not be async)"),
         (NAMED, ValueError("oh"), "tier raised this exception"),
         *((rule, Trap("pro"), "callers have no plan by it under rule 'api'") for rule in (NAMED, IS_PRO, BY_FUNCTION)),
         *((NAMED, said, "under rule 'api'") for said in (Level.LIST, User.objects.extra(where=["no_such_column = 1"]))),
