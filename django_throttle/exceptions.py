@@ -57,10 +57,10 @@ def needs_extra(extra: str, package: str) -> Iterator[None]:
 
 
 class Refused(ThrottleError):
-    """The call was refused; ``decision`` says by which rule and for how long.
+    """The call was refused; ``decision`` has the rule and the time to wait.
 
-    ``args`` are plain values, as a result backend in JSON keeps no others and makes the error from them again, with a
-    text in place of the decision: then ``decision`` has the name of the rule and ``retry_after``, and no more.
+    ``args`` are plain values, so that a result backend in JSON can make the error from them again, with a text in place
+    of the decision. ``decision`` then has only the name of the rule and ``retry_after``.
     """
 
     def __init__(self, decision: Decision | str, rule: str | None = None, retry_after: float | None = None) -> None:
@@ -74,7 +74,7 @@ class Refused(ThrottleError):
 
 
 class PublishRefused(Refused):
-    """What was to be published reached nobody; ``members`` is how large its group was, as far as was known."""
+    """A message was not published to its group; ``members`` is the last known size of the group."""
 
     def __init__(self, decision: Decision | str, group: str, members: int, *known: Any) -> None:
         super().__init__(decision, *known)
@@ -83,7 +83,7 @@ class PublishRefused(Refused):
 
 
 class PutOffTooOften(Refused):
-    """The run of a task was put off so many times, and there is no room for it still."""
+    """The run of a task was put off ``times`` times, and the rule still has no room for it."""
 
     def __init__(self, decision: Decision | str, task: str, times: int, *known: Any) -> None:
         super().__init__(decision, *known)

@@ -10,12 +10,12 @@ throttled = Signal()
 #: Sent when a rule of action "shadow" would have refused a call; arguments: ``call`` and ``decision``.
 shadowed = Signal()
 
-#: Sent when a call brought the use of a rule to a share that it warns at, once per window and ident; arguments:
-#: ``call``, ``outcome`` (of that rule) and ``share`` (0.8 is 80 %).
+#: Sent when use of a rule reaches a share of ``warn_at``, once per window and ident; arguments: ``call``, ``outcome``
+#: (of that rule) and ``share`` (0.8 is 80 %).
 quota_warning = Signal()
 
 #: Sent for each decision that was made without the store, by the rules' failure policies; arguments: ``call`` and
-#: ``decision``, whose ``cause`` says why.
+#: ``decision``, which has the ``cause``.
 store_failed = Signal()
 
 #: Sent in each process when other rules are in force there; arguments: ``old`` (a Snapshot or None) and ``new``.

@@ -188,7 +188,7 @@ class Agents:
     def stop(self) -> None:
         """Send pending counts, release the leases of this process, and end its background threads.
 
-        Call it in worker processes that end without Python's exit handlers, such as those of RQ. The next decision
+        Call it in worker processes that end without Python's exit handlers, such as RQ's. The next decision
         starts the agents again.
         """
         with self._stopping:

@@ -44,7 +44,7 @@ class CallRefused(ThrottleError, httpx.TransportError):
     """A call was not sent, because the rule would not have allowed it within ``max_wait``; see ``decision``.
 
     It is an error of httpx, and not a Refused: an entry point would answer Refused with a 429, though the client is not
-    at fault. Its ``__cause__`` is a Refused. Its ``args`` are plain values, like those of Refused.
+    at fault. Its ``__cause__`` is a Refused. Its ``args`` are plain values, as in Refused.
     """
 
     def __init__(

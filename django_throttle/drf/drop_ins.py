@@ -75,7 +75,7 @@ class SimpleRateThrottle(DecidedThrottle, throttling.SimpleRateThrottle):
 
     A subclass sets ``rate``, or ``scope`` for DEFAULT_THROTTLE_RATES. It may override ``get_cache_key``, whose text is
     counted, ``get_rate``, ``parse_rate``, ``get_ident``, ``throttle_success``, ``throttle_failure`` and ``wait``.
-    ``key`` and ``decision`` are those of the last request. A limit of 0 refuses every request, and counts none.
+    ``key`` and ``decision`` belong to the last request. A limit of 0 refuses every request, and counts none.
 
     Raise ImproperlyConfigured if a subclass sets ``timer``, ``cache`` or ``cache_format``, which would have no effect.
     """

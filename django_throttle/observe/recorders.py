@@ -14,7 +14,7 @@ from django_throttle.identity.call import Call
 class Recorder:
     """Receives every decision of this process, in the thread or on the event loop that made it.
 
-    A recorder is faster than a hook of the setting ``HOOKS``, as it needs no ``Report``. Override the methods that you
+    A recorder is faster than a hook of ``HOOKS``, because it needs no ``Report``. Override the methods that you
     need, and let them append to a list that another thread counts::
 
         class Rules(Recorder):

@@ -64,14 +64,16 @@ class RuleSource:
 
             def read(self, before):
                 rates = Contract.objects.values_list("scope", "rate")
-                new = from_mapping({scope: {"rate": rate, "scopes": [scope]} for scope, rate in rates})
+                new = from_mapping({
+                    scope: {"rate": rate, "scopes": [scope]} for scope, rate in rates
+                })
                 return before if new == before else new
 
         add_source(Contracts())
 
-    Rules of the admin replace those of the same name, which replace those of settings. Sources are read whenever the
-    database is read, in the same thread. If ``DATABASE_RULES`` is False, they are not read. Call ``rulebook.changed()``
-    when rules were edited, or ``announce_edits`` once for a model.
+    Rules of the admin replace rules of a source with the same name, which replace rules of settings. Sources are read
+    whenever the database is read, in the same thread. If ``DATABASE_RULES`` is False, they are not read. Call
+    ``rulebook.changed()`` when rules were edited, or ``announce_edits`` once for a model.
     """
 
     #: Name of the source in log lines.

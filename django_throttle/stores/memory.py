@@ -54,8 +54,8 @@ class MemoryStore:
     """Store that counts in this process only, exactly as the Redis store does.
 
     ``clock`` returns seconds since the epoch; pass one to test without waiting. Beyond ``max_entries`` counters, those
-    written longest ago are forgotten, counters with units left first. ``leases`` are those of another store, which
-    reports the leases taken here to Redis.
+    written longest ago are forgotten, counters with units left first. Another store hands in its ``leases``, to
+    report the leases taken here to Redis.
     """
 
     is_remote: Literal[False] = False

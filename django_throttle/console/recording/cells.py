@@ -30,13 +30,13 @@ HOUR: Final = 3600
 
 @dataclass(slots=True)
 class Minute:
-    """What a rule decided in a minute, or an hour, that began ``at``; calls, but for ``cost``.
+    """Decisions of a rule in the minute or hour that began ``at``: numbers of calls, except for ``cost``.
 
-    ``allowed`` calls include those that are ``shadowed`` (a rule that only records would have refused) and ``degraded``
-    (decided without the store). ``refused`` is by reason, and ``cost`` that of allowed calls. ``times`` has the number
-    of decisions by the power of two of their seconds: bucket 8 is those of 122 to 244 µs, 9 of twice as long. ``both``
-    are the calls that a candidate and its live rule would refuse; ``enforced`` those of idents for which the candidate
-    holds already.
+    ``allowed`` calls include ``shadowed`` ones (a rule that only records would have refused them) and ``degraded`` ones
+    (decided without the store). ``refused`` has a number for each reason, ``cost`` the cost of allowed calls. ``times``
+    has the number of decisions by the power of two of their seconds: bucket 8 is 122 to 244 µs, 9 twice as long.
+    ``both`` is the number that a candidate and its live rule would refuse. ``enforced`` counts calls of idents for
+    which the candidate holds already.
     """
 
     at: datetime

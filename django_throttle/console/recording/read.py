@@ -32,9 +32,9 @@ TAG: Final = re.compile(r"[0-9a-f]{8}(?:[0-9a-f]{8})?")
 class Recorded(Refusal):
     """One decision of a sample. ``tag`` stands for the ident that counts under ``rule``, or under the first rule.
 
-    ``outcome`` is "allowed", "refused" or "shadowed"; ``rule`` and ``reason`` say what refused. ``tags`` has the tag by
-    the name of each rule. ``weight`` is how many decisions this one stands for. Tags are idents where RECORD_IDENTS
-    says so.
+    ``outcome`` is "allowed", "refused" or "shadowed"; ``rule`` and ``reason`` explain a refusal. ``tags`` has the tag
+    by the name of each rule. ``weight`` is the number of decisions that this one represents. With RECORD_IDENTS, tags
+    are idents.
     """
 
     tag: str
@@ -44,12 +44,12 @@ class Recorded(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Decisions of some time, those of each list in their order, and the share at which each stratum was kept.
+    """Decisions of a period, in their order, and the share at which each stratum was kept.
 
     ``whole`` has all calls of some callers: a share ``shares["whole"]`` of all idents, each with every call.
-    ``refused`` has a share ``shares["refused"]`` of the refusals of all idents. ``records`` are those of ``whole`` that
-    were not refused, and ``refused``: their weights add up to about all decisions. ``cut`` is the number of callers in
-    ``whole`` of whom later calls are left out, as they had too many.
+    ``refused`` has a share ``shares["refused"]`` of the refusals of all idents. ``records`` has the decisions of
+    ``whole`` that were not refused, and ``refused``: their weights add up to about all decisions. ``cut`` is the number
+    of callers in ``whole`` that had too many calls, so that later ones are left out.
     """
 
     whole: list[Recorded]
@@ -66,7 +66,7 @@ class Sample:
 def minutes(
     store: AnyStore, since: datetime, until: datetime, rules: Iterable[str] | None = None
 ) -> dict[str, list[Minute]]:
-    """What each rule decided, by the minute, of the last 24 hours; minutes without a call are left out."""
+    """Return the decisions of each rule by the minute, in the last 24 hours; minutes without a call are left out."""
     return _cells(store, MINUTES, since, until, rules)
 
 
@@ -95,9 +95,9 @@ def most_refused(store: AnyStore, rule: str, hours: int = 1) -> list[tuple[str, 
 
 
 def recent(store: AnyStore, ident: str, limit: int = 20, scope: str = "") -> list[Recorded]:
-    """What this ident was refused lately and by what, the latest first; also by the tag of a log line, or 16 hex.
+    """Return recent refusals of an ident, the latest first. The tag of a log line or 16 hex digits may be the ident.
 
-    Only in this ``scope``, unless it is empty.
+    Only refusals in ``scope`` are returned, unless it is empty.
     """
     asked, end = {ident, places.hashed(ident)}, timezone.now()
     sampled = sample(store, end - timedelta(days=1), end)

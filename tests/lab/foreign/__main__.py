@@ -16,7 +16,7 @@ from tests.outside import environments
 
 PAGE = environments.ROOT / "docs" / "suites.inc"
 BEGIN = ".. written by python -m tests.lab.foreign\n\n.. list-table::\n   :header-rows: 1\n   :widths: 26 9 33 8 8 8 8"
-HEAD = ("Suite", "Version", "How we stand in its way", "Tests", "Decisions", "Scripts", "Changed")
+HEAD = ("Suite", "Version", "How its tests are limited", "Tests", "Decisions", "Scripts", "Changed")
 
 
 def faults(comparison: Comparison) -> Iterator[str]:
