@@ -14,9 +14,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from django_throttle.admin.page import shown_page
 from django_throttle.connections.overview import (
-    Connection,
     Ident,
-    Overview,
+    ListedSocket,
+    SocketOverview,
     clear_overviews,
     get_overview,
     poll_overview,
@@ -32,7 +32,7 @@ URL_NAME: Final = "django_throttle_throttleconnection"
 PAGE_ROWS: Final = 200  # rows of a page
 LONGEST_SEARCH: Final = 100
 ANSWER_SECONDS: Final = 1.5  # until every process has listed what it holds
-NO_OVERVIEW: Final = Overview((), (), (), 0)
+NO_OVERVIEW: Final = SocketOverview((), (), (), 0)
 
 
 @admin.register(ThrottleConnection)
@@ -88,7 +88,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def _send_close(self, request: HttpRequest, search: str) -> str:
         """What was asked for, in words; empty when there is no such thing."""
         found = _listed(search, **{name: request.POST.get(name, "") for name in ("uid", "socket", "tag")})
-        if isinstance(found, Connection):
+        if isinstance(found, ListedSocket):
             message = ControlMessage(CLOSE, uid=found.uid, socket=found.id, why=CLOSED)
             where = f"{found.scope}{found.path and ', ' + found.path}"
             name = printable(f"{', '.join(found.idents) or 'nobody'} ({where})")
@@ -122,7 +122,7 @@ def _overview_context(search: str) -> dict[str, object]:
     }
 
 
-def _listed(search: str, uid: str, socket: str, tag: str) -> Connection | Ident | None:
+def _listed(search: str, uid: str, socket: str, tag: str) -> ListedSocket | Ident | None:
     """What is on the page under these names; processes get a moment to say that they still have it."""
     for overview in poll_overview(get_store(), search, ANSWER_SECONDS):
         for row in overview.connections:

@@ -19,7 +19,7 @@ from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import refusals
 from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, RuleState, in_short
-from django_throttle.explain.why_refused import Answer, answer
+from django_throttle.explain.why_refused import CallerExplanation, explain_caller
 from django_throttle.limiter import Limiter
 from django_throttle.models import ThrottleRule
 from django_throttle.models.subjects import KEY_HASH_PREFIX
@@ -57,7 +57,7 @@ def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
     asked = {name: request.POST.get(name, "").strip()[:LONGEST] for name in FIELDS}
     try:
         store, snapshot = get_store(), rulebook.current()
-        explanation = answer(store, snapshot, HypotheticalCall(), asked["ident"]).explanation
+        explanation = explain_caller(store, snapshot, HypotheticalCall(), asked["ident"]).explanation
         if explanation is None:
             raise ValidationError(gettext("Nobody knows whose this is: ask by the identity itself."))
         idents: dict[str, list[Rule]] = {}
@@ -84,7 +84,7 @@ def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
 def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, object]:
     try:
         call = HypotheticalCall(asked["scope"], asked["method"].upper(), asked["event"])
-        found = answer(get_store(), rulebook.current(), call, asked["ident"])
+        found = explain_caller(get_store(), rulebook.current(), call, asked["ident"])
     except ValidationError as error:
         return {"mistake": joined(error.messages)}
     except (InvalidSetting, ValueError) as error:
@@ -122,7 +122,7 @@ def _row(one: RuleState) -> dict[str, object]:
     return {"one": one, "name": one.outcome.rule, "full": full, "override": number, **told, **numbers}
 
 
-def _relief(found: Answer, told: Explanation) -> str:
+def _relief(found: CallerExplanation, told: Explanation) -> str:
     """The query of the form of a new override for this caller; empty where overrides have no such subject."""
     kind, _, value = told.caller.name.partition(":")
     value = KEY_HASH_PREFIX + value if kind == "api_key" else value  # an ident has only the hash

@@ -52,7 +52,7 @@ class SocketIdents(NamedTuple):
     hashes: tuple[str, ...]
 
 
-class Entry(NamedTuple):
+class SocketEntry(NamedTuple):
     """Entry of a socket in lists: the labels of its idents, and the texts to search."""
 
     socket_idents: SocketIdents
@@ -69,7 +69,7 @@ class Entry(NamedTuple):
         return search in self.socket_idents.idents or search.casefold() in self.folded
 
 
-Entries = list[tuple[OpenSocket, Entry]]
+SocketEntries = list[tuple[OpenSocket, SocketEntry]]
 
 
 class SocketReporter:
@@ -78,7 +78,9 @@ class SocketReporter:
     def __init__(self, store: AnyStore, sockets: OpenSockets) -> None:
         self.store, self.sockets = store, sockets
         self._idents: WeakKeyDictionary[OpenSocket, SocketIdents] = WeakKeyDictionary()
-        self._entries: WeakKeyDictionary[OpenSocket, Entry] = WeakKeyDictionary()  # only while lists are requested
+        self._entries: WeakKeyDictionary[OpenSocket, SocketEntry] = (
+            WeakKeyDictionary()
+        )  # only while lists are requested
         self._searches: dict[str, Search] = {}
         self.pauses_until = 0.0
 
@@ -129,19 +131,19 @@ class SocketReporter:
             )
         return socket_idents
 
-    def _entries_of_sockets(self) -> Entries:
+    def _entries_of_sockets(self) -> SocketEntries:
         return [(socket, self._entry(socket)) for socket in self.sockets.all()]
 
-    def _entry(self, socket: OpenSocket) -> Entry:
+    def _entry(self, socket: OpenSocket) -> SocketEntry:
         entry, socket_idents = self._entries.get(socket), self.idents(socket)
         if entry is None or entry.socket_idents is not socket_idents:
             named = tuple(map(displayed, socket_idents.idents, socket_idents.hashes))
             texts = (*named, socket.address, socket.scope, socket.path)
-            entry = self._entries[socket] = Entry(socket_idents, named, texts, "\n".join(texts).casefold())
+            entry = self._entries[socket] = SocketEntry(socket_idents, named, texts, "\n".join(texts).casefold())
         return entry
 
 
-def _listed(entries: Entries, search: str, max_sockets: int, hashes: Iterable[str] = ()) -> dict[str, object]:
+def _listed(entries: SocketEntries, search: str, max_sockets: int, hashes: Iterable[str] = ()) -> dict[str, object]:
     """See ``SocketReporter.listed``. ``hashes`` are counted even if they are not among the first idents."""
     matches = [pair for pair in entries if pair[1].matches(search)]
     counts = Counter(ident_hash for _, entry in matches for ident_hash in entry.socket_idents.hashes)
@@ -155,7 +157,7 @@ def _listed(entries: Entries, search: str, max_sockets: int, hashes: Iterable[st
 
     count = min(max_sockets, MAX_LISTED_SOCKETS)
 
-    def order(pair: tuple[OpenSocket, Entry]) -> tuple[int, tuple[str, ...], float]:
+    def order(pair: tuple[OpenSocket, SocketEntry]) -> tuple[int, tuple[str, ...], float]:
         socket_idents = pair[1].socket_idents
         return (
             -max([counts[ident_hash] for ident_hash in socket_idents.hashes], default=0),
@@ -242,7 +244,7 @@ class Ident(NamedTuple):
         return f'"{self.shown}"'
 
 
-class Connection(NamedTuple):
+class ListedSocket(NamedTuple):
     """An open socket. Times are in seconds, numbers are frames."""
 
     uid: str
@@ -260,12 +262,12 @@ class Connection(NamedTuple):
     lost: int
 
 
-class Overview(NamedTuple):
+class SocketOverview(NamedTuple):
     """Merged answers of all processes. ``open`` is the number of sockets. ``connections`` has some of them."""
 
     processes: tuple[Process, ...]
     idents: tuple[Ident, ...]
-    connections: tuple[Connection, ...]
+    connections: tuple[ListedSocket, ...]
     open: int
     #: True for a memory store, which knows of no other processes.
     alone: bool = False
@@ -284,10 +286,10 @@ class Overview(NamedTuple):
         return has_answers and not self.doubtful and not self.unseen
 
 
-_cache: dict[tuple[int, str], tuple[float, Overview]] = {}
+_cache: dict[tuple[int, str], tuple[float, SocketOverview]] = {}
 
 
-def get_overview(store: MemoryStore | RedisStore, search: str = "") -> Overview:
+def get_overview(store: MemoryStore | RedisStore, search: str = "") -> SocketOverview:
     """Return the overview by the answers so far, and request new ones. Raise StoreError.
 
     It takes a few commands, is cached for a moment, and never scans keys of Redis.
@@ -303,7 +305,7 @@ def get_overview(store: MemoryStore | RedisStore, search: str = "") -> Overview:
     return overview
 
 
-def poll_overview(store: MemoryStore | RedisStore, search: str, seconds: float) -> Iterator[Overview]:
+def poll_overview(store: MemoryStore | RedisStore, search: str, seconds: float) -> Iterator[SocketOverview]:
     """Yield overviews until every process has answered, or for so many seconds."""
     until = time.monotonic() + seconds
     yield (overview := get_overview(store, search))
@@ -317,13 +319,13 @@ def clear_overviews() -> None:
     _cache.clear()
 
 
-def _local_overview(store: MemoryStore, search: str) -> Overview:
+def _local_overview(store: MemoryStore, search: str) -> SocketOverview:
     uid = store.leases.uid
     listed = SocketReporter(store, open_sockets).listed(search, MAX_LISTED_SOCKETS)
     return _merged({uid: json.loads(store.leases.report())}, {uid: listed})._replace(alone=True)
 
 
-def _remote_overview(store: RedisStore, search: str) -> Overview:
+def _remote_overview(store: RedisStore, search: str) -> SocketOverview:
     introductions = ProcessRecords(store).read_processes()
     requested = dict(islice(introductions.items(), MAX_PROCESSES))
     max_sockets = max(2, min(MAX_LISTED_SOCKETS, MAX_TOTAL_SOCKETS // max(1, len(requested))))
@@ -341,11 +343,11 @@ def _remote_overview(store: RedisStore, search: str) -> Overview:
     return overview
 
 
-def _merged(introductions: Mapping[str, Mapping[str, Any]], reports: Mapping[str, dict[str, Any]]) -> Overview:
+def _merged(introductions: Mapping[str, Mapping[str, Any]], reports: Mapping[str, dict[str, Any]]) -> SocketOverview:
     processes = tuple([_process(uid, meta, reports[uid]) for uid, meta in introductions.items()])
     rows = [_connection(process, row) for process in processes for row in reports[process.uid].get("sockets", ())]
     idents = _idents(report.get("idents", ()) for report in reports.values())
-    return Overview(
+    return SocketOverview(
         processes,
         idents,
         tuple(sorted(rows, key=lambda row: (row.idents, -row.age))),
@@ -378,6 +380,6 @@ def _process(uid: str, meta: Mapping[str, Any], report: Mapping[str, Any]) -> Pr
     return Process(uid, name, number(meta, "pid"), number(meta, "held"), report.get("open"))
 
 
-def _connection(process: Process, row: Mapping[str, Any]) -> Connection:
-    fields = {name: value for name, value in row.items() if name in Connection._fields}
-    return Connection(uid=process.uid, pid=process.pid, **{**fields, "idents": tuple(row["idents"])})
+def _connection(process: Process, row: Mapping[str, Any]) -> ListedSocket:
+    fields = {name: value for name, value in row.items() if name in ListedSocket._fields}
+    return ListedSocket(uid=process.uid, pid=process.pid, **{**fields, "idents": tuple(row["idents"])})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_throttle.connections.processes import GRACE_SECONDS, TURN_SECONDS, ProcessRecords, ServerState, Sweeper
 from django_throttle.exceptions import StoreError
-from django_throttle.local.leases import MAX_RELEASED, LeaseKey, Release
+from django_throttle.local.leases import MAX_RELEASED, LeaseKey, PendingRelease
 from django_throttle.local.process_identity import processes_of_host
 from django_throttle.stores.redis.failures import errors_of, raise_first
 from django_throttle.stores.redis.pool import text
@@ -311,7 +311,7 @@ class Reconciler:
                 leases.mark_unverified([pair])
         return errors_of(replies)
 
-    def _release_some(self, releases: Iterable[Release]) -> list[Exception]:
+    def _release_some(self, releases: Iterable[PendingRelease]) -> list[Exception]:
         errors, until = [], time.monotonic() + TURN_SECONDS
         for batch in batches(releases):
             calls = [

@@ -21,7 +21,7 @@ from django.utils import timezone
 from django_throttle.conf import conf
 from django_throttle.console.access_log import LoggedCall
 from django_throttle.console.recording import read
-from django_throttle.core.commands import Answer, Charges, Correct, Decide, Entry, passes
+from django_throttle.core.commands import Answer, Charges, Correct, Decide, LedgerEntry, passes
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, with_commas
@@ -252,7 +252,7 @@ def _note(found: dict[str, Replayed], charges: Charges, answers: Iterable[Answer
 def _give_back(store: MemoryStore, charges: Charges, answers: Sequence[Answer], status: int) -> None:
     if all(map(passes, charges, answers)):
         paid = [
-            Entry(charge, answer.at, answer.reset)
+            LedgerEntry(charge, answer.at, answer.reset)
             for charge, answer in zip(charges, answers, strict=True)
             if not (answer.retry or charge.rule.counts(status))
         ]

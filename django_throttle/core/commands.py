@@ -310,7 +310,7 @@ def pause_id(rule: str) -> str:
     return f"pause:{blake2b(rule.encode(), digest_size=6).hexdigest()}"
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """A charge in a ledger, which has been made."""
 
     charge: Charge
@@ -323,7 +323,7 @@ class Entry(NamedTuple):
         """The name of the rule, and the ident."""
         return self.charge.rule.name, self.charge.ident
 
-    def costing(self, cost: int) -> Entry:
+    def costing(self, cost: int) -> LedgerEntry:
         """Return the entry with another cost."""
         return self._replace(charge=self.charge._replace(cost=cost))
 
@@ -345,8 +345,8 @@ class Correct(Command[tuple[int, ...]]):
     the mean of each entry in ``measured``, this call included.
     """
 
-    refunds: tuple[Entry, ...] = ()
-    charges: tuple[Entry, ...] = ()
+    refunds: tuple[LedgerEntry, ...] = ()
+    charges: tuple[LedgerEntry, ...] = ()
     name: str = ""
     measured: tuple[MeasuredCost, ...] = ()
     age: int = 0

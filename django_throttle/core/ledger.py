@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import MappingProxyType
 from typing import Protocol
 
-from django_throttle.core.commands import Answer, Charge, Correct, Entry, MeasuredCost
+from django_throttle.core.commands import Answer, Charge, Correct, LedgerEntry, MeasuredCost
 from django_throttle.core.option_words import MEAN
 from django_throttle.core.rule import Rule
 
@@ -40,13 +40,13 @@ class Ledger:
 
     # Attributes of the class until they change, because each request makes a ledger. They are replaced, never mutated.
     #: Entries of a call that has ended, reserved under rules of measured units.
-    unsettled: tuple[Entry, ...] = ()
+    unsettled: tuple[LedgerEntry, ...] = ()
     #: Rules and idents that were charged for another scope than the call's.
     misplaced: frozenset[NameAndIdent] = frozenset()
     _unread: tuple[Sequence[Charge], Sequence[Answer], bool] = (), (), False
     _decisions: tuple[tuple[DecisionLike, int], ...] = ()  # decisions whose costs and entries are still to be read
     _ended = 0  # number of these decisions that have no entries any more
-    _entries: tuple[Entry, ...] = ()
+    _entries: tuple[LedgerEntry, ...] = ()
     _costs: Mapping[NameAndIdent, int] = MappingProxyType({})
 
     def __init__(
@@ -66,7 +66,7 @@ class Ledger:
         """Add the charges of a decision on a call of this cost."""
         self._decisions += ((decision, cost),)
 
-    def add(self, entries: tuple[Entry, ...]) -> None:
+    def add(self, entries: tuple[LedgerEntry, ...]) -> None:
         """Add entries to those of the call, or to the unsettled ones if it has ended."""
         if self.unsettled and not self.entries:
             self.unsettled += entries
@@ -74,13 +74,13 @@ class Ledger:
             self._entries = self.entries + entries
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[LedgerEntry, ...]:
         """The charges that may be refunded, oldest first. A change makes a new tuple."""
         self._read()
         return self._entries
 
     @property
-    def reserved(self) -> tuple[Entry, ...]:
+    def reserved(self) -> tuple[LedgerEntry, ...]:
         """The entries from which ``spend`` takes units: those of the call, or the unsettled ones if it has ended."""
         return self.entries or self.unsettled
 
@@ -140,7 +140,7 @@ class Ledger:
         self._entries = ()
         return refunds
 
-    def _take(self, is_refunded: Callable[[Entry], bool]) -> tuple[Correct, ...]:
+    def _take(self, is_refunded: Callable[[LedgerEntry], bool]) -> tuple[Correct, ...]:
         entries = self.entries
         taken = [entry for entry in entries if is_refunded(entry)]
         if taken:
@@ -166,32 +166,34 @@ class Ledger:
         return settlement(entries, used, scope, name)
 
 
-def entries_of(charges: Sequence[Charge], answers: Sequence[Answer], *, locally: bool = False) -> Iterator[Entry]:
+def entries_of(charges: Sequence[Charge], answers: Sequence[Answer], *, locally: bool = False) -> Iterator[LedgerEntry]:
     """Yield the entries of a decision with these answers; ``locally`` if this process alone made it."""
     for charge, answer in zip(charges, answers, strict=True):
         rule = charge.rule
         if answer.retry == 0 and (charge.cost or rule.is_measured) and not rule.holds_slots:
-            yield Entry(charge, answer.at, answer.reset, locally)
+            yield LedgerEntry(charge, answer.at, answer.reset, locally)
 
 
-def corrections(entries: Sequence[Entry]) -> tuple[Correct, ...]:
+def corrections(entries: Sequence[LedgerEntry]) -> tuple[Correct, ...]:
     """Return the commands that refund these entries, newest first: for the store, and for this process's own counts."""
     parts = [tuple([entry for entry in reversed(entries) if entry.locally is locally]) for locally in (False, True)]
     return tuple([Correct(part) for part in parts if part])
 
 
-def settlement(entries: Iterable[Entry], used: Callable[[Rule], int | None], scope: str, name: str) -> Correct | None:
+def settlement(
+    entries: Iterable[LedgerEntry], used: Callable[[Rule], int | None], scope: str, name: str
+) -> Correct | None:
     """Return the command that corrects the reserves of a call under measured rules; None if they were right.
 
     ``used`` returns what the call used under a rule, or None to keep the reserve. ``scope`` is the call's scope, and
     ``name`` identifies the call.
     """
-    reserved: dict[tuple[str, str], list[Entry]] = {}
+    reserved: dict[tuple[str, str], list[LedgerEntry]] = {}
     for entry in entries:
         if entry.charge.rule.is_measured:
             reserved.setdefault((entry.charge.rule.id, entry.charge.ident), []).append(entry)
-    refunds: list[Entry] = []
-    charges: list[Entry] = []
+    refunds: list[LedgerEntry] = []
+    charges: list[LedgerEntry] = []
     measured: list[MeasuredCost] = []
     for (rule_id, _), paid in reserved.items():
         rule = paid[0].charge.rule
@@ -206,7 +208,7 @@ def settlement(entries: Iterable[Entry], used: Callable[[Rule], int | None], sco
     return Correct(tuple(refunds), tuple(charges), name, tuple(measured)) if refunds or charges or measured else None
 
 
-def _last(entries: Sequence[Entry], cost: int) -> Iterator[Entry]:
+def _last(entries: Sequence[LedgerEntry], cost: int) -> Iterator[LedgerEntry]:
     """Yield entries that come to ``cost``, newest first."""
     for entry in reversed(entries):
         if cost > 0:

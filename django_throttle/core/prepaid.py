@@ -10,7 +10,7 @@ from math import ceil, inf
 from typing import Final, NamedTuple
 
 from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.commands import Answer, Charge, Charges, Decide, Entry, passes
+from django_throttle.core.commands import Answer, Charge, Charges, Decide, LedgerEntry, passes
 from django_throttle.core.decide import thresholds_reached
 from django_throttle.core.decision import Decision, ThresholdReached, combine_outcomes, outcomes_of, prepaid_decision
 from django_throttle.core.rule import Rule
@@ -32,7 +32,7 @@ class PrepaidUnits:
 
     __slots__ = ("entry", "is_over", "unspent", "until")
 
-    def __init__(self, entry: Entry, until: float) -> None:
+    def __init__(self, entry: LedgerEntry, until: float) -> None:
         self.entry, self.until = entry, until
         self.unspent = entry.charge.cost
         self.is_over = False  #: True once the rest is refunded; units returned later are refunded separately
@@ -41,7 +41,7 @@ class PrepaidUnits:
         self.unspent -= cost
         return SpentUnits(self, cost)
 
-    def part(self, cost: int) -> Entry:
+    def part(self, cost: int) -> LedgerEntry:
         """Return the charge of so many units, for their refund."""
         return self.entry.costing(cost)
 
@@ -53,7 +53,7 @@ class SpentUnits(NamedTuple):
     cost: int
 
 
-class Refusal(NamedTuple):
+class PrepaidRefusal(NamedTuple):
     """The store's refusal of a cost, from the time ``at`` on; the store is asked again after ``until``."""
 
     answer: Answer
@@ -79,7 +79,7 @@ class PrepaidBudget:
         self.demand = 0  #: units that calls needed since the last order
         self._resets_at = self._asks_at = now
         self._batches: list[PrepaidUnits] = []
-        self._refusal: Refusal | None = None
+        self._refusal: PrepaidRefusal | None = None
         self._asked_at = now - 2 * DEMAND_SECONDS
         self._size = 1
         self._is_scarce = False  # the store has too little for the demand
@@ -195,7 +195,7 @@ class PrepaidBudget:
         lifetime_us = self.rule.params.hold_us
         if self.rule.params.resets_at_once:
             lifetime_us = min(lifetime_us, answer.reset)
-        entry = Entry(Charge(self.rule, self.ident, cost), answer.at, answer.reset)
+        entry = LedgerEntry(Charge(self.rule, self.ident, cost), answer.at, answer.reset)
         units = PrepaidUnits(entry, sent_at + (lifetime_us - 1) / 1_000_000)  # a microsecond less, because of rounding
         self._batches.append(units)
         self.clear_paying()
@@ -206,7 +206,7 @@ class PrepaidBudget:
     def note_refusal(self, cost: int, answer: Answer, sent_at: float) -> None:
         """Note that the store has refused this cost."""
         wait = MAX_REFUSAL_SECONDS if answer.retry == NEVER else min(answer.retry / 1_000_000, MAX_REFUSAL_SECONDS)
-        self._refusal = Refusal(answer, cost, sent_at, sent_at + wait)
+        self._refusal = PrepaidRefusal(answer, cost, sent_at, sent_at + wait)
         self.note_answer(answer, sent_at)
         self._is_scarce = True
 

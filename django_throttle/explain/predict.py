@@ -17,7 +17,7 @@ from django_throttle.core.overrides import describe_effect
 from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed, sentences
 from django_throttle.exceptions import StoreError
 from django_throttle.identity.known_caller import KnownCaller
-from django_throttle.local.damper_aggregate import Allowance, Report, attempted, factor
+from django_throttle.local.damper_aggregate import Allowance, DamperReport, attempted, factor
 from django_throttle.rulebook.coverage import Counting, HypotheticalCall, NotCounting, coverage
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
@@ -369,7 +369,7 @@ def _charges(counted: Counting) -> Sequence[Charge]:
 def _damper_states(store: AnyStore, counting: Sequence[Counting]) -> Iterator[RuleState]:
     """Yield the states of dampers, by the reports of all processes. Each process may still refuse another share."""
     damped = [(counted, charge) for counted in counting if counted.rule.decided_locally for charge in _charges(counted)]
-    reports = [Report(charge.rule.id, charge.ident, "", 0, None, ()) for _, charge in damped]
+    reports = [DamperReport(charge.rule.id, charge.ident, "", 0, None, ()) for _, charge in damped]
     replies = store.aggregator.damp(reports) if reports else ()
     for (counted, (rule, ident, _)), reply in zip(damped, replies, strict=True):
         if isinstance(reply, BaseException):

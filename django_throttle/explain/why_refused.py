@@ -33,8 +33,8 @@ class RefusalGroup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to an operator's question about a caller."""
+class CallerExplanation:
+    """Predicted decision, recent refusals and open sockets of a caller."""
 
     #: The beginning of the caller's ident hash, as in logs.
     tag: str
@@ -68,8 +68,10 @@ class Answer:
         return {**explanation, "tag": self.tag, "recent": recent, "connections": connections}
 
 
-def answer(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, typed: str, wait: float = 0.0) -> Answer:
-    """Return the answer about a typed caller. Wait ``wait`` seconds for the open sockets of other processes.
+def explain_caller(
+    store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, typed: str, wait: float = 0.0
+) -> CallerExplanation:
+    """Return the explanation for a typed caller. Wait ``wait`` seconds for the open sockets of other processes.
 
     Raise ValidationError if the text names no caller, and StoreError if the store fails.
     """
@@ -80,7 +82,7 @@ def answer(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, typed: s
         recent = refusals.recent(store, tag)
         idents = {ident for refusal in recent for ident in refusal.tags.values() if ident_for_logs(ident) == tag}
         if not idents and recent:
-            return Answer(tag, None, refusals.recent(store, tag, call.scope))
+            return CallerExplanation(tag, None, refusals.recent(store, tag, call.scope))
         if not idents:
             raise
         caller = known_caller(idents.pop())
@@ -88,7 +90,7 @@ def answer(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, typed: s
     numbers = [override.number for override in explanation.overrides]
     rows = ThrottleOverride.objects.using(sources.alias()).filter(pk__in=numbers) if numbers else ()
     overview = list(poll_overview(store, f'"{caller.name}"', wait))[-1]
-    return Answer(
+    return CallerExplanation(
         tag=ident_for_logs(caller.name),
         explanation=explanation,
         recent=refusals.recent(store, caller.name, call.scope),

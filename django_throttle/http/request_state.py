@@ -19,7 +19,7 @@ from django.utils.functional import Promise, cached_property
 from django.utils.translation import get_language
 
 from django_throttle.core import Decision, Lease
-from django_throttle.core.commands import Answers, Correct, Decide, Entry
+from django_throttle.core.commands import Answers, Correct, Decide, LedgerEntry
 from django_throttle.core.ledger import Ledger
 from django_throttle.core.options import CANCELLED
 from django_throttle.costs.meter import Meter, current_meter
@@ -267,7 +267,7 @@ class RequestState:
         self.ledger.add(settled)
         self._note_settled_of(settled, call)
 
-    def _note_settled_of(self, entries: Sequence[Entry], call: Call | None) -> None:
+    def _note_settled_of(self, entries: Sequence[LedgerEntry], call: Call | None) -> None:
         rules = [entry.charge.rule for entry in entries]
         if any(rule.is_settled for rule in rules):
             self._note_settled(call, counts_some=any(rule.count_on or rule.refund_on for rule in rules))
@@ -297,7 +297,7 @@ class RequestState:
         self.has_ended = self.is_plain = self.has_charged = False
 
     @property
-    def unsettled(self) -> tuple[Entry, ...]:
+    def unsettled(self) -> tuple[LedgerEntry, ...]:
         """Ledger entries of the ended request that have yet to be settled."""
         return () if self._ledger is None else self._ledger.unsettled
 

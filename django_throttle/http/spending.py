@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Final, Protocol
 
 from django_throttle.core import Decision
-from django_throttle.core.commands import Charge, Entry, check_cost
+from django_throttle.core.commands import Charge, LedgerEntry, check_cost
 from django_throttle.core.decide import correct
 from django_throttle.core.io import run
 from django_throttle.core.ledger import Ledger
@@ -56,7 +56,7 @@ class Spending:
         self._covered: float = inf
         self._decision = Decision()
         #: Entries of the ledger when it was read last.
-        self._seen: tuple[Entry, ...] = ()
+        self._seen: tuple[LedgerEntry, ...] = ()
         self._has_ended = False
         self._lock = Lock()
 
@@ -79,7 +79,7 @@ class Spending:
                 self._read(entries)
             return self._decision if self.spent <= self._covered else None
 
-    def _read(self, entries: tuple[Entry, ...]) -> None:
+    def _read(self, entries: tuple[LedgerEntry, ...]) -> None:
         self._seen, self._paid = entries, {}
         for entry in entries:
             rule, ident, cost = entry.charge

@@ -115,7 +115,7 @@ class MeterCount(NamedTuple):
     pace: int
 
 
-class Report(NamedTuple):
+class DamperReport(NamedTuple):
     """The report of a meter for a rule and an ident. Times are the sender's estimates of the store's, in microseconds.
 
     ``counts`` are totals, not additions, so a report that arrives twice, late or after a newer one changes nothing.
@@ -145,7 +145,7 @@ class Aggregate:
     by_sub: dict[int, dict[str, Count]] = field(default_factory=dict)  #: latest count by sub-interval and meter
     reset_at: int = 0
 
-    def take(self, report: Report, now: int) -> Reply:
+    def take(self, report: DamperReport, now: int) -> Reply:
         """Count a report, unless its sender's clock is off, and return the counts of all meters."""
         current = now // SUB_INTERVAL_US
         self._expire(current)
@@ -194,7 +194,7 @@ class Aggregates:
         self._renew()
         in_child(self, type(self)._renew)
 
-    def damp(self, reports: Sequence[Report]) -> list[Reply]:
+    def damp(self, reports: Sequence[DamperReport]) -> list[Reply]:
         with self._lock:
             now = micros(self.clock())
             replies = [self._find(report.rule_id, report.ident).take(report, now) for report in reports]

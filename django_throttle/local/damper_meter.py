@@ -21,9 +21,9 @@ from django_throttle.local.damper_aggregate import (
     SUB_INTERVAL_US,
     ZERO_COUNT,
     Allowance,
+    DamperReport,
     MeterCount,
     Reply,
-    Report,
     attempted,
     factor,
     shifted,
@@ -219,7 +219,7 @@ GRACE_FLUSHES: Final = 2.0  # flushes that may fail before the store counts as u
 _numbers: Final = count(1)
 
 
-class Meter:
+class DamperMeter:
     """Counts and decides the attempts of an ident under a rule. Times are seconds on the clock of this process.
 
     ``process_name`` is unique to the process. Each meter has a unique name.
@@ -284,21 +284,24 @@ class Meter:
             self.until = min(self.until, now + RECHECK_SECONDS)
         self._recompute(now)
 
-    def report(self, now: float) -> Report | None:
+    def report(self, now: float) -> DamperReport | None:
         """Return the report to send; None if the aggregator has all counts and nothing is suppressed."""
         self.roll(now)
         counts = self.attempts.unconfirmed(now)
         offset = self.time.offset
         if offset is None:
-            return None if self.attempts.is_confirmed else Report(self.rule.id, self.ident, self.name, 0, None, ())
+            if self.attempts.is_confirmed:
+                return None
+            return DamperReport(self.rule.id, self.ident, self.name, 0, None, ())
         self.attempts.sample(now)
         if not counts and not self.factor:
             return None
         if counts:
             self.seen_at = now
-        return Report(self.rule.id, self.ident, self.name, micros(self._since) + offset, micros(now) + offset, counts)
+        since, sent_at = micros(self._since) + offset, micros(now) + offset
+        return DamperReport(self.rule.id, self.ident, self.name, since, sent_at, counts)
 
-    def take(self, report: Report, reply: Reply, sent: float, now: float) -> None:
+    def take(self, report: DamperReport, reply: Reply, sent: float, now: float) -> None:
         """Process the reply to a report that was sent at the time ``sent``."""
         was_set = self.time.learn(reply.now, sent, now)
         if reply.accepted:
@@ -413,7 +416,7 @@ IDLE_SECONDS: Final = 30.0  # time after the last attempts at which a meter is r
 ASKING_SECONDS: Final = 60.0
 
 Key = tuple[str, str]  # rule id, ident
-MeterReport = tuple[Meter, Report]
+MeterReport = tuple[DamperMeter, DamperReport]
 
 
 class MeterCache:
@@ -425,11 +428,11 @@ class MeterCache:
         self.max_meters = max_meters
         self.time = StoreTime()
         self.name = secrets.token_urlsafe(6)  #: unique to this process
-        self.meters: dict[Key, Meter] = {}  #: in the order of their last reports
+        self.meters: dict[Key, DamperMeter] = {}  #: in the order of their last reports
         # Heap of meters removed for lack of room that have counts to report, with the numbers of these.
-        self._removed: list[tuple[int, int, Meter]] = []
+        self._removed: list[tuple[int, int, DamperMeter]] = []
 
-    def find(self, charge: Charge, now: float) -> Meter:
+    def find(self, charge: Charge, now: float) -> DamperMeter:
         rule, ident, _ = charge
         meter = self.meters.get((rule.id, ident)) or self._add(charge, now)
         if meter.rule is not rule:
@@ -457,10 +460,10 @@ class MeterCache:
         heapify(self._removed)
         return [report for _, report in rows]
 
-    def _add(self, charge: Charge, now: float) -> Meter:
+    def _add(self, charge: Charge, now: float) -> DamperMeter:
         if len(self.meters) >= self.max_meters:
             self._make_room(now)
-        meter = Meter(charge.rule, charge.ident, self.name, now, self.time.copy())
+        meter = DamperMeter(charge.rule, charge.ident, self.name, now, self.time.copy())
         self.meters[charge.rule.id, charge.ident] = meter
         return meter
 
@@ -483,7 +486,7 @@ class MeterCache:
                 self.meters[key] = self.meters.pop(key)
 
 
-def _report_of(meter: Meter, now: float, *, asks: bool = False) -> MeterReport | None:
+def _report_of(meter: DamperMeter, now: float, *, asks: bool = False) -> MeterReport | None:
     if meter.attempts.is_confirmed and not asks:
         meter.attempts.sample(now)
         return None

@@ -22,7 +22,7 @@ MAX_FORMER_UIDS: Final = 4
 LeaseKey = tuple[str, str]  # rule id, ident
 
 
-class Release(NamedTuple):
+class PendingRelease(NamedTuple):
     """A release that Redis has not confirmed."""
 
     uid: str  #: uid under which the lease was taken
@@ -57,8 +57,8 @@ class Leases:
         self._announced: set[LeaseKey] = set()
         self._unsent: set[LeaseKey] = set()
         self._unknown: set[tuple[LeaseKey, str]] = set()  # leases that were never sent to Redis
-        self._unconfirmed: set[Release] = set()
-        self._released: deque[Release] = deque(maxlen=MAX_RELEASED)  # the last confirmed releases
+        self._unconfirmed: set[PendingRelease] = set()
+        self._released: deque[PendingRelease] = deque(maxlen=MAX_RELEASED)  # the last confirmed releases
         self._to_release: deque[Lease] = deque()
         self._unverified: dict[LeaseKey, float] = {}
         self._idle: set[LeaseKey] = set()
@@ -114,7 +114,7 @@ class Leases:
         with self._lock:
             # The command failed, but may still arrive, and the lease was then granted locally.
             unconfirmed = self._unconfirmed
-            failed = unconfirmed.intersection([Release(self.uid, rule_id, ident, lease)]) if unconfirmed else ()
+            failed = unconfirmed.intersection([PendingRelease(self.uid, rule_id, ident, lease)]) if unconfirmed else ()
             if sent:
                 self._unknown.discard((key, lease))
             elif not failed and not self.is_held(rule_id, ident, lease):
@@ -124,7 +124,7 @@ class Leases:
             self._held.move_to_end(key)
             self._recent.add(key)
             if uid is not None and uid != self.uid:  # the uid was replaced during the call
-                self._unconfirmed.add(Release(uid, rule_id, ident, lease))
+                self._unconfirmed.add(PendingRelease(uid, rule_id, ident, lease))
                 self._unsent.add(key)
             if not sent or key not in self._announced:
                 self._unsent.add(key)
@@ -135,7 +135,7 @@ class Leases:
             self._evicted.discard(lease)
             return self._drop((rule_id, ident), lease)
 
-    def release(self, rule_id: str, ident: str, lease: str) -> tuple[Release, ...]:
+    def release(self, rule_id: str, ident: str, lease: str) -> tuple[PendingRelease, ...]:
         """Remove a lease, and return the releases to send, which become unconfirmed.
 
         Return an empty tuple if this process did not hold the lease, or Redis cannot know it.
@@ -148,7 +148,7 @@ class Leases:
             is_unknown = (key, lease) in self._unknown
             if not self._drop(key, lease) or is_unknown:
                 return ()
-            releases = tuple(Release(uid, rule_id, ident, lease) for uid in uids)
+            releases = tuple(PendingRelease(uid, rule_id, ident, lease) for uid in uids)
             self._unconfirmed.update(releases)
             return releases
 
@@ -159,7 +159,7 @@ class Leases:
         """
         with self._lock:
             self._drop((rule_id, ident), lease)  # an eviction may have taken the slot already
-            self._unconfirmed.add(Release(uid, rule_id, ident, lease))
+            self._unconfirmed.add(PendingRelease(uid, rule_id, ident, lease))
             self._recent.add((rule_id, ident))
             self._unverified.setdefault((rule_id, ident), time.monotonic())
 
@@ -297,15 +297,15 @@ class Leases:
                 self._unsent.add(key)
             held = self._held.get(key, {})
             self._unconfirmed.update(
-                Release(uid, *key, lease, is_repeated=True) for lease in leases if lease not in held
+                PendingRelease(uid, *key, lease, is_repeated=True) for lease in leases if lease not in held
             )
 
-    def unconfirmed(self) -> list[Release]:
+    def unconfirmed(self) -> list[PendingRelease]:
         """Return the releases to send; call ``confirm_released`` for those that arrive."""
         with self._lock:
             return list(self._unconfirmed)
 
-    def confirm_released(self, *releases: Release) -> None:
+    def confirm_released(self, *releases: PendingRelease) -> None:
         """Note that Redis has confirmed these releases."""
         with self._lock:
             self._unconfirmed.difference_update(releases)

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Decision, Outcome
 from django_throttle.exceptions import StoreError
-from django_throttle.local.damper_aggregate import Reply, Report
+from django_throttle.local.damper_aggregate import DamperReport, Reply
 from django_throttle.local.damper_meter import NEXT_FACTOR, MeterCache, MeterReport
 from django_throttle.local.prepaid import PrepaidBudgets
 from django_throttle.runtime import in_child
@@ -140,7 +140,7 @@ MAX_JITTER: Final = 0.1  # share by which an interval is extended
 class Aggregator(Protocol):
     """Receives reports."""
 
-    def damp(self, reports: Sequence[Report]) -> Sequence[Reply | BaseException]:
+    def damp(self, reports: Sequence[DamperReport]) -> Sequence[Reply | BaseException]:
         """Return the replies, or errors, to reports sent in a round trip. Raise StoreError if the store fails."""
 
 

@@ -9,7 +9,7 @@ from math import inf
 from threading import Lock
 from typing import Final, NamedTuple
 
-from django_throttle.core.commands import Answer, Charge, Correct, Decide, Entry
+from django_throttle.core.commands import Answer, Charge, Correct, Decide, LedgerEntry
 from django_throttle.core.decision import Decision
 from django_throttle.core.prepaid import PrepaidBudget, PrepaidCall, PrepaidOrder, PrepaidUnits
 from django_throttle.core.rule import Rule
@@ -46,7 +46,7 @@ class PrepaidBudgets:
         self._lock = Lock()
         self._budgets: dict[Key, PrepaidBudget] = {}
         self._pending: dict[Key, PendingOrder] = {}
-        self._refunds: list[Entry] = []
+        self._refunds: list[LedgerEntry] = []
 
     def __len__(self) -> int:
         return len(self._budgets)

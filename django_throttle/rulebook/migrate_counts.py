@@ -9,7 +9,7 @@ from threading import Lock
 from time import monotonic
 from typing import Final, NamedTuple, TypeVar
 
-from django_throttle.core.commands import Answer, Charge, Charges, Correct, Decide, Entry
+from django_throttle.core.commands import Answer, Charge, Charges, Correct, Decide, LedgerEntry
 from django_throttle.core.edits import period, takeovers
 from django_throttle.core.io import Io
 from django_throttle.core.rule import Rule
@@ -131,7 +131,7 @@ async def _migrate(io: Io, edit: Edit, charge: Charge) -> None:
     age = round((monotonic() - edit.since) * 1_000_000)
     # A process that finds other counts under the new rule, as after an edit back and forth, has another part to add.
     name = f"edit.{edit.old.id}.{rule.id}.{limit}.{after.remaining}.{after.at // DEDUP_MICROSECONDS}"
-    await io.execute(Correct(charges=(Entry(Charge(rule, ident, missing), 0, 0),), name=name, age=age))
+    await io.execute(Correct(charges=(LedgerEntry(Charge(rule, ident, missing), 0, 0),), name=name, age=age))
 
 
 async def _peek_both(io: Io, old: Rule, new: Rule, ident: str) -> Sequence[Answer]:

@@ -20,8 +20,8 @@ from django_throttle.core.commands import (
     DecideLocally,
     DedupKey,
     Enlist,
-    Entry,
     Evict,
+    LedgerEntry,
     MeasuredCost,
     Pause,
     Release,
@@ -35,7 +35,7 @@ from django_throttle.core.commands import (
 from django_throttle.core.control_messages import MAX_WAITING_MESSAGES, ControlMessage, Received, closing, with_tags
 from django_throttle.core.key import ident_hash
 from django_throttle.core.rule import Rule
-from django_throttle.local.damper_aggregate import Aggregates, Reply, Report
+from django_throttle.local.damper_aggregate import Aggregates, DamperReport, Reply
 from django_throttle.local.freed_slots import freed_slots
 from django_throttle.local.leases import LeaseKey, Leases
 from django_throttle.local.limits import LocalLimits, flush
@@ -130,7 +130,7 @@ class MemoryStore:
     def _renew(self) -> None:
         self._lock = Lock()
 
-    def damp(self, reports: Sequence[Report]) -> list[Reply]:
+    def damp(self, reports: Sequence[DamperReport]) -> list[Reply]:
         """Add reports of dampers, as their aggregator. Return the replies."""
         return self.aggregates.damp(reports)
 
@@ -230,7 +230,7 @@ class MemoryStore:
             self._write(key, (until,), until, is_spent=True)
         return max(0, until - now)
 
-    def _refund(self, entry: Entry) -> None:
+    def _refund(self, entry: LedgerEntry) -> None:
         (rule, _, cost), at, reset, _ = entry
         key = _key(entry.charge)
         state, expires = self._counters.get(key, (None, 0))

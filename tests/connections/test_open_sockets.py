@@ -11,7 +11,7 @@ from redis import Redis
 
 from django_throttle import limiter
 from django_throttle.connections import overview, socket_control
-from django_throttle.connections.overview import Overview, get_overview
+from django_throttle.connections.overview import SocketOverview, get_overview
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import Activity, SocketControl
 from django_throttle.core import Lease
@@ -63,7 +63,7 @@ async def test_what_is_seen_of_a_socket(enforce: Enforce) -> None:
     assert open_sockets.all() == ()
 
 
-async def second_look(store: Store, search: str = "") -> Overview:
+async def second_look(store: Store, search: str = "") -> SocketOverview:
     await asyncio.to_thread(get_overview, store, search)
     await asyncio.to_thread(SocketControl(store))
     overview.clear_overviews()
@@ -118,7 +118,7 @@ class Site:
         self.duties = SocketControl(self.store, own)
 
 
-def seen(*sites: Site) -> Overview:
+def seen(*sites: Site) -> SocketOverview:
     """The next look, and what everybody does in half a second."""
     page = get_overview(sites[0].store, "")
     for site in sites:

@@ -7,7 +7,7 @@ from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
 from django_throttle.connections import reconcile
-from django_throttle.local.leases import Leases, Release
+from django_throttle.local.leases import Leases, PendingRelease
 from tests.clock import FrozenClock
 from tests.connections.conftest import MakeSite, Site, go_on, keys, raise_away
 from tests.connections.worker import RULE
@@ -233,7 +233,11 @@ def test_a_release_before_the_registration_arrives_is_owed_under_both_uids(regis
     registry.confirm(old, 1, OTHER)  # a reply to a call made before
     assert not registry.is_announced(*OTHER)
     owed = registry.release(*PAIR, "a")
-    assert set(owed) == set(registry.unconfirmed()) == {Release(old, *PAIR, "a"), Release(registry.uid, *PAIR, "a")}
+    assert (
+        set(owed)
+        == set(registry.unconfirmed())
+        == {PendingRelease(old, *PAIR, "a"), PendingRelease(registry.uid, *PAIR, "a")}
+    )
     assert registry.release(*PAIR, "a") == ()
     registry.confirm_released(*owed)
     assert registry.unconfirmed() == []
@@ -244,8 +248,8 @@ def test_a_release_while_the_registration_travels_is_owed_after_it(registry: Lea
     ((pair, leases),) = registry.to_register(registry.take_unsent(10)).items()
     registry.release(*PAIR, "a")
     registry.registered(registry.uid, pair, leases)
-    registry.confirm_released(Release(registry.uid, *PAIR, "a"))  # whichever of the two arrived first
-    assert registry.unconfirmed() == [Release(registry.uid, *PAIR, "a", is_repeated=True)]
+    registry.confirm_released(PendingRelease(registry.uid, *PAIR, "a"))  # whichever of the two arrived first
+    assert registry.unconfirmed() == [PendingRelease(registry.uid, *PAIR, "a", is_repeated=True)]
 
 
 def test_a_lease_that_was_taken_under_a_former_uid_is_released_there_and_registered_again() -> None:
@@ -253,7 +257,7 @@ def test_a_lease_that_was_taken_under_a_former_uid_is_released_there_and_registe
     former = leases.uid
     leases.renew()
     leases.hold(*key, "~a", former)
-    assert leases.unconfirmed() == [Release(former, *key, "~a")]
+    assert leases.unconfirmed() == [PendingRelease(former, *key, "~a")]
     assert (leases.take_unsent(5), leases.take_unsent(5)) == ([key], [])
     leases.registered(former, key, {"~a": 0.0})
     assert leases.take_unsent(5) == [key]

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 
 from django_throttle.core import Rule
 from django_throttle.core.algorithms.base import NEVER
-from django_throttle.core.commands import Answer, Charge, Charges, Correct, Decide, Entry, Reset
+from django_throttle.core.commands import Answer, Charge, Charges, Correct, Decide, LedgerEntry, Reset
 from django_throttle.core.decision import Decision
 from django_throttle.core.prepaid import (
     LIMIT_DIVISOR,
@@ -44,7 +44,7 @@ class Process:
         self.store, self.offset = store, offset
         self.budget: PrepaidBudget | None = None
         self.asked: tuple[PrepaidOrder, Decide, tuple[Answer, ...], float] | None = None
-        self.back: list[Entry] = []
+        self.back: list[LedgerEntry] = []
 
     @property
     def now(self) -> float:

@@ -15,9 +15,9 @@ from django_throttle.local.damper_aggregate import (
     ZERO_COUNTS,
     Aggregates,
     Count,
+    DamperReport,
     MeterCount,
     Reply,
-    Report,
 )
 from django_throttle.stores import RedisStore
 from tests.clock import START, FrozenClock
@@ -35,7 +35,7 @@ class InRedis:
     def __init__(self, url: str, clock: FrozenClock) -> None:
         self.store = RedisStore(url, clock=clock, deadline=5.0)
 
-    def damp(self, reports: list[Report]) -> list[Any]:
+    def damp(self, reports: list[DamperReport]) -> list[Any]:
         return self.store.aggregator.damp(reports)
 
     def reset(self, rule_id: str, ident: str) -> int:
@@ -52,7 +52,7 @@ def aggregates(request: pytest.FixtureRequest, clock: FrozenClock) -> Both:
 
 def tell(aggregates: Both, clock: FrozenClock, *counts: MeterCount, meter: str = "one", **times: Any) -> Reply:
     since, sent_at = times.get("since", 0), times.get("sent_at", clock.now_us)
-    (reply,) = aggregates.damp([Report(RULE.id, "u", meter, since, sent_at, counts)])
+    (reply,) = aggregates.damp([DamperReport(RULE.id, "u", meter, since, sent_at, counts)])
     assert isinstance(reply, Reply), reply
     return reply
 
@@ -105,12 +105,14 @@ def test_after_a_reset_only_what_is_new_counts(aggregates: Both, clock: FrozenCl
 def test_idents_of_whom_nobody_reports_any_more_are_forgotten(clock: FrozenClock) -> None:
     aggregates = Aggregates(clock)
     counts = (MeterCount(INDEX, 5, 5, 5),)
-    reports = [Report(RULE.id, f"u{number}", "one", 0, clock.now_us, counts) for number in range(FIRST_SWEEP_SIZE - 1)]
+    reports = [
+        DamperReport(RULE.id, f"u{number}", "one", 0, clock.now_us, counts) for number in range(FIRST_SWEEP_SIZE - 1)
+    ]
     aggregates.damp(reports)
     clock.step((2 * KEPT_SUB_INTERVALS + 1) * SUB_INTERVAL_SECONDS)
     assert len(aggregates) == FIRST_SWEEP_SIZE - 1
     later = MeterCount(clock.now_us // SUB_INTERVAL_US, 5, 5, 5)
-    aggregates.damp([Report(RULE.id, "new", "one", 0, clock.now_us, (later,))])
+    aggregates.damp([DamperReport(RULE.id, "new", "one", 0, clock.now_us, (later,))])
     assert len(aggregates) == 1
 
 
@@ -163,6 +165,6 @@ def test_both_say_the_same_of_any_history(redis_server: RedisServer, history: li
             index = clock.now_us // SUB_INTERVAL_US
             counts = tuple(MeterCount(index + age, *numbers) for age, *numbers in owns)
             sent_at = None if off is None else clock.now_us + off
-            told = Report(RULE.id, "u", meter, clock.now_us - before, sent_at, counts)
+            told = DamperReport(RULE.id, "u", meter, clock.now_us - before, sent_at, counts)
             assert memory.damp([told]) == ours.damp([told])
     assert immortal_keys(redis_server) == []

@@ -13,7 +13,16 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.commands import Charge, CountMembers, DedupKey, Entry, Evict, Pause, SetDedupKeys, charge
+from django_throttle.core.commands import (
+    Charge,
+    CountMembers,
+    DedupKey,
+    Evict,
+    LedgerEntry,
+    Pause,
+    SetDedupKeys,
+    charge,
+)
 from django_throttle.core.decide import release_lease
 from django_throttle.core.io import run
 from django_throttle.limiter import Limiter, decide_fully
@@ -92,7 +101,7 @@ def test_decisions(server: RedisServer) -> None:
         for each in rules:
             if each.params.wire_id and not each.holds_slots:
                 limiter.acquire("user:1")
-                store.send([refund_call(store, [Entry(Charge(each, "user:1", 1), 0, 0)])])
+                store.send([refund_call(store, [LedgerEntry(Charge(each, "user:1", 1), 0, 0)])])
 
 
 @override_settings(DJANGO_THROTTLE={"DATABASE_RULES": False})

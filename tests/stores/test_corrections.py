@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_throttle.core import Decision, Rule, decide
-from django_throttle.core.commands import Correct, Entry, charge
+from django_throttle.core.commands import Correct, LedgerEntry, charge
 from django_throttle.core.decide import decide_charges
 from django_throttle.core.io import run
 from django_throttle.core.ledger import corrections, settlement
@@ -33,7 +33,7 @@ def take(store: Any, rule: Rule, cost: int = 1, *, commit: bool = True) -> Decis
     return run(decide_charges(BlockingIo(store), (charge(rule, "user:1", cost),), commit=commit))
 
 
-def refund(store: Any, entries: tuple[Entry, ...]) -> bool:
+def refund(store: Any, entries: tuple[LedgerEntry, ...]) -> bool:
     return run(decide.correct(BlockingIo(store), corrections(entries)))
 
 

@@ -17,7 +17,7 @@ from django_throttle.core.options import did_you_mean
 from django_throttle.core.scopes import EVERYWHERE, matches, split_scopes
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, in_short, with_assumption
-from django_throttle.explain.why_refused import Answer, answer
+from django_throttle.explain.why_refused import CallerExplanation, explain_caller
 from django_throttle.management import ShellCommand, printable, rules_in_force
 from django_throttle.rulebook.coverage import HypotheticalCall
 from django_throttle.stores import get_store
@@ -42,7 +42,7 @@ class Command(ShellCommand):
     def handle(self, *, ident: str, scope: str, method: str, event: str, **options: object) -> None:
         try:
             call = HypotheticalCall(scope, method.strip().upper(), event)
-            found = answer(get_store(), rules_in_force(), call, ident, wait=ANSWER_SECONDS)
+            found = explain_caller(get_store(), rules_in_force(), call, ident, wait=ANSWER_SECONDS)
         except ValidationError as error:
             raise CommandError("\n".join(map(printable, error.messages))) from error
         except (InvalidSetting, ValueError) as error:
@@ -68,7 +68,7 @@ def _nearest(scope: str) -> str:
     return "" if matches(known, scope) else did_you_mean(scope, known)
 
 
-def _lines(found: Answer) -> Iterator[str]:
+def _lines(found: CallerExplanation) -> Iterator[str]:
     explained = found.explanation
     if explained is None:
         yield gettext("Nobody who can be asked has the tag {tag}; this was refused to it:", tag=found.tag)

@@ -6,7 +6,7 @@ from typing import Final
 
 from django.core.management.base import CommandParser
 
-from django_throttle.connections.overview import Ident, Overview, poll_overview
+from django_throttle.connections.overview import Ident, SocketOverview, poll_overview
 from django_throttle.core.texts import gettext_lazy, gettext_noop
 from django_throttle.management import ShellCommand, remote_store
 from django_throttle.translated import gettext, ngettext
@@ -35,7 +35,7 @@ class Command(ShellCommand):
             self.stdout.write(line)
 
 
-def _lines(overview: Overview, most: int) -> list[str]:
+def _lines(overview: SocketOverview, most: int) -> list[str]:
     sockets, processes = _sockets(overview.open), len(overview.processes)
     found = [ngettext("{sockets} in {count} process", "{sockets} in {count} processes", processes, sockets=sockets)]
     for process in overview.processes:

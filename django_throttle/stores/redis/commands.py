@@ -28,7 +28,7 @@ from django_throttle.core.commands import (
     CountMembers,
     Decide,
     Enlist,
-    Entry,
+    LedgerEntry,
     Pause,
     Release,
     Reset,
@@ -494,7 +494,7 @@ def store_members_calls(
 pack_refund: Final = Struct("<dBddddddd").pack
 
 
-def refund_call(context: RedisContext, back: Sequence[Entry], name: str = "") -> RedisCall:
+def refund_call(context: RedisContext, back: Sequence[LedgerEntry], name: str = "") -> RedisCall:
     """Return the call that refunds these entries of one slot. With a ``name``, sending it again changes nothing."""
     keys, packed = [], []
     for (rule, ident, cost), at, reset, _ in back:
@@ -541,7 +541,7 @@ def correct_command(context: RedisContext, command: Correct) -> RedisCommand[tup
     may have been executed, and a second one would refund too much.
     """
 
-    def parts(entries: Sequence[Entry]) -> list[list[Entry]]:
+    def parts(entries: Sequence[LedgerEntry]) -> list[list[LedgerEntry]]:
         places = context.by_slot([entry.charge for entry in entries]) if entries else []
         return [[entries[place] for place in part] for part in places]
 

@@ -27,7 +27,7 @@ from django_throttle.core.commands import (
     SetDedupKeys,
 )
 from django_throttle.core.io import run
-from django_throttle.local.damper_aggregate import Count, Reply, Report
+from django_throttle.local.damper_aggregate import Count, DamperReport, Reply
 from django_throttle.stores.base import REPLY
 from django_throttle.stores.fallback import BackfillCommand, Fallback, ProcessCount, RemainingBudgets
 from django_throttle.stores.redis.batch import Batcher
@@ -61,12 +61,12 @@ class RedisAggregator:
     def __init__(self, context: RedisContext) -> None:
         self.context = context
 
-    def damp(self, reports: Sequence[Report]) -> list[Reply | BaseException]:
+    def damp(self, reports: Sequence[DamperReport]) -> list[Reply | BaseException]:
         """Return the reply to each report, or the error in its place."""
         replies = self.context.pipeline([self._call(report) for report in reports])
         return [reply if isinstance(reply, BaseException) else _read(reply) for reply in replies]
 
-    def _call(self, report: Report) -> tuple[str, tuple[str], list[Any]]:
+    def _call(self, report: DamperReport) -> tuple[str, tuple[str], list[Any]]:
         sent_at = "" if report.sent_at is None else report.sent_at
         args = [self.context.now_arg(), report.meter, report.since, sent_at]
         args += [number for count in report.counts for number in count]
