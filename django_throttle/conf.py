@@ -33,7 +33,7 @@ class Conf:
     LOG_COST_ABOVE: Mapping[str, float] = field(default_factory=dict)  # log requests above, as {"queries": 50}
     RECORD_IDENTS: bool = False  # keep idents there in clear, instead of their keyed hash
     SHADOW: bool = False  # every rule only records, as if its action were "shadow": nothing is refused
-    TESTS_IN_MEMORY: bool = True  # in a test run of the site nothing is asked of Redis
+    TESTS: str = "memory"  # in a test run of the site, rules count in "memory" or "redis", or are off: "unlimited"
     DEADLINE: float = 0.1  # longest time for one decision
     PROCESSES: int = 0  # how many share each limit while Redis is away, at least; 0: as many as were seen last
     PROCESS_TTL: float = 20.0  # a process that was silent for this long is dead; it sends four beats in this time

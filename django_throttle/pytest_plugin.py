@@ -50,6 +50,16 @@ def _declare(config: pytest.Config) -> None:
 
 
 @pytest.fixture
+def throttle_unlimited() -> Iterator[None]:
+    """No rule limits this test, except the rules that it puts in force itself."""
+    from django.conf import settings
+    from django.test import override_settings
+
+    with override_settings(DJANGO_THROTTLE={**getattr(settings, "DJANGO_THROTTLE", {}), "TESTS": "unlimited"}):
+        yield
+
+
+@pytest.fixture
 def throttle_clock() -> FrozenClock:
     """The clock of throttle_store: it stands still until ``tick(seconds)`` or ``move_to(moment)``."""
     from django_throttle.testing import FrozenClock

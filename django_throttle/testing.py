@@ -96,7 +96,7 @@ class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings
 
     def enable(self) -> Any:
         """Put them in force; returns the clock that they go by."""
-        snapshot = _snapshot(self._rules, rulebook.current() if self._merge else Snapshot(()))
+        snapshot = _snapshot(self._rules, rulebook.current_limits() if self._merge else Snapshot(()))
         undo = ExitStack()
         store = undo.enter_context(counting_in(self._store or MemoryStore(self._clock or FrozenClock())))
         undo.callback(rulebook.pin, rulebook.pin(snapshot))
@@ -158,9 +158,10 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
 
     Plans and overrides hold as for a call of this ident. An API key that is a row is written "api_key:shop.apikey:5".
 
-    Raises InvalidRule when no such rule is in force, when it limits what is open, not a rate, or when what is
-    ``leaving`` depends on a plan that only a request tells; InvalidIdent for an ident without its kind, or of a kind
-    that the rule never counts, and for a row that there is not; InvalidCost for ``leaving`` below 0 or above the limit.
+    Raise InvalidRule if no such rule is in force, if it limits what is open and not a rate, or if ``leaving`` depends
+    on a plan that only a request tells. Raise InvalidIdent for an ident without its kind, for a kind that the rule
+    never counts, and for a key, a user or an address that does not exist. Raise InvalidCost for ``leaving`` below 0 or
+    above the limit.
     """
     check_cost(leaving)
     snapshot = rulebook.current()
@@ -169,14 +170,7 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
         named = ", ".join(each.name for each in snapshot.rules if each.all_rates) or "none"
         raise InvalidRule(f"no rate named {rule!r} is in force, but: {named}")
     _check_kind(ident, found)
-    caller = KnownCaller(ident)
-    if ident.startswith("api_key:"):
-        from django_throttle.explain.find_caller import known_caller, read_ident  # of models: not for pytest's plugin
-
-        try:
-            caller = known_caller(read_ident(ident), ident)
-        except ValidationError as error:
-            raise InvalidIdent(f"{ident!r}: {' '.join(error.messages)}") from error
+    caller = _caller_of(ident)
     ident, held = caller.name, _as_it_holds(found, caller, snapshot, leaving)
     limit = min(charge.rule.params.limit for charge in charges_of(held, ident, 1))
     if leaving > limit:
@@ -185,6 +179,23 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
     left = limiter.peek(ident).remaining or 0
     if left > leaving:
         limiter.acquire(ident, left - leaving)
+
+
+def _caller_of(ident: str) -> KnownCaller:
+    """Return the caller of an ident. Raise InvalidIdent if there is no such API key, user or address."""
+    kind, _, value = ident.partition(":")
+    if kind not in ("api_key", "ip"):
+        caller = KnownCaller(ident)
+        if kind == "user" and not (caller.is_certain or conf().USER_IDENT):
+            raise InvalidIdent(f"{ident!r}: no user has the primary key {value!r}")
+        return caller
+    # Not at import, as it has models, and pytest's plugin imports this module.
+    from django_throttle.explain.find_caller import known_caller, read_ident
+
+    try:
+        return known_caller(read_ident(ident), ident)
+    except ValidationError as error:
+        raise InvalidIdent(f"{ident!r}: {' '.join(error.messages)}") from error
 
 
 def _check_kind(ident: str, rule: Rule) -> None:
@@ -276,6 +287,15 @@ class _Answer(NamedTuple):
         outcomes = [one for decision in self.decisions if not decision.allowed for one in decision.outcomes]
         return {one.rule for one in outcomes if not one.allowed and not one.shadow}
 
+    @property
+    def counts(self) -> str:
+        """What was counted of the call, and under which idents; empty if that is unknown."""
+        outcomes = [outcome for decision in self.decisions for outcome in decision.outcomes]
+        used = ((each, f"{each.limit - each.remaining:,} of {each.limit:,} {each.unit}") for each in outcomes)
+        lines = [f"rule {each.rule!r} has counted {units} under {each.ident!r}" for each, units in used]
+        is_of_client = hasattr(self.given, "wsgi_request") or hasattr(self.given, "asgi_request")
+        return "\n".join(lines) or ("no rule has counted the last call" if is_of_client else "")
+
     def __str__(self) -> str:
         by = f" by {_rule_names(self.refusers)}" if self.refusers else ""
         if self.is_refused:
@@ -304,7 +324,8 @@ def assert_throttled(
     else:
         made = [_given(one) for one in ([answers] if _is_answer(answers) else answers)]
     for fault in _faults(made, after, times, rule):
-        raise AssertionError(fault)  # python -O leaves it in, unlike assert
+        counts = made[-1].counts if made else ""
+        raise AssertionError(f"{fault}\n{counts}".rstrip())  # unlike assert, it stays under python -O
     return made[-1].given
 
 

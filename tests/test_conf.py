@@ -63,7 +63,7 @@ def test_a_redis_is_left_alone_until_asked_for(settings: Any, redis_url: str) ->
     store = get_store()
     assert isinstance(store, MemoryStore)
     assert get_store() is store
-    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "TESTS_IN_MEMORY": False}
+    settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False, "TESTS": "redis"}
     assert isinstance(get_store(), RedisStore)
 
 
@@ -74,7 +74,7 @@ def test_commands_that_need_redis_say_that_tests_count_in_memory(
     settings: Any, redis_url: str, words: list[str]
 ) -> None:
     settings.DJANGO_THROTTLE = {"REDIS": redis_url, "DATABASE_RULES": False}
-    with pytest.raises(CommandError, match=r"^Tests count in memory, as .*TESTS_IN_MEMORY"):
+    with pytest.raises(CommandError, match=r"^Tests count in memory, as .*TESTS"):
         call_command(*words)
     before = stores.pin(MemoryStore())
     try:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.test import SimpleTestCase, override_settings
 from django.urls import path
@@ -21,9 +22,9 @@ from django_throttle.checks import scopes
 from django_throttle.core import Override, Rule
 from django_throttle.core.decision import Reason
 from django_throttle.decorators import throttle
-from django_throttle.drf import RuleThrottle
+from django_throttle.drf import RuleThrottle, UserRateThrottle
 from django_throttle.exceptions import InvalidCost, InvalidIdent, InvalidRule, Refused
-from django_throttle.limiter import Limiter, adecide, decide
+from django_throttle.limiter import Limiter, adecide, allows, decide
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import Snapshot
 from django_throttle.stores import MemoryStore, get_store, pin
@@ -148,10 +149,12 @@ async def test_a_class_for_pytest() -> None:
 
 @override_rules([Rule("search", "10000/hour", key="user")])
 @pytest.mark.row("R11")
+@pytest.mark.django_db
 def test_ten_thousand_calls_at_once() -> None:
+    User.objects.create(pk=42)
     for leaving in (2, 5):
-        use_up("search", "user:somebody", leaving=leaving)
-    assert passed(3) == 2, "what is left already stays"
+        use_up("search", "user:42", leaving=leaving)
+    assert [bool(allows("search", "user:42")) for _ in range(3)] == [True, True, False], "what is left already stays"
 
 
 RATES = [
@@ -163,17 +166,22 @@ RATES = [
 
 
 @override_rules(RATES)
+@pytest.mark.django_db
 def test_only_a_rate_in_force_can_be_used_up_by_an_ident_with_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    User.objects.create(pk=42)
     for name in ("slots", "nothing"):
         with pytest.raises(InvalidRule, match=f"no rate named '{name}' is in force, but: a"):
             use_up(name, "user:1")
+    for value in ("anna", "43"):
+        with pytest.raises(InvalidIdent, match=f"'user:{value}': no user has the primary key '{value}'"):
+            use_up("a", f"user:{value}")
     for ident, fault in (("42", "has no kind: "), ("usr:42", "the rule ")):
         with pytest.raises(InvalidIdent, match=f"'{ident}'.*{fault}.*'a' counts by user.*'user:42'"):
             use_up("a", ident)
     with pytest.raises(InvalidCost):
         use_up("a", "user:1", leaving=-1)
     for rule, limit in (("a", 1), ("burst", 7), ("all", 10)):
-        ident = "everyone" if rule == "all" else "user:anna"
+        ident = "everyone" if rule == "all" else "user:42"
         use_up(rule, ident, leaving=limit)
         with pytest.raises(InvalidCost, match=f"allows '{ident}' {limit} at once, so leaving cannot be {limit + 1}"):
             use_up(rule, ident, leaving=limit + 1)
@@ -183,7 +191,7 @@ def test_only_a_rate_in_force_can_be_used_up_by_an_ident_with_its_kind(monkeypat
     for rule, ident, like in (
         ("a", "ip:192.0.2.1", "user:42"),
         ("a", "group:x", "user:"),
-        ("all", "user:anna", "everyone"),
+        ("all", "user:42", "everyone"),
     ):
         with pytest.raises(InvalidIdent, match=f"'{ident}': the rule '{rule}' counts by .*, so write one like '{like}"):
             use_up(rule, ident)
@@ -212,7 +220,10 @@ def send() -> str:
     return "sent"
 
 
-urlpatterns = [path("search", Search.as_view()), path("page", page)]
+urlpatterns = [
+    path("search", Search.as_view()), path("page", page),
+    path("drop-in", Search.as_view(throttle_classes=[UserRateThrottle])),
+]  # fmt: skip
 
 
 ONCE = Limiter([Rule("api", "1/min")], MemoryStore(lambda: 0.0))
@@ -295,6 +306,39 @@ def test_what_a_failure_says(given: Any, message: str, how: dict[str, Any]) -> N
     with pytest.raises(AssertionError) as failed:
         assert_throttled(given, **how)
     assert str(failed.value).splitlines()[0] == message
+
+
+@override_rules([Rule("api", "5/min", key="ip")])
+def test_a_failure_says_what_was_counted_under_which_ident() -> None:
+    use_up("api", "ip:2001:db8::1", leaving=1)
+    counts = {"2001:db8::2": "5 of 5 calls under 'ip:2001:db8::/64'", "127.0.0.1": "1 of 5 calls under 'ip:127"}
+    for address, count in counts.items():
+        client = APIClient(REMOTE_ADDR=address)
+        with pytest.raises(AssertionError, match=f"answered with status 200\nrule 'api' has counted {count}"):
+            assert_throttled(lambda client=client: client.get("/search"))
+    with override_rules({}), pytest.raises(AssertionError, match="no rule has counted the last call"):
+        assert_throttled(lambda: APIClient().get("/search"))
+    with pytest.raises(InvalidIdent, match="'ip:nowhere': "):
+        use_up("api", "ip:nowhere")
+
+
+@pytest.mark.parametrize("way", ["setting", "fixture"])
+def test_a_run_without_limits(way: str, settings: Any, request: pytest.FixtureRequest) -> None:
+    if way == "fixture":
+        request.getfixturevalue("throttle_unlimited")
+    else:
+        settings.DJANGO_THROTTLE = {**SETTINGS, "TESTS": "unlimited"}
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "RULES": {"api": {"rate": "1/day", "key": "everyone"}}}
+    settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"user": "1/day"}}
+    for path_ in ("/search", "/page", "/drop-in"):
+        assert_throttled([APIClient().get(path_) for _ in range(3)], after=3, times=0)
+    assert [send(), send()] == ["sent"] * 2
+    assert all(allows("api", "everyone") for _ in range(3)), "no name of a rule is missing"
+    with override_rules({}, merge=True):
+        assert_throttled(lambda: APIClient().get("/page"), after=1, rule="api")
+        assert_throttled(lambda: APIClient().get("/drop-in"), after=1)
+    assert_throttled([APIClient().get("/page") for _ in range(3)], after=3, times=0)
+    settings.DJANGO_THROTTLE = SETTINGS
 
 
 def test_what_is_no_answer_is_said() -> None:

@@ -171,7 +171,7 @@ VALUES: Final[dict[str, Wanted]] = {
     "LOG_COST_ABOVE": (f"numbers by {', '.join(MEASURES)}", _are_measures),
     "RECORD_IDENTS": SWITCH,
     "SHADOW": SWITCH,
-    "TESTS_IN_MEMORY": SWITCH,
+    "TESTS": _one_of("memory", "redis", "unlimited"),
     "DEADLINE": _number(0.005, 10),
     "PROCESSES": _number(0, 1_000_000, *WHOLE),
     "PROCESS_TTL": _number(0.5, 3600),

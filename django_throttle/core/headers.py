@@ -229,6 +229,7 @@ def plain_fields(charges: Charges, keys: Sequence[str]) -> tuple[PlainFields | N
     return _plain_fields(charges.rules, kinds[:1] if len(set(kinds)) == 1 else kinds, tuple(keys))
 
 
+NEWEST: Final = "draft-11"  # drafts 08 to 10 have the same fields
 OFF: Final = "off"
 SECONDS: Final = "seconds"
 EPOCH: Final = "epoch"
@@ -311,12 +312,8 @@ def _text(name: str) -> str:
 
 # Functions that return the fields, by the number of the draft.
 HEADER_VERSIONS: Final[dict[str, Callable[[Sequence[Policy]], dict[str, str]]]] = {
-    "draft-11": _named,
-    "draft-10": _named,
-    "draft-09": _named,
-    "draft-08": _named,
+    NEWEST: _named,
     "draft-07": partial(_nearest, {"RateLimit": "limit={}, remaining={}, reset={}"}),
     "draft-06": partial(_nearest, {"RateLimit-Limit": "{0}", "RateLimit-Remaining": "{1}", "RateLimit-Reset": "{2}"}),
     OFF: lambda policies: {},
 }
-NAMED_VERSIONS: Final = frozenset(version for version, fields in HEADER_VERSIONS.items() if fields is _named)

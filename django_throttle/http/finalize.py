@@ -22,7 +22,7 @@ from django_throttle.core.commands import Charges, Correct
 from django_throttle.core.decide import apply_refunds, correct
 from django_throttle.core.headers import (
     EPOCH,
-    NAMED_VERSIONS,
+    NEWEST,
     OFF,
     may_see,
     plain_fields,
@@ -157,7 +157,7 @@ def set_plain_fields(decision: Decision, is_logged_in: Callable[[], bool], heade
 def _prepare_fields(charges: Charges) -> tuple[Any, ...]:
     """Return the current settings, and the fields of plain decisions of these charges, see ``plain_fields``."""
     settings = conf()
-    is_plain = settings.X_RATELIMIT_HEADERS == OFF and settings.RATELIMIT_HEADERS in NAMED_VERSIONS
+    is_plain = settings.X_RATELIMIT_HEADERS == OFF and settings.RATELIMIT_HEADERS == NEWEST
     return settings, *(plain_fields(charges, settings.TELL_KEYS) if is_plain else (None, None))
 
 

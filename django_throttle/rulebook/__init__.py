@@ -6,7 +6,9 @@ from django_throttle.rulebook.current_rules import (
     announce_edits,
     changed,
     current,
+    current_limits,
     effective_since,
+    is_unlimited,
     learn_time,
     loaded,
     pin,
@@ -19,6 +21,6 @@ from django_throttle.rulebook.sources import RuleSource, SourceRules, add_source
 
 __all__ = [
     "RuleSource", "Snapshot", "SourceRules", "acurrent", "add_source", "announce_edits", "changed", "current",
-    "effective_since", "from_mapping", "learn_time", "loaded", "migrate_counts", "pin", "poll", "refresh",
-    "unconfirmed",
+    "current_limits", "effective_since", "from_mapping", "is_unlimited", "learn_time", "loaded", "migrate_counts",
+    "pin", "poll", "refresh", "unconfirmed",
 ]  # fmt: skip

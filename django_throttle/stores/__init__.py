@@ -30,7 +30,7 @@ _for_tests: MemoryStore | None = None  # replaces Redis in a test run
 def get_store() -> AnyStore:
     """Return the store of the settings, which this process shares. Raise InvalidSetting if they name none.
 
-    In a test run of the site, return a memory store unless TESTS_IN_MEMORY is off.
+    In a test run of the site, return a memory store unless TESTS is "redis".
     """
     global _store
     if _pinned is not None:
@@ -42,7 +42,7 @@ def get_store() -> AnyStore:
     if detect_test_run.declared is False or not _store.is_remote:  # first, as each frame of a socket calls this
         return _store
     may_be_test_run = detect_test_run.declared or detect_test_run.DJANGO_TESTS in sys.modules
-    if may_be_test_run and detect_test_run.counts_in_memory() and conf().TESTS_IN_MEMORY:
+    if may_be_test_run and detect_test_run.counts_in_memory() and conf().TESTS != "redis":
         return _store_for_tests()
     return _store
 
@@ -53,7 +53,7 @@ def why_in_memory() -> str:
         return gettext_lazy("This test counts in a store of its own, in memory")
     if conf().STORE == "memory":
         return gettext_lazy('DJANGO_THROTTLE["STORE"] is "memory"')
-    return gettext_lazy('Tests count in memory, as DJANGO_THROTTLE["TESTS_IN_MEMORY"] is True')
+    return gettext_lazy('Tests count in memory, as DJANGO_THROTTLE["TESTS"] is not "redis"')
 
 
 def pin(store: AnyStore | None) -> AnyStore | None:

@@ -96,7 +96,7 @@ WRONG: dict[str, list[Any]] = {
         *(["RULES"], None, {"RULES": ["api"]}, {"STORE": "disk"}, {"DATABASE_RULES": "yes"}, {"RECORD_IDENTS": 1}),
         *({"STORE": "memory", "REDIS": url} for url in (None, "")),
         *({"PREFIX": prefix} for prefix in (5, "", "a{b")),
-        *({"KEY_SECRET": b"bytes"}, {"SHADOW": "no"}, {"TESTS_IN_MEMORY": "no"}),
+        *({"KEY_SECRET": b"bytes"}, {"SHADOW": "no"}, {"TESTS": False}),
         *({"DEADLINE": deadline} for deadline in (-0.1, True, NAN, "0.1")),
         *({"PROCESS_TTL": 10**6}, {"PROCESS_TTL": INFINITE}, {"IPV6_PREFIX": 129}, {"IPV6_PREFIX": 2.5}),
         *({"PROCESSES": -1}, {"SOCKET_IDLE_TIMEOUT": True}, {"NO_ADDRESS": "guess"}),

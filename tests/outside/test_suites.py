@@ -38,6 +38,7 @@ def site(site_python: Path, redis: RedisServer, tmp_path_factory: pytest.TempPat
 @pytest.fixture
 def other(site: Project, tmp_path: Path) -> Project:
     project = site.copy(tmp_path / "mysite")
+    project.append("mysite/settings.py", 'DJANGO_THROTTLE |= {"TESTS": "memory"}')
     project.append("mysite/tests/test_limits.py", SUITE, anew=True)
     return project
 
@@ -65,6 +66,6 @@ def test_any_suite_asks_redis_only_where_settings_say_so(runner: str, other: Pro
     printed = other.shell(RUNNERS[runner] + (" -s" if runner == "pytest" else ""))
     assert "threads: ['MainThread']" in printed
     assert asked(redis) == set()
-    other.append("mysite/settings.py", 'DJANGO_THROTTLE |= {"TESTS_IN_MEMORY": False, "DEADLINE": 5.0}')
+    other.append("mysite/settings.py", 'DJANGO_THROTTLE |= {"TESTS": "redis", "DEADLINE": 5.0}')
     other.shell(RUNNERS[runner])
     assert "evalsha" in asked(redis)
