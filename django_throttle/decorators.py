@@ -41,6 +41,7 @@ from django_throttle.identity.caller import (
     normalize_ident,
 )
 from django_throttle.identity.keys import User, shortened
+from django_throttle.identity.request_body import KeptBody, is_request_error
 from django_throttle.identity.site_functions import cost_of
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
@@ -271,13 +272,27 @@ class _Call:
         An ident is untrusted if nothing else identifies the caller.
         """
         if callable(self.ident):
-            value = self.ident(*self._args, **self._kwargs)
+            value = self._ident_value(self.ident, known_caller)
             user = value if is_user(value) else None
             return ident_from_value("ident", value, known_caller), known_caller is None and user is None, user
         if self.ident is None and self.subject is None:
             where = _request_expression(self._function, self._args, self._kwargs)
             raise InvalidIdent(_no_ident_message(self.rule, self._function, where))
         return (BY_KEY if self.ident is None else shortened(normalize_ident(self.ident))), False, None
+
+    def _ident_value(self, function: Callable[..., object], known_caller: KeyedCaller | None) -> object:
+        """Return what the site's function returns, or "" if the body of a request cannot be read.
+
+        Then the call counts by its address, and the view meets the same error.
+        """
+        body = KeptBody((*self._args, *self._kwargs.values()))
+        try:
+            with body:
+                return function(*self._args, **self._kwargs)
+        except Exception as error:
+            if known_caller is None or body.is_lost or not is_request_error(error):
+                raise
+            return ""
 
     def _caller_in_arguments(self) -> KeyedCaller | None:
         """Return the caller of the first request or consumer among the arguments, or None."""
