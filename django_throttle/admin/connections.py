@@ -89,12 +89,12 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """What was asked for, in words; empty when there is no such thing."""
         found = _listed(search, **{name: request.POST.get(name, "") for name in ("uid", "socket", "tag")})
         if isinstance(found, ListedSocket):
-            message = ControlMessage(CLOSE, uid=found.uid, socket=found.id, why=CLOSED)
+            message = ControlMessage(CLOSE, uid=found.uid, socket=found.id, reason=CLOSED)
             where = f"{found.scope}{found.path and ', ' + found.path}"
             name = printable(f"{', '.join(found.idents) or 'nobody'} ({where})")
             said = gettext("The connection of {name} is being closed.").format(name=name)
         elif isinstance(found, Ident):
-            message, name = ControlMessage(CLOSE, tag=found.tag, why=CLOSED), printable(found.shown)
+            message, name = ControlMessage(CLOSE, ident_hash=found.ident_hash, reason=CLOSED), printable(found.shown)
             said = gettext("All {open} connections of {name} are being closed.").format(open=found.open, name=name)
         else:
             return ""
@@ -129,7 +129,7 @@ def _listed(search: str, uid: str, socket: str, tag: str) -> ListedSocket | Iden
             if socket and (row.uid, row.id) == (uid, socket):
                 return row
         for ident in overview.idents:
-            if tag and ident.tag == tag:
+            if tag and ident.ident_hash == tag:
                 return ident
     return None
 

@@ -89,8 +89,8 @@ class SocketReporter:
         earlier = self._searches.pop(message.search, None)
         if len(self._searches) >= MAX_SEARCHES:
             del self._searches[next(iter(self._searches))]
-        hashes = dict.fromkeys((*message.tag.split(), *(earlier.hashes if earlier else ())))
-        max_sockets = message.most or MAX_LISTED_SOCKETS
+        hashes = dict.fromkeys((*message.ident_hash.split(), *(earlier.hashes if earlier else ())))
+        max_sockets = message.max_sockets or MAX_LISTED_SOCKETS
         until = time.monotonic() + SEARCH_SECONDS
         self._searches[message.search] = Search(max_sockets, tuple(hashes)[:MAX_COUNTED_IDENTS], until)
 
@@ -231,12 +231,12 @@ class Process(NamedTuple):
 
 
 class Ident(NamedTuple):
-    """An ident with open sockets: its text for operators, its hash, and its numbers of sockets and processes."""
+    """Ident with open sockets."""
 
-    shown: str
-    tag: str
-    open: int
-    processes: int
+    shown: str  #: text for operators
+    ident_hash: str
+    open: int  #: number of sockets
+    processes: int  #: number of processes with such sockets
 
     @property
     def quoted(self) -> str:
@@ -329,7 +329,7 @@ def _remote_overview(store: RedisStore, search: str) -> SocketOverview:
     introductions = ProcessRecords(store).read_processes()
     requested = dict(islice(introductions.items(), MAX_PROCESSES))
     max_sockets = max(2, min(MAX_LISTED_SOCKETS, MAX_TOTAL_SOCKETS // max(1, len(requested))))
-    message = ControlMessage(REPORT, search=search, most=max_sockets)
+    message = ControlMessage(REPORT, search=search, max_sockets=max_sockets)
     waited = store.control.request_from_all(message, search_digest(search), QUIET_MS) >= ANSWER_POLLS * CONTROL_SECONDS
     calls = [("read_sockets", (store.process_key(report_key(uid, search)),), ()) for uid in requested]
     replies = [reply for batch in batches(calls) for reply in store.pipeline(batch)]
@@ -338,7 +338,7 @@ def _remote_overview(store: RedisStore, search: str) -> SocketOverview:
     if overview.doubtful:
         hashes = " ".join(overview.doubtful)
         store.control.request_from_all(
-            message._replace(tag=hashes), f"{search_digest(search)}:{search_digest(hashes)}", QUIET_MS
+            message._replace(ident_hash=hashes), f"{search_digest(search)}:{search_digest(hashes)}", QUIET_MS
         )
     return overview
 
@@ -372,7 +372,9 @@ def _doubtful(idents: Iterable[Ident], reports: Iterable[Mapping[str, Any]]) -> 
     """Return the hashes of idents that a process may have left out, because its list was too long."""
     lists = [(report.get("of", 0), report.get("idents", ())) for report in reports]
     shortened = [{row[1] for row in rows} for count, rows in lists if count > sum(row[2] > 0 for row in rows)]
-    return tuple(sorted(ident.tag for ident in idents if not all(ident.tag in listed for listed in shortened)))
+    return tuple(
+        sorted(ident.ident_hash for ident in idents if not all(ident.ident_hash in listed for listed in shortened))
+    )
 
 
 def _process(uid: str, meta: Mapping[str, Any], report: Mapping[str, Any]) -> Process:

@@ -108,7 +108,9 @@ class SocketControl:
     def execute(self, messages: Mapping[ControlMessage, float]) -> None:
         """Execute messages. Ignore those that are invalid here. Raise StoreError."""
         self._close_leases(message for message in messages if message.kind == CLOSE and message.lease)
-        for_idents = {message: at for message, at in messages.items() if message.kind in (CLOSE, RESET) and message.tag}
+        for_idents = {
+            message: at for message, at in messages.items() if message.kind in (CLOSE, RESET) and message.ident_hash
+        }
         if for_idents:
             self._execute_for_idents(for_idents)
         by_socket_id = {message.socket: message for message in messages if message.kind == CLOSE and message.socket}
@@ -140,7 +142,9 @@ class SocketControl:
                 self._waiting[message] = until
 
     def _execute_for_idents(self, messages: Mapping[ControlMessage, float]) -> None:
-        by_hash = {message.tag: message for message in sorted(messages, key=lambda message: message.kind == CLOSE)}
+        by_hash = {
+            message.ident_hash: message for message in sorted(messages, key=lambda message: message.kind == CLOSE)
+        }
         if any(message.kind == RESET for message in by_hash.values()):
             self.store.refusal_cache.clear()  # a cached refusal could refuse a socket
             reset_hashes = {ident_hash for ident_hash, message in by_hash.items() if message.kind == RESET}
@@ -155,7 +159,7 @@ class SocketControl:
 
 
 def _close(socket: OpenSocket, message: ControlMessage) -> None:
-    why = message.why if message.why in _DETAILS else CLOSED
-    payload: dict[str, object] = notice_payload(why, _DETAILS[why])
+    reason = message.reason if message.reason in _DETAILS else CLOSED
+    payload: dict[str, object] = notice_payload(reason, _DETAILS[reason])
     payload.update(rule=message.rule or None, limit=message.limit or None)
-    socket.close(socket.close_code(why), why, payload)
+    socket.close(socket.close_code(reason), reason, payload)

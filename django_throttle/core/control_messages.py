@@ -23,24 +23,24 @@ class ControlMessage(NamedTuple):
     lease: str = ""
     socket: str = ""
     ident: str = ""  #: replaced by its hash before the message is sent
-    tag: str = ""  #: ident hash; of a REPORT the hashes of idents to count, separated by spaces
-    why: str = ""  #: reason shown to clients of closed sockets
+    ident_hash: str = ""  #: of a REPORT the hashes of idents to count, separated by spaces
+    reason: str = ""  #: shown to clients of closed sockets
     rule: str = ""  #: rule under which a socket is evicted
     limit: int = 0  #: limit of that rule
     search: str = ""  #: text that listed sockets contain
-    most: int = 0  #: length of the list
+    max_sockets: int = 0  #: length of the list
 
 
 def closing(rule: Rule, victims: Iterable[tuple[str, str]]) -> tuple[ControlMessage, ...]:
     """Return the messages that close evicted sockets of a rule. ``victims`` are pairs of a process uid and a lease."""
     name, limit = rule.name, rule.params.limit
-    return tuple([ControlMessage(CLOSE, uid, lease, why=EVICTED, rule=name, limit=limit) for uid, lease in victims])
+    return tuple([ControlMessage(CLOSE, uid, lease, reason=EVICTED, rule=name, limit=limit) for uid, lease in victims])
 
 
 def evicted(leases: Iterable[str], rule: str = "", limit: int = 0) -> tuple[ControlMessage, ...]:
     """Return the messages to all processes that close evicted sockets whose process is unknown."""
     return tuple(
-        [ControlMessage(CLOSE, lease=lease, why=EVICTED, rule=rule, limit=limit) for lease in dict.fromkeys(leases)]
+        [ControlMessage(CLOSE, lease=lease, reason=EVICTED, rule=rule, limit=limit) for lease in dict.fromkeys(leases)]
     )
 
 
@@ -49,8 +49,10 @@ MAX_WAITING_MESSAGES: Final = 10_000  # for a process
 Received = dict[ControlMessage, float]  # with the monotonic time at which it was sent, up to a round trip later
 
 
-def with_tags(messages: Iterable[ControlMessage], tag: Callable[[str], str]) -> tuple[ControlMessage, ...]:
+def with_hashes(messages: Iterable[ControlMessage], hash_ident: Callable[[str], str]) -> tuple[ControlMessage, ...]:
     """Return the messages as they are sent, with ident hashes in place of idents."""
-    return tuple(
-        [message._replace(ident="", tag=tag(message.ident)) if message.ident else message for message in messages]
-    )
+
+    def hashed(message: ControlMessage) -> ControlMessage:
+        return message._replace(ident="", ident_hash=hash_ident(message.ident)) if message.ident else message
+
+    return tuple(map(hashed, messages))

@@ -32,7 +32,7 @@ from django_throttle.core.commands import (
     pause_id,
     wait_once_charged,
 )
-from django_throttle.core.control_messages import MAX_WAITING_MESSAGES, ControlMessage, Received, closing, with_tags
+from django_throttle.core.control_messages import MAX_WAITING_MESSAGES, ControlMessage, Received, closing, with_hashes
 from django_throttle.core.key import ident_hash
 from django_throttle.core.rule import Rule
 from django_throttle.local.damper_aggregate import Aggregates, DamperReport, Reply
@@ -310,7 +310,7 @@ class LocalControl:
     def dispatch(self, messages: Iterable[ControlMessage]) -> None:
         """Queue messages for this process."""
         now = time.monotonic()
-        self._waiting.extend((message, now) for message in with_tags(messages, self.ident_hash))
+        self._waiting.extend((message, now) for message in with_hashes(messages, self.ident_hash))
 
     def resend(self) -> None:
         """Do nothing, as there is no other process."""

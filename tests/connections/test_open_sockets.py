@@ -168,7 +168,7 @@ def test_a_child_has_neither_the_sockets_nor_the_members_of_its_parent(servers: 
 
 EVICTING = {**TWO_SOCKETS, "at_limit": "evict_oldest"}
 BY_ADDRESS = {**TWO_SOCKETS, "limit": 99, "key": "ip"}
-CLOSE_CLIENT = (ControlMessage(CLOSE, ident=IDENT, why=CLOSED),)
+CLOSE_CLIENT = (ControlMessage(CLOSE, ident=IDENT, reason=CLOSED),)
 
 
 async def goodbye(line: Line) -> tuple[str, int]:

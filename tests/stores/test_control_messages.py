@@ -27,7 +27,7 @@ def pair(redis_url: str) -> Pair:
 
 
 def close(store: RedisStore, lease: str = "~abc") -> ControlMessage:
-    return ControlMessage(CLOSE, uid=store.leases.uid, lease=lease, why=CLOSED)
+    return ControlMessage(CLOSE, uid=store.leases.uid, lease=lease, reason=CLOSED)
 
 
 def inbox(store: RedisStore) -> str:
@@ -45,7 +45,7 @@ def test_those_for_a_process_and_for_all_come_once(pair: Pair, client: Any) -> N
     inboxes = [client.lrange(inbox(store), 0, -1) for store in pair]
     assert list(map(len, inboxes)) == [1, 2] and "canary" not in str(inboxes)
     (for_all,) = one.control.fetch()
-    assert (for_all.kind, for_all.ident, for_all.tag) == (RESET, "", one.control.ident_hash("user:canary"))
+    assert (for_all.kind, for_all.ident, for_all.ident_hash) == (RESET, "", one.control.ident_hash("user:canary"))
     assert list(two.control.fetch()) == [close(two)._replace(uid=""), for_all]
     assert not one.control.fetch() and not two.control.fetch()
 
@@ -73,7 +73,7 @@ def test_a_failure_while_they_are_fetched_loses_none(number: int, fails_at: int,
 def test_nobody_s_list_grows_without_end(pair: Pair, client: Any, caplog: Any) -> None:
     one, two = pair
     caplog.set_level("INFO", "django_throttle")
-    client.rpush(inbox(two), *(json.dumps({"kind": "reset", "tag": str(number)}) for number in range(10_000)))
+    client.rpush(inbox(two), *(json.dumps({"kind": "reset", "ident_hash": str(number)}) for number in range(10_000)))
     one.control.dispatch(close(two, f"~{number}") for number in range(10))
     one.control.dispatch((ControlMessage(RESET, ident="user:1"),))
     assert [line.split()[:3] for line in caplog.messages] == [["process", two.leases.uid, "reads"]] * 10

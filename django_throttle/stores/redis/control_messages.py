@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Any, Final
 
 from django_throttle.core.commands import SendControl
-from django_throttle.core.control_messages import MAX_WAITING_MESSAGES, ControlMessage, Received, with_tags
+from django_throttle.core.control_messages import MAX_WAITING_MESSAGES, ControlMessage, Received, with_hashes
 from django_throttle.core.key import ident_hash
 from django_throttle.exceptions import StoreError
 from django_throttle.runtime import in_child
@@ -52,7 +52,7 @@ class RedisControl:
 
     def keep(self, messages: Iterable[ControlMessage]) -> tuple[ControlMessage, ...]:
         """Keep messages until Redis has accepted them. Return them with hashed idents."""
-        kept = with_tags(messages, self.ident_hash)
+        kept = with_hashes(messages, self.ident_hash)
         until = time.monotonic() + RESEND_SECONDS
         with self._lock:
             self._unsent.update(dict.fromkeys(kept, until))
