@@ -101,7 +101,7 @@ languages: $(VENV)/.with-test  ## Check that every text is translated into every
 	@$(BIN)/python -m tests.lab.languages
 
 messages: $(VENV)/.with-test  ## Collect the texts to translate into the catalogs of both apps, and compile them (needs gettext)
-	@cd django_throttle && ../$(BIN)/python -m django makemessages --all --no-location --no-wrap
+	@$(BIN)/python -m tests.lab.languages --all --no-location --no-wrap
 	@cd django_throttle && ../$(BIN)/python -m django compilemessages
 
 clean:  ## Remove everything that make created

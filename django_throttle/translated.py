@@ -9,7 +9,7 @@ from typing import Final
 from django.utils import timezone, translation
 from django.utils.formats import get_format
 
-from django_throttle.core.texts import Text, gettext_lazy, ngettext_lazy, sentences, text_of
+from django_throttle.core.texts import Text, sentences, text_of, translatable, translatable_plural
 
 
 def translated(text: object) -> str:
@@ -40,12 +40,12 @@ def joined(parts: Sequence[str]) -> str:
 
 def gettext(pattern: str, /, **values: object) -> str:
     """The text that the pattern makes of these values, in the language in force."""
-    return translated(gettext_lazy(pattern, **values))
+    return translated(translatable(pattern, **values))
 
 
 def ngettext(one: str, many: str, number: int, /, **values: object) -> str:
     """The same, by the number, which is the value ``count`` unless another is given."""
-    return translated(ngettext_lazy(one, many, number, **values))
+    return translated(translatable_plural(one, many, number, **values))
 
 
 def capitalised(text: str) -> str:

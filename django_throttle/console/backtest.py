@@ -24,7 +24,7 @@ from django_throttle.console.recording import read
 from django_throttle.core.commands import Answer, Charges, Correct, Decide, LedgerEntry, passes
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.rule import Rule
-from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, with_commas
+from django_throttle.core.texts import alternatives, gettext_noop, translatable, with_commas
 from django_throttle.http.request_state import NO_ROUTE, scope_of_match
 from django_throttle.identity.address import network
 from django_throttle.identity.call import Call, Caller
@@ -80,14 +80,14 @@ class LoggedCaller(KeyedCaller):
 def why_not(rule: Rule) -> str | None:
     """Why a rule cannot be replayed; None where it can."""
     reasons = {
-        gettext_lazy("its events are not those of requests"): "request" not in rule.events,
-        gettext_lazy("a log does not say when requests end"): rule.holds_slots,
-        gettext_lazy("a damper refuses by chance"): rule.decided_locally,
-        gettext_lazy("a log does not say what calls cost"): rule.is_measured or rule.unit != "calls",
-        gettext_lazy("its functions need the request itself"): bool(rule.functions),
-        gettext_lazy("a log does not say who has a plan"): bool(rule.plans),
-        gettext_lazy("a log does not say the {key}", key=rule.key): bool(UNLOGGED & {*rule.key.split("+")}),
-        gettext_lazy("a log does not say who is {audience}", audience=alternatives(rule.audience)): bool(
+        translatable("its events are not those of requests"): "request" not in rule.events,
+        translatable("a log does not say when requests end"): rule.holds_slots,
+        translatable("a damper refuses by chance"): rule.decided_locally,
+        translatable("a log does not say what calls cost"): rule.is_measured or rule.unit != "calls",
+        translatable("its functions need the request itself"): bool(rule.functions),
+        translatable("a log does not say who has a plan"): bool(rule.plans),
+        translatable("a log does not say the {key}", key=rule.key): bool(UNLOGGED & {*rule.key.split("+")}),
+        translatable("a log does not say who is {audience}", audience=alternatives(rule.audience)): bool(
             {*rule.audience} - KNOWN_AUDIENCES
         ),
     }
@@ -98,12 +98,12 @@ def without_statuses(calls: Sequence[LoggedCall], rule: Rule) -> str | None:
     """Return why a log is not enough for a rule that counts or refunds by the answer; None if it is."""
     if any(call.status for call in calls) or not (rule.count_on or rule.refund_on):
         return None
-    return gettext_lazy("the log does not say how requests were answered")
+    return translatable("the log does not say how requests were answered")
 
 
 def without_calls(replayed: Mapping[str, Replayed], rule: Rule) -> str | None:
     """Return why a replay says nothing of a rule that has counted no call; None if it has counted one."""
-    reason = gettext_lazy("it counts none of the calls, by its scopes, methods, key and audience")
+    reason = translatable("it counts none of the calls, by its scopes, methods, key and audience")
     return None if replayed[rule.name].calls else reason
 
 
@@ -166,24 +166,24 @@ class RecordedCalls:
         """Say what was recorded where no requests were; empty where nothing was."""
         if self.others:
             pattern = gettext_noop("The sample has calls of other events ({events}), which are not replayed.")
-            return gettext_lazy(pattern, events=with_commas(sorted(self.others)))
+            return translatable(pattern, events=with_commas(sorted(self.others)))
         if self.decisions:
             pattern = gettext_noop("Rules have made {count:,} decisions in that time, and none is in the sample.")
-            return gettext_lazy(pattern, count=self.decisions)
+            return translatable(pattern, count=self.decisions)
         return ""
 
     def why_not(self, rule: Rule) -> str | None:
         """Why these cannot be replayed under a rule; None where they can."""
         if rule.audience:
             audience = alternatives(rule.audience)
-            return gettext_lazy("what is recorded does not say who is {audience}", audience=audience)
+            return translatable("what is recorded does not say who is {audience}", audience=audience)
         if rule.factor != 1 or rule.count_on or rule.refund_on:
-            return gettext_lazy("what is recorded says neither each cost nor the answer")
+            return translatable("what is recorded says neither each cost nor the answer")
         if self.share < 1 and rule.key == EVERYONE:
             pattern = gettext_noop("only {share:.0%} of the callers are recorded, and all of them share its budget")
-            return gettext_lazy(pattern, share=self.share)
+            return translatable(pattern, share=self.share)
         whose = {RecordedCaller("", tags).ident(rule.key) for tags in {call.user for call in self.calls}}
-        nobody = gettext_lazy("no recorded call was counted by {key}", key=rule.key)
+        nobody = translatable("no recorded call was counted by {key}", key=rule.key)
         return why_not(rule) or (nobody if whose == {None} else None)
 
     def estimate(self, one: Replayed) -> tuple[int, int, int]:

@@ -12,24 +12,24 @@ from django_throttle.core.options import table
 from django_throttle.core.plans import PlanLimits, read_plan
 from django_throttle.core.rate import Rate
 from django_throttle.core.rule import Rule
-from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed, ngettext_lazy, with_commas
+from django_throttle.core.texts import Text, gettext_noop, listed, translatable, translatable_plural, with_commas
 
 REQUEST_AND_MESSAGE: Final = frozenset(("request", "message"))
 # Windows in words, by the word of their unit.
 WINDOWS: Final[dict[str, Callable[[int], Text]]] = {
-    "week": lambda count: ngettext_lazy("week", "{count:,} weeks", count),
-    "day": lambda count: ngettext_lazy("day", "{count:,} days", count),
-    "hour": lambda count: ngettext_lazy("hour", "{count:,} hours", count),
-    "minute": lambda count: ngettext_lazy("minute", "{count:,} minutes", count),
-    "second": lambda count: ngettext_lazy("second", "{count:,} seconds", count),
-    "millisecond": lambda count: ngettext_lazy("millisecond", "{count:,} milliseconds", count),
+    "week": lambda count: translatable_plural("week", "{count:,} weeks", count),
+    "day": lambda count: translatable_plural("day", "{count:,} days", count),
+    "hour": lambda count: translatable_plural("hour", "{count:,} hours", count),
+    "minute": lambda count: translatable_plural("minute", "{count:,} minutes", count),
+    "second": lambda count: translatable_plural("second", "{count:,} seconds", count),
+    "millisecond": lambda count: translatable_plural("millisecond", "{count:,} milliseconds", count),
 }
 
 
 def describe(rule: Rule) -> str:
     """Describe a rule in a sentence, such as "each user: 100 requests per minute, bursts up to 20"."""
     parts = (
-        gettext_lazy("{who}: {amount}", who=key_in_words(rule.key), amount=_amount(rule)),
+        translatable("{who}: {amount}", who=key_in_words(rule.key), amount=_amount(rule)),
         *_shape_in_words(rule),
         *(_plan_in_words(read_plan(line)) for line in rule.plans),
         _shared_budget_in_words(rule.events) if rule.unit == "calls" else "",
@@ -42,28 +42,28 @@ def key_in_words(key: str) -> str:
     """Describe the callers that have a budget of their own under this key, such as "each user"."""
     if "+" in key:
         joined = listed([_joined_key_in_words(part) for part in key.split("+")])
-        return gettext_lazy("each combination of {keys}", keys=joined)
+        return translatable("each combination of {keys}", keys=joined)
     if key in KEY_KINDS:
-        return gettext_lazy(KEY_KINDS[key].words)
-    return gettext_lazy("each value of {function}", function=key)
+        return translatable(KEY_KINDS[key].words)
+    return translatable("each value of {function}", function=key)
 
 
 def _joined_key_in_words(key: str) -> Text:
     """Describe a key that is part of a combination, such as "user"."""
     if key in KEY_KINDS:
-        return gettext_lazy(KEY_KINDS[key].words.removeprefix("each "))
-    return gettext_lazy("value of {function}", function=key)
+        return translatable(KEY_KINDS[key].words.removeprefix("each "))
+    return translatable("value of {function}", function=key)
 
 
 def events_in_words(names: tuple[str, ...]) -> str:
     """Describe the counted events, such as "HTTP requests and WebSocket messages"."""
-    return listed([gettext_lazy(NOUNS[name]) for name in NOUNS if name in names])
+    return listed([translatable(NOUNS[name]) for name in NOUNS if name in names])
 
 
 def window_in_words(rate: Rate) -> str:
     """Describe the window of a rate: "minute", "10 minutes", "month"."""
     if rate.monthly:
-        return gettext_lazy("month")
+        return translatable("month")
     count, unit = rate.in_units
     return WINDOWS[unit.word](count)
 
@@ -73,17 +73,17 @@ def _amount(rule: Rule) -> str:
     limit = rates[0].limit if rates else rule.limit or 0
     _, pattern = UNITS[rule.unit]
     if pattern:
-        units: str = gettext_lazy(pattern, count=limit, events=events_in_words(rule.events))
+        units: str = translatable(pattern, count=limit, events=events_in_words(rule.events))
     else:
         units = _calls_in_words(rule.events, limit)
     if not rates:
-        return gettext_lazy("{calls} at once", calls=units)
-    first = gettext_lazy("{calls} per {window}", calls=units, window=window_in_words(rates[0]))
+        return translatable("{calls} at once", calls=units)
+    first = translatable("{calls} per {window}", calls=units, window=window_in_words(rates[0]))
     return listed([first, *map(_rate, rates[1:])])
 
 
 def _rate(rate: Rate) -> str:
-    return gettext_lazy("{limit:,} per {window}", limit=rate.limit, window=window_in_words(rate))
+    return translatable("{limit:,} per {window}", limit=rate.limit, window=window_in_words(rate))
 
 
 def _calls_in_words(names: tuple[str, ...], count: int) -> str:
@@ -97,47 +97,47 @@ def _shape_in_words(rule: Rule) -> tuple[str, ...]:
     """Describe how the algorithm spreads the amount over its window."""
     windows = listed([window_in_words(rate) for rate in rule.all_rates])
     if rule.defers_to_slots:
-        return (gettext_lazy("up to {most:,} more wait for a slot and are done later", most=rule.max_waiting_calls),)
+        return (translatable("up to {most:,} more wait for a slot and are done later", most=rule.max_waiting_calls),)
     return (_queue_in_words(rule),) if rule.is_queue else ALGORITHMS[rule.algorithm].shape(rule, windows)
 
 
 def _queue_in_words(rule: Rule) -> str:
     length = max(rule.burst or part.limit or 0 for part in rule.parts) if rule.max_queue is None else rule.max_queue
-    waiting = gettext_lazy("evenly spaced, up to {most:,} waiting their turn", most=length)
+    waiting = translatable("evenly spaced, up to {most:,} waiting their turn", most=length)
     if rule.max_delay is not None:
-        waiting = ngettext_lazy(
+        waiting = translatable_plural(
             "evenly spaced, up to {most:,} waiting their turn for at most {seconds:,g} second",
             "evenly spaced, up to {most:,} waiting their turn for at most {seconds:,g} seconds",
             1 if rule.max_delay == 1 else 2,
             most=length,
             seconds=rule.max_delay,
         )
-    later = gettext_lazy("{waiting}, done later (202) where the view supports it", waiting=waiting)
+    later = translatable("{waiting}, done later (202) where the view supports it", waiting=waiting)
     return later if rule.action == "defer" else waiting
 
 
 def _plan_in_words(plan: PlanLimits) -> str:
     """Describe the holder and the limits of a plan, whose windows are those of the rule."""
     if len(plan.rates) == 1:
-        amount: str = gettext_lazy("{:,}", plan.rates[0].limit)
+        amount: str = translatable("{:,}", plan.rates[0].limit)
     else:
-        amount = listed([_rate(rate) for rate in plan.rates]) or gettext_lazy("{:,}", plan.limit)
+        amount = listed([_rate(rate) for rate in plan.rates]) or translatable("{:,}", plan.limit)
     holder = _holder_in_words(plan.holder)
     if plan.burst is None:
-        return gettext_lazy("{who} {amount}", who=holder, amount=amount)
+        return translatable("{who} {amount}", who=holder, amount=amount)
     pattern = gettext_noop("{who} {amount} with bursts up to {burst:,}")
-    return gettext_lazy(pattern, who=holder, amount=amount, burst=plan.burst)
+    return translatable(pattern, who=holder, amount=amount, burst=plan.burst)
 
 
 def _holder_in_words(plan: str) -> str:
     if plan in AUDIENCE_WORDS:
-        return gettext_lazy(AUDIENCE_WORDS[plan])
+        return translatable(AUDIENCE_WORDS[plan])
     kind, colon, name = plan.partition(":")
     name = name if name.isalpha() else repr(name)  # an amount follows
-    return gettext_lazy("{kind} {name}", kind=gettext_lazy(kind), name=name) if colon else plan
+    return translatable("{kind} {name}", kind=translatable(kind), name=name) if colon else plan
 
 
 def _shared_budget_in_words(names: tuple[str, ...]) -> str:
     if set(names) == REQUEST_AND_MESSAGE:
-        return gettext_lazy("HTTP and WebSocket together")
-    return gettext_lazy("{events} together", events=events_in_words(names)) if len(set(names)) > 1 else ""
+        return translatable("HTTP and WebSocket together")
+    return translatable("{events} together", events=events_in_words(names)) if len(set(names)) > 1 else ""

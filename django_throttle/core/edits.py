@@ -6,10 +6,10 @@ from typing import Final
 
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.rule import Rule
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 
-COUNTS_ON: Final = gettext_lazy("What was already used still counts.")
-STARTS_AFRESH: Final = gettext_lazy("Counts start afresh.")
+COUNTS_ON: Final = translatable("What was already used still counts.")
+STARTS_AFRESH: Final = translatable("Counts start afresh.")
 
 Pair = tuple[Rule, Rule]  # former rule of one rate, and the rule that takes over its counts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 
 
 class ThrottleError(Exception):
@@ -24,7 +24,7 @@ class InvalidRule(ThrottleError, ValueError):
     """
 
     def __init__(self, fault: str, option: str | None = None, rule: object = None) -> None:
-        super().__init__(fault if rule is None else gettext_lazy("rule {rule!r}: {fault}", rule=rule, fault=fault))
+        super().__init__(fault if rule is None else translatable("rule {rule!r}: {fault}", rule=rule, fault=fault))
         self.fault, self.option = fault, option
 
 
@@ -61,13 +61,13 @@ class Cause(StrEnum):
 
 
 CAUSE_TEXTS: Final = {
-    Cause.UNAVAILABLE: gettext_lazy("there is no connection, or no answer in time"),
-    Cause.SERVER_STATE: gettext_lazy("the server cannot serve now"),
-    Cause.POOL: gettext_lazy("every connection of this process is in use"),
-    Cause.BLOCKED: gettext_lazy("the event loop of this process stood still"),
-    Cause.CONFIG: gettext_lazy("the credentials, the rights or the kind of server are wrong"),
-    Cause.BUG: gettext_lazy("the server refuses the script"),
-    Cause.BREAKER: gettext_lazy("the server failed a moment ago, and is not asked yet"),
+    Cause.UNAVAILABLE: translatable("there is no connection, or no answer in time"),
+    Cause.SERVER_STATE: translatable("the server cannot serve now"),
+    Cause.POOL: translatable("every connection of this process is in use"),
+    Cause.BLOCKED: translatable("the event loop of this process stood still"),
+    Cause.CONFIG: translatable("the credentials, the rights or the kind of server are wrong"),
+    Cause.BUG: translatable("the server refuses the script"),
+    Cause.BREAKER: translatable("the server failed a moment ago, and is not asked yet"),
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from django_throttle.core.exceptions import InvalidIdent, InvalidRule
-from django_throttle.core.texts import gettext_lazy, gettext_noop
+from django_throttle.core.texts import gettext_noop, translatable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +98,9 @@ def check_audience(entry: str, option: str) -> None:
     pattern = gettext_noop("; choose {known}, group:NAME or tenant:NAME")
     if option == "plans":
         pattern = gettext_noop("; choose {known}, group:NAME, tenant:NAME or a function such as shop.limits.plan:NAME")
-    choices = gettext_lazy(pattern, known=", ".join(AUDIENCES))
-    hint = gettext_lazy("; did you mean {near!r}?", near=near[0]) if near else choices
-    raise InvalidRule(gettext_lazy("there is no audience {entry!r}{hint}", entry=entry, hint=hint), option)
+    choices = translatable(pattern, known=", ".join(AUDIENCES))
+    hint = translatable("; did you mean {near!r}?", near=near[0]) if near else choices
+    raise InvalidRule(translatable("there is no audience {entry!r}{hint}", entry=entry, hint=hint), option)
 
 
 def joined_keys() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from django_throttle.core.key import AUDIENCE_WORDS
 from django_throttle.core.scopes import split_scopes
-from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed, ngettext_lazy
+from django_throttle.core.texts import Text, gettext_noop, listed, translatable, translatable_plural
 
 # Nouns for events, used in lists of several.
 NOUNS: Final = {
@@ -22,15 +22,17 @@ NOUNS: Final = {
 }
 # Numbers of events; "" is for several kinds of events, and for calls of a function.
 CALLS_IN_WORDS: Final[dict[str, Callable[[int], Text]]] = {
-    "": lambda count: ngettext_lazy("{count:,} call", "{count:,} calls", count),
-    "request": lambda count: ngettext_lazy("{count:,} request", "{count:,} requests", count),
-    "inflight": lambda count: ngettext_lazy("{count:,} request in flight", "{count:,} requests in flight", count),
-    "connect": lambda count: ngettext_lazy("{count:,} connection attempt", "{count:,} connection attempts", count),
-    "connection": lambda count: ngettext_lazy("{count:,} open WebSocket", "{count:,} open WebSockets", count),
-    "message": lambda count: ngettext_lazy("{count:,} message", "{count:,} messages", count),
-    "send": lambda count: ngettext_lazy("{count:,} message sent", "{count:,} messages sent", count),
-    "publish": lambda count: ngettext_lazy("{count:,} publication", "{count:,} publications", count),
-    "task": lambda count: ngettext_lazy("{count:,} task", "{count:,} tasks", count),
+    "": lambda count: translatable_plural("{count:,} call", "{count:,} calls", count),
+    "request": lambda count: translatable_plural("{count:,} request", "{count:,} requests", count),
+    "inflight": lambda count: translatable_plural("{count:,} request in flight", "{count:,} requests in flight", count),
+    "connect": lambda count: translatable_plural(
+        "{count:,} connection attempt", "{count:,} connection attempts", count
+    ),
+    "connection": lambda count: translatable_plural("{count:,} open WebSocket", "{count:,} open WebSockets", count),
+    "message": lambda count: translatable_plural("{count:,} message", "{count:,} messages", count),
+    "send": lambda count: translatable_plural("{count:,} message sent", "{count:,} messages sent", count),
+    "publish": lambda count: translatable_plural("{count:,} publication", "{count:,} publications", count),
+    "task": lambda count: translatable_plural("{count:,} task", "{count:,} tasks", count),
 }
 # Units of a rate: the label, and the pattern for an amount. All but the first two are measured, so they are known only
 # when the call ends. "units" are spent by the code, or returned by the function in the option ``measure``.
@@ -51,28 +53,28 @@ MEAN: Final = "mean"  # reserve of a call: the mean cost of earlier calls
 def scopes_in_words(names: tuple[str, ...]) -> str:
     """Describe the scopes of a rule: "everywhere" or their names, and the exclusions."""
     covered, excluded = split_scopes(names)
-    place = gettext_lazy("everywhere") if "*" in covered else listed(list(dict.fromkeys(covered)))
+    place = translatable("everywhere") if "*" in covered else listed(list(dict.fromkeys(covered)))
     if not excluded:
         return place
-    return gettext_lazy("{where} except {excluded}", where=place, excluded=listed(list(dict.fromkeys(excluded))))
+    return translatable("{where} except {excluded}", where=place, excluded=listed(list(dict.fromkeys(excluded))))
 
 
 def describe_scopes(names: tuple[str, ...]) -> str:
     """Describe the scopes of a rule within its description; empty for "everywhere"."""
     covered, excluded = split_scopes(names)
     if "*" in covered:
-        return gettext_lazy("except on {scopes}", scopes=listed(list(dict.fromkeys(excluded)))) if excluded else ""
+        return translatable("except on {scopes}", scopes=listed(list(dict.fromkeys(excluded)))) if excluded else ""
     is_shared = len(set(covered)) > 1 or any(sign in covered[0] for sign in "*?[")
     scopes = scopes_in_words(names)
     return (
-        gettext_lazy("on {scopes} together", scopes=scopes) if is_shared else gettext_lazy("on {scopes}", scopes=scopes)
+        translatable("on {scopes} together", scopes=scopes) if is_shared else translatable("on {scopes}", scopes=scopes)
     )
 
 
 def describe_methods(names: tuple[str, ...]) -> str:
     """Describe the counted HTTP methods."""
     implied = ["HEAD"] if "GET" in names and "HEAD" not in names else []
-    return gettext_lazy("only {methods}", methods=listed([*names, *implied]))
+    return translatable("only {methods}", methods=listed([*names, *implied]))
 
 
 def describe_audience(entries: tuple[str, ...]) -> str:
@@ -80,46 +82,46 @@ def describe_audience(entries: tuple[str, ...]) -> str:
 
     def in_words(entry: str) -> Text:
         if entry in AUDIENCE_WORDS:
-            return gettext_lazy(AUDIENCE_WORDS[entry])
+            return translatable(AUDIENCE_WORDS[entry])
         kind, _, name = entry.partition(":")
-        return gettext_lazy("the {kind} {name}", kind=gettext_lazy(kind), name=name)
+        return translatable("the {kind} {name}", kind=translatable(kind), name=name)
 
-    return gettext_lazy("only for {audience}", audience=listed(list(map(in_words, entries))))
+    return translatable("only for {audience}", audience=listed(list(map(in_words, entries))))
 
 
 def describe_cost(cost: int | str) -> str:
     """Describe the cost of a call."""
     if isinstance(cost, int):
-        return gettext_lazy("each counting {cost:,}", cost=cost)
-    return gettext_lazy("each counting as much as {function} says", function=cost)
+        return translatable("each counting {cost:,}", cost=cost)
+    return translatable("each counting as much as {function} says", function=cost)
 
 
 def describe_reserve(reserve: int | str) -> str:
     """Describe the reserve of a call under a measured rule."""
     if isinstance(reserve, int):
-        return gettext_lazy("{reserve:,} reserved beforehand", reserve=reserve)
+        return translatable("{reserve:,} reserved beforehand", reserve=reserve)
     if reserve == MEAN:
-        return gettext_lazy("the usual reserved beforehand")
-    return gettext_lazy("as much reserved beforehand as {function} says", function=reserve)
+        return translatable("the usual reserved beforehand")
+    return translatable("as much reserved beforehand as {function} says", function=reserve)
 
 
 def describe_statuses(statuses: tuple[int | str, ...]) -> str:
     """Describe the HTTP statuses that count."""
-    return gettext_lazy("counting only answers of status {statuses}", statuses=listed(list(map(str, statuses))))
+    return translatable("counting only answers of status {statuses}", statuses=listed(list(map(str, statuses))))
 
 
 def describe_results(results: tuple[str, ...]) -> str:
     """Describe the results of requests that are refunded."""
-    return gettext_lazy("not counting what ends as {results}", results=listed(list(results)))
+    return translatable("not counting what ends as {results}", results=listed(list(results)))
 
 
 def describe_warnings(shares: tuple[float, ...]) -> str:
     """Describe the shares of the limit that cause warnings."""
-    percents = [gettext_lazy("{percent:,g} %", percent=share * 100) for share in shares]
-    return gettext_lazy("warned of at {shares}", shares=listed(percents))
+    percents = [translatable("{percent:,g} %", percent=share * 100) for share in shares]
+    return translatable("warned of at {shares}", shares=listed(percents))
 
 
 def percent_hint(number: float) -> Text:
     """Return the share for a number that was probably meant as a percentage, as the end of a message."""
     # No directive begins at the %, xgettext:no-python-format
-    return gettext_lazy("; {percent:g} % is {share:g}", percent=number, share=number / 100)
+    return translatable("; {percent:g} % is {share:g}", percent=number, share=number / 100)

@@ -16,7 +16,7 @@ from django_throttle.core.option_words import MEAN, NOUNS, UNITS, percent_hint
 from django_throttle.core.plans import read_plans
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, zone
 from django_throttle.core.scopes import checked_scopes
-from django_throttle.core.texts import gettext_lazy, gettext_noop, in_sentence, listed, sentences
+from django_throttle.core.texts import gettext_noop, in_sentence, listed, sentences, translatable
 
 
 class Choice(NamedTuple):
@@ -92,30 +92,30 @@ class Option:
         if value == self.default:
             return ""
         words = self.choices[value].words if self.choices else self.words
-        return words(value) if callable(words) else gettext_lazy(words, value)
+        return words(value) if callable(words) else translatable(words, value)
 
     def full_help(self) -> str:
         """Return the help text of the option and of its choices."""
         pattern = gettext_noop("{label}: {help}.")
         texts = [
-            gettext_lazy(pattern, label=gettext_lazy(choice.label), help=gettext_lazy(choice.help))
+            translatable(pattern, label=translatable(choice.label), help=translatable(choice.help))
             for choice in self.choices.values()
             if choice.help
         ]
-        return sentences([gettext_lazy(self.help), *texts])
+        return sentences([translatable(self.help), *texts])
 
     def refuse(self, algorithm: str) -> InvalidRule:
         """Return the error of a rule whose algorithm does not have the option."""
         title = self.name
         if self.label.lower() not in ("", self.name):
-            title = gettext_lazy("{label} ({name})", label=in_sentence(self.label), name=self.name)
+            title = translatable("{label} ({name})", label=in_sentence(self.label), name=self.name)
         if not self.owners:
-            fault = gettext_lazy(
+            fault = translatable(
                 "{title} does not go with {other}: leave it out", title=title, other=_spaced(algorithm)
             )
         else:
             owners = listed(list(map(_spaced, self.owners)))
-            fault = gettext_lazy("{title} belongs to {owners} only", title=title, owners=owners)
+            fault = translatable("{title} belongs to {owners} only", title=title, owners=owners)
         return InvalidRule(fault, self.name)
 
 
@@ -151,12 +151,12 @@ def check_names(options_class: type[Options], options: object, rule: str = "") -
     """Raise InvalidRule unless ``options`` is a mapping whose names are all in the table."""
     if not isinstance(options, Mapping):
         pattern = gettext_noop('options must be a dictionary such as {{"rate": "100/min"}}, not {kind}')
-        raise InvalidRule(gettext_lazy(pattern, kind=type(options).__name__), rule=rule)
+        raise InvalidRule(translatable(pattern, kind=type(options).__name__), rule=rule)
     valid_names = [name for name in table(options_class) if name != "name"]
     for name in options:
         if name not in valid_names:
             hint = did_you_mean(name, valid_names)
-            raise InvalidRule(gettext_lazy("there is no option {option!r}{hint}", option=name, hint=hint), rule=rule)
+            raise InvalidRule(translatable("there is no option {option!r}{hint}", option=name, hint=hint), rule=rule)
 
 
 def stored_options(options_class: type[Options], options: Mapping[str, object]) -> dict[str, object]:
@@ -182,7 +182,7 @@ def _spaced(name: str) -> str:
 def did_you_mean(word: object, valid_words: Iterable[str]) -> str:
     """Return the nearest valid word, as the end of a message; empty if none is near."""
     near = get_close_matches(str(word), tuple(valid_words), n=1)
-    return gettext_lazy("; did you mean {near!r}?", near=near[0]) if near else ""
+    return translatable("; did you mean {near!r}?", near=near[0]) if near else ""
 
 
 def misspellings(names: Iterable[str], valid_names: Collection[str], cutoff: float) -> Iterator[tuple[str, str]]:
@@ -219,7 +219,7 @@ def _choice(option: str, value: object, choices: Collection[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         pattern = gettext_noop("{option} must be one of {known}, not {given!r}{hint}")
         hint = did_you_mean(value, choices)
-        fault = gettext_lazy(pattern, option=option, known=", ".join(choices), given=value, hint=hint)
+        fault = translatable(pattern, option=option, known=", ".join(choices), given=value, hint=hint)
         raise InvalidRule(fault, option)
     return value
 
@@ -227,7 +227,7 @@ def _choice(option: str, value: object, choices: Collection[str]) -> str:
 def _whole(row: Option, value: object, otherwise: str = "") -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not row.min_value <= value <= row.max_value:
         pattern = gettext_noop("{name} must be a whole number from {least:,} to {most:,}{otherwise}, not {given!r}")
-        fault = gettext_lazy(
+        fault = translatable(
             pattern, name=row.name, least=row.min_value, most=row.max_value, otherwise=otherwise, given=value
         )
         raise InvalidRule(fault, row.name)
@@ -241,13 +241,13 @@ def _number(row: Option, value: object) -> float:
             return float(value)
         hint = percent_hint(value) if row.max_value == MAX_MULTIPLE < value <= MAX_MULTIPLE * 100 else ""
     pattern = gettext_noop("{name} must be a number from {least} to {most}, not {given!r}{hint}")
-    fault = gettext_lazy(pattern, name=row.name, least=row.min_value, most=row.max_value, given=value, hint=hint)
+    fault = translatable(pattern, name=row.name, least=row.min_value, most=row.max_value, given=value, hint=hint)
     raise InvalidRule(fault, row.name)
 
 
 def _switch(row: Option, value: object) -> bool:
     if not isinstance(value, bool):
-        fault = gettext_lazy("{name} must be True or False, not {given!r}", name=row.name, given=value)
+        fault = translatable("{name} must be True or False, not {given!r}", name=row.name, given=value)
         raise InvalidRule(fault, row.name)
     return value
 
@@ -255,12 +255,12 @@ def _switch(row: Option, value: object) -> bool:
 def _name(row: Option, value: object) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME_LENGTH or not value.isprintable():
         raise InvalidRule(
-            gettext_lazy("a name must have 1 to {most} printable characters", most=MAX_NAME_LENGTH), row.name
+            translatable("a name must have 1 to {most} printable characters", most=MAX_NAME_LENGTH), row.name
         )
     return value
 
 
-OR_FUNCTION: Final = gettext_lazy(" or the path of a function")
+OR_FUNCTION: Final = translatable(" or the path of a function")
 
 
 def _cost(row: Option, value: object, otherwise: str = OR_FUNCTION) -> int | str:
@@ -268,7 +268,7 @@ def _cost(row: Option, value: object, otherwise: str = OR_FUNCTION) -> int | str
 
 
 def _reserve(row: Option, value: object) -> int | str:
-    otherwise = gettext_lazy(", {mean!r} or the path of a function", mean=MEAN)
+    otherwise = translatable(", {mean!r} or the path of a function", mean=MEAN)
     return value if value in (MEAN, "") else _cost(row, value, otherwise)
 
 
@@ -276,12 +276,12 @@ def _path(row: Option, value: object) -> str:
     if value == "" or is_dotted(value):
         return str(value)
     pattern = gettext_noop("{name} must be the path of a function, such as shop.limits.rows, not {given!r}")
-    raise InvalidRule(gettext_lazy(pattern, name=row.name, given=value), row.name)
+    raise InvalidRule(translatable(pattern, name=row.name, given=value), row.name)
 
 
 def _zone(row: Option, value: object) -> str:
     if not isinstance(value, str):
-        fault = gettext_lazy("{name} must be a name like Europe/Berlin, not {given!r}", name=row.name, given=value)
+        fault = translatable("{name} must be a name like Europe/Berlin, not {given!r}", name=row.name, given=value)
         raise InvalidRule(fault, row.name)
     zone(value)
     return value
@@ -290,7 +290,7 @@ def _zone(row: Option, value: object) -> str:
 def _key(row: Option, value: object) -> str:
     if not isinstance(value, str):
         pattern = gettext_noop('{name} must be text such as "ip", or "ip+user" for both together, not {given!r}')
-        raise InvalidRule(gettext_lazy(pattern, name=row.name, given=value), row.name)
+        raise InvalidRule(translatable(pattern, name=row.name, given=value), row.name)
     if is_dotted(value):
         return value  # the rulebook imports functions
     if "+" not in value:
@@ -300,17 +300,17 @@ def _key(row: Option, value: object) -> str:
         if part not in joinable and not is_dotted(part):
             pattern = gettext_noop("a key must join {known} and paths of functions, not {part!r}{hint}")
             hint = did_you_mean(part, joinable)
-            raise InvalidRule(gettext_lazy(pattern, known=", ".join(joinable), part=part, hint=hint), row.name)
+            raise InvalidRule(translatable(pattern, known=", ".join(joinable), part=part, hint=hint), row.name)
     if len(set(parts)) < len(parts):
-        raise InvalidRule(gettext_lazy("the key {given!r} has one of its parts twice", given=value), row.name)
+        raise InvalidRule(translatable("the key {given!r} has one of its parts twice", given=value), row.name)
     return value
 
 
 def _rate(row: Option, value: object) -> Rate:
     if not isinstance(value, Rate):
-        more = gettext_lazy('; several go into rates: ["10/s", "1000/day"]') if isinstance(value, (list, tuple)) else ""
+        more = translatable('; several go into rates: ["10/s", "1000/day"]') if isinstance(value, (list, tuple)) else ""
         pattern = gettext_noop('a rate must be text such as "5/min", not {given!r}{more}')
-        raise InvalidRule(gettext_lazy(pattern, given=value, more=more), row.name)
+        raise InvalidRule(translatable(pattern, given=value, more=more), row.name)
     return value
 
 
@@ -323,7 +323,7 @@ EXAMPLES: Final = {
 def _list_fault(option: str, value: object) -> InvalidRule:
     pattern = gettext_noop("{option} must be a list such as {example}, not {given!r}")
     example = EXAMPLES.get(option, '["api"]')
-    return InvalidRule(gettext_lazy(pattern, option=option, example=example, given=value), option)
+    return InvalidRule(translatable(pattern, option=option, example=example, given=value), option)
 
 
 def sequence(option: str, value: object) -> tuple[Any, ...]:
@@ -342,11 +342,11 @@ def names(option: str, value: object) -> tuple[str, ...]:
         raise _list_fault(option, value)
     if not texts or not all(name.strip() for name in texts):
         pattern = gettext_noop("{option} needs at least one name and no empty ones, not {given!r}")
-        raise InvalidRule(gettext_lazy(pattern, option=option, given=value), option)
+        raise InvalidRule(translatable(pattern, option=option, given=value), option)
     for name in texts:
         if "," in name or name != name.strip():
             pattern = gettext_noop("{option}: a name has no comma and no space around it, unlike {name!r}")
-            raise InvalidRule(gettext_lazy(pattern, option=option, name=name), option)
+            raise InvalidRule(translatable(pattern, option=option, name=name), option)
     return texts
 
 
@@ -358,7 +358,7 @@ def _methods(row: Option, value: object) -> tuple[str, ...]:
     methods = tuple(dict.fromkeys(name.upper() for name in _names(row, value)))
     for method in methods:
         if method not in METHODS:
-            fault = gettext_lazy("there is no method {name!r}{hint}", name=method, hint=did_you_mean(method, METHODS))
+            fault = translatable("there is no method {name!r}{hint}", name=method, hint=did_you_mean(method, METHODS))
             raise InvalidRule(fault, row.name)
     return methods
 
@@ -387,13 +387,13 @@ def _shares(row: Option, value: object) -> tuple[float, ...]:
             pattern = gettext_noop(
                 "{name} must have shares of the limit, above 0 and up to {most} ({hint}), not {given!r}"
             )
-            hint = gettext_lazy("0.8 is 80 %")
+            hint = translatable("0.8 is 80 %")
             if is_number and 0 < share <= 1000:
                 # No directive begins at the %, xgettext:no-python-format
-                hint = gettext_lazy("{percent:g} % is {share:g}", percent=share, share=share / 100)
-            raise InvalidRule(gettext_lazy(pattern, name=row.name, most=MAX_MULTIPLE, hint=hint, given=share), row.name)
+                hint = translatable("{percent:g} % is {share:g}", percent=share, share=share / 100)
+            raise InvalidRule(translatable(pattern, name=row.name, most=MAX_MULTIPLE, hint=hint, given=share), row.name)
     if len(shares) > MAX_WARNINGS:
-        fault = gettext_lazy("{name} must have at most {most} shares", name=row.name, most=MAX_WARNINGS)
+        fault = translatable("{name} must have at most {most} shares", name=row.name, most=MAX_WARNINGS)
         raise InvalidRule(fault, row.name)
     return tuple(sorted(set(map(float, shares))))
 
@@ -406,7 +406,7 @@ def _statuses(row: Option, value: object) -> tuple[int | str, ...]:
             pattern = gettext_noop(
                 '{name} must have HTTP statuses, from 100 to 599, or classes such as "4xx", not {status!r}'
             )
-            raise InvalidRule(gettext_lazy(pattern, name=row.name, status=status), row.name)
+            raise InvalidRule(translatable(pattern, name=row.name, status=status), row.name)
     return tuple(sorted(set(statuses), key=str))
 
 
@@ -417,7 +417,7 @@ def _results(row: Option, value: object) -> tuple[str, ...]:
             pattern = gettext_noop(
                 '{name} must have HTTP statuses such as 304, classes such as "5xx", or "{cancelled}", not {given!r}'
             )
-            raise InvalidRule(gettext_lazy(pattern, name=row.name, cancelled=CANCELLED, given=result), row.name)
+            raise InvalidRule(translatable(pattern, name=row.name, cancelled=CANCELLED, given=result), row.name)
     return tuple(sorted(set(results)))
 
 

@@ -20,7 +20,7 @@ from django_throttle.core.key import KEY_KINDS, ident_hash
 from django_throttle.core.options import MAX_NAME_LENGTH, MAX_RATES, names
 from django_throttle.core.rate import MAX_LIMIT, Rate
 from django_throttle.core.rule import Rule, has_invalid_rates
-from django_throttle.core.texts import gettext_lazy, gettext_noop, listed, text_of, with_commas
+from django_throttle.core.texts import gettext_noop, listed, text_of, translatable, with_commas
 
 
 def subject_kinds() -> tuple[str, ...]:
@@ -93,7 +93,7 @@ def network_of(subject: str) -> Network | None:
     try:
         return ip_network(address)
     except ValueError as error:
-        fault = gettext_lazy("{address!r} is neither an address nor a network", address=address)
+        fault = translatable("{address!r} is neither an address nor a network", address=address)
         raise InvalidOverride(fault, "value") from error
 
 
@@ -109,11 +109,11 @@ def _faults(override: Override) -> Iterator[tuple[str, str]]:
     """Yield pairs of an option and its fault."""
     (kind, _, value), kinds = override.subject.partition(":"), subject_kinds()
     if kind not in kinds:
-        yield "kind", gettext_lazy("the kind must be one of {known}, not {kind!r}", known=", ".join(kinds), kind=kind)
+        yield "kind", translatable("the kind must be one of {known}, not {kind!r}", known=", ".join(kinds), kind=kind)
     if not 1 <= len(value) <= MAX_SUBJECT_LENGTH or not value.isprintable() or value != value.strip():
         yield (
             "value",
-            gettext_lazy("the subject must have 1 to {most} printable characters", most=MAX_SUBJECT_LENGTH),
+            translatable("the subject must have 1 to {most} printable characters", most=MAX_SUBJECT_LENGTH),
         )
     try:
         names("rules", override.rules)
@@ -121,27 +121,27 @@ def _faults(override: Override) -> Iterator[tuple[str, str]]:
         yield "rules", text_of(error)
     if override.effect not in EFFECTS:
         pattern = gettext_noop("the effect must be one of {known}, not {effect!r}")
-        yield "effect", gettext_lazy(pattern, known=", ".join(EFFECTS), effect=override.effect)
+        yield "effect", translatable(pattern, known=", ".join(EFFECTS), effect=override.effect)
     yield from _amount_faults(override)
 
 
 def _amount_faults(override: Override) -> Iterator[tuple[str, str]]:
     factor, rates, limit = override.factor, override.rates, override.limit
     if override.effect != "multiply" and factor is not None:
-        yield "factor", gettext_lazy("a factor belongs to an override that multiplies")
+        yield "factor", translatable("a factor belongs to an override that multiplies")
     is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
     if override.effect == "multiply" and not (is_number and 0 < (factor or 0) <= MAX_FACTOR):
         pattern = gettext_noop("a factor must be more than 0 and at most {most:,}, not {factor!r}")
-        yield "factor", gettext_lazy(pattern, most=MAX_FACTOR, factor=factor)
+        yield "factor", translatable(pattern, most=MAX_FACTOR, factor=factor)
     if override.effect != "replace" and (rates or limit is not None):
-        yield "rate" if rates else "limit", gettext_lazy("a rate or a limit belongs to an override that replaces")
+        yield "rate" if rates else "limit", translatable("a rate or a limit belongs to an override that replaces")
     if override.effect == "replace" and not rates and limit is None:
-        yield "rate", gettext_lazy("it needs a rate or a limit, which holds instead of the rule's")
+        yield "rate", translatable("it needs a rate or a limit, which holds instead of the rule's")
     if has_invalid_rates(rates):
-        yield "rate", gettext_lazy("at most {most} rates, each with another window", most=MAX_RATES)
+        yield "rate", translatable("at most {most} rates, each with another window", most=MAX_RATES)
     if limit is not None and (type(limit) is not int or not 1 <= limit <= MAX_LIMIT):
         pattern = gettext_noop("a limit must be a whole number from 1 to {most:,}, not {limit!r}")
-        yield "limit", gettext_lazy(pattern, most=MAX_LIMIT, limit=limit)
+        yield "limit", translatable(pattern, most=MAX_LIMIT, limit=limit)
 
 
 Apply = Callable[[Rule, Override], Rule | None]
@@ -269,21 +269,21 @@ def describe_effect(override: Override) -> str:
     rules = rules_in_words(override.rules)
     if override.effect == "block":
         if override.names_every_rule:
-            return gettext_lazy("blocked")
-        return gettext_lazy("blocked from what {rules} covers", rules=rules)
+            return translatable("blocked")
+        return translatable("blocked from what {rules} covers", rules=rules)
     if override.effect == "exempt":
-        return gettext_lazy("exempt from {rules}", rules=rules)
+        return translatable("exempt from {rules}", rules=rules)
     if override.effect == "multiply":
-        return gettext_lazy("{factor:,.15g} × the limit of {rules}", factor=override.factor, rules=rules)
+        return translatable("{factor:,.15g} × the limit of {rules}", factor=override.factor, rules=rules)
     limits = [with_commas(list(map(str, override.rates)))] if override.rates else []
-    limits += [gettext_lazy("{limit:,} at once", limit=override.limit)] if override.limit is not None else []
-    return gettext_lazy("{limits} instead of the limit of {rules}", limits=listed(limits), rules=rules)
+    limits += [translatable("{limit:,} at once", limit=override.limit)] if override.limit is not None else []
+    return translatable("{limits} instead of the limit of {rules}", limits=listed(limits), rules=rules)
 
 
 def rules_in_words(rules: Iterable[str]) -> str:
     """Describe rules by their names and patterns: "every rule", or "api and search"."""
     distinct = list(dict.fromkeys(rules))
-    return gettext_lazy("every rule") if EVERY_RULE in distinct else listed(distinct)
+    return translatable("every rule") if EVERY_RULE in distinct else listed(distinct)
 
 
 # Candidates: edited rules that count beside the live ones, and are enforced for a share of idents.

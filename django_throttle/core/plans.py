@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.rate import Rate
-from django_throttle.core.texts import gettext_lazy, gettext_noop, text_of
+from django_throttle.core.texts import gettext_noop, text_of, translatable
 
 MAX_PLANS: Final = 20
 OPTION: Final = "plans"
@@ -52,18 +52,18 @@ def read_plans(value: object, check_holder: Callable[[str], None]) -> tuple[str,
         plans = [read_plan(line) for line in value]
     else:
         pattern = gettext_noop('plans must be a dictionary such as {{"group:premium": "1000/min"}}, not {given!r}')
-        raise InvalidRule(gettext_lazy(pattern, given=value), OPTION)
+        raise InvalidRule(translatable(pattern, given=value), OPTION)
     for plan in plans:
         check_holder(plan.holder)
     holders = [plan.holder for plan in plans]
     for holder in holders[holders.index("authenticated") + 1 :] if "authenticated" in holders else ():
         if holder == "staff" or holder.startswith("group:"):
-            fault = gettext_lazy('plan {who!r} must stand before "authenticated", which all of these are', who=holder)
+            fault = translatable('plan {who!r} must stand before "authenticated", which all of these are', who=holder)
             raise InvalidRule(fault, OPTION)
     if len({plan.holder for plan in plans}) < len(plans):
-        raise InvalidRule(gettext_lazy("two plans are for the same audience or function"), OPTION)
+        raise InvalidRule(translatable("two plans are for the same audience or function"), OPTION)
     if len(plans) > MAX_PLANS:
-        raise InvalidRule(gettext_lazy("a rule has at most {most} plans", most=MAX_PLANS), OPTION)
+        raise InvalidRule(translatable("a rule has at most {most} plans", most=MAX_PLANS), OPTION)
     return tuple(map(str, plans))
 
 
@@ -71,7 +71,7 @@ def read_plan(line: str) -> PlanLimits:
     """Return the limits that a line states. Raise InvalidRule if the line is not a plan."""
     holder, sign, amount = line.rpartition("=")
     if not sign or not holder.strip():
-        fault = gettext_lazy("a plan is written like group:premium = 1000/min, unlike {line!r}", line=line)
+        fault = translatable("a plan is written like group:premium = 1000/min, unlike {line!r}", line=line)
         raise InvalidRule(fault, OPTION)
     return _read(holder.strip(), amount.strip())
 
@@ -79,19 +79,19 @@ def read_plan(line: str) -> PlanLimits:
 def _read(holder: object, amount: object) -> PlanLimits:
     if not isinstance(holder, str):
         pattern = gettext_noop('a plan is for an audience such as "group:premium" or what a function says, not {who!r}')
-        raise InvalidRule(gettext_lazy(pattern, who=holder), OPTION)
+        raise InvalidRule(translatable(pattern, who=holder), OPTION)
     if len(holder.splitlines()) != 1 or "=" in holder or holder != holder.strip():
-        fault = gettext_lazy("the audience or function of a plan is one line without =, unlike {who!r}", who=holder)
+        fault = translatable("the audience or function of a plan is one line without =, unlike {who!r}", who=holder)
         raise InvalidRule(fault, OPTION)
     options = _options(holder, amount)
     for name in options:
         if name not in AMOUNTS:
             pattern, valid_names = gettext_noop("plan {who!r} has {known} only, not {name!r}"), ", ".join(AMOUNTS)
-            raise InvalidRule(gettext_lazy(pattern, who=holder, known=valid_names, name=name), OPTION)
+            raise InvalidRule(translatable(pattern, who=holder, known=valid_names, name=name), OPTION)
     rates = options.get("rates") or ([] if options.get("rate") is None else [options["rate"]])
     limit, burst = (_positive_number(holder, name, options.get(name)) for name in ("limit", "burst"))
     if bool(rates) == (limit is not None):
-        fault = gettext_lazy(
+        fault = translatable(
             "plan {who!r} needs a rate such as 1000/min or, for concurrency, a limit, not both", who=holder
         )
         raise InvalidRule(fault, OPTION)
@@ -108,7 +108,7 @@ def _options(holder: str, amount: object) -> Mapping[str, Any]:
         return {"rate": amount}
     match = SHAPE.fullmatch(amount.strip()) if isinstance(amount, str) else None
     if match is None:
-        fault = gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {amount!r}", who=holder, amount=amount)
+        fault = translatable("plan {who!r} needs a rate such as 1000/min, not {amount!r}", who=holder, amount=amount)
         raise InvalidRule(fault, OPTION)
     text, burst = match["amount"], match["burst"]
     options = {} if burst is None else {"burst": int(burst)}
@@ -118,7 +118,7 @@ def _options(holder: str, amount: object) -> Mapping[str, Any]:
 def _positive_number(holder: str, name: str, value: object) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         pattern = gettext_noop("plan {who!r}: {name} must be a whole number from 1 on, not {given!r}")
-        raise InvalidRule(gettext_lazy(pattern, who=holder, name=name, given=value), OPTION)
+        raise InvalidRule(translatable(pattern, who=holder, name=name, given=value), OPTION)
     return value
 
 
@@ -126,9 +126,9 @@ def _rate(holder: str, value: object) -> Rate:
     if isinstance(value, Rate):
         return value
     if not isinstance(value, str):
-        fault = gettext_lazy("plan {who!r} needs a rate such as 1000/min, not {given!r}", who=holder, given=value)
+        fault = translatable("plan {who!r} needs a rate such as 1000/min, not {given!r}", who=holder, given=value)
         raise InvalidRule(fault, OPTION)
     try:
         return Rate.parse("".join(value.split()).lower(), calendar=True)
     except ValueError as error:
-        raise InvalidRule(gettext_lazy("plan {who!r}: {fault}", who=holder, fault=text_of(error)), OPTION) from None
+        raise InvalidRule(translatable("plan {who!r}: {fault}", who=holder, fault=text_of(error)), OPTION) from None

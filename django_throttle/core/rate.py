@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django_throttle.core.exceptions import InvalidRate, InvalidRule
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 
 # Integers of header fields have 15 digits (RFC 9651, 3.3.1). Lua adds several of these numbers exactly.
 MAX_LIMIT: Final = 999_999_999_999_999
@@ -42,7 +42,7 @@ MONTH: Final = "month"
 # The longest month, which is the window of a monthly budget in header fields and keys.
 _MONTH_SECONDS: Final = 31 * 86_400
 _SHAPE: Final = re.compile(r"([0-9]{1,30})/([0-9]{0,11})([a-z]{1,12})")
-_HELP: Final = gettext_lazy("write a rate like 100/min, 5/10m, 10/s or 1000/day")
+_HELP: Final = translatable("write a rate like 100/min, 5/10m, 10/s or 1000/day")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,15 @@ class Rate:
     def __post_init__(self) -> None:
         if type(self.limit) is not int or not 1 <= self.limit <= MAX_LIMIT:
             raise InvalidRate(
-                gettext_lazy(
+                translatable(
                     "a limit must be a whole number from 1 to {most:,}, not {limit!r}", most=MAX_LIMIT, limit=self.limit
                 )
             )
         if isinstance(self.window, bool) or not isinstance(self.window, (int, float)):
-            raise InvalidRate(gettext_lazy("a window must be a number of seconds, not {window!r}", window=self.window))
+            raise InvalidRate(translatable("a window must be a number of seconds, not {window!r}", window=self.window))
         if not MIN_WINDOW <= self.window <= MAX_WINDOW:  # also refuses NaN
             raise InvalidRate(
-                gettext_lazy(
+                translatable(
                     "a window is from {least} to {most} seconds, not {window!r}",
                     least=MIN_WINDOW,
                     most=MAX_WINDOW,
@@ -77,7 +77,7 @@ class Rate:
             )
         if self.window_us % 1000 or self.window_us / 1_000_000 != self.window:
             raise InvalidRate(
-                gettext_lazy(
+                translatable(
                     "a window must be a whole number of milliseconds, not {window!r} seconds", window=self.window
                 )
             )
@@ -93,21 +93,21 @@ class Rate:
         if match is None:
             quoted = _shortened(text if typed is None else typed)
             if re.search("[0-9][.,][0-9]", quoted):
-                advice = gettext_lazy("the number must be whole: write 1000/min, or 1/2m for one in two minutes")
+                advice = translatable("the number must be whole: write 1000/min, or 1/2m for one in two minutes")
             elif typed is None and ";" in str(text):
-                advice = gettext_lazy('write several as rates=["5/min", "100/day"]')
+                advice = translatable('write several as rates=["5/min", "100/day"]')
             else:
                 advice = _HELP
-            raise InvalidRate(gettext_lazy("{text} is not a rate: {help}", text=quoted, help=advice))
+            raise InvalidRate(translatable("{text} is not a rate: {help}", text=quoted, help=advice))
         limit, multiple, name = match.groups()
         if calendar and name == MONTH and not multiple:
             return cls(int(limit), _MONTH_SECONDS, monthly=True)
         if name in ("month", "months", "year", "years"):
             is_calendar = name == MONTH and not multiple
-            advice = gettext_lazy("set algorithm to fixed_window, or {help}", help=_HELP) if is_calendar else _HELP
-            raise InvalidRate(gettext_lazy("a {name} has no fixed length: {advice}", name=name, advice=advice))
+            advice = translatable("set algorithm to fixed_window, or {help}", help=_HELP) if is_calendar else _HELP
+            raise InvalidRate(translatable("a {name} has no fixed length: {advice}", name=name, advice=advice))
         if name not in _UNIT_OF_SPELLING:
-            raise InvalidRate(gettext_lazy("{name!r} is not a unit of time: {help}", name=name, help=_HELP))
+            raise InvalidRate(translatable("{name!r} is not a unit of time: {help}", name=name, help=_HELP))
         unit = _UNIT_OF_SPELLING[name]
         milliseconds = int(multiple or 1) * unit.milliseconds
         return cls(int(limit), milliseconds / 1000 if unit is TIME_UNITS[-1] else milliseconds // 1000)
@@ -162,7 +162,7 @@ def zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        fault = gettext_lazy("there is no time zone {name!r}; write one like Europe/Berlin", name=name)
+        fault = translatable("there is no time zone {name!r}; write one like Europe/Berlin", name=name)
         raise InvalidRule(fault, "timezone") from error
 
 

@@ -33,7 +33,7 @@ from django_throttle.core.options import (
 )
 from django_throttle.core.plans import PlanLimits, read_plan
 from django_throttle.core.rate import MAX_LIMIT, Rate, RateLimit, period_of
-from django_throttle.core.texts import gettext_lazy, gettext_noop, in_sentence, text_of
+from django_throttle.core.texts import gettext_noop, in_sentence, text_of, translatable
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,23 +233,23 @@ def _rules_by_plan(rule: Rule) -> Iterator[tuple[str, Rule]]:
     if not rule.plans:
         return
     if rule.action == "defer":
-        fault = gettext_lazy("what is done later is promised a place in a queue of one speed: leave plans out")
+        fault = translatable("what is done later is promised a place in a queue of one speed: leave plans out")
         raise InvalidRule(fault, "plans")
     windows = sorted(rate.window for rate in rule.all_rates)
     for plan in map(read_plan, rule.plans):
         if bool(plan.rates) == rule.holds_slots:
-            limit = gettext_lazy("plan {who!r} needs a limit, the number held at once", who=plan.holder)
-            rate = gettext_lazy("plan {who!r} needs a rate, such as 1000/min", who=plan.holder)
+            limit = translatable("plan {who!r} needs a limit, the number held at once", who=plan.holder)
+            rate = translatable("plan {who!r} needs a rate, such as 1000/min", who=plan.holder)
             raise InvalidRule(limit if rule.holds_slots else rate, "plans")
         if sorted(rate.window for rate in plan.rates) != windows:
             pattern = gettext_noop("plan {who!r} needs the window of the rule ({mine}), so that counts are kept")
             rule_windows = " and ".join(str(rate).partition("/")[2] for rate in rule.all_rates)
-            raise InvalidRule(gettext_lazy(pattern, who=plan.holder, mine=rule_windows), "plans")
+            raise InvalidRule(translatable(pattern, who=plan.holder, mine=rule_windows), "plans")
         try:
             yield plan.holder, _with_limits(replace(rule, plans=(), plan_of=plan.holder), plan)
         except InvalidRule as error:
             raise InvalidRule(
-                gettext_lazy("plan {who!r}: {fault}", who=plan.holder, fault=error.fault), "plans"
+                translatable("plan {who!r}: {fault}", who=plan.holder, fault=error.fault), "plans"
             ) from None
     yield "", replace(rule, plans=())
 
@@ -267,31 +267,31 @@ def _amount_faults(rule: Rule) -> Faults:
     rates, algorithm = rule.all_rates, ALGORITHMS[rule.algorithm]
     if rule.holds_slots:
         if rates:
-            yield "rate", gettext_lazy("a concurrency rule has a limit, the number held at once, instead of a rate")
+            yield "rate", translatable("a concurrency rule has a limit, the number held at once, instead of a rate")
         if rule.limit is None:
             yield (
                 "limit",
-                gettext_lazy("it needs a limit: limit must be a whole number from 1 to {most:,}", most=MAX_LIMIT),
+                translatable("it needs a limit: limit must be a whole number from 1 to {most:,}", most=MAX_LIMIT),
             )
         return
     if not rates and rule.limit is not None:
-        fault = gettext_lazy(
+        fault = translatable(
             "a limit without a rate is for what is held at once: add algorithm: concurrency, or write a rate "
             "instead, such as 100/min"
         )
         yield "algorithm", fault
     if not rates:
-        yield "rate", gettext_lazy("it needs a rate, such as 100/min")
+        yield "rate", translatable("it needs a rate, such as 100/min")
     if rule.limit is not None and not isinstance(rule.limit, RateLimit):
-        yield "limit", gettext_lazy("give a rate or a limit, not both: only a concurrency rule has a limit of its own")
+        yield "limit", translatable("give a rate or a limit, not both: only a concurrency rule has a limit of its own")
     if rule.rates and rule.rate is not None:
-        yield "rate", gettext_lazy("give rate or rates, not both")
+        yield "rate", translatable("give rate or rates, not both")
     if has_invalid_rates(rates):
-        yield "rate", gettext_lazy("at most {most} rates, each with another window", most=MAX_RATES)
+        yield "rate", translatable("at most {most} rates, each with another window", most=MAX_RATES)
     if max(rate.limit for rate in rates) > algorithm.max_limit:
         label = in_sentence(algorithm.label)
-        most = gettext_lazy("the limit of a {label} is at most {most:,}", label=label, most=algorithm.max_limit)
-        more = gettext_lazy("{most}; {more}", most=most, more=gettext_lazy(algorithm.takes_more))
+        most = translatable("the limit of a {label} is at most {most:,}", label=label, most=algorithm.max_limit)
+        more = translatable("{most}; {more}", most=most, more=translatable(algorithm.takes_more))
         yield "rate", more if algorithm.takes_more else most
 
 
@@ -300,10 +300,10 @@ def has_invalid_rates(rates: tuple[Rate, ...]) -> bool:
     return len(rates) > MAX_RATES or len({rate.window for rate in rates}) < len(rates)
 
 
-_CONCURRENCY_EVENTS: Final = gettext_lazy(
+_CONCURRENCY_EVENTS: Final = translatable(
     "a concurrency rule counts 'connection' (open WebSockets), 'inflight' (requests being answered) or both"
 )
-_RATE_EVENTS: Final = gettext_lazy("only a concurrency rule counts what is open; a rate counts what happens")
+_RATE_EVENTS: Final = translatable("only a concurrency rule counts what is open; a rate counts what happens")
 _SIMILAR_EVENTS: Final = {
     "connect": "connection",
     "connection": "connect",
@@ -320,25 +320,25 @@ def _event_faults(rule: Rule) -> Faults:
     for event in rule.events:
         if event not in countable:
             hint = (
-                gettext_lazy("; did you mean {near!r}?", near=_SIMILAR_EVENTS[event])
+                translatable("; did you mean {near!r}?", near=_SIMILAR_EVENTS[event])
                 if event in _SIMILAR_EVENTS
                 else ""
             )
             expected = _CONCURRENCY_EVENTS if rule.holds_slots else _RATE_EVENTS
-            yield "events", gettext_lazy("{wanted}, not {event!r}{hint}", wanted=expected, event=event, hint=hint)
+            yield "events", translatable("{wanted}, not {event!r}{hint}", wanted=expected, event=event, hint=hint)
     # Other events have no method and no status, so these options would match none of them, or have no effect.
     if rule.methods and rule.events not in (("request",), ("inflight",)):
-        yield "methods", gettext_lazy("methods belong to rules of HTTP requests (event request or inflight) only")
+        yield "methods", translatable("methods belong to rules of HTTP requests (event request or inflight) only")
     for option in ("count_on", "refund_on"):
         if getattr(rule, option) and rule.events != ("request",):
-            yield option, gettext_lazy("{option} belongs to rules of HTTP requests (event request) only", option=option)
+            yield option, translatable("{option} belongs to rules of HTTP requests (event request) only", option=option)
     if (rule.count_on or rule.refund_on) and not any(map(rule.counts, range(200, 600))):
         option = "refund_on" if rule.refund_on else "count_on"
-        yield option, gettext_lazy("no answer would count: leave a status to count")
+        yield option, translatable("no answer would count: leave a status to count")
     if rule.unit == "bytes" and not SIZED_EVENTS.issuperset(rule.events):
-        yield "unit", gettext_lazy("only requests and messages have bytes that can be counted")
+        yield "unit", translatable("only requests and messages have bytes that can be counted")
     if rule.at_limit != "reject" and "connection" not in rule.events:
-        yield "at_limit", gettext_lazy("at_limit closes WebSockets: add the event connection")
+        yield "at_limit", translatable("at_limit closes WebSockets: add the event connection")
 
 
 def _max_call_cost(rule: Rule) -> int | None:
@@ -351,50 +351,50 @@ def _max_call_cost(rule: Rule) -> int | None:
 def _action_faults(rule: Rule) -> Faults:
     algorithm, limits = ALGORITHMS[rule.algorithm], [rate.limit for rate in rule.all_rates]
     if rule.is_queue and "max_delay" not in algorithm.takes:
-        yield "action", gettext_lazy("only a leaky bucket can delay: it is a queue that drains evenly")
+        yield "action", translatable("only a leaky bucket can delay: it is a queue that drains evenly")
     if rule.is_queue and rule.enforce_at != 1:
-        fault = gettext_lazy(
+        fault = translatable(
             "refuse at (enforce_at) belongs to rules that refuse: a queue of calls that wait has one limit"
         )
         yield "enforce_at", fault
     # A shadow rule may have max_delay, in preparation for "delay".
     if rule.max_delay is not None and rule.action == "reject":
-        yield "max_delay", gettext_lazy("a longest wait (max_delay) belongs to rules that delay")
+        yield "max_delay", translatable("a longest wait (max_delay) belongs to rules that delay")
     if rule.max_queue is not None and rule.action == "reject":
-        yield "max_queue", gettext_lazy("a longest queue (max_queue) belongs to rules that delay or defer")
+        yield "max_queue", translatable("a longest queue (max_queue) belongs to rules that delay or defer")
     if rule.max_queue is not None and rule.burst is not None:
-        yield "max_queue", gettext_lazy("give burst or max_queue, not both: each says how many may wait")
+        yield "max_queue", translatable("give burst or max_queue, not both: each says how many may wait")
     if rule.timezone is not None and not all(map(period_of, rule.all_rates)):
-        yield "rate", gettext_lazy("a calendar window is one hour, day, week or month")
+        yield "rate", translatable("a calendar window is one hour, day, week or month")
     max_cost = _max_call_cost(rule)
     if max_cost is not None and rule.factor > max_cost:
         pattern = gettext_noop("one call costs {factor:,}, more than the {most:,} that the rule allows at once")
-        yield "cost", gettext_lazy(pattern, factor=rule.factor, most=max_cost)
+        yield "cost", translatable(pattern, factor=rule.factor, most=max_cost)
     refused_at = multiplied(max([*limits, rule.burst or 0]), rule.enforce_at)
     if rule.enforce_at != 1 and refused_at > algorithm.max_limit:
         pattern = gettext_noop("calls would be refused at {at:,} only, more than the {most:,} that can be counted")
-        yield "enforce_at", gettext_lazy(pattern, at=refused_at, most=algorithm.max_limit)
+        yield "enforce_at", translatable(pattern, at=refused_at, most=algorithm.max_limit)
     if rule.warn_at and rule.warn_at[-1] > rule.enforce_at:
         share = rule.warn_at[-1]
         hint = percent_hint(share) if share >= 2 else ""
         pattern = gettext_noop("use never reaches {share:g} times the limit: calls are refused at {most:g}{hint}")
-        yield "warn_at", gettext_lazy(pattern, share=share, most=rule.enforce_at, hint=hint)
+        yield "warn_at", translatable(pattern, share=share, most=rule.enforce_at, hint=hint)
 
 
 def _measured_event_faults(rule: Rule) -> Faults:
     if not rule.is_measured:
         return
     if not MEASURABLE_EVENTS.issuperset(rule.events):
-        yield "unit", gettext_lazy("only requests, messages and tasks are measured (events request, message, task)")
+        yield "unit", translatable("only requests, messages and tasks are measured (events request, message, task)")
     if rule.unit == "response_bytes" and rule.events != ("request",):
-        yield "unit", gettext_lazy("response_bytes belongs to rules of HTTP requests (event request) only")
+        yield "unit", translatable("response_bytes belongs to rules of HTTP requests (event request) only")
     if rule.measure and rule.events != ("request",):
         yield (
             "measure",
-            gettext_lazy("measure is a function of a request and its response: leave it out, and spend instead"),
+            translatable("measure is a function of a request and its response: leave it out, and spend instead"),
         )
     if rule.key == "connection":
-        yield "unit", gettext_lazy("the budget of one connection counts calls or bytes")
+        yield "unit", translatable("the budget of one connection counts calls or bytes")
 
 
 def _measured_faults(rule: Rule) -> Faults:
@@ -402,36 +402,36 @@ def _measured_faults(rule: Rule) -> Faults:
         if rule.reserve != "":
             yield (
                 "reserve",
-                gettext_lazy("only what is measured is reserved: choose a unit such as db_ms, or leave reserve out"),
+                translatable("only what is measured is reserved: choose a unit such as db_ms, or leave reserve out"),
             )
         if rule.measure:
-            yield "measure", gettext_lazy("measure belongs to rules of unit units")
+            yield "measure", translatable("measure belongs to rules of unit units")
         return
     if rule.decided_locally or rule.is_queue:
-        yield ("unit", gettext_lazy("a damper and a queue count calls or bytes: what is measured comes late"))
+        yield ("unit", translatable("a damper and a queue count calls or bytes: what is measured comes late"))
     if rule.refill == "interval":
         yield (
             "refill",
-            gettext_lazy("a bucket that is refilled all at once cannot owe what was measured: refill it continuously"),
+            translatable("a bucket that is refilled all at once cannot owe what was measured: refill it continuously"),
         )
     if rule.count_denied:
         yield (
             "count_denied",
-            gettext_lazy("a refused call has used nothing that could be measured: leave count_denied out"),
+            translatable("a refused call has used nothing that could be measured: leave count_denied out"),
         )
     if rule.cost != 1:
-        yield "cost", gettext_lazy("what is measured is the cost: leave cost out, or write reserve")
+        yield "cost", translatable("what is measured is the cost: leave cost out, or write reserve")
     if rule.measure and rule.unit != "units":
-        yield "measure", gettext_lazy("measure belongs to rules of unit units")
+        yield "measure", translatable("measure belongs to rules of unit units")
     max_cost = _max_call_cost(rule)
     if isinstance(rule.reserve, int) and max_cost is not None and rule.reserve > max_cost:
         pattern = gettext_noop("a call reserves {reserve:,}, more than the {most:,} that the rule allows at once")
-        yield "reserve", gettext_lazy(pattern, reserve=rule.reserve, most=max_cost)
+        yield "reserve", translatable(pattern, reserve=rule.reserve, most=max_cost)
 
 
 def _prepaid_faults(rule: Rule) -> Faults:
     if rule.prepaid and (rule.is_queue or rule.is_measured or rule.refill == "interval"):
-        fault = gettext_lazy(
+        fault = translatable(
             "a queue, what is measured and a bucket that is refilled all at once cannot be bought ahead: leave "
             "prepaid out"
         )
@@ -439,7 +439,7 @@ def _prepaid_faults(rule: Rule) -> Faults:
     if rule.prepaid and (rule.count_denied or rule.count_on or rule.refund_on):
         yield (
             "prepaid",
-            gettext_lazy("count_denied, count_on and refund_on ask Redis about each call: leave them out, or prepaid"),
+            translatable("count_denied, count_on and refund_on ask Redis about each call: leave them out, or prepaid"),
         )
 
 
@@ -455,17 +455,17 @@ def _key_faults(rule: Rule) -> Faults:
     if rule.key in KEY_KINDS and KEY_KINDS[rule.key].needs_login and rule.audience == ("anonymous",):
         yield (
             "audience",
-            gettext_lazy("the key user leaves out visitors who are not logged in, so it would limit nobody"),
+            translatable("the key user leaves out visitors who are not logged in, so it would limit nobody"),
         )
     if rule.key != "connection":
         return
     if not FRAME_EVENTS.issuperset(rule.events):
-        yield "key", gettext_lazy("the key connection takes the events message and send only")
+        yield "key", translatable("the key connection takes the events message and send only")
     for option, (default, fault) in _DEFAULTS_OF_CONNECTION_RULES.items():
         if getattr(rule, option) != default:
-            yield option, gettext_lazy(fault)
+            yield option, translatable(fault)
     if is_calendar(rule) or any(rate.monthly for rate in rule.rates):
-        yield "rate", gettext_lazy("the windows of one connection start when it was opened, not with the calendar")
+        yield "rate", translatable("the windows of one connection start when it was opened, not with the calendar")
 
 
 def _algorithm_faults(rule: Rule) -> Faults:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from django_throttle.core.exceptions import InvalidRule
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 
 EVERYWHERE: Final = "*"
 EXCLUSION: Final = "!"
@@ -43,16 +43,16 @@ def checked_scopes(entries: Sequence[str]) -> tuple[str, ...]:
         lookalike = next((sign for sign in _LOOKALIKES if entry.startswith(sign)), None)
         if lookalike is not None:
             exclusion = f"{EXCLUSION}{entry.removeprefix(lookalike).strip()}"
-            fault = gettext_lazy("{entry!r} leaves nothing out: write {meant!r}", entry=entry, meant=exclusion)
+            fault = translatable("{entry!r} leaves nothing out: write {meant!r}", entry=entry, meant=exclusion)
             raise InvalidRule(fault, "scopes")
         name = entry.removeprefix(EXCLUSION).strip() if entry.startswith(EXCLUSION) else entry
         if not name or name.startswith(EXCLUSION):
-            raise InvalidRule(gettext_lazy("{entry!r} names no scope to leave out", entry=entry), "scopes")
+            raise InvalidRule(translatable("{entry!r} names no scope to leave out", entry=entry), "scopes")
         checked.append(f"{EXCLUSION}{name}" if entry.startswith(EXCLUSION) else entry)
     covered, excluded = split_scopes(checked)
     if all(matches(excluded, pattern) for pattern in covered):
         left_out = ", ".join(f"{EXCLUSION}{pattern}" for pattern in excluded)
         raise InvalidRule(
-            gettext_lazy("scopes cover nothing, as {left_out} leaves all out", left_out=left_out), "scopes"
+            translatable("scopes cover nothing, as {left_out} leaves all out", left_out=left_out), "scopes"
         )
     return tuple(checked)

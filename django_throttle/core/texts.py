@@ -1,7 +1,7 @@
 """Translatable texts of the core: English text that keeps its pattern and its values.
 
 ``make messages`` collects the patterns by the names of these functions. ``django_throttle.translated`` translates a
-text when it is displayed.
+text when it is displayed. Django's ``gettext_lazy`` would need settings, and log lines are in English.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def gettext_noop(text: str) -> str:
     return text
 
 
-def gettext_lazy(pattern: str, /, *places: object, **values: object) -> Text:
+def translatable(pattern: str, /, *places: object, **values: object) -> Text:
     """Return the text that ``pattern.format`` makes of these values."""
     return _text(pattern, (places, values))
 
 
-def ngettext_lazy(singular: str, plural: str, number: int, /, **values: object) -> Text:
+def translatable_plural(singular: str, plural: str, number: int, /, **values: object) -> Text:
     """Return the text of the pattern for this number, which is also the value ``count`` by default."""
     return _text(singular, ((), {"count": number, **values}), plural, number)
 
@@ -90,4 +90,4 @@ def sentences(parts: Sequence[str]) -> str:
 
 def _joined(pattern: str, parts: Sequence[str]) -> str:
     filled = [part for part in parts if part]
-    return reduce(lambda before, after: gettext_lazy(pattern, before=before, after=after), filled) if filled else ""
+    return reduce(lambda before, after: translatable(pattern, before=before, after=after), filled) if filled else ""

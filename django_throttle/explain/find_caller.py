@@ -15,7 +15,7 @@ from django_throttle.connections.overview import get_overview
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import did_you_mean, is_dotted, key_parts
 from django_throttle.core.rule import Rule
-from django_throttle.core.texts import gettext_lazy, gettext_noop, sentences
+from django_throttle.core.texts import gettext_noop, sentences, translatable
 from django_throttle.explain.predict import counts_any
 from django_throttle.identity.caller import UNTRUSTED_KIND, ident_from_value
 from django_throttle.identity.keys import LONG_VALUE_PREFIX, combined, ident_of, user_value
@@ -59,7 +59,7 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
     if HASH_PREFIX.fullmatch(text.lower()) and (ident_of_hash := next(matching, None)):
         return known_caller(ident_of_hash)
     if not text or len(text) > MAX_TYPED_CHARACTERS or not text.isprintable():
-        raise ValidationError(translated(_with_examples(gettext_lazy("This text names no caller."))))
+        raise ValidationError(translated(_with_examples(translatable("This text names no caller."))))
     try:
         ident = read_ident(text)
     except ValidationError as error:
@@ -67,7 +67,7 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
         if code_caller.is_explicit and counts_any(store, snapshot, code_caller.name):
             return code_caller
         if HASH_PREFIX.fullmatch(text.lower()):
-            unknown = gettext_lazy("Neither an open socket nor a user has the tag {tag}.", tag=text)
+            unknown = translatable("Neither an open socket nor a user has the tag {tag}.", tag=text)
             raise UnknownHash(translated(_with_examples(unknown))) from error
         raise ValidationError([*error.messages, gettext(EXAMPLES)]) from error
     caller = known_caller(ident, text)
@@ -141,19 +141,19 @@ def _fault(ident: str, rules: Iterable[Rule]) -> str:
         kind = GROUP
     is_known = kind in kinds or all(part in kinds for part in key_parts(kind))
     if is_known and not value:
-        return gettext_lazy("{kind!r} is only the kind of an identity.", kind=kind)
+        return translatable("{kind!r} is only the kind of an identity.", kind=kind)
     if is_known:
         like = KnownCaller(EVERYONE).example_ident(kind)
-        fault = gettext_lazy("{kind!r} is written like {like}.", kind=kind, like=like)
+        fault = translatable("{kind!r} is written like {like}.", kind=kind, like=like)
         return "" if _has_form(kind, value) else fault
     if hint := did_you_mean(kind[:60], sorted(kinds)):
-        return gettext_lazy("{kind!r} is no kind of identity{hint}", kind=kind[:60], hint=hint)
+        return translatable("{kind!r} is no kind of identity{hint}", kind=kind[:60], hint=hint)
     pattern = gettext_noop("{kind!r} is no kind of identity, and nothing is counted under it now.")
-    return gettext_lazy(pattern, kind=kind[:60])
+    return translatable(pattern, kind=kind[:60])
 
 
 def _with_examples(fault: str) -> str:
-    return sentences([fault, gettext_lazy(EXAMPLES)])
+    return sentences([fault, translatable(EXAMPLES)])
 
 
 def _candidates(snapshot: Snapshot, store: AnyStore) -> Iterator[str]:

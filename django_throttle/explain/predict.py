@@ -14,7 +14,7 @@ from django_throttle.core.decision import combine_outcomes
 from django_throttle.core.io import run
 from django_throttle.core.options import is_dotted
 from django_throttle.core.overrides import describe_effect
-from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, listed, sentences
+from django_throttle.core.texts import Text, gettext_noop, listed, sentences, translatable
 from django_throttle.exceptions import StoreError
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.damper_aggregate import Allowance, DamperReport, attempted, factor
@@ -26,32 +26,32 @@ from django_throttle.stores.base import BlockingIo
 BATCH_RULES: Final = 100  # in one round trip
 REFUSING_CHANCE: Final = 0.5  # share of refused calls from which a damper is shown as refusing
 CALLS: Final = {
-    "": gettext_lazy("A call"),
-    "request": gettext_lazy("A request"),
-    "inflight": gettext_lazy("A request in flight"),
-    "connect": gettext_lazy("A new WebSocket"),
-    "connection": gettext_lazy("A new WebSocket"),
-    "message": gettext_lazy("A message"),
-    "send": gettext_lazy("An outgoing message"),
-    "publish": gettext_lazy("A publication"),
-    "task": gettext_lazy("A task"),
+    "": translatable("A call"),
+    "request": translatable("A request"),
+    "inflight": translatable("A request in flight"),
+    "connect": translatable("A new WebSocket"),
+    "connection": translatable("A new WebSocket"),
+    "message": translatable("A message"),
+    "send": translatable("An outgoing message"),
+    "publish": translatable("A publication"),
+    "task": translatable("A task"),
 }
 # Verdicts of a rule on a call.
 VERDICTS: Final = {
-    "allowed": gettext_lazy("allowed"),
-    "blocked": gettext_lazy("blocked"),
-    "exempt": gettext_lazy("exempt"),
-    "refused": gettext_lazy("refused"),
-    "shadowed": gettext_lazy("shadowed"),
+    "allowed": translatable("allowed"),
+    "blocked": translatable("blocked"),
+    "exempt": translatable("exempt"),
+    "refused": translatable("refused"),
+    "shadowed": translatable("shadowed"),
 }
 # Texts of the recorded reasons of refusals.
 REASONS: Final[dict[str, Text]] = {
-    Reason.EXCEEDED: gettext_lazy("over the limit"),
-    Reason.TOO_COSTLY: gettext_lazy("costs more than is ever allowed at once"),
-    Reason.BLOCKED: gettext_lazy("blocked by an override"),
-    Reason.SUPPRESSED: gettext_lazy("in the share that a damper refuses"),
-    Reason.NO_ADDRESS: gettext_lazy("the server reports no address"),
-    Reason.STORE_FAILED: gettext_lazy("the store failed"),
+    Reason.EXCEEDED: translatable("over the limit"),
+    Reason.TOO_COSTLY: translatable("costs more than is ever allowed at once"),
+    Reason.BLOCKED: translatable("blocked by an override"),
+    Reason.SUPPRESSED: translatable("in the share that a damper refuses"),
+    Reason.NO_ADDRESS: translatable("the server reports no address"),
+    Reason.STORE_FAILED: translatable("the store failed"),
 }
 
 
@@ -84,12 +84,12 @@ class RuleState(NamedTuple):
         """The usage, and the time when a refused call could pass."""
         outcome = self.outcome
         if outcome.reason is Reason.SUPPRESSED:
-            return gettext_lazy("{share:.0%} of the calls are refused now", share=self.chance)
+            return translatable("{share:.0%} of the calls are refused now", share=self.chance)
         if outcome.allowed:
             return self._usage()
         if outcome.window is None:
-            return gettext_lazy("{use}, free when one ends", use=self._usage())
-        return gettext_lazy("{use}, free in {time}", use=self._usage(), time=in_short(outcome.retry_after or 0.0))
+            return translatable("{use}, free when one ends", use=self._usage())
+        return translatable("{use}, free in {time}", use=self._usage(), time=in_short(outcome.retry_after or 0.0))
 
     @property
     def why_with_assumption(self) -> str:
@@ -101,11 +101,11 @@ class RuleState(NamedTuple):
         plan = rule.plan_of
         if plan and override is not None and held is not None and not held.plan_of:
             pattern = gettext_noop("{plan} (changed by override {number})")
-            plan = gettext_lazy(pattern, plan=plan, number=override.number)
+            plan = translatable(pattern, plan=plan, number=override.number)
         used = gettext_noop("{used:,} of {limit:,} used"), gettext_noop("{used:,} of {limit:,} by plan {plan} used")
         open_ = gettext_noop("{used:,} of {limit:,} open"), gettext_noop("{used:,} of {limit:,} by plan {plan} open")
         pattern = (open_ if outcome.window is None else used)[bool(plan)]
-        return gettext_lazy(pattern, used=self.used, limit=outcome.limit, plan=plan)
+        return translatable(pattern, used=self.used, limit=outcome.limit, plan=plan)
 
     def as_json(self) -> dict[str, object]:
         outcome, override = self.outcome, self.counting.override
@@ -165,15 +165,15 @@ class Explanation:
                 gettext_noop("{call} by {caller}: nobody can tell, because of rule {rule!r}: {why}."),
             )
             rule, why, functions = self._doubts()[0]
-            sentence = gettext_lazy(scoped if self.call.scope else plain, rule=rule.name, why=why, **names)
+            sentence = translatable(scoped if self.call.scope else plain, rule=rule.name, why=why, **names)
             pattern = gettext_noop("Only {functions} can tell, from a request.")
-            who_can = gettext_lazy(pattern, functions=listed(functions)) if functions else ""
+            who_can = translatable(pattern, functions=listed(functions)) if functions else ""
             return sentences([part for part in (sentence, who_can) if part])
         scoped, plain = (
             gettext_noop("{call} to {scope} by {caller} would be {verdict}."),
             gettext_noop("{call} by {caller} would be {verdict}."),
         )
-        return gettext_lazy(scoped if self.call.scope else plain, verdict=self._verdict_in_words(), **names)
+        return translatable(scoped if self.call.scope else plain, verdict=self._verdict_in_words(), **names)
 
     def as_json(self) -> dict[str, Any]:
         call = self.call
@@ -216,7 +216,7 @@ class Explanation:
         call, named = self.call, self._named_state()
         if call.method and call.event in ("", "request"):
             pattern = gettext_noop("An {method}") if call.method[0] in "AEIO" else gettext_noop("A {method}")
-            return gettext_lazy(pattern, method=call.method)
+            return translatable(pattern, method=call.method)
         rule = self._doubts()[0][0] if self.would is None else named and named.counting.rule
         return CALLS[call.event or next((event for event in call.events if rule and event in rule.events), "")]
 
@@ -224,24 +224,24 @@ class Explanation:
         named = self._named_state()
         if not self.decision.allowed and self.block is not None:
             pattern = gettext_noop("refused by override {number}: {subject} is blocked")
-            return gettext_lazy(pattern, number=self.block.number, subject=self.block.subject)
+            return translatable(pattern, number=self.block.number, subject=self.block.subject)
         if named is None or self.decision.allowed:
             return self._allowed_in_words(named)
-        return gettext_lazy("refused by rule {rule!r}: {why}", rule=named.outcome.rule, why=named.why_with_assumption)
+        return translatable("refused by rule {rule!r}: {why}", rule=named.outcome.rule, why=named.why_with_assumption)
 
     def _allowed_in_words(self, named: RuleState | None) -> Text:
         if named is not None and self.decision.delay:
             pattern = gettext_noop("allowed after {time} in the queue of rule {rule!r}")
-            return gettext_lazy(pattern, time=in_short(self.decision.delay), rule=named.outcome.rule)
+            return translatable(pattern, time=in_short(self.decision.delay), rule=named.outcome.rule)
         if named is not None and named.outcome.deferred_for:
             pattern = gettext_noop("done in {time} and answered 202, by rule {rule!r}")
-            return gettext_lazy(pattern, time=in_short(named.outcome.deferred_for), rule=named.outcome.rule)
+            return translatable(pattern, time=in_short(named.outcome.deferred_for), rule=named.outcome.rule)
         if named is not None and named.verdict == "shadowed":
-            return gettext_lazy("allowed: rule {rule!r} would refuse it, but only records", rule=named.outcome.rule)
+            return translatable("allowed: rule {rule!r} would refuse it, but only records", rule=named.outcome.rule)
         if named is not None:
             pattern = gettext_noop("allowed: rule {rule!r} is nearest to its limit, {why}")
-            return gettext_lazy(pattern, rule=named.outcome.rule, why=named.why_with_assumption)
-        return gettext_lazy("allowed: no rule that refuses counts it")
+            return translatable(pattern, rule=named.outcome.rule, why=named.why_with_assumption)
+        return translatable("allowed: no rule that refuses counts it")
 
 
 def _doubt(state: RuleState) -> tuple[Rule, str, Sequence[str]]:
@@ -333,7 +333,7 @@ def override_as_json(override: Override) -> dict[str, object]:
 
 def with_assumption(why: str, assumed: str) -> str:
     """Return the reason with the assumption about the caller, if there is one."""
-    return gettext_lazy("{why} ({assumed})", why=why, assumed=assumed) if assumed else why
+    return translatable("{why} ({assumed})", why=why, assumed=assumed) if assumed else why
 
 
 def in_short(seconds: float) -> Text:
@@ -341,8 +341,8 @@ def in_short(seconds: float) -> Text:
     units = (1, gettext_noop("{count} s")), (60, gettext_noop("{count} min")), (3600, gettext_noop("{count} h"))
     for size, pattern in units:
         if seconds <= 100 * size:
-            return gettext_lazy(pattern, count=ceil(seconds / size))
-    return gettext_lazy("{count} days", count=ceil(seconds / 86_400))
+            return translatable(pattern, count=ceil(seconds / size))
+    return translatable("{count} days", count=ceil(seconds / 86_400))
 
 
 def _blocking_override(ranked: Sequence[Override], counting: Sequence[Counting]) -> Override | None:

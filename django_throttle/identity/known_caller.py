@@ -14,7 +14,7 @@ from django_throttle.conf import conf
 from django_throttle.core.descriptions import key_in_words
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import is_dotted, key_parts
-from django_throttle.core.texts import gettext_lazy, gettext_noop
+from django_throttle.core.texts import gettext_noop, translatable
 from django_throttle.identity.keys import combined, counted_tenant, has_trait, ident_of, is_path
 from django_throttle.identity.site_functions import FAILED
 
@@ -106,13 +106,13 @@ class KnownCaller:
     def why_not(self, key: str) -> str:
         """Return the reason why a rule of this key does not count this ident, or why that is unknown."""
         if self.is_explicit:
-            return gettext_lazy("it has counted nothing under {caller}", caller=self.name)
+            return translatable("it has counted nothing under {caller}", caller=self.name)
         if key == "connection":
-            return gettext_lazy("it counts each WebSocket by itself, in the process that has it open")
+            return translatable("it counts each WebSocket by itself, in the process that has it open")
         other_key = gettext_noop("it counts {who}, so {caller} is not who it counts: ask for {like}")
         unknown = gettext_noop("it counts {who}, and what it counts {caller} by is not known here: ask for {like}")
         pattern = unknown if self.may_have_ident(key) else other_key
-        return gettext_lazy(pattern, who=key_in_words(key), caller=self.name, like=self.example_ident(key))
+        return translatable(pattern, who=key_in_words(key), caller=self.name, like=self.example_ident(key))
 
     def _tenant(self) -> object:
         if self._user is None or not _is_of_user():

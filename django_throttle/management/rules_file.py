@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 from django.core.exceptions import ValidationError
 
 from django_throttle.core import Rule
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook.history import changes
@@ -92,7 +92,7 @@ def load(raw: bytes) -> list[ThrottleRule]:
         try:
             rows.append(_row(name, options))
         except (InvalidRule, InvalidRate) as error:
-            faults.append(gettext_lazy("rule {rule!r}: {fault}", rule=name, fault=fault_of(error)))
+            faults.append(translatable("rule {rule!r}: {fault}", rule=name, fault=fault_of(error)))
     if faults:
         raise InvalidFile(*faults)
     return rows
@@ -112,19 +112,19 @@ def _options(row: ThrottleRule) -> dict[str, object]:
 
 def _parse(raw: bytes) -> Mapping[str, object]:
     if len(raw) > MAX_BYTES:
-        raise InvalidFile(gettext_lazy("the file is larger than {most:,} bytes; rules are small", most=MAX_BYTES))
+        raise InvalidFile(translatable("the file is larger than {most:,} bytes; rules are small", most=MAX_BYTES))
     try:
         found = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_once, parse_constant=_no_constant)
     except InvalidFile:
         raise
     except UnicodeDecodeError as error:
-        raise InvalidFile(gettext_lazy("the file is not UTF-8 text")) from error
+        raise InvalidFile(translatable("the file is not UTF-8 text")) from error
     except RecursionError as error:
-        raise InvalidFile(gettext_lazy("the file is nested too deeply")) from error
+        raise InvalidFile(translatable("the file is nested too deeply")) from error
     except ValueError as error:  # JSONDecodeError, and numbers of more digits than Python reads
-        raise InvalidFile(gettext_lazy("the file is not JSON: {error}", error=error)) from error
+        raise InvalidFile(translatable("the file is not JSON: {error}", error=error)) from error
     if not isinstance(found, dict):
-        fault = gettext_lazy("the file holds an object of rules: {example}", example='{"api": {"rate": "100/min"}}')
+        fault = translatable("the file holds an object of rules: {example}", example='{"api": {"rate": "100/min"}}')
         raise InvalidFile(fault)
     return found
 
@@ -132,10 +132,10 @@ def _parse(raw: bytes) -> Mapping[str, object]:
 def _row(name: str, options: object) -> ThrottleRule:
     if not isinstance(options, dict):
         kind = type(options).__name__
-        raise InvalidRule(gettext_lazy("its options are an object, not {kind}", kind=kind), rule=name)
+        raise InvalidRule(translatable("its options are an object, not {kind}", kind=kind), rule=name)
     description = options.pop("description", "")
     if not isinstance(description, str):
-        raise InvalidRule(gettext_lazy("description must be text"), rule=name)
+        raise InvalidRule(translatable("description must be text"), rule=name)
     row = ThrottleRule.of(check_allowed(Rule.from_options(name, options)))
     row.description = description
     try:
@@ -151,9 +151,9 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidFile(gettext_lazy("{name!r} is there twice", name=twice))
+        raise InvalidFile(translatable("{name!r} is there twice", name=twice))
     return found
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise InvalidFile(gettext_lazy("{text} is not a number that a rule can have", text=text))
+    raise InvalidFile(translatable("{text} is not a number that a rule can have", text=text))

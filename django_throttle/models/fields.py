@@ -173,7 +173,7 @@ class OptionsField(Column, models.JSONField):
         if not hasattr(value, "resolve_expression"):
             value = stored_options(self.model.core, value)
             for name in self.model.columns() & value.keys():
-                raise InvalidRule(texts.gettext_lazy("{option} has a column of its own", option=name), name)
+                raise InvalidRule(texts.translatable("{option} has a column of its own", option=name), name)
         return super().get_db_prep_save(value, connection)
 
 

@@ -233,8 +233,8 @@ class ThrottleOverride(CheckedRow):
 
     def end_in_words(self) -> str:
         if self.until is None:
-            return texts.gettext_lazy("without an end")
-        return texts.gettext_lazy("until {moment}", moment=to_the_second(self.until))
+            return texts.translatable("without an end")
+        return texts.translatable("until {moment}", moment=to_the_second(self.until))
 
     @classmethod
     def from_db(
@@ -299,14 +299,14 @@ def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[
         pattern = gettext_noop(
             "The setting {setting} is empty: the override does nothing until it says how {kind}s are found."
         )
-        yield translated(texts.gettext_lazy(pattern, setting=kind.setting, kind=row.kind))
+        yield translated(texts.translatable(pattern, setting=kind.setting, kind=row.kind))
     if (
         not named
         and not override.names_every_rule
         and not any(name.startswith(UNLISTED_PREFIX) for name in override.rules)
     ):
         pattern = gettext_noop("No rule is named {rules}: the override does nothing until there is one.")
-        yield translated(texts.gettext_lazy(pattern, rules=rules_in_words(override.rules)))
+        yield translated(texts.translatable(pattern, rules=rules_in_words(override.rules)))
     if override.effect in ("multiply", "replace"):
         unchanged = [rule.name for rule in named if apply_override(rule, override) is None]
         if unchanged:
@@ -332,7 +332,7 @@ def _precedence_warnings(row: ThrottleOverride, override: Override, named: Seque
         if names:
             rules = rules_in_words(names if len(names) < len(named) else override.rules)
             values = {"number": other_row.pk, "meaning": other_row.meaning, "end": other_row.end_in_words()}
-            yield translated(texts.gettext_lazy(pattern, rules=rules, **values))
+            yield translated(texts.translatable(pattern, rules=rules, **values))
 
 
 def _unlisted() -> set[str]:
@@ -347,6 +347,6 @@ def _missing(name: str, known: Iterable[str], unlisted: bool) -> str:
         pattern = gettext_noop(
             "{name!r} is a limit of REST framework's throttles, not a rule: nobody can reset it, it ends by itself."
         )
-        return translated(texts.gettext_lazy(pattern, name=name))
-    missing = texts.gettext_lazy("There is no rule {name!r}.", name=name)
+        return translated(texts.translatable(pattern, name=name))
+    missing = texts.translatable("There is no rule {name!r}.", name=name)
     return translated(texts.sentences([missing, nearest(name, known)]))

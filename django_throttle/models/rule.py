@@ -89,7 +89,7 @@ class CheckedRow(models.Model):
     def meaning(self) -> str:
         """Description of the row, or the reason why it is not in force."""
         fault = self.fault
-        return texts.gettext_lazy("Not in force: {why}", why=fault) if fault else self.describe()
+        return texts.translatable("Not in force: {why}", why=fault) if fault else self.describe()
 
     def save_base(self, *args: Any, **options: Any) -> None:
         """Save the row and, by a signal, the line of the history in one transaction."""

@@ -17,7 +17,7 @@ from django.utils.translation import gettext
 from django_throttle.conf import conf
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import MAX_SUBJECT_LENGTH
-from django_throttle.core.texts import gettext_lazy, sentences
+from django_throttle.core.texts import sentences, translatable
 from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity.address import network, unmapped
 from django_throttle.identity.keys import ident_of, user_value
@@ -146,7 +146,7 @@ def missing_group(name: str) -> str:
     names = list(apps.get_model("auth", "Group")._default_manager.values_list("name", flat=True))
     if name in names:
         return ""
-    missing = gettext_lazy("There is no group {name!r} yet, so nobody is in it.", name=name)
+    missing = translatable("There is no group {name!r} yet, so nobody is in it.", name=name)
     return translated(sentences([missing, nearest(name, names)]))
 
 
@@ -161,7 +161,7 @@ def missing_groups(rule: Rule) -> Iterator[str]:
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return a sentence that suggests the nearest of the names. Return "" if none is near."""
     near = get_close_matches(name, sorted(names), n=1)
-    return gettext_lazy("Did you mean {near!r}?", near=near[0]) if near else ""
+    return translatable("Did you mean {near!r}?", near=near[0]) if near else ""
 
 
 def _as_pk(text: str) -> object:

@@ -13,7 +13,7 @@ from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import events_in_words
 from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotted
 from django_throttle.core.scopes import covers, matches, split_scopes
-from django_throttle.core.texts import alternatives, gettext_lazy, gettext_noop, listed, with_commas
+from django_throttle.core.texts import alternatives, gettext_noop, listed, translatable, with_commas
 from django_throttle.identity.call import Call
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.identity.site_functions import plan_names
@@ -37,10 +37,10 @@ class HypotheticalCall:
     def __post_init__(self) -> None:
         if self.method and self.method not in METHODS:
             hint = did_you_mean(self.method, METHODS)
-            raise ValueError(gettext_lazy("there is no method {name!r}{hint}", name=self.method[:60], hint=hint))
+            raise ValueError(translatable("there is no method {name!r}{hint}", name=self.method[:60], hint=hint))
         if self.event and self.event not in EVENTS:
             pattern = gettext_noop("the event is one of {known}, not {given!r}")
-            raise ValueError(gettext_lazy(pattern, known=", ".join(EVENTS), given=self.event[:60]))
+            raise ValueError(translatable(pattern, known=", ".join(EVENTS), given=self.event[:60]))
 
     @property
     def events(self) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def _if_named(snapshot: Snapshot, rule: Rule, call: HypotheticalCall, caller: Kn
     # The code may name a user, who has a plan, or a text, which has none.
     planned, unknown_plans = _planned(rule, caller)
     plans = {other.plan_of: other for other in (planned, *unknown_plans.values()) if other.plan_of}
-    assumed = gettext_lazy("where the code names {caller} itself", caller=caller.name)
+    assumed = translatable("where the code names {caller} itself", caller=caller.name)
     return Counting(
         rule=rule,
         effective=effective,
@@ -176,20 +176,20 @@ def _planned(rule: Rule, caller: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
 def _assumed(rule: Rule, unknown_plans: Sequence[str], caller: KnownCaller) -> str:
     """Return the assumptions about the caller, in words. Return "" if everything is known."""
     audience = alternatives(rule.audience) if _may_be_outside_audience(rule, caller) else ""
-    in_audience = gettext_lazy("if the caller is {audience}", audience=audience) if audience else ""
-    without_key = gettext_lazy("if the caller sends no API key") if caller.may_have_ident(rule.key) else ""
+    in_audience = translatable("if the caller is {audience}", audience=audience) if audience else ""
+    without_key = translatable("if the caller sends no API key") if caller.may_have_ident(rule.key) else ""
     return with_commas([in_audience, _without_plan(unknown_plans), without_key])
 
 
 def _without_plan(plans: Sequence[str]) -> str:
-    return gettext_lazy("if the caller has no plan by {plans}", plans=alternatives(plans)) if plans else ""
+    return translatable("if the caller has no plan by {plans}", plans=alternatives(plans)) if plans else ""
 
 
 def _why_not_this_call(rule: Rule, call: HypotheticalCall) -> str:
     if set(rule.events).isdisjoint(call.events):
-        return gettext_lazy("it counts {events}", events=events_in_words(rule.events))
+        return translatable("it counts {events}", events=events_in_words(rule.events))
     if rule.methods and call.method and not takes_method(rule, call.method):
-        return gettext_lazy("it counts {methods} only", methods=listed(rule.methods))
+        return translatable("it counts {methods} only", methods=listed(rule.methods))
     return ""
 
 
@@ -198,7 +198,7 @@ def _why_not_this_caller(rule: Rule, caller: KnownCaller) -> str:
         return caller.why_not(rule.key)
     if rule.audience and not _may_be_outside_audience(rule, caller) and not any(map(caller.is_, rule.audience)):
         pattern = gettext_noop("it is for {audience} only, and {caller} is not")
-        return gettext_lazy(pattern, audience=alternatives(rule.audience), caller=caller.name)
+        return translatable(pattern, audience=alternatives(rule.audience), caller=caller.name)
     return ""
 
 

@@ -24,7 +24,7 @@ from django_throttle.core import Override, Rule
 from django_throttle.core.key import without_setting
 from django_throttle.core.options import key_parts
 from django_throttle.core.overrides import Candidate
-from django_throttle.core.texts import gettext_lazy, gettext_noop, text_of
+from django_throttle.core.texts import gettext_noop, text_of, translatable
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def from_settings() -> SourceRules:
     settings, cached = conf(), _settings  # another thread may replace both
     if cached is None or cached[0] is not settings:
         rules = settings.RULES
-        fault = gettext_lazy("must be a dictionary of rules, not {kind}", kind=type(rules).__name__)
+        fault = translatable("must be a dictionary of rules, not {kind}", kind=type(rules).__name__)
         result = from_mapping(rules) if isinstance(rules, Mapping) else SourceRules({}, {"RULES": fault})
         cached = _settings = settings, result
     return cached[1]
@@ -339,7 +339,7 @@ def failure_text(error: Exception) -> str:
     tables = (model._meta.db_table for model in apps.get_models())
     names_table = isinstance(error, (OperationalError, ProgrammingError)) and any(table in text for table in tables)
     if names_table and "denied" not in text:
-        return gettext_lazy(
+        return translatable(
             "its table of rules is missing or out of date: run `manage.py migrate` ({error})", error=text
         )
     return text
@@ -431,9 +431,9 @@ def check_allowed(rule: Rule) -> Rule:
     for option, path in rule.functions:
         if (option, path) not in allowed:
             pattern = gettext_noop("the {option} {path!r} is used by no rule in settings; name it there first")
-            raise InvalidRule(gettext_lazy(pattern, option=option, path=path), option, rule.name)
+            raise InvalidRule(translatable(pattern, option=option, path=path), option, rule.name)
     for option, values in (("key", key_parts(rule.key)), ("audience", rule.audience), ("plans", rule.plans)):
         for kind in without_setting(values, conf()):
             pattern = gettext_noop("the setting {setting} does not say who the {kind} is")
-            raise InvalidRule(gettext_lazy(pattern, setting=kind.setting, kind=kind.name), option, rule.name)
+            raise InvalidRule(translatable(pattern, setting=kind.setting, kind=kind.name), option, rule.name)
     return rule

@@ -10,7 +10,7 @@ from django.dispatch import receiver
 
 from django_throttle import detect_test_run
 from django_throttle.conf import conf
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 from django_throttle.exceptions import InvalidSetting
 from django_throttle.runtime import in_child
 from django_throttle.stores.memory import MemoryStore
@@ -50,10 +50,10 @@ def get_store() -> AnyStore:
 def why_in_memory() -> str:
     """Return why ``get_store`` counts in memory, as the beginning of a sentence."""
     if _pinned is not None:
-        return gettext_lazy("This test counts in a store of its own, in memory")
+        return translatable("This test counts in a store of its own, in memory")
     if conf().STORE == "memory":
-        return gettext_lazy('DJANGO_THROTTLE["STORE"] is "memory"')
-    return gettext_lazy('Tests count in memory, as DJANGO_THROTTLE["TESTS"] is not "redis"')
+        return translatable('DJANGO_THROTTLE["STORE"] is "memory"')
+    return translatable('Tests count in memory, as DJANGO_THROTTLE["TESTS"] is not "redis"')
 
 
 def pin(store: AnyStore | None) -> AnyStore | None:

@@ -1,20 +1,23 @@
 """Check that every text of the package is translated: ``make languages``, which ``make release`` asks for.
 
-Needs gettext, whose ``xgettext`` collects the texts of the source.
+With arguments, run Django's ``makemessages`` with them in the package: ``make messages``. Needs gettext, whose
+``xgettext`` collects the texts of the source.
 """
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 from typing import Final, NamedTuple
 
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import read_po
+from django.core.management import call_command
+from django.core.management.commands import makemessages
 
 PACKAGE = Path(__file__).parents[2] / "django_throttle"
 #: The folders of the apps in the package, each of which has catalogs.
@@ -76,17 +79,27 @@ def faults(language: str, collected: Path, app: str) -> Iterator[str]:
     yield from (f"left in English: {text!r}" for text in sorted(english - {*ALIKE[language]}))
 
 
+class Collect(makemessages.Command):
+    """Django's ``makemessages`` with the functions of ``django_throttle.core.texts``."""
+
+    xgettext_options = [
+        *makemessages.Command.xgettext_options, "--keyword=translatable", "--keyword=translatable_plural:1,2",
+    ]  # fmt: skip
+
+
 def collect(folder: Path) -> Path:
-    """Copy the package and have its texts collected there, as ``make messages`` does."""
+    """Copy the package, and collect its texts in the copy as ``make messages`` does."""
     copy = copytree(PACKAGE, folder / PACKAGE.name, ignore=ignore_patterns("__pycache__"))
-    line = [sys.executable, "-m", "django", "makemessages", "--no-location", "--no-wrap"]
-    line += [f"--locale={language}" for language in LANGUAGES]
-    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
-    subprocess.run(line, cwd=copy, env=environment, check=True, capture_output=True)
+    with chdir(copy):
+        call_command(Collect(), locale=list(LANGUAGES), no_location=True, no_wrap=True, verbosity=0)
     return copy
 
 
 def main() -> int:
+    if sys.argv[1:]:
+        os.chdir(PACKAGE)
+        Collect().run_from_argv(["django", "makemessages", *sys.argv[1:]])
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         copy = collect(Path(folder))
         found = [

@@ -85,7 +85,7 @@ BADGE = '    badge: bool = option("switch", False, help="A badge.", words="with 
 ADDED = [
     ("options", "_: KW_ONLY\n", BADGE),
     ("option_words", "NOUNS: Final = {\n", '"sneeze": "sneezes",\n'),
-    ("option_words", "] = {\n", '"sneeze": lambda count: gettext_lazy("{count} sneezes", count=count),\n'),
+    ("option_words", "] = {\n", '"sneeze": lambda count: translatable("{count} sneezes", count=count),\n'),
     ("key", "_EVERY: Final = (\n", NOSE),
     ("algorithms/__init__", "for each in _ALL_ALGORITHMS}\n", 'ALGORITHMS["drip"] = GCRA\n'),
 ]

@@ -11,7 +11,7 @@ from django_throttle.console.recording.cells import Minute
 from django_throttle.console.recording.read import Sample
 from django_throttle.core import Rule
 from django_throttle.core.scopes import covers, split_scopes
-from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, ngettext_lazy, with_commas
+from django_throttle.core.texts import Text, gettext_noop, translatable, translatable_plural, with_commas
 from django_throttle.rulebook import Snapshot
 from django_throttle.rulebook.coverage import stricter
 
@@ -41,22 +41,22 @@ class Hints:
     def _of(self, rule: Rule, recorded: Minute) -> Iterator[str]:
         if not recorded.calls and OF_SITE.issuperset(rule.events) and not self._covers_any(rule, self.scopes):
             scopes = with_commas(rule.scopes)
-            yield gettext_lazy("No route or consumer that was found has its scope ({scopes}).", scopes=scopes)
+            yield translatable("No route or consumer that was found has its scope ({scopes}).", scopes=scopes)
         elif not recorded.calls and self.known >= SOON:
             why = self._why_nothing(rule)
-            yield gettext_lazy("It has decided nothing in {days}: {why}.", days=_days(self.known), why=why)
+            yield translatable("It has decided nothing in {days}: {why}.", days=_days(self.known), why=why)
         if (other := stricter(self.snapshot, rule)) is not None:
             pattern = gettext_noop(
                 "It never refuses first: rule {rule!r} counts the same calls, and is as strict or stricter."
             )
-            yield gettext_lazy(pattern, rule=other.name)
+            yield translatable(pattern, rule=other.name)
         elif self.known >= LONG and recorded.calls and not recorded.refused and not recorded.shadowed:
-            yield gettext_lazy("It has refused nothing in {days}.", days=_days(self.known))
+            yield translatable("It has refused nothing in {days}.", days=_days(self.known))
         if self.known >= SOON and (number := refused_idents(self.sampled, rule.name)) > STRICT_IDENTS:
             pattern = gettext_noop(
                 "In the last day it refused more than {share:.0%} of the calls of about {count:,} callers."
             )
-            yield gettext_lazy(pattern, share=STRICT_SHARE, count=number)
+            yield translatable(pattern, share=STRICT_SHARE, count=number)
 
     def _why_nothing(self, rule: Rule) -> str:
         calls = {one.scope for one in self.sampled.whole if one.event in rule.events}
@@ -64,8 +64,8 @@ class Hints:
             pattern = gettext_noop(
                 "there were calls in its scope, and none matched its key ({key}), methods or audience"
             )
-            return gettext_lazy(pattern, key=rule.key)
-        return gettext_lazy("its scope or key matches nobody")
+            return translatable(pattern, key=rule.key)
+        return translatable("its scope or key matches nobody")
 
     @staticmethod
     def _covers_any(rule: Rule, scopes: Sequence[str] | frozenset[str] | set[str]) -> bool:
@@ -84,4 +84,4 @@ def refused_idents(sampled: Sample, rule: str) -> int:
 
 
 def _days(span: timedelta) -> Text:
-    return ngettext_lazy("{count} day", "{count} days", span.days)
+    return translatable_plural("{count} day", "{count} days", span.days)

@@ -26,7 +26,7 @@ from django_throttle.console.recording.process_rules import (
 )  # fmt: skip
 from django_throttle.console.recording.read import hours, minutes, sample
 from django_throttle.core.decision import Reason
-from django_throttle.core.texts import Text, gettext_lazy, gettext_noop, ngettext_lazy, sentences
+from django_throttle.core.texts import Text, gettext_noop, sentences, translatable, translatable_plural
 from django_throttle.local.process_identity import number
 from django_throttle.stores import AnyStore
 
@@ -56,8 +56,8 @@ class RuleOverview(NamedTuple):
     def in_words(self) -> Text:
         """What it decided in the last day."""
         if not self.day.calls:
-            return gettext_lazy("{rule!r}: no calls in the last day.", rule=self.name)
-        return ngettext_lazy(
+            return translatable("{rule!r}: no calls in the last day.", rule=self.name)
+        return translatable_plural(
             "{rule!r}: {calls:,} call, {share:.1%} refused, 99 % decided in {p99:.2f} ms in the last day.",
             "{rule!r}: {calls:,} calls, {share:.1%} refused, 99 % decided in {p99:.2f} ms in the last day.",
             self.day.calls,
@@ -97,18 +97,18 @@ class Overview:
             pattern = gettext_noop("{some} of {every} processes have version {version} of the rules in force")
         else:
             pattern = gettext_noop("{some} of {every} processes have the same rules in force")
-        said = gettext_lazy(pattern, **told)
+        said = translatable(pattern, **told)
         if self.slowest is not None:
             pattern = gettext_noop("{said}, the slowest {seconds:.1f} s after the edit")
-            said = gettext_lazy(pattern, said=said, seconds=self.slowest)
+            said = translatable(pattern, said=said, seconds=self.slowest)
         for one in self.processes:
             if one.state in _ODD:
-                odd = gettext_lazy(_ODD[one.state], pid=one.pid, host=one.host)
-                said = gettext_lazy("{said}; {odd}", said=said, odd=odd)
+                odd = translatable(_ODD[one.state], pid=one.pid, host=one.host)
+                said = translatable("{said}; {odd}", said=said, odd=odd)
         for host, seconds in sorted({one.host: one.clock for one in self.processes if one.clock}.items()):
             pattern = _SLOW_CLOCK if seconds > 0 else _FAST_CLOCK
-            odd = gettext_lazy(pattern, host=host, seconds=abs(seconds))
-            said = gettext_lazy("{said}; {odd}", said=said, odd=odd)
+            odd = translatable(pattern, host=host, seconds=abs(seconds))
+            said = translatable("{said}; {odd}", said=said, odd=odd)
         return said
 
     @property
@@ -131,11 +131,11 @@ class Overview:
     def store_in_words(self) -> str:
         """Circuit breakers, failures and times of the last five minutes."""
         open_now, calls = self.open_breakers, self.recent.calls
-        opened = ngettext_lazy("{count} circuit breaker is open.", "{count} circuit breakers are open.", open_now)
-        opened = opened if open_now else gettext_lazy("No circuit breaker is open.")
+        opened = translatable_plural("{count} circuit breaker is open.", "{count} circuit breakers are open.", open_now)
+        opened = opened if open_now else translatable("No circuit breaker is open.")
         if not calls:
-            return sentences([opened, gettext_lazy("Nothing was decided in the last five minutes.")])
-        said = ngettext_lazy(
+            return sentences([opened, translatable("Nothing was decided in the last five minutes.")])
+        said = translatable_plural(
             "{calls:,} decision in the last five minutes: {share:.1%} without Redis, 99 % within {p99:.2f} ms.",
             "{calls:,} decisions in the last five minutes: {share:.1%} without Redis, 99 % within {p99:.2f} ms.",
             calls,
@@ -167,7 +167,7 @@ class Overview:
         }
 
 
-STATES: Final = {"live": gettext_lazy("live"), "lags": gettext_lazy("lags"), "silent": gettext_lazy("silent")}
+STATES: Final = {"live": translatable("live"), "lags": translatable("lags"), "silent": translatable("silent")}
 _ODD: Final = {
     "silent": gettext_noop("process {pid} on {host} is silent: it has stopped or died"),
     "lags": gettext_noop("process {pid} on {host} has other rules in force"),

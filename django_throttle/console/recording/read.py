@@ -19,7 +19,7 @@ from django_throttle.console.recording.places import HOURS, MINUTES, Span
 from django_throttle.console.recording.recorder import LONGEST_TEXT
 from django_throttle.console.recording.thinning import RANKS
 from django_throttle.core.overrides import candidate_name
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 from django_throttle.explain.refusals import Refusal
 from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.redis.failures import raise_first
@@ -244,8 +244,8 @@ class SharedRefusals(NamedTuple):
     def in_words(self) -> str:
         told = {"refused": self.refused, "calls": self.calls}
         if not self.calls:
-            return gettext_lazy("{refused:,} of {calls:,}", **told)
-        return gettext_lazy("{refused:,} of {calls:,}, {share:.1%}", share=self.refused / self.calls, **told)
+            return translatable("{refused:,} of {calls:,}", **told)
+        return translatable("{refused:,} of {calls:,}, {share:.1%}", share=self.refused / self.calls, **told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,12 +267,12 @@ class Comparison:
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Each number with its name, for a table."""
-        yield gettext_lazy("Calls"), gettext_lazy("{:,}", self.calls)
-        yield gettext_lazy("Both would refuse"), gettext_lazy("{:,}", self.both)
-        yield gettext_lazy("Only the live rule would"), gettext_lazy("{:,}", self.only_live)
-        yield gettext_lazy("Only the candidate would"), gettext_lazy("{:,}", self.only_candidate)
-        yield gettext_lazy("Refused where the live rule holds"), self.of_live.in_words
-        yield gettext_lazy("Refused where the candidate holds"), self.of_candidate.in_words
+        yield translatable("Calls"), translatable("{:,}", self.calls)
+        yield translatable("Both would refuse"), translatable("{:,}", self.both)
+        yield translatable("Only the live rule would"), translatable("{:,}", self.only_live)
+        yield translatable("Only the candidate would"), translatable("{:,}", self.only_candidate)
+        yield translatable("Refused where the live rule holds"), self.of_live.in_words
+        yield translatable("Refused where the candidate holds"), self.of_candidate.in_words
 
     def as_json(self) -> dict[str, object]:
         return {

@@ -8,7 +8,7 @@ from typing import Final
 from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import Faults, RuleLike
 from django_throttle.core.algorithms.uncounted import Uncounted
-from django_throttle.core.texts import gettext_lazy, gettext_noop
+from django_throttle.core.texts import gettext_noop, translatable
 
 MAX_DAMPER_LIMIT: Final = 1_000_000_000_000  # sums of attempts stay exact in doubles
 ESTIMATOR_WORDS: Final = {
@@ -26,7 +26,7 @@ class Damper(Uncounted):
 
 
 def _shape_of_damper(rule: RuleLike, windows: str) -> tuple[str, ...]:
-    return gettext_lazy("held to that by refusing a share of what is attempted"), gettext_lazy(
+    return translatable("held to that by refusing a share of what is attempted"), translatable(
         ESTIMATOR_WORDS[rule.estimator]
     )
 
@@ -36,19 +36,19 @@ SUB_INTERVAL_SECONDS: Final = 6
 
 def _faults(rule: RuleLike) -> Faults:
     if rule.rate is None:
-        yield "rates", gettext_lazy("a damper has one rate: write another rule for another one")
+        yield "rates", translatable("a damper has one rate: write another rule for another one")
     if rule.on_store_failure == "deny":
         yield (
             "on_store_failure",
-            gettext_lazy("a damper decides without the store: on_store_failure is local or allow, not deny"),
+            translatable("a damper decides without the store: on_store_failure is local or allow, not deny"),
         )
     if rule.rate and rule.rate.limit * SUB_INTERVAL_SECONDS < rule.rate.window:
         yield (
             "rate",
-            gettext_lazy("a damper holds a rate over seconds: its rate must be at least one call in six seconds"),
+            translatable("a damper holds a rate over seconds: its rate must be at least one call in six seconds"),
         )
     if rule.key == "connection":
-        yield "algorithm", gettext_lazy("a damper limits many callers together, so it cannot have the key connection")
+        yield "algorithm", translatable("a damper limits many callers together, so it cannot have the key connection")
 
 
 DAMPER: Final = base.Algorithm(

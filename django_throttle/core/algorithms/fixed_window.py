@@ -9,7 +9,7 @@ from typing import Final
 
 from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import CounterParams, RuleLike, State, StepResult
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 
 
 class Window(CounterParams, ABC):
@@ -116,8 +116,8 @@ def params(rule: RuleLike) -> CounterParams:
 
 def shape(rule: RuleLike, windows: str) -> tuple[str, ...]:
     if not rule.timezone:
-        return (gettext_lazy("counted afresh every {window}", window=windows),)
-    return (gettext_lazy("counted afresh every {window} in {timezone}", window=windows, timezone=rule.timezone),)
+        return (translatable("counted afresh every {window}", window=windows),)
+    return (translatable("counted afresh every {window} in {timezone}", window=windows, timezone=rule.timezone),)
 
 
 FIXED_WINDOW: Final = base.Algorithm(

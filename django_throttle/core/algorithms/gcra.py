@@ -15,7 +15,7 @@ from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import CounterParams, RuleLike, State, StepResult
 from django_throttle.core.exceptions import InvalidRule
 from django_throttle.core.rate import MAX_LIMIT, Rate
-from django_throttle.core.texts import gettext_lazy, gettext_noop, listed
+from django_throttle.core.texts import gettext_noop, listed, translatable
 
 # The time of a bucket, in parts of a microsecond. Scripts add up two buckets, and doubles are exact up to 2^53.
 MAX_BUCKET_PARTS: Final = 2**52
@@ -101,7 +101,7 @@ def interval_bucket(rule: RuleLike) -> CounterParams:
     rate = base.rate_of(rule)
     params = IntervalBucket(base.multiplied(rule.burst or rate.limit, rule.enforce_at), rate.window_us, rate.limit)
     if -(-params.limit // rate.limit) * rate.window_us >= MAX_BUCKET_PARTS:
-        raise InvalidRule(gettext_lazy(TOO_LONG, params.limit), "burst")
+        raise InvalidRule(translatable(TOO_LONG, params.limit), "burst")
     return params
 
 
@@ -265,9 +265,9 @@ def _fineness(rate: Rate, burst: int) -> int:
     if exact <= MAX_FINENESS and is_countable(exact):
         return exact
     if max_fineness < 1:
-        raise InvalidRule(gettext_lazy(TOO_LONG, burst), "burst")
+        raise InvalidRule(translatable(TOO_LONG, burst), "burst")
     if burst > MAX_BUCKET_UNITS:
-        raise InvalidRule(gettext_lazy(TOO_LARGE, burst, MAX_BUCKET_UNITS, MAX_LIMIT), "burst")
+        raise InvalidRule(translatable(TOO_LARGE, burst, MAX_BUCKET_UNITS, MAX_LIMIT), "burst")
     return max_fineness
 
 
@@ -281,9 +281,9 @@ def token_bucket(rule: RuleLike) -> CounterParams:
 
 def shape(rule: RuleLike, windows: str) -> tuple[str, ...]:
     sizes = [rule.burst or part.limit or 0 for part in rule.parts]
-    bursts = listed([gettext_lazy("{:,}", size) for size in dict.fromkeys(sizes)])
-    refilled = gettext_lazy("refilled all at once every {window}", window=windows) if rule.refill == "interval" else ""
-    spaced = gettext_lazy("evenly spaced") if max(sizes) == 1 else gettext_lazy("bursts up to {bursts}", bursts=bursts)
+    bursts = listed([translatable("{:,}", size) for size in dict.fromkeys(sizes)])
+    refilled = translatable("refilled all at once every {window}", window=windows) if rule.refill == "interval" else ""
+    spaced = translatable("evenly spaced") if max(sizes) == 1 else translatable("bursts up to {bursts}", bursts=bursts)
     return spaced, refilled
 
 

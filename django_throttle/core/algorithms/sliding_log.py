@@ -8,7 +8,7 @@ from typing import Final
 
 from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import CounterParams, RuleLike, State, StepResult
-from django_throttle.core.texts import gettext_lazy, gettext_noop
+from django_throttle.core.texts import gettext_noop, translatable
 
 # A log has an entry for each call, so at most one for each unit. For higher limits, a strict sliding_window keeps the
 # same limit in a single value.
@@ -100,7 +100,7 @@ def params(rule: RuleLike) -> CounterParams:
 
 
 def shape(rule: RuleLike, windows: str) -> tuple[str, ...]:
-    return (gettext_lazy("counted exactly in any {window}", window=windows),)
+    return (translatable("counted exactly in any {window}", window=windows),)
 
 
 SLIDING_LOG: Final = base.Algorithm(

@@ -8,7 +8,7 @@ from typing import Final
 
 from django_throttle.core.algorithms import base
 from django_throttle.core.algorithms.base import CounterParams, RuleLike, State, StepResult
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,8 @@ def params(rule: RuleLike) -> CounterParams:
 
 
 def shape(rule: RuleLike, windows: str) -> tuple[str, ...]:
-    steps = gettext_lazy("moving on in {steps} steps", steps=rule.resolution) if rule.resolution != 1 else ""
-    return steps, gettext_lazy("never more in any {window}", window=windows) if rule.strict else ""
+    steps = translatable("moving on in {steps} steps", steps=rule.resolution) if rule.resolution != 1 else ""
+    return steps, translatable("never more in any {window}", window=windows) if rule.strict else ""
 
 
 SLIDING_WINDOW: Final = base.Algorithm(

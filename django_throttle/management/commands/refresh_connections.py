@@ -23,7 +23,7 @@ from django_throttle.connections.processes import (
     beat_seconds,
 )
 from django_throttle.core.rate import MAX_LIMIT
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 from django_throttle.exceptions import StoreError
 from django_throttle.local.process_identity import number, processes_of_host
 from django_throttle.management import ShellCommand, remote_store
@@ -128,7 +128,7 @@ class Command(ShellCommand):
         parser.add_argument("--interval", type=_seconds, default=1.0, help="seconds between two passes (default 1.0)")
 
     def handle(self, *, once: bool, interval: float, **options: object) -> None:
-        refresher = HostRefresher(remote_store(gettext_lazy("connections live in one process and need no refreshing.")))
+        refresher = HostRefresher(remote_store(translatable("connections live in one process and need no refreshing.")))
         if not once:
             self._repeat(refresher, interval)
             return

@@ -7,7 +7,7 @@ from typing import Final
 from django.core.management.base import CommandParser
 
 from django_throttle.connections.overview import Ident, SocketOverview, poll_overview
-from django_throttle.core.texts import gettext_lazy, gettext_noop
+from django_throttle.core.texts import gettext_noop, translatable
 from django_throttle.management import ShellCommand, remote_store
 from django_throttle.translated import gettext, ngettext
 
@@ -29,7 +29,7 @@ class Command(ShellCommand):
         parser.add_argument("--most", type=int, default=USUAL, help=f"identities that are listed (default {USUAL})")
 
     def handle(self, *, search: str, most: int, **options: object) -> None:
-        store = remote_store(gettext_lazy("nobody but each process knows what it holds."))
+        store = remote_store(translatable("nobody but each process knows what it holds."))
         *_, overview = poll_overview(store, search, ANSWER_SECONDS)
         for line in _lines(overview, most):
             self.stdout.write(line)

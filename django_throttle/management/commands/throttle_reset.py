@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
-from django_throttle.core.texts import gettext_lazy, gettext_noop
+from django_throttle.core.texts import gettext_noop, translatable
 from django_throttle.exceptions import InvalidIdent, InvalidSetting, StoreError
 from django_throttle.explain.find_caller import read_ident
 from django_throttle.limiter import Limiter
@@ -40,7 +40,7 @@ class Command(ShellCommand):
                 self.stderr.write(self.style.WARNING(warning))
             if wrong := misspelt(rules, found, unlisted=False):
                 raise CommandError("\n".join(wrong))
-            store = remote_store(gettext_lazy("each process counts by itself."))
+            store = remote_store(translatable("each process counts by itself."))
             typed, ident = ident, self._found(ident)
             named = [rule for rule in found if not rules or rule.name in rules]
             # A socket's own counters are nobody's in Redis; it empties them when it hears of the reset.

@@ -16,7 +16,7 @@ from django.db import DatabaseError, IntegrityError, transaction
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
-from django_throttle.core.texts import gettext_lazy, gettext_noop, listed, with_commas
+from django_throttle.core.texts import gettext_noop, listed, translatable, with_commas
 from django_throttle.management import (
     ShellCommand,
     check_found,
@@ -86,7 +86,7 @@ class Command(ShellCommand):
         for name, source, words in rows:
             self.stdout.write(f"{name:<{widths[0]}}  {source:<{widths[1]}}  {words}")
         for source, name, fault in sorted(reading.faults):
-            said = gettext("{name} ({source}) is skipped: {fault}", name=name, source=gettext_lazy(source), fault=fault)
+            said = gettext("{name} ({source}) is skipped: {fault}", name=name, source=translatable(source), fault=fault)
             self.stderr.write(said)
         if not rows:
             self.stdout.write(gettext("There are no rules."))
@@ -97,7 +97,7 @@ class Command(ShellCommand):
         """Print what is wrong with each invalid rule; fail when there is one, or when Django's checks do."""
         reading = _rules_read()
         for source, name, fault in sorted(reading.faults):
-            said = gettext("{name} ({source}): {fault}", name=name, source=gettext_lazy(source), fault=fault)
+            said = gettext("{name} ({source}): {fault}", name=name, source=translatable(source), fault=fault)
             self.stderr.write(said)
         if reading.faults:
             wrong = ngettext("{count} rule cannot be used", "{count} rules cannot be used", len(reading.faults))

@@ -17,7 +17,7 @@ from django.db import Error, IntegrityError, models, transaction
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 from django_throttle.rulebook import sources
 from django_throttle.translated import to_the_second
 
@@ -147,8 +147,8 @@ def changes(
         if old.get(name) != new.get(name):
             label = labels.get(name) or name.replace("_", " ")
             describe = _time_in_words if name in TIME_COLUMNS else in_words
-            was, now = (describe(state[name]) if name in state else gettext_lazy("default") for state in (old, new))
-            yield gettext_lazy("{label}: {was} → {now}", label=label, was=was, now=now)
+            was, now = (describe(state[name]) if name in state else translatable("default") for state in (old, new))
+            yield translatable("{label}: {was} → {now}", label=label, was=was, now=now)
 
 
 def _time_in_words(value: object) -> str:
@@ -159,9 +159,9 @@ def _time_in_words(value: object) -> str:
 def in_words(value: object) -> str:
     """Return the value of a column as text."""
     if isinstance(value, bool):
-        return gettext_lazy("yes") if value else gettext_lazy("no")
+        return translatable("yes") if value else translatable("no")
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return text if value is not None and text else gettext_lazy("none")
+    return text if value is not None and text else translatable("none")
 
 
 def delete_old(using: str, now: datetime | None = None) -> int:

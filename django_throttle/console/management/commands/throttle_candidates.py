@@ -10,14 +10,14 @@ from django.db import DatabaseError
 
 from django_throttle.console.models import ThrottleCandidate
 from django_throttle.console.recording.read import compared
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 from django_throttle.local.shared_clock import shared_now
 from django_throttle.management import ShellCommand, check_found, remote_store, unreadable
 from django_throttle.models.fields import is_text
 from django_throttle.rulebook import sources
 from django_throttle.translated import gettext
 
-ELSEWHERE: Final = gettext_lazy("only each process knows what it decided; see the page of candidates there.")
+ELSEWHERE: Final = translatable("only each process knows what it decided; see the page of candidates there.")
 
 
 class Command(ShellCommand):

@@ -9,13 +9,13 @@ from typing import Final
 from django.core.management.base import CommandError
 
 from django_throttle.console.route_costs import HOURS, RouteCost, dearest, fetch, in_short
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 from django_throttle.costs.meter import MEASURES
 from django_throttle.management import ShellCommand, remote_store
 from django_throttle.translated import gettext, ngettext
 
 USUAL: Final = 20
-ELSEWHERE: Final = gettext_lazy("only each process knows what its requests used; see the page of costs there.")
+ELSEWHERE: Final = translatable("only each process knows what its requests used; see the page of costs there.")
 
 
 class Command(ShellCommand):

@@ -9,13 +9,13 @@ from typing import Final
 from django.core.management.base import CommandError
 
 from django_throttle.console.recording.overview import overview, rule_names
-from django_throttle.core.texts import gettext_lazy
+from django_throttle.core.texts import translatable
 from django_throttle.management import ShellCommand, remote_store, rules_in_force
 from django_throttle.observe.reports import plain, printable
 from django_throttle.translated import gettext, joined, translated
 
 USUAL: Final = 50
-ELSEWHERE: Final = gettext_lazy("only each process knows what it decided; see the page of rules at work there.")
+ELSEWHERE: Final = translatable("only each process knows what it decided; see the page of rules at work there.")
 
 
 class Command(ShellCommand):
