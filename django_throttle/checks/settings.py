@@ -22,7 +22,7 @@ from django.dispatch import receiver
 from django.utils.module_loading import import_string
 from redis.exceptions import ClusterCrossSlotError, NoPermissionError
 
-from django_throttle.conf import NAMES, Conf, no_dictionary, unknown
+from django_throttle.conf import NAMES, Conf, name_fault, type_fault
 from django_throttle.core import Rule
 from django_throttle.core.headers import HEADER_VERSIONS, X_VERSIONS
 from django_throttle.core.options import is_dotted, key_parts
@@ -214,7 +214,7 @@ def _nearly_named(raw: RawSettings) -> Iterator[CheckMessage]:
 def _unknown_names(raw: RawSettings) -> Iterator[CheckMessage]:
     for name in raw:
         if name not in NAMES:
-            yield mistake("E002", unknown(name))
+            yield mistake("E002", name_fault(name))
 
 
 def _values(raw: RawSettings) -> Iterator[CheckMessage]:
@@ -392,7 +392,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: object) -> list
     """Check all of DJANGO_THROTTLE, without a connection to the database or to Redis."""
     raw = getattr(settings, "DJANGO_THROTTLE", {})
     if not isinstance(raw, Mapping):
-        return [mistake("E001", no_dictionary(raw))]
+        return [mistake("E001", type_fault(raw))]
     return [message for check in SETTING_CHECKS for message in check(raw)]
 
 

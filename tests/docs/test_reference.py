@@ -9,6 +9,7 @@ import pytest
 from django.core.management import BaseCommand, get_commands, load_command_class
 from django.dispatch import Signal
 
+from django_throttle import conf
 from django_throttle.core import Rule, options
 from django_throttle.core.key import AUDIENCES, KEY_KINDS
 from django_throttle.core.rule import OPTIONS
@@ -78,6 +79,11 @@ def test_tables_and_pictures_are_current() -> None:
     for name, history in played.items():
         picture = (algorithms.PICTURES / f"{name}.svg").read_text("utf-8")
         assert algorithms.digest(history) in picture, "run python -m docs.algorithms"
+
+
+def test_every_setting_is_there_with_its_default() -> None:
+    listed = re.findall(r"^``([A-Z_0-9]+)`` \(``(.*)``\)$", REFERENCE["settings"], re.MULTILINE)
+    assert sorted(listed) == sorted((name, repr(getattr(conf.Conf(), name))) for name in conf.NAMES)
 
 
 def test_every_number_of_a_check_is_in_one_row() -> None:
