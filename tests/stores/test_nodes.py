@@ -129,11 +129,16 @@ def test_the_map_of_another_node_counts_once_one_has_gone(
     assert store.transport.failovers == 1
 
 
+@pytest.mark.parametrize("kind", ["cluster", "sentinel"])
 @BOTH
-def test_a_map_that_takes_longer_than_a_call_is_learned_for_the_next(on_loop: bool, nodes: list[StandIn]) -> None:
-    with Proxy(nodes[0].port, "delay", 0.12) as proxy, asyncio.Runner() as runner:
-        serve(nodes, [(0, 2 * HALF - 1, proxy)])
-        store = RedisStore(f"redis+cluster://127.0.0.1:{proxy.port}?protocol=2", deadline=0.2)
+def test_where_to_ask_is_learned_for_the_next_call_if_it_takes_longer_than_one(
+    on_loop: bool, kind: str, nodes: list[StandIn]
+) -> None:
+    with Proxy(nodes[0].port, "delay", 0.06) as far, asyncio.Runner() as runner:
+        serve(nodes, [(0, 2 * HALF - 1, far)])
+        nodes[0].always["SENTINEL"] = to_primary(far.port, 1)
+        hosts = f"127.0.0.1:{far.port},127.0.0.1:{far.port}"
+        store = RedisStore(f"redis+{kind}://{hosts}{'/dt' * (kind == 'sentinel')}?protocol=2", deadline=0.15)
         limiter = Limiter([RULE], store)
         call = (lambda: runner.run(limiter.aacquire("user:1"))) if on_loop else lambda: limiter.acquire("user:1")
         assert call().degraded

@@ -27,7 +27,7 @@ from redis.sentinel import MasterNotFoundError
 from django_throttle.core.io import run
 from django_throttle.stores.redis.addresses import SYNC_ONLY, Address, Host, async_class
 from django_throttle.stores.redis.loop_connections import LoopClient
-from django_throttle.stores.redis.pool import Pool, pack, text
+from django_throttle.stores.redis.pool import TIMEOUTS, Pool, pack, text
 from django_throttle.stores.redis.timeouts import Certificates, bounded, connect_seconds, seconds_left, with_deadline
 
 MAINTENANCE_OPTION: Final = "maint_notifications_config"
@@ -207,14 +207,16 @@ class PrimarySearch(Generic[T]):
         """Return the primary's host and port.
 
         The latest failover wins, as a Sentinel that is partitioned with the old primary reports that one. Stop at the
-        first good reply unless ``everyone`` is True. Raise MasterNotFoundError, or the error of a Sentinel that refuses
-        the command.
+        first good reply unless ``everyone`` is True. Raise MasterNotFoundError, TimeoutError if a Sentinel may still
+        answer, or the error of a Sentinel that refuses the command.
         """
+        is_late = False
         replies: list[tuple[int, Host | None, T]] = []
         for sentinel in tuple(self._sentinels):
             try:
                 epoch, host = _primary(await ask(sentinel))
-            except UNREACHABLE_ERRORS:
+            except UNREACHABLE_ERRORS as error:
+                is_late = is_late or isinstance(error, TIMEOUTS)
                 continue
             except ResponseError as error:
                 if "No such master" in str(error):
@@ -230,6 +232,8 @@ class PrimarySearch(Generic[T]):
 
         epoch, host, best_sentinel = max(replies, key=rank, default=(0, None, None))
         if host is None:
+            if is_late and not replies:
+                raise TimeoutError("no Sentinel has answered in time")
             raise MasterNotFoundError(f"no Sentinel knows a primary {self.question[-1]!r} that is up")
         # A new list, as other threads see an empty one while it is sorted.
         self._sentinels = sorted(self._sentinels, key=lambda sentinel: sentinel is not best_sentinel)
@@ -268,7 +272,7 @@ class Sentinels:
 
     def check_primary(self) -> None:
         """Ask every Sentinel for the primary, as an old primary that is partitioned may still accept commands."""
-        with suppress(MasterNotFoundError, ResponseError):
+        with suppress(MasterNotFoundError, ResponseError, TimeoutError):
             self.find(everyone=True)
 
     async def _ask(self, pool: Pool) -> Any:
