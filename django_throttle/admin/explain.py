@@ -1,11 +1,12 @@
-"""The admin's page gettext("Why is this caller refused?"), and the reset of a caller's budgets."""
+"""The admin's page "Why is a caller refused?", and the reset of a caller's budgets."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlencode
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.contrib.admin import ModelAdmin
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import DatabaseError
@@ -14,16 +15,17 @@ from django.urls import reverse
 from django.utils.translation import gettext
 
 from django_throttle import rulebook
-from django_throttle.admin.page import event_labels, shown_page
+from django_throttle.admin.page import PageEntry, event_labels, shown_page
 from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import refusals
 from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, RuleState, in_short
 from django_throttle.explain.why_refused import CallerExplanation, explain_caller
 from django_throttle.limiter import Limiter
-from django_throttle.models import ThrottleRule
+from django_throttle.models import ThrottleExplanation, ThrottleRule
 from django_throttle.models.subjects import KEY_HASH_PREFIX
-from django_throttle.rulebook.coverage import HypotheticalCall
+from django_throttle.models.typed_keys import example_rows
+from django_throttle.rulebook.coverage import HypotheticalCall, NotCounting
 from django_throttle.stores import get_store
 from django_throttle.translated import capitalised, joined, translated, written
 
@@ -37,15 +39,27 @@ SUBJECTS: Final = ("user", "ip", "tenant", "api_key")
 RESETS: Final = "django_throttle.add_throttleoverride"  # who may relieve somebody
 
 
+@admin.register(ThrottleExplanation)
+class ThrottleExplanationAdmin(PageEntry):
+    """The entry of this page."""
+
+    page = URL_NAME
+
+
 def explain_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpResponse:
     """The page, for those who may see the rules; ``?ident``, ``scope``, ``method`` and ``event`` say what is asked."""
     asked = {name: request.GET.get(name, "").strip()[:LONGEST] for name in FIELDS}
-    about = {"asked": asked, "events": event_labels(), "reset_url": reverse(f"{rules.admin_site.name}:{RESET_NAME}")}
+    about = {
+        "asked": asked,
+        "events": event_labels(),
+        "keys": example_rows(),
+        "reset_url": reverse(f"{rules.admin_site.name}:{RESET_NAME}"),
+    }
     return shown_page(
         rules,
         request,
         "django_throttle/throttlerule/explain",
-        gettext("Why is this caller refused?"),
+        gettext("Why is a caller refused?"),
         lambda: {**about, **(_answered(request, asked) if asked["ident"] else {})},
     )
 
@@ -102,10 +116,10 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, object]:
             for times, one in found.refusal_groups
         ],
         "told": told,
-        "sentence": translated(told.sentence) if told else "",
+        "sentence": translated(found.sentence),
         "rules": [_row(one) for one in told.rules[:PAGE_ROWS]] if told else (),
         "hidden": max(0, len(told.rules) - PAGE_ROWS) if told else 0,
-        "others": [(other.rule.name, translated(other.why)) for other in told.others[:PAGE_ROWS]] if told else (),
+        "others": _rules_by_reason(told.others) if told else (),
         "overrides": [(row, translated(row.meaning), row.until) for row in found.rows] if shows else (),
         "relief": _relief(found, told) if relieves and told else "",
         "may_reset": relieves and told is not None,
@@ -122,12 +136,23 @@ def _row(one: RuleState) -> dict[str, object]:
     return {"one": one, "name": one.outcome.rule, "full": full, "override": number, **told, **numbers}
 
 
+def _rules_by_reason(others: Iterable[NotCounting]) -> list[tuple[str, str]]:
+    """Return the reasons why rules do not count the call, each with the names of its rules."""
+    names: dict[str, list[str]] = {}
+    for other in others:
+        names.setdefault(translated(other.why), []).append(other.rule.name)
+    return [(why, ", ".join(rules)) for why, rules in names.items()][:PAGE_ROWS]
+
+
 def _relief(found: CallerExplanation, told: Explanation) -> str:
     """The query of the form of a new override for this caller; empty where overrides have no such subject."""
     kind, _, value = told.caller.name.partition(":")
     value = KEY_HASH_PREFIX + value if kind == "api_key" else value  # an ident has only the hash
     if kind not in SUBJECTS or not value:
         return ""
-    rules = ",".join(told.refusing) or "*"
-    reason = f"{told.sentence} ({found.tag})"
+    refusing = told.refusing or found.refused_by
+    scope = told.call.scope or next((refusal.scope for refusal in found.recent), "")
+    at = gettext("429 on {scope}, rule {rules}, ref {tag}") if scope else gettext("429 by rule {rules}, ref {tag}")
+    reason = at.format(scope=scope, rules=", ".join(refusing) or "*", tag=found.tag)
+    rules = ",".join(refusing) or "*"
     return urlencode({"kind": kind, "value": value, "rules": rules, **RELIEF, "reason": reason})

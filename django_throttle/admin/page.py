@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib.admin import ModelAdmin
 from django.core.exceptions import PermissionDenied
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.views.decorators.http import require_safe
 
 from django_throttle.core.option_words import NOUNS
 from django_throttle.translated import capitalised, gettext
@@ -33,3 +37,36 @@ def shown_page(
     response = TemplateResponse(request, f"admin/{template}.html", told)
     response["Cache-Control"] = "no-store"
     return response
+
+
+class OfRules(ModelAdmin):  # type: ignore[type-arg]
+    """Pages for those who may see the rules, where nothing is added."""
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        names = (f"django_throttle.{action}_throttlerule" for action in ("view", "change"))
+        return any(map(request.user.has_perm, names))
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+
+class PageEntry(OfRules):
+    """An entry of the admin's index that leads to a page of the rules."""
+
+    #: The name of the page's URL.
+    page: ClassVar[str]
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    has_delete_permission = has_change_permission
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(require_safe(self.changelist_view))
+        return [path("", view, name=f"{self.opts.app_label}_{self.opts.model_name}_changelist")]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        return redirect(f"{self.admin_site.name}:{self.page}")

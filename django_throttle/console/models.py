@@ -145,6 +145,15 @@ class ThrottleCandidate(CheckedRow):
                     candidate.save(using=using)
 
 
+class ThrottleOverview(ThrottleRule):
+    """The entry of the page of rules at work."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = verbose_name_plural = gettext_lazy("Rules at work")
+
+
 class Candidates(rulebook.RuleSource):
     """The candidates in the database, which count beside the rules that they are of."""
 

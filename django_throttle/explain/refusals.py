@@ -26,6 +26,8 @@ class Refusal:
     outcome: str
     #: The ident hash, or the ident, by the name of each rule.
     tags: Mapping[str, str]
+    #: The number of refusals that this sampled one stands for.
+    weight: float
 
     def as_json(self) -> dict[str, object]:
         return {**asdict(self), "at": self.at.isoformat()}

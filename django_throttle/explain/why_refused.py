@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from django.utils import timezone
+
 from django_throttle.connections.overview import poll_overview
+from django_throttle.core.texts import gettext_noop, listed, sentences, translatable, translatable_plural
 from django_throttle.explain import refusals
 from django_throttle.explain.find_caller import UnknownHash, find_caller, known_caller
 from django_throttle.explain.predict import Explanation, explain
-from django_throttle.explain.refusals import Refusal
+from django_throttle.explain.refusals import MAX_RECENT_REFUSALS, Refusal
 from django_throttle.models import ThrottleOverride
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.coverage import HypotheticalCall
 from django_throttle.rulebook.snapshot import Snapshot
 from django_throttle.stores import AnyStore
+from django_throttle.translated import local, to_the_second
 
 MAX_LISTED_REFUSALS: Final = 20
+HOUR: Final = timedelta(hours=1)
 GROUP_KEY: Final = attrgetter("outcome", "scope", "method", "event", "rule", "reason")
 
 
@@ -47,6 +54,44 @@ class CallerExplanation:
     open: int = 0
     #: True if all processes have answered.
     is_whole: bool = True
+
+    @property
+    def sentence(self) -> str:
+        """The answer in a line: the recorded refusals, then the prediction for a call now."""
+        if self.explanation is not None:
+            return sentences([self._refused_in_words(), self.explanation.sentence])
+        unknown = translatable("Reference {tag} matches no known user, socket or override.", tag=self.tag)
+        return sentences([self._refused_in_words(), unknown])
+
+    @property
+    def refused_by(self) -> list[str]:
+        """The names of the rules that refused lately, first the one that refused most."""
+        return [rule for rule, _ in Counter(refusal.rule for refusal in self._latest_refusals()).most_common()]
+
+    def _latest_refusals(self) -> list[Refusal]:
+        """Return the refusals of the last hour, or if there are none, of the last day."""
+        refused = [refusal for refusal in self.recent if refusal.outcome == "refused"]
+        hour_ago = datetime.fromtimestamp(timezone.now().timestamp(), UTC) - HOUR
+        return [refusal for refusal in refused if refusal.at > hour_ago] or refused
+
+    def _refused_in_words(self) -> str:
+        """Return the number of refusals, the time of the last one and the rules, or "" if no app records refusals."""
+        if refusals.find_refusals is None:
+            return ""
+        latest = self._latest_refusals()
+        if not latest:
+            return translatable("Not refused in the last day.")
+        last, now = max(refusal.at for refusal in latest), timezone.now().timestamp()
+        if now - last.timestamp() < HOUR.total_seconds():
+            pattern = gettext_noop("Refused {times} in the last hour, last at {at}, by rule {rules}.")
+            at = f"{local(last):%H:%M:%S}"
+        else:
+            pattern = gettext_noop("Refused {times} in the last day, last at {at}, by rule {rules}.")
+            at = to_the_second(last)
+        is_exact = len(self.recent) < MAX_RECENT_REFUSALS and all(refusal.weight == 1 for refusal in latest)
+        times = translatable_plural("{count:,} time", "{count:,} times", len(latest))
+        times = times if is_exact else translatable("at least {times}", times=times)
+        return translatable(pattern, times=times, at=at, rules=listed(self.refused_by))
 
     @property
     def refusal_groups(self) -> list[RefusalGroup]:

@@ -94,4 +94,18 @@ class Migration(migrations.Migration):
                 'constraints': [models.CheckConstraint(condition=models.Q(('name', ''), _negated=True), name='throttle_name_not_empty'), models.CheckConstraint(condition=models.Q(('scopes', ''), _negated=True), name='throttle_scopes_not_empty'), models.CheckConstraint(condition=models.Q(('events', ''), _negated=True), name='throttle_events_not_empty'), models.CheckConstraint(condition=models.Q(('rate', ''), ('rate__regex', '^[1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w))(, [1-9][0-9]{0,14}/(ms|s|min|hour|day|week|month|[1-9][0-9]{0,10}(ms|s|m|h|d|w)))*$'), _connector='OR'), name='throttle_rate_shape'), models.CheckConstraint(condition=models.Q(('limit__isnull', True), models.Q(('limit__gte', 1), ('limit__lte', 999999999999999)), _connector='OR'), name='throttle_limit_range')],
             },
         ),
+        migrations.CreateModel(
+            name='ThrottleExplanation',
+            fields=[
+            ],
+            options={
+                'verbose_name': 'Why is a caller refused?',
+                'verbose_name_plural': 'Why is a caller refused?',
+                'proxy': True,
+                'default_permissions': (),
+                'indexes': [],
+                'constraints': [],
+            },
+            bases=('django_throttle.throttlerule',),
+        ),
     ]

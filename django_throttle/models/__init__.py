@@ -1,4 +1,4 @@
-"""Models of rules, overrides, their history, and open connections. Connections have no table."""
+"""Models of rules, overrides, their history, and entries of the admin's index, which have no table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django_throttle.models.change import ThrottleChange
 from django_throttle.models.override import ThrottleOverride
 from django_throttle.models.rule import ThrottleRule
 
-__all__ = ["ThrottleChange", "ThrottleConnection", "ThrottleOverride", "ThrottleRule"]
+__all__ = ["ThrottleChange", "ThrottleConnection", "ThrottleExplanation", "ThrottleOverride", "ThrottleRule"]
 
 
 class EmptyManager(models.Manager["ThrottleConnection"]):
@@ -36,3 +36,12 @@ class ThrottleConnection(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ThrottleExplanation(ThrottleRule):
+    """The entry of the page that explains refusals."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = verbose_name_plural = gettext_lazy("Why is a caller refused?")

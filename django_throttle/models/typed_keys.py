@@ -75,8 +75,12 @@ def typed_key_warning(typed: str) -> str:
         )
     else:
         message = gettext("No API key was seen yet. Where keys are rows of a model, write the row, such as {rows}.")
-    examples = ", ".join(f"{model._meta.label_lower}:5" for model in models) or "shop.apikey:5"
-    return message.format(rows=examples)
+    return message.format(rows=example_rows())
+
+
+def example_rows() -> str:
+    """Return an example of a typed row of each model of API keys."""
+    return ", ".join(f"{model._meta.label_lower}:5" for model in key_models()) or "shop.apikey:5"
 
 
 def key_models() -> list[type[Model]]:

@@ -37,7 +37,7 @@ def operator(client: Client) -> Client:
 
 def url(name: str, *args: Any) -> str:
     """The address of a page of the admin: ``url("throttlerule_add")``."""
-    app = "throttle_console" if name.startswith("throttlecandidate") else "django_throttle"
+    app = "throttle_console" if name.startswith(("throttlecandidate", "throttleoverview")) else "django_throttle"
     return reverse(f"admin:{app}_{name}", args=args)
 
 

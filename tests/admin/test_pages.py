@@ -68,13 +68,18 @@ def refuse(ident: str) -> None:
 
 @BOTH
 def test_it_says_why_or_that_nobody_can_tell(enforce: Enforce, operator: Client) -> None:
-    enforce(api={"rate": "2/min", "key": "user"}, sockets={"limit": 5, "algorithm": "concurrency"})
+    store = enforce(api={"rate": "2/min", "key": "user"}, sockets={"limit": 5, "algorithm": "concurrency"})
     anna = User.objects.create_user("anna")
+    assert "Not refused in the last day. A request by" in words(operator, ident="anna")
     refuse(f"user:{anna.pk}")
+    if isinstance(store, RedisStore):
+        RecordFlusher(store)()
     for typed in ("anna", f"user:{anna.pk}", ident_for_logs(f"user:{anna.pk}")):
         said = words(operator, ident=typed, scope="search", method="post")
+        assert "Refused 1 time in the last hour, last at " in said and ", by rule api. A POST to search by" in said
         assert f"A POST to search by user:{anna.pk} would be refused by rule 'api': 2 of 2 used, free in" in said
-        assert "sockets it counts open WebSockets" in said
+        assert "reason=429+on+search%2C+rule+api%2C+ref+" in operator.get(PAGE, {"ident": typed}).content.decode()
+        assert "it counts open WebSockets sockets" in said
     enforce(login={"rate": "2/min", "key": "django_throttle.contrib.logins.login_name"})
     said = words(operator, ident="anna", scope="search")
     assert f"A request to search by user:{anna.pk}: nobody can tell, because of rule 'login': it counts each" in said
@@ -108,10 +113,12 @@ def test_rules_with_what_they_did(enforce: Enforce, operator: Client) -> None:
     assert call(store, rules, "user:1", 4) == 3
     if isinstance(store, RedisStore):
         RecordFlusher(store)()
-    page = operator.get(OVERVIEW).content.decode()
+    shown = operator.get(url("throttleoverview_changelist"), follow=True)
+    page, reference = shown.content.decode(), ident_for_logs("user:1")
     assert "25.0%" in page and 'aria-label="4 calls, 3 allowed"' in page
-    unknown = 2 + isinstance(store, RedisStore)  # how long after an edit the process had its first rules
-    assert page.count('<td class="number">–</td>') == unknown, "no share and no time of a rule without calls"
+    assert f"api Try a stricter limit Refused most: {reference} (1) 1 25.0% 4 " in text(shown)
+    assert f"{url('throttlerule_add')}?replace=api#rule-trial" in page and f"{PAGE}?ident={reference}" in page
+    assert "1 rule decided nothing in the last day idle" in text(shown)
     if isinstance(store, RedisStore):
         assert "1 of 1 processes have version " in page and f"{os.getpid()} on " in page
     with translation.override("de"):

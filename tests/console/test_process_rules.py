@@ -95,7 +95,7 @@ def test_how_redis_was_lately(redis_url: str, held: Callable[..., None], monkeyp
     held(Snapshot([]))
     assert (
         overview(store, []).store_in_words
-        == "No circuit breaker is open. Nothing was decided in the last five minutes."
+        == "No circuit breaker is open. No decision of the last five minutes has been reported."
     )
     for flusher, failed in zip(flushers, (0, 4), strict=True):
         assert call(store, [Rule("api", "3/hour", algorithm="sliding_log")], f"user:{failed}", 4) == 3
@@ -175,7 +175,7 @@ API = Rule("api", "5/min", scopes=["search"])
 
 def seen(tags: dict[str, str], outcome: str = "allowed", scope: str = "search") -> Recorded:
     rule = "api" if outcome == "refused" else ""
-    return Recorded(AT, scope, "GET", "request", rule, "", outcome, tags, next(iter(tags.values()), ""), 1, 1.0)
+    return Recorded(AT, scope, "GET", "request", rule, "", outcome, tags, 1.0, next(iter(tags.values()), ""), 1)
 
 
 def said(recorded: Minute, known: timedelta, *rules: Rule, calls: list[Recorded] | None = None) -> list[str]:

@@ -16,6 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_POST
 
+from django_throttle.admin.page import OfRules
 from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
 from django_throttle.console.models import ThrottleCandidate
 from django_throttle.console.recording.read import compared
@@ -84,7 +85,7 @@ def may_add_rules(request: HttpRequest) -> bool:
 
 
 @admin.register(ThrottleCandidate)
-class ThrottleCandidateAdmin(ListAdmin):
+class ThrottleCandidateAdmin(OfRules, ListAdmin):
     """Candidates, with the permissions of rules: who may change rules may promote and discard.
 
     To promote one whose rule is not in the database takes the permission to add rules.
@@ -185,18 +186,8 @@ class ThrottleCandidateAdmin(ListAdmin):
         form.may_add = may_add_rules(request)
         return form
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)
-
-    def has_view_permission(self, request: HttpRequest, obj: ThrottleCandidate | None = None) -> bool:
-        names = (f"django_throttle.{action}_throttlerule" for action in ("view", "change"))
-        return any(map(request.user.has_perm, names))
-
     def has_change_permission(self, request: HttpRequest, obj: ThrottleCandidate | None = None) -> bool:
         return bool(request.user.has_perm("django_throttle.change_throttlerule"))
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
 
     def has_delete_permission(self, request: HttpRequest, obj: ThrottleCandidate | None = None) -> bool:
         return self.has_change_permission(request, obj)

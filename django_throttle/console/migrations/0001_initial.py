@@ -6,6 +6,7 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
+        ('django_throttle', '0001_initial'),
     ]
 
     operations = [
@@ -25,5 +26,19 @@ class Migration(migrations.Migration):
                 'verbose_name_plural': 'candidates',
                 'ordering': ('name',),
             },
+        ),
+        migrations.CreateModel(
+            name='ThrottleOverview',
+            fields=[
+            ],
+            options={
+                'verbose_name': 'Rules at work',
+                'verbose_name_plural': 'Rules at work',
+                'proxy': True,
+                'default_permissions': (),
+                'indexes': [],
+                'constraints': [],
+            },
+            bases=('django_throttle.throttlerule',),
         ),
     ]

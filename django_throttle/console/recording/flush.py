@@ -47,9 +47,7 @@ class RecordFlusher:
         self._report_rules()
         if self._pending:
             self._send()
-        records = recorder.take()
-        self._report_rules.note(records.cells)
-        self.send(records)
+        self.send(recorder.take())
 
     def end(self) -> None:
         """The process ends: send what is left. Raises StoreError."""

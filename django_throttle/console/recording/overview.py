@@ -1,4 +1,4 @@
-"""What an operator asks first: what each rule did lately, and whether all processes have the same rules and a store."""
+"""The overview for operators: recent decisions of each rule, and the rules and the store of each process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from django.utils import timezone
 from django_throttle import rulebook
 from django_throttle.checks.project import site_scopes
 from django_throttle.connections.processes import ProcessRecords
-from django_throttle.console.recording import own_records
-from django_throttle.console.recording.cells import MINUTE, Cell, Minute, add, minute_of, percentile, total
+from django_throttle.console.recording.cells import Minute, percentile, total
 from django_throttle.console.recording.hints import Hints
 from django_throttle.console.recording.process_rules import (
     Damped,
@@ -22,16 +21,18 @@ from django_throttle.console.recording.process_rules import (
     newest_of,
     own_damped,
     process_rules,
-    recent_of,
-)  # fmt: skip
-from django_throttle.console.recording.read import hours, minutes, sample
+)
+from django_throttle.console.recording.read import hours, minutes, recorded_rules, sample
 from django_throttle.core.decision import Reason
 from django_throttle.core.texts import Text, gettext_noop, sentences, translatable, translatable_plural
 from django_throttle.local.process_identity import number
 from django_throttle.stores import AnyStore
 
+SECOND: Final = timedelta(seconds=1)
 POINTS: Final = {"hour": (60, 60), "day": (24, 3600)}  # of a sparkline: how many, and seconds each
+DAY: Final = timedelta(days=1)
 MONTH: Final = timedelta(days=30)
+RECENT: Final = timedelta(minutes=5)
 
 
 class RuleOverview(NamedTuple):
@@ -45,8 +46,13 @@ class RuleOverview(NamedTuple):
     hints: list[str]
 
     @property
+    def refused(self) -> int:
+        """The number of calls refused in the last day."""
+        return sum(self.day.refused.values())
+
+    @property
     def refused_share(self) -> float:
-        return sum(self.day.refused.values()) / self.day.calls if self.day.calls else 0.0
+        return self.refused / self.day.calls if self.day.calls else 0.0
 
     @property
     def p99_ms(self) -> float:
@@ -134,7 +140,7 @@ class Overview:
         opened = translatable_plural("{count} circuit breaker is open.", "{count} circuit breakers are open.", open_now)
         opened = opened if open_now else translatable("No circuit breaker is open.")
         if not calls:
-            return sentences([opened, translatable("Nothing was decided in the last five minutes.")])
+            return sentences([opened, translatable("No decision of the last five minutes has been reported.")])
         said = translatable_plural(
             "{calls:,} decision in the last five minutes: {share:.1%} without Redis, 99 % within {p99:.2f} ms.",
             "{calls:,} decisions in the last five minutes: {share:.1%} without Redis, 99 % within {p99:.2f} ms.",
@@ -176,20 +182,36 @@ _SLOW_CLOCK: Final = gettext_noop("the clock of {host} is {seconds:.1f} s behind
 _FAST_CLOCK: Final = gettext_noop("the clock of {host} is {seconds:.1f} s ahead of Redis'")
 
 
-def rule_names(search: str = "") -> list[str]:
-    """The names of rules in force that contain the search, in order."""
-    return [rule.name for rule in rulebook.current().rules if search.casefold() in rule.name.casefold()]
+def rule_names(store: AnyStore, search: str = "") -> list[str]:
+    """Return the names of rules in force that contain the search, first those that refused most in the last day.
+
+    Rules without a call come last. Raise StoreError if the store fails.
+    """
+    names = [rule.name for rule in rulebook.current().rules if search.casefold() in rule.name.casefold()]
+    now = _now()
+    recorded = set(recorded_rules(store, now - DAY)).intersection(names)
+    days = {name: total(cells) for name, cells in hours(store, now - DAY, now + SECOND, recorded).items()}
+    return sorted(names, key=lambda name: _rank(days.get(name)))
+
+
+def _rank(day: Minute | None) -> tuple[bool, int]:
+    return (True, 0) if day is None or not day.calls else (False, -sum(day.refused.values()))
+
+
+def _now() -> datetime:
+    """Return the time as it is recorded, regardless of USE_TZ."""
+    return datetime.fromtimestamp(timezone.now().timestamp(), UTC)
 
 
 def overview(store: AnyStore, names: Sequence[str]) -> Overview:
-    """All of it for rules of these names. Raises StoreError."""
-    now = datetime.fromtimestamp(timezone.now().timestamp(), UTC)  # as recorded, whatever USE_TZ says
-    soon = now + timedelta(seconds=1)
+    """Return the overview of the rules of these names. Raise StoreError if the store fails."""
+    now = _now()
+    soon = now + SECOND
     by_minute = minutes(store, now - timedelta(hours=1), soon, names)
     by_hour = hours(store, now - MONTH, soon, names)
     known = now - min([cells[0].at for cells in by_hour.values() if cells], default=now)
     snapshot = rulebook.current()
-    hints = Hints(snapshot, known, sample(store, now - timedelta(days=1), soon), frozenset(site_scopes()))
+    hints = Hints(snapshot, known, sample(store, now - DAY, soon), frozenset(site_scopes()))
     rules = []
     for name in names:
         rule = snapshot.by_name(name)
@@ -201,17 +223,15 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
         held = len(store.leases)
     processes = process_rules(store)
     dampers = damped(processes) if store.is_remote else own_damped(store)
-    recent: Cell = {}
-    for cell in [one.recent for one in processes] or [recent_of(own_records.cells(MINUTE))]:
-        add(recent, cell)
+    recent = total([cell for cells in minutes(store, now - RECENT, soon).values() for cell in cells])
     opened = max(store.open_breakers, sum(one.open_breakers for one in processes if one.state != "silent"))
-    return Overview(rules, processes, held, opened, dampers, minute_of(0, recent))
+    return Overview(rules, processes, held, opened, dampers, recent)
 
 
 def _rule(
     name: str, by_minute: Sequence[Minute], by_hour: Sequence[Minute], now: datetime, hints: list[str]
 ) -> RuleOverview:
-    day = [one for one in by_hour if one.at >= now - timedelta(days=1)]
+    day = [one for one in by_hour if one.at >= now - DAY]
     points = _points(by_minute, now, "hour"), _points(day, now, "day")
     return RuleOverview(name, total(by_minute), total(day), *points, hints)
 

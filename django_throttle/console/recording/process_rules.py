@@ -1,18 +1,14 @@
-"""What each process tells of itself every two seconds: its rules, whom its dampers suppress, and how Redis is to it."""
+"""Reports of each process, every two seconds: its rules, whom its dampers suppress, and its circuit breakers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
-
-from django.utils import timezone
 
 from django_throttle import rulebook
 from django_throttle.console.recording import places
-from django_throttle.console.recording.cells import MINUTE, Cell, add
 from django_throttle.local import process_identity
 from django_throttle.local.process_identity import number
 from django_throttle.local.shared_clock import shared_clock
@@ -23,11 +19,7 @@ from django_throttle.translated import written
 SILENT_SECONDS: Final = 5.0  # a process that lives tells its rules every two
 FORGOTTEN_SECONDS: Final = 120.0
 SETTLED_SECONDS: Final = 3.0  # for which a new version may be under way
-RECENT_SECONDS: Final = 300.0  # of what was decided, by whole minutes
 MOST_DAMPED: Final = 20  # that one process tells of, and that are shown
-
-
-NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class Damped(NamedTuple):
@@ -46,9 +38,8 @@ class Damped(NamedTuple):
 class ProcessRules(NamedTuple):
     """A process and its rules; ``since`` and ``told`` are Unix time, ``state`` "live", "lags" or "silent".
 
-    ``after`` is how many seconds after their edit it had them, None where that is not known. ``recent`` is what all its
-    rules decided in the last five minutes. ``clock`` is by how many seconds Redis' clock is ahead of the host's, 0.0
-    within a second.
+    ``after`` is how many seconds after their edit it had them, None where that is not known. ``clock`` is by how many
+    seconds Redis' clock is ahead of the host's, 0.0 within a second.
     """
 
     uid: str
@@ -61,7 +52,6 @@ class ProcessRules(NamedTuple):
     after: float | None = None
     open_breakers: int = 0
     dampers: tuple[Damped, ...] = ()
-    recent: Mapping[int, int] = NOTHING
     clock: float = 0.0
 
     @property
@@ -69,7 +59,7 @@ class ProcessRules(NamedTuple):
         return datetime.fromtimestamp(self.since, UTC)
 
     def as_json(self) -> dict[str, object]:
-        return {name: value for name, value in self._asdict().items() if name not in ("dampers", "recent")}
+        return {name: value for name, value in self._asdict().items() if name != "dampers"}
 
 
 class RulesReporter:
@@ -77,14 +67,6 @@ class RulesReporter:
 
     def __init__(self, store: RedisStore, uid: str) -> None:
         self.store, self._uid = store, uid
-        self._recent: dict[tuple[str, int], Cell] = {}
-
-    def note(self, cells: Mapping[tuple[str, int], Cell]) -> None:
-        """Remember what was decided, by rule and minute."""
-        for (_, minute), cell in cells.items():
-            add(self._recent.setdefault(("", minute), {}), cell)
-        for old in sorted(self._recent)[: -int(RECENT_SECONDS / MINUTE) - 1]:
-            del self._recent[old]
 
     def __call__(self) -> None:
         """Tell them. Raises StoreError."""
@@ -98,7 +80,6 @@ class RulesReporter:
             "clock": round(shared_clock.offset, 1),
             "open_breakers": self.store.open_breakers,
             "dampers": own_damped(self.store),
-            "recent": recent_of(self._recent),
         }
         self._tell(json.dumps(told))
 
@@ -140,29 +121,12 @@ def _process(uid: str, told: dict[str, Any], now: float) -> ProcessRules | None:
         return None
     state = "silent" if now - at > SILENT_SECONDS else "live"
     breakers, dampers = number(told, "open_breakers"), _dampers(told.get("dampers"))
-    recent, clock = _recent(told.get("recent")), _seconds(told.get("clock"))
-    return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, after, breakers, dampers, recent, clock)
+    clock = _seconds(told.get("clock"))
+    return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, after, breakers, dampers, clock)
 
 
 def _seconds(told: object) -> float:
     return float(told) if isinstance(told, int | float) else 0.0
-
-
-def recent_of(cells: Mapping[tuple[str, int], Cell]) -> Cell:
-    """What all rules together decided in the last five minutes, of these cells by rule and minute."""
-    whole: Cell = {}
-    first = timezone.now().timestamp() - RECENT_SECONDS
-    for (_, minute), cell in cells.items():
-        if minute >= first:
-            add(whole, cell)
-    return whole
-
-
-def _recent(told: Any) -> Cell:
-    try:
-        return {int(code): int(count) for code, count in told.items()}
-    except (AttributeError, TypeError, ValueError):
-        return {}
 
 
 def own_damped(store: AnyStore) -> list[Damped]:

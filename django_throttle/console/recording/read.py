@@ -39,7 +39,6 @@ class Recorded(Refusal):
 
     tag: str
     cost: int
-    weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +223,7 @@ def _recorded(entry: bytes, weight: float) -> Recorded | None:
         when = datetime.fromtimestamp(at, UTC)
     except (ValueError, TypeError, AttributeError, OverflowError):
         return None  # a foreign value
-    return Recorded(when, scope, method, event, rule, reason, outcome, tags, tag, cost, weight)
+    return Recorded(when, scope, method, event, rule, reason, outcome, tags, weight, tag, cost)
 
 
 def _bytes(found: object) -> bytes:

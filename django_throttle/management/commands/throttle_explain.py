@@ -27,7 +27,7 @@ ANSWER_SECONDS: Final = 2.0  # in which every process should have said what it h
 
 
 class Command(ShellCommand):
-    """The admin's page "Why is this caller refused?", for a shell; it changes nothing."""
+    """The admin's page "Why is a caller refused?", for a shell; it changes nothing."""
 
     help = "Print which rules count a caller's next call, how much of each is used, and whether it would pass."
     requires_system_checks: list[str] = []
@@ -69,12 +69,9 @@ def _nearest(scope: str) -> str:
 
 
 def _lines(found: CallerExplanation) -> Iterator[str]:
-    explained = found.explanation
-    if explained is None:
-        yield gettext("Nobody who can be asked has the tag {tag}; this was refused to it:", tag=found.tag)
-    else:
-        yield translated(explained.sentence)
-        yield from _rules(explained)
+    yield translated(found.sentence)
+    if found.explanation is not None:
+        yield from _rules(found.explanation)
     for row in found.rows:
         told = {"number": row.pk, "subject": row.named(), "terms": row.terms}
         yield "  " + gettext("override {number} for {subject}: {terms}", **told)

@@ -21,7 +21,7 @@ ELSEWHERE: Final = translatable("only each process knows what it decided; see th
 class Command(ShellCommand):
     """The admin's page of rules at work, for a shell."""
 
-    help = "Print what each rule decided in the last day, and which processes have older rules or are silent."
+    help = "Print what each rule decided in the last day, the one that refused most first, and the state of processes."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -34,7 +34,7 @@ class Command(ShellCommand):
             raise CommandError(gettext("--most is a number of rules, from 1, not {most}", most=most))
         store = remote_store(ELSEWHERE)
         rules_in_force()
-        found = overview(store, rule_names(search)[:most])
+        found = overview(store, rule_names(store, search)[:most])
         if options["json"]:
             self.stdout.write(json.dumps(found.as_json(), indent=2))
             return
