@@ -32,7 +32,7 @@ FETCH: Final = "django.middleware.cache.FetchFromCacheMiddleware"
 
 @settings_check()
 def check_order(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Middleware on the wrong side of ours."""
+    """Warn of middleware on the wrong side of ours."""
     if _is_above(MIDDLEWARE, CORS):
         message = "ThrottleMiddleware stands above CorsMiddleware: preflights count, and scripts cannot read a refusal"
         yield warning("W040", message, f"List {CORS} before {MIDDLEWARE}.")
@@ -47,7 +47,7 @@ def check_order(raw: RawSettings) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_tenant(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Middleware that sets what ``TENANT`` reads stands above ThrottleMiddleware."""
+    """Warn if ThrottleMiddleware stands above the middleware that sets what ``TENANT`` reads."""
     tenant, ours = value_of(raw, "TENANT"), place_of(MIDDLEWARE)
     if ours is None or not isinstance(tenant, str) or not tenant:
         return
@@ -79,7 +79,7 @@ def _sets(middleware: str, name: str) -> bool:
 def check_order_rows(
     app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
 ) -> list[CheckMessage]:
-    """The same of rules in the database, only where it may be asked."""
+    """Warn of the same for rules in the database, if it is to be queried."""
     return list(_unseen_statuses(filter(_asks_for_304, rules_of_database(databases).rules.values())))
 
 

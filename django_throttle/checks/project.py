@@ -61,7 +61,7 @@ DAPHNE: Final = "daphne"
 
 @settings_check(Tags.security, deploy=True)
 def check_origins(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Consumers that know users by their cookies, and accept handshakes from any website's pages.
+    """Warn of consumers that identify users by cookies, and accept handshakes from pages of any website.
 
     Silent where it cannot be known: an application of the site's own may check the origin in its own way.
     """
@@ -74,14 +74,14 @@ def check_origins(raw: RawSettings) -> Iterator[CheckMessage]:
 
 
 def _is_open_to_all(consumer: type, around: tuple[object, ...]) -> bool:
-    """Whether a limited consumer finds users by cookies, and nothing around it is known to check the origin."""
+    """Return True if a limited consumer identifies users by cookies, and nothing around it checks the origin."""
     from channels.security.websocket import OriginValidator
     from channels.sessions import CookieMiddleware, SessionMiddleware
 
     from django_throttle.channels import ThrottledConsumerMixin
 
     def is_inside(*kinds: type) -> bool:
-        return any(isinstance(one, kinds) for one in around)
+        return any(isinstance(outer, kinds) for outer in around)
 
     is_limited = issubclass(consumer, ThrottledConsumerMixin) or any(map(_is_middleware, around))
     return is_limited and is_inside(CookieMiddleware, SessionMiddleware) and not is_inside(OriginValidator)
@@ -89,13 +89,13 @@ def _is_open_to_all(consumer: type, around: tuple[object, ...]) -> bool:
 
 @settings_check()
 def check_delays(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Messages are delayed on daphne, which keeps reading meanwhile."""
+    """Warn of delayed messages on daphne, which keeps reading meanwhile."""
     if DAPHNE in settings.INSTALLED_APPS:
         delaying = [f"rule {rule.name!r}" for rule in rules_of_settings(_delays_messages)]
-        consumers = {one.__name__ for one in _consumer_classes() if _delays(one.throttle_ladder)}
+        consumers = {consumer.__name__ for consumer in _consumer_classes() if _delays(consumer.throttle_ladder)}
         delaying += [f"throttle_ladder of {name}" for name in sorted(consumers)]
         ladders = (middleware.settings for middleware in _limiting_middleware() if _delays(middleware.settings.ladder))
-        delaying += [f"the ladder of ThrottleMiddleware, scope {one.scope!r}" for one in ladders]
+        delaying += [f"the ladder of ThrottleMiddleware, scope {settings.scope!r}" for settings in ladders]
         yield from _flood_warning(delaying)
 
 
@@ -103,7 +103,7 @@ def check_delays(raw: RawSettings) -> Iterator[CheckMessage]:
 def check_waiting_rows(
     app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
 ) -> list[CheckMessage]:
-    """The same of rules in the database, only where it may be asked."""
+    """Warn of the same for rules in the database, if it is to be queried."""
     if DAPHNE not in settings.INSTALLED_APPS:
         return []
     delaying = filter(_delays_messages, rules_of_database(databases).rules.values())
@@ -146,7 +146,7 @@ RULE_OPTIONS: Final = {name: name for name in table(Rule) if name not in ("name"
 
 @settings_check()
 def check_attributes(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Attributes of consumers, views and throttles that have no effect, with a name close to one that has."""
+    """Warn of attributes of consumers, views and throttles whose names are nearly those of options."""
     consumers = chain.from_iterable(map(_misspelt_at_consumer, _consumer_classes()))
     views = chain.from_iterable(_misspelt_at_view(view) for _, view in _views())
     throttles = chain.from_iterable(map(_misspelt_at_throttle, _throttles_in_use()))
@@ -214,7 +214,7 @@ def _bases(kind: object) -> tuple[type, ...]:
 
 @settings_check()
 def check_view_values(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Scopes and costs of views that nothing reads, as they are of another type, or at a method of the view."""
+    """Warn of scopes and costs of views that nothing reads: those of a wrong type, or at a method."""
     for fault in dict.fromkeys(chain.from_iterable(_ignored_values(view) for _, view in _views())):
         hint = "A scope is a text, a cost a whole number from 0 on or a plain function of the request."
         yield warning("W044", fault, f"{hint} They belong to the class, as_view(), @action or the function of a route.")
@@ -293,21 +293,22 @@ def codes_of(value: object) -> Iterator[CodeType]:
 
 @settings_check()
 def check_layers(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Layers of channels_redis that wait for a message for longer than their connections wait for a reply."""
+    """Warn of layers of channels_redis that wait longer for a message than their connections for a reply."""
     for alias in (getattr(settings, "CHANNEL_LAYERS", None) or {}) if find_spec("channels") else ():
         if (times := _layer_times(alias)) and min(times[1:]) <= times[0]:
             message = (
                 f"consumers on the channel layer {alias!r} end after {min(times[1:]):g} s without a message: that is "
                 f"the socket_timeout of its connections, while the layer waits for {times[0]:g} s"
             )
-            hint = (
-                'Give each of its hosts one: {"address": "redis://…", "socket_timeout": None}, or one that is longer.'
-            )
+            hint = 'Give each of its hosts a longer one, or none: {"address": "redis://…", "socket_timeout": None}.'
             yield warning("W046", message, hint)
 
 
 def _layer_times(alias: str) -> list[float]:
-    """How long this layer waits for a message, and its connections to each host for a reply; empty where unknown."""
+    """Return the seconds that a layer waits for a message, and its connections to each host for a reply.
+
+    Return an empty list if they are unknown.
+    """
     from channels.layers import channel_layers
 
     try:
@@ -315,13 +316,13 @@ def _layer_times(alias: str) -> list[float]:
         # The default depends on redis-py's version: a connection knows it, and is not opened here.
         waits = [layer.create_pool(index).make_connection().socket_timeout for index in range(layer.ring_size)]
         return [layer.brpop_timeout, *(inf if wait is None else wait for wait in waits)]
-    except Exception:  # noqa: BLE001 - another layer, or one that says what is wrong with it when it is used
+    except Exception:  # noqa: BLE001 - another layer, or an invalid one, which fails when it is used
         return []
 
 
 @settings_check()
 def check_application(raw: RawSettings) -> Iterator[CheckMessage]:
-    """The application for WebSockets can be loaded, as all checks of WebSockets need it."""
+    """Warn if the application for WebSockets cannot be loaded, which all checks of WebSockets need."""
     *_, error = _load_application()
     if error is not None:
         message = f"WebSockets are not checked, as ASGI_APPLICATION cannot be loaded: {type(error).__name__}: {error}"
@@ -329,7 +330,7 @@ def check_application(raw: RawSettings) -> Iterator[CheckMessage]:
 
 
 def _application() -> object:
-    """The application for WebSockets; None where it cannot be found or loaded, or Channels is not installed."""
+    """Return the application for WebSockets. Return None if there is none, or if it cannot be loaded."""
     return _load_application()[0]
 
 
@@ -373,7 +374,7 @@ def _inside(app: object) -> object:
 
 
 def socket_scopes() -> Iterator[str]:
-    """The scopes of the consumers and the middleware that are loaded with the application for WebSockets."""
+    """Yield the scopes of the consumers and the middleware in the application for WebSockets."""
     for consumer in _consumer_classes():
         scope = consumer.throttle_scope
         yield scope if isinstance(scope, str) and scope else consumer.__name__
@@ -382,19 +383,19 @@ def socket_scopes() -> Iterator[str]:
 
 
 def site_scopes() -> Iterator[str]:
-    """The scopes of all routes, that of no route, and those of the consumers and the middleware for WebSockets."""
+    """Yield the scopes of all routes, of requests without a route, and of WebSockets."""
     yield NO_ROUTE
     yield from (view_scope(view) or name or route for name, view, route in routes())
     yield from socket_scopes()
 
 
 def _limiting_middleware() -> Iterator[ThrottleMiddleware]:
-    """The middleware in the application for WebSockets that limits them."""
+    """Return the limiting middleware in the application for WebSockets."""
     return (app for app, _ in _parts(_application()) if _is_middleware(app))
 
 
 def _parts(app: object, around: tuple[object, ...] = ()) -> Iterator[tuple[object, tuple[object, ...]]]:
-    """An application and all that are inside it, each with those around it."""
+    """Yield an ASGI application and each application inside it, with those around it."""
     if app is not None:
         yield app, around
         for inner in (*(getattr(route, "callback", None) for route in getattr(app, "routes", ())), _inside(app)):
@@ -408,7 +409,7 @@ def _is_middleware(app: object) -> TypeGuard[ThrottleMiddleware]:
 
 
 def _consumer_classes() -> Iterator[type[ThrottledConsumerMixin]]:
-    """The loaded classes with the mixin; loads the application for WebSockets first."""
+    """Yield the loaded consumers with the mixin. Load the application for WebSockets first."""
     if find_spec("channels") is None:
         return
     _application()
@@ -416,13 +417,13 @@ def _consumer_classes() -> Iterator[type[ThrottledConsumerMixin]]:
 
     classes = ThrottledConsumerMixin.__subclasses__()
     while classes:
-        one = classes.pop()
-        classes += one.__subclasses__()
-        yield one
+        consumer = classes.pop()
+        classes += consumer.__subclasses__()
+        yield consumer
 
 
 def _delays(ladder: object) -> bool:
-    """Whether a ladder delays; False for a property, which only instances have."""
+    """Return True if a ladder delays. Return False for a property, which only instances have."""
     return isinstance(ladder, Mapping) and bool(ladder.get("delay"))
 
 
@@ -436,7 +437,7 @@ RULE_THROTTLE: Final = "django_throttle.drf.RuleThrottle"
 
 @settings_check()
 def check_schema(raw: RawSettings) -> Iterator[CheckMessage]:
-    """drf-spectacular describes requests that can be refused, and does not know it."""
+    """Warn if the schema of drf-spectacular does not describe the refusals."""
     if not apps.is_installed("drf_spectacular") or not _sees_all_requests():
         return
     if not inherits([_drf_setting("DEFAULT_SCHEMA_CLASS", None)], "django_throttle.contrib.schema.ThrottleSchema"):
@@ -444,19 +445,19 @@ def check_schema(raw: RawSettings) -> Iterator[CheckMessage]:
             'Set REST_FRAMEWORK["DEFAULT_SCHEMA_CLASS"] to "django_throttle.contrib.schema.AutoSchema"; a class of '
             "your own inherits from django_throttle.contrib.schema.ThrottleSchema first."
         )
-        message = "the OpenAPI schema does not say which requests can be refused, and with what headers"
+        message = "the OpenAPI schema does not describe the 429 of limited views, nor its header fields"
         yield warning("W020", message, hint)
 
 
 @settings_check()
 def check_middleware(raw: RawSettings) -> Iterator[CheckMessage]:
-    """The middleware is listed once, after the one that knows the user, and is the one for requests."""
+    """Report the middleware for sockets in MIDDLEWARE, and ours above the user's or listed twice."""
     listed = list(settings.MIDDLEWARE)
     if ASGI_MIDDLEWARE in listed:
         yield mistake("E040", f"{ASGI_MIDDLEWARE} wraps an ASGI application of sockets; in MIDDLEWARE use {MIDDLEWARE}")
     ours, theirs = place_of(MIDDLEWARE), place_of(AUTHENTICATION)
     if ours is not None and theirs is not None and ours < theirs:
-        message = "ThrottleMiddleware comes before AuthenticationMiddleware, so rules by user apply to nobody"
+        message = "ThrottleMiddleware stands above AuthenticationMiddleware, so rules by user apply to nobody"
         yield warning("W040", message, f"List {MIDDLEWARE} after {AUTHENTICATION}.")
     yield from _unknown_callers(ours)
     if sum(inherits([path], MIDDLEWARE) for path in listed) > 1:
@@ -481,7 +482,7 @@ def _unknown_callers(ours: int | None) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_rates(raw: RawSettings) -> list[CheckMessage]:
-    """REST framework's rates can be read, where our throttles replace its own, for all views or for one."""
+    """Report invalid rates of REST framework, if a drop-in throttle reads them."""
     if not _drf_setting("DEFAULT_THROTTLE_RATES", {}):
         return []
     from django_throttle.drf.drop_ins import read_rate
@@ -497,7 +498,7 @@ def check_rates(raw: RawSettings) -> list[CheckMessage]:
 
 @settings_check()
 def check_drop_ins(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Throttles whose own methods read what REST framework's throttles have, and the drop-ins have not."""
+    """Warn of methods that read attributes of REST framework's throttles which the drop-ins do not have."""
     drop_ins = [kind for kind in _throttles_in_use() if inherits([kind], DROP_IN)]
     if not drop_ins:
         return
@@ -527,7 +528,7 @@ def _throttles_in_use() -> Iterator[type]:
 
 @settings_check()
 def check_inflight(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Concurrency rules in settings that count open sockets alone, where they seem to be meant for requests."""
+    """Warn of concurrency rules that count only open sockets, and seem to be meant for requests."""
     rules = rules_of_settings(lambda rule: rule.enabled and rule.events == ("connection",))
     says_events = {name for name, options in value_of(raw, "RULES").items() if options.get("events")} if rules else ()
     for rule, why in _misapplied(rules, says_events):
@@ -542,13 +543,13 @@ def check_inflight(raw: RawSettings) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_status_pages(raw: RawSettings) -> Iterator[CheckMessage]:
-    """The URLconf has the page that views lead to whose work is done later."""
+    """Report a missing status page of deferred calls."""
     _ = list(_views())  # which imports the views
     if deferrals and getattr(settings, "ROOT_URLCONF", None):
         try:
             pages_address()
         except ImproperlyConfigured:
-            rules = ", ".join(sorted({repr(one.rule) for one in deferrals}))
+            rules = ", ".join(sorted({repr(deferral.rule) for deferral in deferrals}))
             yield mistake(
                 "E082",
                 f"views defer calls (rules {rules}), but their status page has no address, so each such call is an "
@@ -558,7 +559,7 @@ def check_status_pages(raw: RawSettings) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_decorated_functions(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Functions under ``@throttle`` that are no views, and have no ``ident``, so that each call is an error."""
+    """Warn of functions under ``@throttle`` that are not views, and have no ``ident``: each call is an error."""
     answering = {unwrap(method) for _, view in _views() for method in methods_of(view).values()}
     of_no_view = {
         (rule, function.__qualname__): argument
@@ -581,7 +582,7 @@ def check_decorated_functions(raw: RawSettings) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_operations(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Functions under ``@throttle`` that no operation of Django Ninja calls, as it stands above Ninja's decorator."""
+    """Warn of ``@throttle`` above a decorator of Django Ninja, where it limits nothing."""
     _ = list(_views())  # which imports the views
     for rule, function, operation in wrapped_operations:
         if getattr(function, OPERATION, None) is operation:  # Ninja has not taken it
@@ -593,7 +594,7 @@ def check_operations(raw: RawSettings) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_deferring_views(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Nothing that may refuse a call stands below a decorator that defers it."""
+    """Report decorators that may refuse a call below a decorator that defers it."""
     for _, view in _views():
         _decorate_methods(view)
     for rule, guard in sorted({(deferral.rule, guard) for deferral in deferrals for guard in deferral.guards}):
@@ -617,10 +618,11 @@ def _decorate_methods(view: object) -> None:
 
 @settings_check()
 def check_deferring_backends(raw: RawSettings) -> Iterator[CheckMessage]:
-    """The tasks that views name, or whose runs draw on a queue in settings, can run at a later moment."""
+    """Report tasks that are to wait for their turn, and whose backend runs them at once."""
     _ = list(_views())  # which imports the views
     queues = {rule.name for rule in rules_of_settings(lambda rule: rule.enabled and rule.is_queue)}
-    waiting = [*((one.rule, one.task) for one in deferrals), *(one for one in limited_tasks if one[0] in queues)]
+    waiting = [(deferral.rule, deferral.task) for deferral in deferrals]
+    waiting += [(rule, task) for rule, task in limited_tasks if rule in queues]
     for rule in sorted({rule for rule, task in waiting if not queue_of(task).can_wait(task)}):
         yield mistake(
             "E082",
@@ -631,10 +633,11 @@ def check_deferring_backends(raw: RawSettings) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_slots_of_tasks(raw: RawSettings) -> Iterator[CheckMessage]:
-    """The tasks that views name for calls without a slot take one themselves."""
+    """Report tasks for calls without a slot that take no slot themselves."""
     _ = list(_views())  # which imports the views
     rules = {rule.name for rule in rules_of_settings(lambda rule: rule.enabled and rule.defers_to_slots)}
-    for rule in sorted({one.rule for one in deferrals if one.rule in rules and not takes_slot(one.task, one.rule)}):
+    slotless = {each.rule for each in deferrals if each.rule in rules and not takes_slot(each.task, each.rule)}
+    for rule in sorted(slotless):
         yield mistake(
             "E082",
             f"a view defers calls that find no slot of rule {rule!r} to a task that takes none, so nothing bounds how "
@@ -644,7 +647,7 @@ def check_slots_of_tasks(raw: RawSettings) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_deferring_rules(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Rules in settings that defer requests, which no view does later; and those of views that defer, which do not."""
+    """Warn of deferring rules without a deferring view, and of deferring views under other rules."""
     yield from _undeferred(rules_of_settings(_defers_requests))
     yield from _never_deferring(rules_of_settings(_never_defers))
 
@@ -653,7 +656,7 @@ def check_deferring_rules(raw: RawSettings) -> Iterator[CheckMessage]:
 def check_deferring_rows(
     app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
 ) -> list[CheckMessage]:
-    """The same of rules in the database, only where it may be asked."""
+    """Warn of the same for rules in the database, if it is to be queried."""
     rules = rules_of_database(databases).rules.values()
     return [*_undeferred(filter(_defers_requests, rules)), *_never_deferring(filter(_never_defers, rules))]
 
@@ -667,7 +670,7 @@ def _never_defers(rule: Rule) -> bool:
 
 
 def _never_deferring(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
-    named = {one.rule for one in deferrals}
+    named = {deferral.rule for deferral in deferrals}
     for rule in rules:
         if rule.name in named:
             message = f"a view names a task for calls over rule {rule.name!r}, but its action is {rule.action!r}"
@@ -677,11 +680,11 @@ def _never_deferring(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
 
 
 def _undeferred(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
-    if not (found := list(rules)):
+    if not (deferring := list(rules)):
         return
     _ = list(_views())  # which imports the views
-    named = {one.rule for one in deferrals}
-    for rule in found:
+    named = {deferral.rule for deferral in deferrals}
+    for rule in deferring:
         if rule.name not in named:
             message = (
                 f"rule {rule.name!r} has action 'defer', but no view passes defer_to=…: calls run at once until the "
@@ -706,8 +709,8 @@ def _misapplied(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator
         if of_sockets and rule.name in says_events:
             continue
         others = [pattern for pattern in named if pattern not in of_sockets]
-        if found := sorted(scope for scope in views if matches(others, scope) and not matches(excluded, scope)):
-            yield rule, f"and {found[0]!r} is the scope of a view, whose requests it does not limit"
+        if of_views := sorted(scope for scope in views if matches(others, scope) and not matches(excluded, scope)):
+            yield rule, f"and {of_views[0]!r} is the scope of a view, whose requests it does not limit"
         elif of_sockets:
             continue
         elif find_spec("channels") is None:
@@ -721,7 +724,7 @@ def _misapplied(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator
 
 
 def _sees_all_requests() -> bool:
-    """Whether the middleware, or a throttle of ours for all views of REST framework, decides requests."""
+    """Return True if the middleware, or a default throttle of REST framework, decides requests."""
     return inherits(settings.MIDDLEWARE, MIDDLEWARE) or is_for_all_views(DECIDED_THROTTLE)
 
 
@@ -735,12 +738,12 @@ def is_for_all_views(throttle: str) -> bool:
 
 
 def _is_on_a_view(throttle: str) -> bool:
-    """Whether one of the site's views names a throttle of this kind."""
+    """Return True if a view of the site names a throttle of this kind."""
     return any(inherits(throttle_classes(view), throttle) for _, view in _views())
 
 
 def throttle_classes(view: object) -> Sequence[object]:
-    """The throttles that a view of REST framework names, or has by default."""
+    """Return the throttles of a view of REST framework."""
     options = getattr(view, "initkwargs", None) or {}
     classes = options.get("throttle_classes", getattr(getattr(view, "cls", None), "throttle_classes", ()))
     return classes if isinstance(classes, Sequence) else ()
@@ -760,18 +763,19 @@ def chooses_throttles(view: object) -> bool:
 
 
 def _views() -> Iterator[tuple[str | None, object]]:
-    """The names of the site's routes, and their views."""
+    """Yield the name and the view of each route of the site."""
     return ((name, view) for name, view, _ in routes())
 
 
 def routes(
     resolver: URLResolver | None = None, spaces: str = "", before: str = ""
 ) -> Iterator[tuple[str | None, object, str]]:
-    """The names of the site's routes, their views, and each route as it is written."""
+    """Yield the name and the view of each route of the site, and the route as it is written."""
     if resolver is None and not getattr(settings, "ROOT_URLCONF", None):
         return
-    for one in (resolver or get_resolver()).url_patterns:
-        if isinstance(one, URLResolver):
-            yield from routes(one, f"{spaces}{one.namespace}:" if one.namespace else spaces, before + str(one.pattern))
+    for entry in (resolver or get_resolver()).url_patterns:
+        route = before + str(entry.pattern)
+        if isinstance(entry, URLResolver):
+            yield from routes(entry, f"{spaces}{entry.namespace}:" if entry.namespace else spaces, route)
         else:
-            yield one.name and spaces + one.name, one.callback, before + str(one.pattern)
+            yield entry.name and spaces + entry.name, entry.callback, route

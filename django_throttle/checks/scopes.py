@@ -57,7 +57,7 @@ UNKNOWN: Final = "I101"
 
 
 class Site(NamedTuple):
-    """The places of the site: of each route its name, its view and its scope; ``scopes`` are those of sockets, too.
+    """The routes of the site, each with its name, view and scope. ``scopes`` include those of sockets.
 
     ``is_whole`` is False where an instance alone would tell a scope. ``doubt`` says why WebSockets may be in an
     application that was not found.
@@ -94,7 +94,7 @@ class Site(NamedTuple):
         is_whole = self.is_whole and (not self.doubt or OF_SOCKETS.isdisjoint(rule.events)) and _is_of_places(rule)
         # A rule of WebSockets alone is hardly asked by its name.
         may_be_asked = entry == rule.name and not OF_SOCKETS.issuperset(rule.events)
-        return f"nothing that was found has the scope {entry!r}" if is_whole and not may_be_asked else ""
+        return f"no route, view or consumer has the scope {entry!r}" if is_whole and not may_be_asked else ""
 
     def fault_of_events(self, rule: Rule, entry: str) -> str:
         """Return why none of the rule's events happens in the scopes that an entry matches; empty where one does.
@@ -176,7 +176,7 @@ def _is_limited(view: object) -> bool:
 
 @settings_check()
 def check_scopes(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Rules in settings whose scopes nothing has, or only views that no entry point limits, or which everything has."""
+    """Warn of rules in settings whose scopes do not exist, or are not limited, or cover too much."""
     yield from _scope_warnings(rules_of_settings(_is_of_site))
 
 
@@ -184,7 +184,7 @@ def check_scopes(raw: RawSettings) -> Iterator[CheckMessage]:
 def check_scope_rows(
     app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
 ) -> list[CheckMessage]:
-    """The same of rules in the database, only where it may be asked."""
+    """Warn of the same for rules in the database, if it is to be queried."""
     database = rules_of_database(databases)
     warnings = list(_scope_warnings(list(filter(_is_of_site, database.rules.values()))))
     if database is not NO_RULES:

@@ -207,7 +207,7 @@ def _nearly_named(raw: RawSettings) -> Iterator[CheckMessage]:
     for name in dir(settings):
         is_near = name.isupper() and (name.startswith(f"{NAME}_") or get_close_matches(name, [NAME], cutoff=0.85))
         if is_near and name != NAME:
-            hint = f"Write {NAME}, one dictionary that has everything, such as RULES."
+            hint = f'Move its value into the dictionary {NAME}, as DJANGO_THROTTLE = {{"RULES": …}}.'
             yield warning("W002", f"nothing reads the setting {name}; did you mean {NAME}?", hint)
 
 
@@ -344,7 +344,7 @@ def _proxies(raw: RawSettings) -> Iterator[CheckMessage]:
         hint = "Name your proxies in TRUSTED_PROXIES, or remove PROXY_HEADER."
         yield warning("W010", "PROXY_HEADER is ignored because TRUSTED_PROXIES is empty", hint)
     if proxies.count > 1 and header.lower() in ONE_ADDRESS:
-        message = f"PROXY_HEADER is ignored: {header} has one address, TRUSTED_PROXIES wants the {proxies.count}th"
+        message = f"PROXY_HEADER is ignored: {header} has one address, and TRUSTED_PROXIES is {proxies.count}"
         yield warning("W010", message, "Set TRUSTED_PROXIES to 1, or to the networks of the proxies.")
 
 
@@ -372,7 +372,9 @@ def _missing_attribute(first: str, second: str = "pk") -> str:
 
 
 def _needs_tenants(rule: Rule) -> bool:
-    return "tenant" in key_parts(rule.key) or any(one.startswith("tenant:") for one in (*rule.audience, *rule.plans))
+    return "tenant" in key_parts(rule.key) or any(
+        trait.startswith("tenant:") for trait in (*rule.audience, *rule.plans)
+    )
 
 
 def _user(raw: RawSettings) -> Iterator[CheckMessage]:
@@ -398,7 +400,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: object) -> list
 
 @receiver(got_request_exception, dispatch_uid="django_throttle.checks")
 def log_errors(**_: object) -> None:
-    """Log what is wrong with the settings, once: a server runs no checks, and a traceback does not name a setting."""
+    """Log the faults of the settings once. A server runs no checks, and a traceback does not name a setting."""
     if got_request_exception.disconnect(dispatch_uid="django_throttle.checks"):
         for message in filter(CheckMessage.is_serious, check_settings(None)):
             logger.error("DJANGO_THROTTLE is wrong: %s (%s)", message.msg, message.id)
@@ -506,7 +508,7 @@ def check_server(raw: RawSettings) -> Iterator[CheckMessage]:
     policy = values.get("maxmemory_policy")
     if values.get("maxmemory", "0") != "0" and policy in EVICTING_POLICIES:
         message = f"Redis may evict counters and connection slots before anything else (maxmemory-policy {policy})"
-        hint = "Use noeviction on a server of its own, or allkeys-lfu on one that is shared."
+        hint = "Use noeviction on a server of its own, or allkeys-lfu on a shared server."
         yield warning("W037", message, hint)
 
 
@@ -517,13 +519,13 @@ def check_rows(
     """Warn of invalid rules and overrides in the database, and of groups that do not exist."""
     if not databases or check_settings(None):
         return []
-    found = rules_of_database(databases)
+    source = rules_of_database(databases)
     hint = "Correct it in the admin; until then it is not in force."
-    rules = [warning("W004", f"rule {name!r} in the database: {what}", hint) for name, what in found.faults.items()]
+    rules = [warning("W004", f"rule {name!r} in the database: {what}", hint) for name, what in source.faults.items()]
     with suppress(DatabaseFailure):  # groups are not migrated yet
-        for rule in [*rules_of_settings(lambda rule: True), *found.rules.values()]:
+        for rule in [*rules_of_settings(lambda rule: True), *source.rules.values()]:
             texts = [f"rule {rule.name!r}: {missing}" for missing in missing_groups(rule)]
             rules += [warning("W088", text, "Add it, or correct the rule.") for text in texts]
     return rules + [
-        warning("W004", f"override {number}: {what}", hint) for number, what in found.override_faults.items()
+        warning("W004", f"override {number}: {what}", hint) for number, what in source.override_faults.items()
     ]

@@ -28,7 +28,7 @@ from django_throttle.models import ThrottleRule
 from django_throttle.tasks import throttled_task
 
 HELD = {"algorithm": "concurrency", "rate": None, "limit": 2, "events": ["inflight"]}
-NOTHING = "nothing that was found has the scope 'lounge'"
+NOTHING = "no route, view or consumer has the scope 'lounge'"
 ABOUT_SOCKETS = ("W088", "W089", "I101", "W101")
 OURS = ["django_throttle.middleware.ThrottleMiddleware"]
 
@@ -115,7 +115,7 @@ def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
         ({"scopes": ["chta"], "events": ["message"]}, "088", "did you mean 'chat'?"),
         ({"scopes": ["serach"], "events": ["request", "task"]}, "088", "did you mean 'search'?"),
         ({"scopes": ["*", "!fornt"]}, "088", "'api': nothing has the scope 'fornt'; did you mean 'front'?"),
-        ({"scopes": ["shop:x*"]}, "088", "nothing that was found has the scope 'shop:x*'"),
+        ({"scopes": ["shop:x*"]}, "088", "no route, view or consumer has the scope 'shop:x*'"),
         ({"scopes": ["search-list"]}, "088", "route 'search-list' has the scope 'search', the throttle_scope of its"),
         ({"scopes": ["search"]}, "089", "limits nothing: no entry point applies it to the views of scope 'search'"),
         ({"scopes": ["front"], **HELD}, "089", ""),
@@ -212,10 +212,10 @@ def test_sockets_that_cannot_be_looked_for(
 @pytest.mark.parametrize(
     ("options", "number", "text"),
     [
-        ({"scopes": ["rooms"], "events": ["message"]}, "088", "that was found has the scope 'rooms'"),
-        ({"scopes": ["rooms"], **HELD, "events": ["connection"]}, "088", "that was found has the scope 'rooms'"),
+        ({"scopes": ["rooms"], "events": ["message"]}, "088", "consumer has the scope 'rooms'"),
+        ({"scopes": ["rooms"], **HELD, "events": ["connection"]}, "088", "consumer has the scope 'rooms'"),
         ({"scopes": ["front"], "events": ["connect"]}, "088", "'front' is the scope of a view"),
-        ({"scopes": ["api"], "events": ["message"]}, "088", "that was found has the scope 'api'"),
+        ({"scopes": ["api"], "events": ["message"]}, "088", "consumer has the scope 'api'"),
         ({"events": ["message"]}, "089", "limits nothing: no WebSockets were found"),
     ],
 )
