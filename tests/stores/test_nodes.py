@@ -143,6 +143,8 @@ def test_where_to_ask_is_learned_for_the_next_call_if_it_takes_longer_than_one(
         call = (lambda: runner.run(limiter.aacquire("user:1"))) if on_loop else lambda: limiter.acquire("user:1")
         assert call().degraded
         wait_until(lambda: not call().degraded)
+        nodes[0].always["SENTINEL"] = to_primary(nodes[1].port, 2)
+        wait_until(lambda: store.transport.check_primary() or store.transport.failovers == (kind == "sentinel"))
 
 
 @BOTH

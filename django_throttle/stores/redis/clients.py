@@ -28,7 +28,14 @@ from django_throttle.core.io import run
 from django_throttle.stores.redis.addresses import SYNC_ONLY, Address, Host, async_class
 from django_throttle.stores.redis.loop_connections import LoopClient
 from django_throttle.stores.redis.pool import TIMEOUTS, Pool, pack, text
-from django_throttle.stores.redis.timeouts import Certificates, bounded, connect_seconds, seconds_left, with_deadline
+from django_throttle.stores.redis.timeouts import (
+    Certificates,
+    Deadline,
+    bounded,
+    connect_seconds,
+    seconds_left,
+    with_deadline,
+)
 
 MAINTENANCE_OPTION: Final = "maint_notifications_config"
 # RESP2, as some replies are maps in RESP3 instead of arrays.
@@ -271,8 +278,12 @@ class Sentinels:
         return run(self._primary.search(self._ask, everyone=everyone))
 
     def check_primary(self) -> None:
-        """Ask every Sentinel for the primary, as an old primary that is partitioned may still accept commands."""
-        with suppress(MasterNotFoundError, ResponseError, TimeoutError):
+        """Ask every Sentinel for the primary, as an old primary that is partitioned may still accept commands.
+
+        No call waits for this, so Sentinels may take as long as for a connection.
+        """
+        seconds = connect_seconds(self._seconds, is_watched=True)
+        with suppress(MasterNotFoundError, ResponseError, TimeoutError), Deadline(seconds):
             self.find(everyone=True)
 
     async def _ask(self, pool: Pool) -> Any:
