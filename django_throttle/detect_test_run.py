@@ -1,7 +1,7 @@
-"""Detects whether this process runs the tests of a site, which then counts in memory; imports nothing of Django.
+"""Detects a process that runs the tests of a site. It imports nothing of Django.
 
-pytest's plugin says so. ``manage.py test`` is one from its first import on: models may ask for the store before any
-test runs. Whatever else calls Django's ``setup_test_environment`` leaves a mark.
+The plugin for pytest declares a test run. ``manage.py test`` is a test run from its first import on, because models may
+ask for the store before any test runs. Other runners call ``setup_test_environment`` of Django, which leaves a mark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DJANGO_TESTS: Final = "django.test.utils"
 
 
 def is_test_command(arguments: list[str]) -> bool:
-    """Whether a process with these arguments runs Django's command ``test``."""
+    """Return True if a process with these arguments runs Django's command ``test``."""
     if arguments[1:2] != ["test"]:
         return False
     program = PurePath(arguments[0])
@@ -26,21 +26,21 @@ declared: bool | None = True if is_test_command(sys.argv) else None
 
 
 def counts_in_memory() -> bool:
-    """True in a test run, unless whoever runs it has asked for the store of the settings."""
+    """Return True in a test run, unless its option asks for the store of the settings."""
     if declared is not None:
         return declared
     utilities = sys.modules.get(DJANGO_TESTS)
-    # What setup_test_environment itself looks at, to find out whether it was called before.
+    # setup_test_environment itself reads this to find out if it was called before.
     return utilities is not None and hasattr(utilities._TestState, "saved_data")
 
 
 def has_begun() -> bool:
-    """True in a test run, whatever store it counts in."""
+    """Return True in a test run, in memory or not."""
     return declared is not None or counts_in_memory()
 
 
 def declare(is_test_run: bool | None) -> bool | None:
-    """Say whether this is one; None leaves it to Django's mark. Returns what was said before."""
+    """Declare if this is a test run; None leaves it to Django's mark. Return the former declaration."""
     global declared
     before, declared = declared, is_test_run
     return before

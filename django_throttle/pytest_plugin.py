@@ -1,6 +1,6 @@
-"""Fixtures for pytest, which finds them by itself, and a test run that leaves the site's Redis alone.
+"""Fixtures for pytest, which loads this module by itself. A test run leaves the site's Redis alone.
 
-Nothing of Django is imported before a test asks.
+Django is not imported before a test asks for it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _before = pytest.StashKey[bool | None]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The off switch, for pytest.ini, pyproject.toml and ``-o``."""
+    """Add the option that counts in Redis."""
     parser.addini(OPTION, "Count in the Redis that DJANGO_THROTTLE names, not in memory.", type="bool", default=False)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, Any, Any]:
-    """Before pytest-django sets the site up, which may ask for the store at once."""
+    """Declare the test run before pytest-django sets the site up, which may ask for the store at once."""
     _declare(early_config)
     return (yield)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where it was not loaded in time for the above, now."""
+    """Declare the test run if this module was loaded too late for the hook above."""
     _declare(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """A run inside another one leaves that as it was."""
+    """Restore the declaration of an outer test run."""
     detect_test_run.declare(config.stash.get(_before, None))
 
 
@@ -51,7 +51,7 @@ def _declare(config: pytest.Config) -> None:
 
 @pytest.fixture
 def throttle_unlimited() -> Iterator[None]:
-    """No rule limits this test, except the rules that it puts in force itself."""
+    """Switch all limits off for this test, except for rules that it puts in force itself."""
     from django.conf import settings
     from django.test import override_settings
 
@@ -61,7 +61,7 @@ def throttle_unlimited() -> Iterator[None]:
 
 @pytest.fixture
 def throttle_clock() -> FrozenClock:
-    """The clock of throttle_store: it stands still until ``tick(seconds)`` or ``move_to(moment)``."""
+    """Return the clock of ``throttle_store``, which ``tick(seconds)`` and ``move_to(moment)`` move."""
     from django_throttle.testing import FrozenClock
 
     return FrozenClock()
@@ -69,7 +69,7 @@ def throttle_clock() -> FrozenClock:
 
 @pytest.fixture
 def throttle_store(throttle_clock: FrozenClock) -> Iterator[MemoryStore]:
-    """An empty store for this test, in place of the one of the settings; the rules stay as they are."""
+    """Count in an empty store during this test, under the current rules."""
     from django_throttle.stores import MemoryStore
     from django_throttle.testing import counting_in
 
@@ -79,9 +79,9 @@ def throttle_store(throttle_clock: FrozenClock) -> Iterator[MemoryStore]:
 
 @pytest.fixture
 def throttle_rules(throttle_store: MemoryStore) -> Iterator[Callable[..., None]]:
-    """``throttle_rules({"api": {"rate": "2/min"}})``: these rules, and no others, until the test ends.
+    """Return a function that puts rules in force until the test ends: ``throttle_rules({"api": {"rate": "2/min"}})``.
 
-    Called again it replaces them; with ``merge=True`` it adds to them.
+    Another call replaces them. With ``merge=True`` it adds to the current rules.
     """
     from django_throttle.testing import override_rules
 

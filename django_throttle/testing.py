@@ -1,4 +1,4 @@
-"""What tests of a site need: a clock that stands still, rules for one test, and a look at what was refused."""
+"""Tools for the tests of a site: rules for a test, a clock that stands still, and assertions of refusals."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ START: Final = 19_677 * 86_400
 
 
 class FrozenClock:
-    """Counts microseconds as a whole number, so that no step is ever rounded away; called, it says seconds.
+    """Clock that moves only when a test moves it. A call returns seconds since the epoch.
 
-    A moment is seconds since the epoch, or a datetime that knows its time zone.
+    A moment is seconds since the epoch, or an aware datetime. Microseconds are whole numbers, so none is rounded away.
     """
 
     def __init__(self, start: float | datetime = START) -> None:
@@ -51,11 +51,11 @@ class FrozenClock:
         return self.now_us / 1_000_000
 
     def tick(self, seconds: float) -> None:
-        """Go on by so many seconds; back, when they are less than 0."""
+        """Move by seconds, which may be negative."""
         self.now_us += round(seconds * 1_000_000)
 
     def move_to(self, moment: float | datetime) -> None:
-        """Stand at this moment, earlier or later."""
+        """Move to a moment, earlier or later."""
         self.now_us = _microseconds(moment)
 
 
@@ -63,7 +63,7 @@ def _microseconds(moment: float | datetime) -> int:
     if not isinstance(moment, datetime):
         return round(moment * 1_000_000)
     if moment.tzinfo is None:
-        raise ValueError(f"{moment} has no time zone, so nobody knows when that is")
+        raise ValueError(f"{moment} has no time zone: pass an aware datetime")
     return round(moment.timestamp() * 1_000_000)
 
 
@@ -73,12 +73,12 @@ Rules = Mapping[str, Mapping[str, object]] | Iterable[Rule]
 
 
 class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings is)
-    """Put these rules in force, and no others; a context manager, and a decorator of tests and of classes of tests.
+    """Put these rules in force, and no others. A context manager, and a decorator of tests and of classes of tests.
 
-    ``rules`` are written as in settings (names and options), or are Rules. With ``merge`` they are added to those
-    in force, and replace those of the same name. They are counted in ``store``, by default a MemoryStore of their
-    own, whose ``clock`` is by default a FrozenClock; ``as`` gives the clock. In a class that is no TestCase each
-    method that begins with ``test`` is decorated. Blocks may be nested. Raises InvalidRule for an invalid rule.
+    ``rules`` are written as in settings, or are Rules. With ``merge`` they are added to the current rules, and replace
+    rules of the same name. They are counted in ``store``, by default a new MemoryStore, whose ``clock`` is by default a
+    FrozenClock. ``as`` returns the clock. In a class that is not a TestCase, each method that begins with ``test`` is
+    decorated. Blocks may be nested. Raise InvalidRule for an invalid rule.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings
         self._undo: list[ExitStack] = []
 
     def enable(self) -> Any:
-        """Put them in force; returns the clock that they go by."""
+        """Put the rules in force, and return the clock of their store."""
         snapshot = _snapshot(self._rules, rulebook.current_limits() if self._merge else Snapshot(()))
         undo = ExitStack()
         store = undo.enter_context(counting_in(self._store or MemoryStore(self._clock or FrozenClock())))
@@ -104,7 +104,7 @@ class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings
         return store.clock
 
     def disable(self) -> None:
-        """Put back in force what was before."""
+        """Put the former rules in force again."""
         self._undo.pop().close()
 
     async def __aenter__(self) -> Any:
@@ -116,7 +116,7 @@ class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings
         self.disable()
 
     def decorate_callable(self, func: Any) -> Any:
-        """The function with the rules in force while it runs."""
+        """Return the function with the rules in force while it runs."""
         if not iscoroutinefunction(func):
             return super().decorate_callable(func)
 
@@ -128,7 +128,7 @@ class override_rules(TestContextDecorator):  # noqa: N801  (as override_settings
         return inner
 
     def decorate_class(self, cls: Any) -> Any:
-        """The class with the rules in force for each of its tests; of a TestCase, in setUp as well."""
+        """Return the class with the rules in force for each test, and for ``setUp`` of a TestCase."""
         if issubclass(cls, TestCase):
             return super().decorate_class(cls)
         for name in dir(cls):
@@ -142,7 +142,7 @@ def counting_in(store: S) -> Iterator[S]:
     """Count in this store inside the block, under whatever rules are in force."""
     is_ours = not store.is_remote and agent.disable_for(store)
     before, means = stores.pin(store), dict(learned_means)
-    learned_means.clear()  # it is of the other store
+    learned_means.clear()  # they are of the other store
     try:
         yield store
     finally:
@@ -154,9 +154,9 @@ def counting_in(store: S) -> Iterator[S]:
 
 
 def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
-    """Spend what an ident has left under a rule in force, but for ``leaving``: 10,000 calls at once.
+    """Charge an ident all that it has left under a rule, except for ``leaving``.
 
-    Plans and overrides hold as for a call of this ident. An API key that is a row is written "api_key:shop.apikey:5".
+    The ident's plan and overrides hold. An API key that is a row is written "api_key:shop.apikey:5".
 
     Raise InvalidRule if no such rule is in force, if it limits what is open and not a rate, or if ``leaving`` depends
     on a plan that only a request tells. Raise InvalidIdent for an ident without its kind, for a kind that the rule
@@ -165,13 +165,13 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
     """
     check_cost(leaving)
     snapshot = rulebook.current()
-    found = snapshot.by_name(rule)
-    if found is None or not found.all_rates:
-        named = ", ".join(each.name for each in snapshot.rules if each.all_rates) or "none"
-        raise InvalidRule(f"no rate named {rule!r} is in force, but: {named}")
-    _check_kind(ident, found)
+    used_rule = snapshot.by_name(rule)
+    rates = {each.name for each in snapshot.rules if each.all_rates and each.enabled}
+    if used_rule is None or rule not in rates:
+        raise InvalidRule(f"no rate named {rule!r} is in force, but: {', '.join(sorted(rates)) or 'none'}{_hint()}")
+    _check_kind(ident, used_rule)
     caller = _caller_of(ident)
-    ident, held = caller.name, _as_it_holds(found, caller, snapshot, leaving)
+    ident, held = caller.name, _as_it_holds(used_rule, caller, snapshot, leaving)
     limit = min(charge.rule.params.limit for charge in charges_of(held, ident, 1))
     if leaving > limit:
         raise InvalidCost(f"rule {rule!r} allows {ident!r} {limit:,} at once, so leaving cannot be {leaving:,}")
@@ -199,15 +199,15 @@ def _caller_of(ident: str) -> KnownCaller:
 
 
 def _check_kind(ident: str, rule: Rule) -> None:
-    """Raise InvalidIdent for an ident without a kind, or with one that is not a kind that the rule counts by.
+    """Raise InvalidIdent for an ident without a kind, or with a kind that the rule never counts.
 
     Code that asks for the rule by its name may name any ident.
     """
     if ident == rule.key or functions(rule.key) or conf().USER_IDENT:
         return
     kinds = [name for name, kind in KEY_KINDS.items() if rule.key in (name, *kind.answers)]
-    said, colon, value = ident.partition(":")
-    near = [] if said in KEY_KINDS else get_close_matches(said.lower(), kinds, n=1)
+    prefix, colon, value = ident.partition(":")
+    near = [] if prefix in KEY_KINDS else get_close_matches(prefix.lower(), kinds, n=1)
     if colon and not near:
         _check_key(ident, rule, [*kinds, rule.key])
         return
@@ -228,7 +228,7 @@ def _check_key(ident: str, rule: Rule, kinds: Iterable[str]) -> None:
 
 
 def _as_it_holds(rule: Rule, caller: KnownCaller, snapshot: Snapshot, leaving: int) -> Rule:
-    """The rule as a caller's plan and overrides have it; of plans that nobody can tell, the largest."""
+    """Return the rule with a caller's plan and overrides; with the largest plan if the caller's is unknown."""
     if not rule.plans and not snapshot.overrides.all:
         return rule
     if caller.subject is None and any(is_dotted(plan.partition(":")[0]) for plan in rule.plans):
@@ -247,54 +247,54 @@ def _as_rules(rules: Rules) -> tuple[Rule, ...]:
         raise TypeError('override_rules takes rules: write @override_rules({"api": {"rate": "2/min"}})')
     if isinstance(rules, Mapping):
         return tuple(Rule.from_options(name, options) for name, options in rules.items())
-    made = tuple(rules)
-    if len({rule.name for rule in made}) < len(made):
-        raise InvalidRule(f"two rules share a name: {', '.join(sorted(rule.name for rule in made))}")
-    return made
+    as_tuple = tuple(rules)
+    if len({rule.name for rule in as_tuple}) < len(as_tuple):
+        raise InvalidRule(f"two rules share a name: {', '.join(sorted(rule.name for rule in as_tuple))}")
+    return as_tuple
 
 
 def _snapshot(rules: tuple[Rule, ...], below: Snapshot) -> Snapshot:
-    """Rules on top of others; those that the setting SHADOW has as shadows are so here, too."""
+    """Return a snapshot of rules on top of others. With the setting SHADOW they only record."""
     merged = {rule.name: rule for rule in (*below.rules, *rules)}.values()
-    made = [rule.as_shadow() for rule in merged] if conf().SHADOW else merged
-    return Snapshot(made, overrides=below.overrides.all)
+    in_force = [rule.as_shadow() for rule in merged] if conf().SHADOW else merged
+    return Snapshot(in_force, overrides=below.overrides.all)
 
 
 class _Answer(NamedTuple):
-    """What one call came to; ``decisions`` are those that are known of it."""
+    """The answer to a call, with its known decisions."""
 
-    given: object
+    answer: object
     decisions: tuple[Decision, ...]
 
     @property
     def status(self) -> int | None:
-        return getattr(self.given, "status_code", None)
+        return getattr(self.answer, "status_code", None)
 
     @property
     def is_refused(self) -> bool:
         if self.status is not None:
             return self.status == 429
-        if isinstance(self.given, Mapping):
-            return _refusal_in(self.given) is not None
+        if isinstance(self.answer, Mapping):
+            return _refusal_in(self.answer) is not None
         return any(not decision.allowed and not decision.unavailable for decision in self.decisions)
 
     @property
     def refusers(self) -> set[str]:
-        """The names of the rules that refuse it, as far as they are known."""
-        if isinstance(self.given, Mapping):
-            refusal = _refusal_in(self.given) or {}
+        """The known names of the rules that refused the call."""
+        if isinstance(self.answer, Mapping):
+            refusal = _refusal_in(self.answer) or {}
             return {refusal["rule"]} if refusal.get("rule") else set()
-        outcomes = [one for decision in self.decisions if not decision.allowed for one in decision.outcomes]
-        return {one.rule for one in outcomes if not one.allowed and not one.shadow}
+        outcomes = [outcome for decision in self.decisions if not decision.allowed for outcome in decision.outcomes]
+        return {outcome.rule for outcome in outcomes if not outcome.allowed and not outcome.shadow}
 
     @property
     def counts(self) -> str:
-        """What was counted of the call, and under which idents; empty if that is unknown."""
+        """The counts of the call, each with its ident. Empty if they are unknown."""
         outcomes = [outcome for decision in self.decisions for outcome in decision.outcomes]
         used = ((each, f"{each.limit - each.remaining:,} of {each.limit:,} {each.unit}") for each in outcomes)
         lines = [f"rule {each.rule!r} has counted {units} under {each.ident!r}" for each, units in used]
-        is_of_client = hasattr(self.given, "wsgi_request") or hasattr(self.given, "asgi_request")
-        return "\n".join(lines) or ("no rule has counted the last call" if is_of_client else "")
+        is_of_client = hasattr(self.answer, "wsgi_request") or hasattr(self.answer, "asgi_request")
+        return "\n".join(lines) or (f"no rule has counted the last call{_hint()}" if is_of_client else "")
 
     def __str__(self) -> str:
         by = f" by {_rule_names(self.refusers)}" if self.refusers else ""
@@ -304,51 +304,51 @@ class _Answer(NamedTuple):
             return f"turned away{by} as the store failed"
         if self.status:
             return f"answered with status {self.status}"
-        return f"let through: {self.given!r}" if isinstance(self.given, str | Mapping) else "let through"
+        return f"let through: {self.answer!r}" if isinstance(self.answer, str | Mapping) else "let through"
 
 
 def assert_throttled(
     answers: Any, *, after: int | None = None, times: int | None = None, rule: str | None = None
 ) -> Any:
-    """Fail unless calls were refused for being too many; returns the last answer.
+    """Fail unless rules refused the calls. Return the last answer.
 
-    ``answers`` is a function without arguments, which is called; or the answer to a call; or several, in their
-    order. An answer is a response of Django's or REST framework's, a Decision, the Refused that was raised, or a
-    frame that a WebSocket was sent, decoded or not. The first ``after`` calls must pass. Then ``times`` calls must be
-    refused: 1 by default if a function is called, else all that follow. With ``times`` alone, so many of the given
-    answers must be refusals, in any order. ``rule`` names the rule that must have refused.
+    ``answers`` is a function without arguments, which is called, or the answer to a call, or several answers in order.
+    An answer is a response of Django or REST framework, a Decision, a raised Refused, or a frame of a WebSocket. The
+    first ``after`` calls must pass. Then ``times`` calls must be refused: 1 by default if a function is
+    called, else all that follow. With ``times`` alone, that number of answers must be refusals, in any order. ``rule``
+    is the name of the rule that must have refused.
     """
     __tracebackhide__ = True
     if callable(answers) and not _is_answer(answers):
-        made = [_call(answers) for _ in range((after or 0) + (1 if times is None else times))]
+        results = [_call(answers) for _ in range((after or 0) + (1 if times is None else times))]
     else:
-        made = [_given(one) for one in ([answers] if _is_answer(answers) else answers)]
-    for fault in _faults(made, after, times, rule):
-        counts = made[-1].counts if made else ""
+        results = [_checked_answer(answer) for answer in ([answers] if _is_answer(answers) else answers)]
+    for fault in _faults(results, after, times, rule):
+        counts = results[-1].counts if results else ""
         raise AssertionError(f"{fault}\n{counts}".rstrip())  # unlike assert, it stays under python -O
-    return made[-1].given
+    return results[-1].answer
 
 
-def _faults(made: list[_Answer], after: int | None, times: int | None, rule: str | None) -> Iterator[str]:
-    """What contradicts the arguments of ``assert_throttled``."""
-    refused = [answer for answer in made if answer.is_refused]
-    if not made:
+def _faults(results: list[_Answer], after: int | None, times: int | None, rule: str | None) -> Iterator[str]:
+    """Yield what contradicts the arguments of ``assert_throttled``."""
+    refused = [answer for answer in results if answer.is_refused]
+    if not results:
         yield "no call was made"
     elif after is not None or times is None:
-        yield from _faults_in_order(made, after or 0, times)
+        yield from _faults_in_order(results, after or 0, times)
     elif len(refused) != times:
-        yield f"{len(refused)} of {len(made)} calls were refused, not {times}"
+        yield f"{len(refused)} of {len(results)} calls were refused, not {times}"
     for answer in refused if rule is not None else ():
         if not answer.refusers:
-            yield f"nobody knows which rule refused: {answer.given!r} came from no test client"
+            yield f"the rule that refused is unknown: {answer.answer!r} came from no test client"
         elif rule not in answer.refusers:
             yield f"refused by {_rule_names(answer.refusers)}, not by {rule!r}"
 
 
-def _faults_in_order(made: list[_Answer], after: int, times: int | None) -> Iterator[str]:
-    if len(made) < after + (1 if times is None else times):
-        yield f"only {len(made)} calls were made"
-    for number, answer in enumerate(made, 1):
+def _faults_in_order(results: list[_Answer], after: int, times: int | None) -> Iterator[str]:
+    if len(results) < after + (1 if times is None else times):
+        yield f"only {len(results)} calls were made"
+    for number, answer in enumerate(results, 1):
         is_due = number > after and (times is None or number <= after + times)
         if is_due and not answer.is_refused:
             yield f"call {number} should have been refused, but was {answer}"
@@ -358,63 +358,66 @@ def _faults_in_order(made: list[_Answer], after: int, times: int | None) -> Iter
 
 
 def _call(function: Callable[[], object]) -> _Answer:
-    heard: list[Decision] = []
+    decisions: list[Decision] = []
 
-    def hear(decision: Decision, **_: object) -> None:
-        heard.append(decision)
+    def note(decision: Decision, **_: object) -> None:
+        decisions.append(decision)
 
-    throttled.connect(hear, weak=False)
+    throttled.connect(note, weak=False)
     try:
-        given = function()
+        answer = function()
     except Exception as error:
         if not _is_answer(error):
             raise
-        given = error
+        answer = error
     finally:
-        throttled.disconnect(hear)
-    if isawaitable(given):
-        getattr(given, "close", lambda: None)()
+        throttled.disconnect(note)
+    if isawaitable(answer):
+        getattr(answer, "close", lambda: None)()
         raise TypeError("await each call, and give assert_throttled the list of their answers")
-    return _answer(given, heard)
+    return _answer(answer, decisions)
 
 
-def _is_answer(given: object) -> bool:
-    return isinstance(given, Decision | Refused | str | Mapping) or hasattr(given, "status_code")
+def _is_answer(answer: object) -> bool:
+    return isinstance(answer, Decision | Refused | str | Mapping) or hasattr(answer, "status_code")
 
 
-def _given(answer: object) -> _Answer:
+def _checked_answer(answer: object) -> _Answer:
     if not _is_answer(answer):
         raise TypeError(f"an answer must be a response, a Decision, a Refused or a frame, not {answer!r}")
     return _answer(answer)
 
 
-def _answer(given: object, heard: Iterable[Decision] = ()) -> _Answer:
-    """What a call came to; a frame that is text and JSON as what it says."""
-    if isinstance(given, str):
+def _answer(answer: object, decisions: Iterable[Decision] = ()) -> _Answer:
+    """Return the answer with its decisions. Decode a frame of JSON."""
+    if isinstance(answer, str):
         with suppress(ValueError):
-            given = json.loads(given)
-    return _Answer(given, _decisions(given) or tuple(heard))
+            answer = json.loads(answer)
+    return _Answer(answer, _decisions(answer) or tuple(decisions))
 
 
 def _refusal_in(frame: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what the frame of a WebSocket says of a refused message or connection; None for any other frame.
-
-    Under the subprotocols of GraphQL it stands in the extensions of an error.
-    """
+    """Return the refusal in a frame of a WebSocket, or None. GraphQL has it in the extensions of an error."""
     errors = frame.get("payload")
     error = errors[0] if isinstance(errors, list) and errors else errors
-    found = error.get("extensions") if isinstance(error, Mapping) else frame
-    is_refusal = isinstance(found, Mapping) and found.get("code") in ("rate_limited", "connection_limit")
-    return found if is_refusal and frame.get("type") == "error" else None
+    refusal = error.get("extensions") if isinstance(error, Mapping) else frame
+    is_refusal = isinstance(refusal, Mapping) and refusal.get("code") in ("rate_limited", "connection_limit")
+    return refusal if is_refusal and frame.get("type") == "error" else None
 
 
-def _decisions(given: object) -> tuple[Decision, ...]:
-    if isinstance(given, Decision):
-        return (given,)
-    if isinstance(given, Refused):
-        return (given.decision,)
-    request = getattr(given, "wsgi_request", None) or getattr(given, "asgi_request", None)
+def _decisions(answer: object) -> tuple[Decision, ...]:
+    if isinstance(answer, Decision):
+        return (answer,)
+    if isinstance(answer, Refused):
+        return (answer.decision,)
+    request = getattr(answer, "wsgi_request", None) or getattr(answer, "asgi_request", None)
     return () if request is None else decisions_of(request)
+
+
+def _hint() -> str:
+    """Return the way to rules in a test run without limits."""
+    is_off = rulebook.is_unlimited()
+    return ' (DJANGO_THROTTLE["TESTS"] is "unlimited": put rules in force by override_rules)' if is_off else ""
 
 
 def _rule_names(rules: Iterable[str]) -> str:

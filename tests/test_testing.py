@@ -295,7 +295,7 @@ def case(given: Any, message: str, **how: Any) -> Any:
         case(NO, "refused by rule 'api', not by 'mail'", rule="mail"),
         case(
             HttpResponse(status=429),
-            f"nobody knows which rule refused: {HttpResponse(status=429)!r} came from no test client",
+            f"the rule that refused is unknown: {HttpResponse(status=429)!r} came from no test client",
             rule="api",
         ),
         case(STORE_FAILED, "call 1 should have been refused, but was turned away by rule 'api' as the store failed"),
@@ -334,6 +334,10 @@ def test_a_run_without_limits(way: str, settings: Any, request: pytest.FixtureRe
         assert_throttled([APIClient().get(path_) for _ in range(3)], after=3, times=0)
     assert [send(), send()] == ["sent"] * 2
     assert all(allows("api", "everyone") for _ in range(3)), "no name of a rule is missing"
+    with pytest.raises(AssertionError, match=r"no rule has counted the last call \(.* put rules in force"):
+        assert_throttled(lambda: APIClient().get("/drop-in"))
+    with pytest.raises(InvalidRule, match=r"in force, but: none \(.*\"unlimited\""):
+        use_up("api", "everyone")
     with override_rules({}, merge=True):
         assert_throttled(lambda: APIClient().get("/page"), after=1, rule="api")
         assert_throttled(lambda: APIClient().get("/drop-in"), after=1)
