@@ -91,6 +91,8 @@ def test_every_number_of_a_check_is_in_one_row() -> None:
     code = "".join(path.read_text("utf-8") for path in (DOCS.parent / "django_throttle" / "checks").glob("*.py"))
     rows = re.findall(r"^   \* - (``[EWI]\d.*)", REFERENCE["checks"], re.MULTILINE)
     assert sorted(re.findall(number, " ".join(rows))) == sorted(set(re.findall(number, code)))
+    pages = "".join(path.read_text("utf-8") for path in DOCS.rglob("*.rst"))
+    assert set(re.findall(f"``({number})``", pages)) <= set(re.findall(number, code))
 
 
 def flags(parser: argparse.ArgumentParser) -> set[str]:
