@@ -1,4 +1,4 @@
-"""Commands of manage.py, and what they share."""
+"""Management commands, with their base class and helpers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django_throttle.translated import gettext, translated
 
 
 class ShellCommand(BaseCommand):
-    """A command that ends quietly, with status 1, when nobody reads its output any more."""
+    """Command that reports an unreachable Redis, and ends with status 1 without a traceback if its pipe is closed."""
 
     def run_from_argv(self, argv: list[str]) -> None:
         try:
@@ -29,7 +29,7 @@ class ShellCommand(BaseCommand):
             finally:
                 self.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())  # Python writes the rest as it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())  # Python flushes the rest at its exit
             raise SystemExit(1) from None
 
     def execute(self, *args: Any, **options: Any) -> str | None:
@@ -39,42 +39,45 @@ class ShellCommand(BaseCommand):
             raise CommandError(gettext("Redis does not answer: {error}", error=error)) from error
 
 
-def subcommands(parser: CommandParser, words: str) -> Callable[..., Any]:
-    """What adds a subcommand, by its word and help: it takes Django's own options too, as the command before it."""
-    # What is not said after the word must not undo what was said in front of it.
-    djangos = CommandParser(add_help=False, argument_default=SUPPRESS)
-    djangos.add_argument("-v", "--verbosity", type=int, choices=(0, 1, 2, 3), help=SUPPRESS)
+def subcommands(parser: CommandParser, metavar: str) -> Callable[..., Any]:
+    """Return a function that adds a subcommand with a name, a help text, and more text for its description.
+
+    Each subcommand takes Django's own options, as the command itself does.
+    """
+    # Without defaults, because those would override options in front of the subcommand.
+    django_options = CommandParser(add_help=False, argument_default=SUPPRESS)
+    django_options.add_argument("-v", "--verbosity", type=int, choices=(0, 1, 2, 3), help=SUPPRESS)
     for option in ("--settings", "--pythonpath"):
-        djangos.add_argument(option, help=SUPPRESS)
+        django_options.add_argument(option, help=SUPPRESS)
     for option in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
-        djangos.add_argument(option, action="store_true", help=SUPPRESS)
-    todo = parser.add_subparsers(dest="todo", required=True, metavar=words)
-    return lambda word, said, more="": todo.add_parser(
-        word, help=said, description=f"{said[0].upper()}{said[1:]}. {more}", parents=[djangos]
+        django_options.add_argument(option, action="store_true", help=SUPPRESS)
+    parsers = parser.add_subparsers(dest="subcommand", required=True, metavar=metavar)
+    return lambda name, summary, more="": parsers.add_parser(
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}. {more}", parents=[django_options]
     )
 
 
 def shell_user() -> str:
-    """Who runs the command, as the system names them; empty where it has no name."""
+    """Return the system's name of the user who runs the command, or "" if it has none."""
     try:
         return getpass.getuser()[:150]
     except (OSError, KeyError, ImportError):  # a container may have no name for its user
         return ""
 
 
-def rules_in_force() -> Snapshot:
-    """The rules in force, however long the database takes to tell them: nobody's request waits for a command."""
+def current_rules() -> Snapshot:
+    """Return the current rules. Wait for the database without a deadline, unlike a request."""
     return rulebook.loaded() or rulebook.refresh()
 
 
-def remote_store(otherwise: str) -> RedisStore:
-    """The store in Redis; raises CommandError where calls are counted in memory: why, and what that means."""
+def remote_store(consequence: str) -> RedisStore:
+    """Return the Redis store. If calls are counted in memory, raise CommandError with the reason and consequence."""
     try:
         store = get_store()
     except InvalidSetting as error:
         raise CommandError(translated(error)) from error
     if not store.is_remote:
-        raise CommandError(gettext("{why}: {otherwise}", why=why_in_memory(), otherwise=otherwise))
+        raise CommandError(gettext("{why}: {otherwise}", why=why_in_memory(), otherwise=consequence))
     return store
 
 

@@ -1,4 +1,4 @@
-"""Rules as a JSON file, and the differences between a file and the database."""
+"""Files of rules in JSON, and their differences from the database."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from django_throttle.translated import gettext, translated
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Rows to add, pairs of the present row and the wanted one, rows to remove, and how many stay as they are."""
+    """Differences between the rows of the database and the rules of a file."""
 
     added: tuple[ThrottleRule, ...]
-    changed: tuple[tuple[ThrottleRule, ThrottleRule], ...]
+    changed: tuple[tuple[ThrottleRule, ThrottleRule], ...]  #: pairs of the row in the database and the new row
     removed: tuple[ThrottleRule, ...]
-    same: int
+    same: int  #: number of equal rows
 
     def lines(self) -> Iterator[str]:
-        """One line for each rule that changes, under it one for each option: old → new."""
+        """Yield a line for each rule that changes, followed by a line for each option: old → new."""
         for row in self.added:
             yield f"+ {row.name}    {translated(row.meaning)}"
         for old, new in self.changed:
@@ -38,12 +38,14 @@ class Diff:
             yield f"- {row.name}    {translated(row.meaning)}"
 
     def summary(self) -> str:
-        """The counts, in one line."""
-        told = {name: len(getattr(self, name)) for name in ("added", "changed", "removed")}
-        return gettext("{added} added, {changed} changed, {removed} removed, {same} unchanged", same=self.same, **told)
+        """Return the numbers of rows in one line."""
+        counts = {name: len(getattr(self, name)) for name in ("added", "changed", "removed")}
+        return gettext(
+            "{added} added, {changed} changed, {removed} removed, {same} unchanged", same=self.same, **counts
+        )
 
     def apply(self) -> None:
-        """Write the changes; the caller opens the transaction."""
+        """Write the changes. The caller opens the transaction."""
         for row in self.added:
             row.save(force_insert=True)
         for old, new in self.changed:
@@ -53,16 +55,16 @@ class Diff:
             row.delete()
 
 
-def compare(present: Mapping[str, ThrottleRule], wanted: Iterable[ThrottleRule], *, replace: bool) -> Diff:
-    """The changes from the present rows to the wanted ones; with ``replace``, other rows are removed."""
-    wanted = sorted(wanted, key=lambda row: row.name)
-    both = [(present[row.name], row) for row in wanted if row.name in present]
+def compare(existing: Mapping[str, ThrottleRule], rows: Iterable[ThrottleRule], *, replace: bool) -> Diff:
+    """Return the differences of rows from existing rows by name. With ``replace``, other existing rows are removed."""
+    rows = sorted(rows, key=lambda row: row.name)
+    both = [(existing[row.name], row) for row in rows if row.name in existing]
     changed = tuple((old, new) for old, new in both if old.state() != new.state())
-    names = {row.name for row in wanted}
+    names = {row.name for row in rows}
     return Diff(
-        added=tuple(row for row in wanted if row.name not in present),
+        added=tuple(row for row in rows if row.name not in existing),
         changed=changed,
-        removed=tuple(row for name, row in sorted(present.items()) if replace and name not in names),
+        removed=tuple(row for name, row in sorted(existing.items()) if replace and name not in names),
         same=len(both) - len(changed),
     )
 
@@ -71,7 +73,7 @@ MAX_BYTES: Final = 1_000_000
 
 
 class InvalidFile(InvalidRule):
-    """A file of rules cannot be used; ``faults`` are the reasons, one sentence each."""
+    """A file of rules is not valid. ``faults`` has a sentence for each reason."""
 
     def __init__(self, *faults: str) -> None:
         super().__init__("; ".join(faults))
@@ -79,14 +81,14 @@ class InvalidFile(InvalidRule):
 
 
 def dump(rows: Iterable[ThrottleRule], others: Iterable[Rule] = ()) -> str:
-    """The text of a file that ``load`` reads back."""
-    found = {rule.name: rule.as_options() for rule in others}
-    found.update({row.name: _options(row) for row in rows})
-    return json.dumps(dict(sorted(found.items())), indent=2, ensure_ascii=False) + "\n"
+    """Return the text of a file for ``load``. Rows replace other rules of the same name."""
+    options = {rule.name: rule.as_options() for rule in others}
+    options.update({row.name: _options(row) for row in rows})
+    return json.dumps(dict(sorted(options.items())), indent=2, ensure_ascii=False) + "\n"
 
 
 def load(raw: bytes) -> list[ThrottleRule]:
-    """The rules in a file, as rows that are not saved; raises InvalidFile with everything that is wrong with it."""
+    """Return the rules in a file as unsaved rows. Raise InvalidFile with all faults of the file."""
     rows, faults = [], []
     for name, options in _parse(raw).items():
         try:
@@ -99,11 +101,11 @@ def load(raw: bytes) -> list[ThrottleRule]:
 
 
 def _options(row: ThrottleRule) -> dict[str, object]:
-    """The row's options that differ from the defaults; all of them, of an invalid row."""
+    """Return the row's options that differ from their defaults. Return all columns of an invalid row."""
     try:
         rule = row.as_rule()
         options = rule.as_options()
-        if rule.holds_slots:  # in settings, a check asks if only sockets are meant
+        if rule.holds_slots:  # a check of settings asks if the default event is intended
             options["events"] = list(rule.events)
     except (InvalidRule, InvalidRate):
         options = {name: value for name, value in row.state().items() if name not in ("name", "description")}
@@ -114,19 +116,19 @@ def _parse(raw: bytes) -> Mapping[str, object]:
     if len(raw) > MAX_BYTES:
         raise InvalidFile(translatable("the file is larger than {most:,} bytes; rules are small", most=MAX_BYTES))
     try:
-        found = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_once, parse_constant=_no_constant)
+        rules = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique_names, parse_constant=_refuse_constant)
     except InvalidFile:
         raise
     except UnicodeDecodeError as error:
         raise InvalidFile(translatable("the file is not UTF-8 text")) from error
     except RecursionError as error:
         raise InvalidFile(translatable("the file is nested too deeply")) from error
-    except ValueError as error:  # JSONDecodeError, and numbers of more digits than Python reads
+    except ValueError as error:  # JSONDecodeError, and numbers with more digits than Python accepts
         raise InvalidFile(translatable("the file is not JSON: {error}", error=error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(rules, dict):
         fault = translatable("the file holds an object of rules: {example}", example='{"api": {"rate": "100/min"}}')
         raise InvalidFile(fault)
-    return found
+    return rules
 
 
 def _row(name: str, options: object) -> ThrottleRule:
@@ -146,14 +148,14 @@ def _row(name: str, options: object) -> ThrottleRule:
     return row
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _unique_names(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidFile(translatable("{name!r} is there twice", name=twice))
-    return found
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise InvalidFile(translatable("{name!r} is there twice", name=duplicate))
+    return members
 
 
-def _no_constant(text: str) -> NoReturn:
+def _refuse_constant(text: str) -> NoReturn:
     raise InvalidFile(translatable("{text} is not a number that a rule can have", text=text))

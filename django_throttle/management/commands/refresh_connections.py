@@ -1,4 +1,4 @@
-"""Keeps connection counts true from outside the processes that hold them."""
+"""manage.py refresh_connections: free the leases of killed processes soon, from outside of them."""
 
 from __future__ import annotations
 
@@ -29,71 +29,70 @@ from django_throttle.local.process_identity import number, processes_of_host
 from django_throttle.management import ShellCommand, remote_store
 from django_throttle.stores.redis.store import RedisStore
 
-LEAST, MOST = 0.05, 3600
-SWEEP_SECONDS: Final = 5.0  # of one of many passes, as processes wait for its next beat
-ONLY_SECONDS: Final = 60.0  # of the only pass
+MIN_INTERVAL, MAX_INTERVAL = 0.05, 3600
+SWEEP_SECONDS: Final = 5.0  # of a repeated pass, because processes wait for the beat of the next pass
+SINGLE_SWEEP_SECONDS: Final = 60.0  # of the pass of --once
 
 
 class PassResult(NamedTuple):
-    """What one pass saw and did: processes alive and found dead, connections held and freed, keys extended."""
+    """Numbers of a pass."""
 
-    alive: int
-    dead: int
-    held: int
-    freed: int
-    extended: int
+    alive: int  #: processes
+    dead: int  #: processes
+    held: int  #: connections
+    freed: int  #: connections
+    extended: int  #: keys
 
 
 class HostRefresher:
-    """Beats for this host's processes that run, expires those that do not, sweeps what any dead one left.
+    """Reports the processes of this host as alive or dead, and frees the leases of dead processes.
 
-    It extends what those hold that do not beat for themselves. It is no process that holds connections: it never
-    counts as alive. Running twice, late or not at all changes nothing for processes that beat for themselves.
-    Raises StoreError.
+    It also extends the leases of live processes that do not beat themselves. It does not count as a process. Processes
+    that beat themselves do not depend on it, so it may run twice, late or not at all. Its methods raise StoreError.
     """
 
     def __init__(self, store: RedisStore) -> None:
         self.records = ProcessRecords(store)
         self.sweeper = Sweeper(self.records)
-        self._extended: dict[str, float] = {}  # uid: when, on the monotonic clock
+        self._extended_at: dict[str, float] = {}  # by uid, on the monotonic clock
 
     def refresh(self) -> PassResult:
-        """One of many passes."""
+        """Make one of many passes."""
         return self._pass(SWEEP_SECONDS)[0]
 
     def once(self) -> PassResult:
-        """The only pass. Silent processes get a beat's time, as Redis may have been unreachable for all."""
-        first, seen = self._pass(ONLY_SECONDS)
-        if not seen.silent:
+        """Make the only pass. Wait for silent processes to beat, because Redis may have been unreachable for all."""
+        first, reply = self._pass(SINGLE_SWEEP_SECONDS)
+        if not reply.silent:
             return first
         time.sleep(STEADY_BEATS * beat_seconds())
-        second, _ = self._pass(ONLY_SECONDS)
+        second, _ = self._pass(SINGLE_SWEEP_SECONDS)
         freed, extended = first.freed + second.freed, first.extended + second.extended
         return second._replace(dead=max(first.dead, second.dead), freed=freed, extended=extended)
 
-    def _pass(self, seconds: float) -> tuple[PassResult, BeatReply]:
+    def _pass(self, sweep_seconds: float) -> tuple[PassResult, BeatReply]:
         self.records.store.transport.check_primary()
-        census = self.records.read_processes()
-        living, dead = processes_of_host(census)
-        seen = self.records.beat(living, dead)
-        self.sweeper.add_processes(seen.claimed)
-        freed = self.sweeper.run_turn(seconds)
-        idle = [uid for uid in living if not _beats_itself(census[uid], seen.now)]
-        extended = sum(self._extend(uid) for uid in self._due(idle))
-        gone = {*dead, *seen.claimed}
-        held = sum(number(meta, "held") for uid, meta in census.items() if uid not in gone)
-        return PassResult(seen.alive, seen.dead, held, freed, extended), seen
+        processes = self.records.read_processes()
+        living, dead = processes_of_host(processes)
+        reply = self.records.beat(living, dead)
+        self.sweeper.add_processes(reply.claimed)
+        freed = self.sweeper.run_turn(sweep_seconds)
+        idle = [uid for uid in living if not _beats_itself(processes[uid], reply.now)]
+        extended = sum(self._extend(uid) for uid in self._take_due(idle))
+        gone = {*dead, *reply.claimed}
+        held = sum(number(meta, "held") for uid, meta in processes.items() if uid not in gone)
+        return PassResult(reply.alive, reply.dead, held, freed, extended), reply
 
-    def _due(self, living: list[str]) -> list[str]:
-        """Those to extend now: new ones, and those whose time has come."""
-        now, past = time.monotonic(), self._extended
-        due = [uid for uid in living if uid not in past or now >= past[uid] + EXTEND_SECONDS]
-        self._extended = {uid: past[uid] for uid in living if uid in past} | dict.fromkeys(due, now)
+    def _take_due(self, living: list[str]) -> list[str]:
+        """Return the processes to extend now, and note the time. Forget processes that are not living."""
+        now, extended_at = time.monotonic(), self._extended_at
+        due = [uid for uid in living if uid not in extended_at or now >= extended_at[uid] + EXTEND_SECONDS]
+        self._extended_at = {uid: extended_at[uid] for uid in living if uid in extended_at} | dict.fromkeys(due, now)
         return due
 
     def _extend(self, uid: str) -> int:
-        # Only the process itself knows what it should hold. What is on a node of a Cluster that is away has two more
-        # turns before it expires.
+        # All leases of the index are extended, because only the process itself knows which it holds. Leases on an
+        # unreachable node of a Cluster are extended two more times before they expire.
         replies = (
             self.records.extend(uid, dict.fromkeys(indexes, MAX_LIMIT)) for indexes in self.records.scan_indexes(uid)
         )
@@ -101,13 +100,13 @@ class HostRefresher:
 
 
 def _beats_itself(meta: Mapping[str, object], now: int) -> bool:
-    """Whether the process has sent a beat of its own lately, by the server's clock."""
+    """Return True if the process itself has beaten lately, by the server's clock."""
     at = meta.get("at")
     return type(at) is int and abs(now - at) < conf().PROCESS_TTL * 1_000_000
 
 
 class Command(ShellCommand):
-    """One pass a second, until SIGTERM or Ctrl-C; one status line for each."""
+    """Command that makes a pass each second until SIGTERM or Ctrl-C, and prints a line for each pass."""
 
     help = (
         "Free the open connections that count for killed processes of this host, and for hosts that are silent, until "
@@ -118,7 +117,7 @@ class Command(ShellCommand):
     stopped: threading.Event | None = None
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """From the command line: whoever stops it while it starts ends it as cleanly as later on."""
+        """Run from the command line. Handle signals from the start, so that the command always ends without error."""
         if "--once" not in argv:
             self.stopped = _stopped_by_signals()
         super().run_from_argv(argv)
@@ -133,26 +132,26 @@ class Command(ShellCommand):
             self._repeat(refresher, interval)
             return
         try:
-            self._say(_line(refresher.once()))
+            self._print(_line(refresher.once()))
         except StoreError as error:
             raise CommandError(f"Redis does not answer: {error}") from error
 
     def _repeat(self, refresher: HostRefresher, interval: float) -> None:
-        stopped, reachable = self.stopped or _stopped_by_signals(), True
+        stopped, is_reachable = self.stopped or _stopped_by_signals(), True
         while not stopped.is_set():
             try:
                 line = _line(refresher.refresh())
-                if not reachable:
-                    self._say("Redis answers again.")
-                reachable = True
-                self._say(line)
+                if not is_reachable:
+                    self._print("Redis answers again.")
+                is_reachable = True
+                self._print(line)
             except StoreError as error:
-                if reachable:
-                    self._say(f"Redis does not answer ({error}); trying again every {interval:g} s.")
-                reachable = False
+                if is_reachable:
+                    self._print(f"Redis does not answer ({error}); trying again every {interval:g} s.")
+                is_reachable = False
             stopped.wait(interval)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self.stdout.write(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S} {text}")
         self.stdout.flush()
 
@@ -169,13 +168,14 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not LEAST <= seconds <= MOST:  # also refuses NaN
-        raise ArgumentTypeError(f"it must be a number of seconds from {LEAST} to {MOST}, not {text!r}")
+    if not MIN_INTERVAL <= seconds <= MAX_INTERVAL:  # False for NaN, too
+        limits = f"from {MIN_INTERVAL} to {MAX_INTERVAL}"
+        raise ArgumentTypeError(f"it must be a number of seconds {limits}, not {text!r}")
     return seconds
 
 
 def _stopped_by_signals() -> threading.Event:
-    """Set by the first SIGTERM or SIGINT; the pass under way is finished."""
+    """Return an event that SIGTERM and SIGINT set. A pass that has begun is finished."""
     stopped = threading.Event()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):

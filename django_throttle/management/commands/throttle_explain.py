@@ -1,4 +1,4 @@
-"""manage.py throttle_explain: says what would happen to a call of somebody now, and why."""
+"""manage.py throttle_explain: predict the decision about a caller's next call, and explain it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from django_throttle.checks.project import site_scopes
 from django_throttle.core.option_words import CALLS_IN_WORDS
 from django_throttle.core.options import did_you_mean
 from django_throttle.core.scopes import EVERYWHERE, matches, split_scopes
+from django_throttle.core.texts import gettext_noop
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, in_short, with_assumption
 from django_throttle.explain.why_refused import CallerExplanation, explain_caller
-from django_throttle.management import ShellCommand, printable, rules_in_force
+from django_throttle.management import ShellCommand, current_rules, printable
 from django_throttle.rulebook.coverage import HypotheticalCall
 from django_throttle.stores import get_store
 from django_throttle.translated import gettext, local, ngettext, translated
 
-ANSWER_SECONDS: Final = 2.0  # in which every process should have said what it has open
+ANSWER_SECONDS: Final = 2.0  # time for processes with sockets to answer
 
 
 class Command(ShellCommand):
-    """The admin's page "Why is a caller refused?", for a shell; it changes nothing."""
+    """Command that prints the admin's page "Why is a caller refused?"."""
 
     help = "Print which rules count a caller's next call, how much of each is used, and whether it would pass."
     requires_system_checks: list[str] = []
@@ -42,7 +43,7 @@ class Command(ShellCommand):
     def handle(self, *, ident: str, scope: str, method: str, event: str, **options: object) -> None:
         try:
             call = HypotheticalCall(scope, method.strip().upper(), event)
-            found = explain_caller(get_store(), rules_in_force(), call, ident, wait=ANSWER_SECONDS)
+            explanation = explain_caller(get_store(), current_rules(), call, ident, wait=ANSWER_SECONDS)
         except ValidationError as error:
             raise CommandError("\n".join(map(printable, error.messages))) from error
         except (InvalidSetting, ValueError) as error:
@@ -54,50 +55,52 @@ class Command(ShellCommand):
         if scope and (near := _nearest(scope)):
             self.stderr.write(gettext("nothing has the scope {scope!r}{near}", scope=scope, near=near))
         if options["json"]:
-            self.stdout.write(json.dumps(found.as_json(), indent=2))
+            self.stdout.write(json.dumps(explanation.as_json(), indent=2))
             return
-        for line in _lines(found):
+        for line in _lines(explanation):
             self.stdout.write(printable(line))
 
 
 def _nearest(scope: str) -> str:
-    """The scope that was meant, as the end of a message; empty where the site or a rule has this one, or a pattern."""
-    rules = rules_in_force().rules
+    """Return the nearest scope, as the end of a message. Return "" if the site or a rule has the scope."""
+    rules = current_rules().rules
     patterns = chain.from_iterable(chain(*split_scopes(rule.scopes)) for rule in rules)
-    known = {*site_scopes(), *(rule.name for rule in rules), *patterns} - {EVERYWHERE}
-    return "" if matches(known, scope) else did_you_mean(scope, known)
+    scopes = {*site_scopes(), *(rule.name for rule in rules), *patterns} - {EVERYWHERE}
+    return "" if matches(scopes, scope) else did_you_mean(scope, scopes)
 
 
-def _lines(found: CallerExplanation) -> Iterator[str]:
-    yield translated(found.sentence)
-    if found.explanation is not None:
-        yield from _rules(found.explanation)
-    for row in found.rows:
-        told = {"number": row.pk, "subject": row.named(), "terms": row.terms}
-        yield "  " + gettext("override {number} for {subject}: {terms}", **told)
-    for times, one in found.refusal_groups:
-        calls = CALLS_IN_WORDS[one.event](times) if one.event in CALLS_IN_WORDS else one.event
-        told = {"calls": calls, "scope": one.scope, "rule": one.rule, "at": local(one.at)}
+def _lines(caller: CallerExplanation) -> Iterator[str]:
+    yield translated(caller.sentence)
+    if caller.explanation is not None:
+        yield from _rule_lines(caller.explanation)
+    for row in caller.rows:
+        pattern = gettext_noop("override {number} for {subject}: {terms}")
+        yield "  " + gettext(pattern, number=row.pk, subject=row.named(), terms=row.terms)
+    for times, refusal in caller.refusal_groups:
+        event = refusal.event
         yield "  " + ngettext(
             "{verdict}: {calls} to {scope} by rule {rule!r} ({reason}), {at:%Y-%m-%d %H:%M:%S %Z}",
             "{verdict}: {calls} to {scope} by rule {rule!r} ({reason}), last {at:%Y-%m-%d %H:%M:%S %Z}",
             times,
-            verdict=VERDICTS.get(one.outcome, one.outcome),
-            reason=REASONS.get(one.reason, one.reason),
-            **told,
+            verdict=VERDICTS.get(refusal.outcome, refusal.outcome),
+            calls=CALLS_IN_WORDS[event](times) if event in CALLS_IN_WORDS else event,
+            scope=refusal.scope,
+            rule=refusal.rule,
+            reason=REASONS.get(refusal.reason, refusal.reason),
+            at=local(refusal.at),
         )
-    if found.open:
-        yield "  " + gettext("open sockets: {count:,}", count=found.open)
+    if caller.open:
+        yield "  " + gettext("open sockets: {count:,}", count=caller.open)
 
 
-def _rules(told: Explanation) -> Iterator[str]:
-    for one in told.rules:
-        why = one.why
-        if one.outcome.window:
-            why = gettext("{why}, counted over {window:g} s", why=why, window=one.outcome.window)
-        if one.outcome.reset_after:
-            why = gettext("{why}, full again in {time}", why=why, time=in_short(one.outcome.reset_after))
-        why = with_assumption(why, one.counting.assumed)
-        yield f"  {translated(VERDICTS[one.verdict]):8} {one.outcome.rule}: {translated(why)}"
-    for other in told.others:
+def _rule_lines(explanation: Explanation) -> Iterator[str]:
+    for state in explanation.rules:
+        reason, outcome = state.why, state.outcome
+        if outcome.window:
+            reason = gettext("{why}, counted over {window:g} s", why=reason, window=outcome.window)
+        if outcome.reset_after:
+            reason = gettext("{why}, full again in {time}", why=reason, time=in_short(outcome.reset_after))
+        reason = with_assumption(reason, state.counting.assumed)
+        yield f"  {translated(VERDICTS[state.verdict]):8} {outcome.rule}: {translated(reason)}"
+    for other in explanation.others:
         yield f"  {'?' if other.is_doubtful else '-'}        {other.rule.name}: {translated(other.why)}"

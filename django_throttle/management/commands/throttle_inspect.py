@@ -1,4 +1,4 @@
-"""Says who has how many WebSockets open, in all processes."""
+"""manage.py throttle_inspect: print the open sockets of each process and of the idents with most of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from django_throttle.core.texts import gettext_noop, translatable
 from django_throttle.management import ShellCommand, remote_store
 from django_throttle.translated import gettext, ngettext
 
-ANSWER_SECONDS: Final = 2.0  # in which every process that holds something should have answered
-USUAL: Final = 20
+ANSWER_SECONDS: Final = 2.0  # time for processes with sockets to answer
+DEFAULT_IDENTS: Final = 20
 
 
 class Command(ShellCommand):
-    """The admin's page of open connections, for a shell; it closes nothing."""
+    """Command that prints the admin's page of open connections."""
 
     help = (
         "Print how many WebSockets are open in each process, and who has most of them. A socket, or a request in "
@@ -26,7 +26,9 @@ class Command(ShellCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("search", nargs="?", default="", help="part of an identity, address, scope or path")
-        parser.add_argument("--most", type=int, default=USUAL, help=f"identities that are listed (default {USUAL})")
+        parser.add_argument(
+            "--most", type=int, default=DEFAULT_IDENTS, help=f"identities that are listed (default {DEFAULT_IDENTS})"
+        )
 
     def handle(self, *, search: str, most: int, **options: object) -> None:
         store = remote_store(translatable("nobody but each process knows what it holds."))
@@ -35,17 +37,19 @@ class Command(ShellCommand):
             self.stdout.write(line)
 
 
-def _lines(overview: SocketOverview, most: int) -> list[str]:
+def _lines(overview: SocketOverview, max_idents: int) -> list[str]:
     sockets, processes = _sockets(overview.open), len(overview.processes)
-    found = [ngettext("{sockets} in {count} process", "{sockets} in {count} processes", processes, sockets=sockets)]
+    lines = [ngettext("{sockets} in {count} process", "{sockets} in {count} processes", processes, sockets=sockets)]
     for process in overview.processes:
-        silence, idle = gettext("has not answered"), gettext("has not answered (it has no sockets, or is too busy)")
-        silence = silence if process.leases else idle
-        answer = silence if process.open is None else _sockets(process.open)
+        if process.open is not None:
+            answer = _sockets(process.open)
+        elif process.leases:
+            answer = gettext("has not answered")
+        else:
+            answer = gettext("has not answered (it has no sockets, or is too busy)")
         pattern = gettext_noop("{host} {pid}: {answer}; {leases:,} leases, of these and of requests in flight")
-        told = {"host": process.host, "pid": process.pid, "answer": answer, "leases": process.leases}
-        found.append("  " + gettext(pattern, **told))
-    return found + [_line(ident) for ident in overview.idents[: max(0, most)]]
+        lines.append("  " + gettext(pattern, host=process.host, pid=process.pid, answer=answer, leases=process.leases))
+    return lines + [_line(ident) for ident in overview.idents[: max(0, max_idents)]]
 
 
 def _sockets(number: int) -> str:
@@ -53,5 +57,5 @@ def _sockets(number: int) -> str:
 
 
 def _line(ident: Ident) -> str:
-    several = "  " + gettext("(in {count} processes)", count=ident.processes) if ident.processes > 1 else ""
-    return f"{ident.open:>7,}  {ident.shown}{several}"
+    processes = "  " + gettext("(in {count} processes)", count=ident.processes) if ident.processes > 1 else ""
+    return f"{ident.open:>7,}  {ident.shown}{processes}"

@@ -1,4 +1,4 @@
-"""manage.py throttle_override: add, list and end overrides, for when there is a shell and no browser."""
+"""manage.py throttle_override: add, list and end overrides."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import history, sources
 from django_throttle.translated import gettext, with_label
 
-USUAL: Final = "2h"
+DEFAULT_DURATION: Final = "2h"
 
 
 class Command(ShellCommand):
-    """Each subcommand is one method below."""
+    """Command with a method for each subcommand."""
 
     help = "Add, list and end overrides: other limits, or a block, for one user, address, group, API key or tenant."
 
@@ -48,21 +48,27 @@ class Command(ShellCommand):
         effect.add_argument("--rate", default="", help="replace the rate, such as 500/min, of rules that have one")
         effect.add_argument("--limit", type=int, help="replace the number at once of concurrency rules")
         end = add.add_mutually_exclusive_group()
-        end.add_argument("--for", dest="lasting", default=USUAL, metavar="TIME", help=f"such as 30m; else {USUAL}")
+        end.add_argument(
+            "--for",
+            dest="duration",
+            default=DEFAULT_DURATION,
+            metavar="TIME",
+            help=f"such as 30m; else {DEFAULT_DURATION}",
+        )
         end.add_argument("--until", metavar="MOMENT", help="such as 2030-01-31T18:00")
         end.add_argument("--endless", action="store_true", help="until somebody ends it")
         add.add_argument("--reason", required=True, help="why, for whoever reads it next")
-        show = subcommand("list", "print the overrides in force, a line each, with their numbers")
-        show.add_argument("--all", action="store_true", help="also those that have ended")
-        end_some = subcommand("end", "end some overrides now")
-        end_some.add_argument("numbers", nargs="+", type=_number, metavar="NUMBER", help="what list prints before each")
-        end_some.add_argument("--reason", default="", help="why, for the history")
+        list_ = subcommand("list", "print the overrides in force, a line each, with their numbers")
+        list_.add_argument("--all", action="store_true", help="also those that have ended")
+        end_now = subcommand("end", "end some overrides now")
+        end_now.add_argument("numbers", nargs="+", type=_number, metavar="NUMBER", help="what list prints before each")
+        end_now.add_argument("--reason", default="", help="why, for the history")
 
-    def handle(self, *args: object, todo: str, **options: Any) -> None:
+    def handle(self, *args: object, subcommand: str, **options: Any) -> None:
         rulebook.learn_time()
         try:
             with history.editing(shell_user(), "command", options.get("reason", "")):
-                {"add": self.add, "list": self.list, "end": self.end}[todo](options)
+                {"add": self.add, "list": self.list, "end": self.end}[subcommand](options)
         except DatabaseError as error:
             fault = gettext(
                 "the overrides in the database cannot be used: {advice}", advice=sources.failure_text(error)
@@ -70,14 +76,16 @@ class Command(ShellCommand):
             raise CommandError(fault) from error
 
     def add(self, options: dict[str, Any]) -> None:
-        """Check it as the admin does, and put it in force."""
+        """Validate an override as the admin does, and save it."""
         rules = sources.rules()
         if wrong := misspelt(options["rules"], rules):
             raise CommandError("\n".join(wrong))
-        given = options["value"]  # - is for an API key, which a shell's history must not contain
+        value = options["value"]
+        if value == "-":  # for an API key, which the history of a shell must not contain
+            value = sys.stdin.readline().strip()
         row = ThrottleOverride(
             kind=options["kind"],
-            value=sys.stdin.readline().strip() if given == "-" else given,
+            value=value,
             rules=",".join(options["rules"]),
             reason=options["reason"],
             until=_until(options),
@@ -88,30 +96,32 @@ class Command(ShellCommand):
             row.full_clean()
         except ValidationError as error:
             labels = {field.name: field.verbose_name for field in row._meta.fields}
-            wrong = [with_label(labels.get(one, ""), text) for one, told in error.message_dict.items() for text in told]
-            raise CommandError("\n".join(wrong)) from error
+            faults = [
+                with_label(labels.get(name, ""), text) for name, texts in error.message_dict.items() for text in texts
+            ]
+            raise CommandError("\n".join(faults)) from error
         row.save()
         self.stdout.write(self.style.SUCCESS(_line(row)))
         for warning in override_warnings(row, rules):
             self.stderr.write(self.style.WARNING(warning))
 
     def list(self, options: dict[str, Any]) -> None:
-        """The newest first."""
-        found = ThrottleOverride.objects.using(sources.alias())
-        rows = list(found.all() if options["all"] else found.in_force())
+        """Print a line for each override, the newest first."""
+        overrides = ThrottleOverride.objects.using(sources.alias())
+        rows = list(overrides.all() if options["all"] else overrides.in_force())
         for row in rows:
             self.stdout.write(_line(row))
         if not rows:
-            none = gettext("There are no overrides.") if options["all"] else gettext("No override is in force.")
-            self.stdout.write(none)
+            message = gettext("There are no overrides.") if options["all"] else gettext("No override is in force.")
+            self.stdout.write(message)
 
     def end(self, options: dict[str, Any]) -> None:
-        """End those that are in force; any other number is an error, and then none is ended."""
-        found = ThrottleOverride.objects.using(sources.alias()).in_force()
-        rows = {row.pk: row for row in found.filter(pk__in=options["numbers"])}
+        """End overrides. Raise CommandError, and end none, if one of them is not in force."""
+        overrides = ThrottleOverride.objects.using(sources.alias()).in_force()
+        rows = {row.pk: row for row in overrides.filter(pk__in=options["numbers"])}
         if missing := [str(number) for number in options["numbers"] if number not in rows]:
             raise CommandError(gettext("nothing was ended: {numbers} is not in force", numbers=", ".join(missing)))
-        found.filter(pk__in=rows).update(until=shared_now())
+        overrides.filter(pk__in=rows).update(until=shared_now())
         for row in rows.values():
             self.stdout.write(gettext("ended: {line}", line=_line(row)))
 
@@ -136,26 +146,26 @@ def _until(options: dict[str, Any]) -> datetime | None:
         return None
     now = shared_now()
     if options["until"] is None:
-        return now + timedelta(seconds=_seconds(options["lasting"]))
+        return now + timedelta(seconds=_seconds(options["duration"]))
     try:
-        found = parse_datetime(options["until"])
+        until = parse_datetime(options["until"])
     except ValueError:
-        found = None
-    if found is None:
+        until = None
+    if until is None:
         raise CommandError(gettext("{given!r} is not a moment: write 2030-01-31T18:00", given=options["until"]))
-    if timezone.is_naive(found) and timezone.is_aware(now):
-        found = timezone.make_aware(found)
-    if found <= now:
-        raise CommandError(gettext("{moment} has passed", moment=found))
-    return found
+    if timezone.is_naive(until) and timezone.is_aware(now):
+        until = timezone.make_aware(until)
+    if until <= now:
+        raise CommandError(gettext("{moment} has passed", moment=until))
+    return until
 
 
-def _seconds(lasting: str) -> float:
-    """The seconds of a duration, which is written as the window of a rate is."""
+def _seconds(duration: str) -> float:
+    """Return the seconds of a duration in the notation of a rate's window."""
     try:
-        return Rate.parse(f"1/{lasting}").window
+        return Rate.parse(f"1/{duration}").window
     except InvalidRate as error:
-        fault = gettext("{lasting!r} is not a duration of 366 days at most: write 30m, 2h or 1d", lasting=lasting)
+        fault = gettext("{lasting!r} is not a duration of 366 days at most: write 30m, 2h or 1d", lasting=duration)
         raise CommandError(fault) from error
 
 

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 
 from django_throttle.console.recording.overview import overview, rule_names
 from django_throttle.core.texts import translatable
-from django_throttle.management import ShellCommand, remote_store, rules_in_force
+from django_throttle.management import ShellCommand, current_rules, remote_store
 from django_throttle.observe.reports import plain, printable
 from django_throttle.translated import gettext, joined, translated
 
@@ -33,7 +33,7 @@ class Command(ShellCommand):
         if most < 1:
             raise CommandError(gettext("--most is a number of rules, from 1, not {most}", most=most))
         store = remote_store(ELSEWHERE)
-        rules_in_force()
+        current_rules()
         found = overview(store, rule_names(store, search)[:most])
         if options["json"]:
             self.stdout.write(json.dumps(found.as_json(), indent=2))
