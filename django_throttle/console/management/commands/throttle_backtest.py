@@ -1,4 +1,4 @@
-"""Says what rules would have refused of the calls in an access log."""
+"""manage.py throttle_backtest: replay an access log, or recorded calls, under rules, and print their refusals."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from django_throttle.management import ShellCommand, rules_file
 from django_throttle.observe.reports import plain
 from django_throttle.translated import gettext, ngettext, translated
 
-USUAL: Final = 10
+DEFAULT_IDENTS: Final = 10
 REDRAW_SECONDS: Final = 0.2
-ESTIMATE: Final = ("refused", "low", "high")
+ESTIMATE_FIELDS: Final = ("refused", "low", "high")
 
 
 class Command(ShellCommand):
-    """Counts in memory: no Redis is asked, and nothing of the site changes."""
+    """Command that counts in memory. It sends nothing to Redis, and changes nothing of the site."""
 
     help = (
         "Replay an access log, or what this site has recorded, under rules that need not be in force: print how many "
@@ -59,21 +59,22 @@ class Command(ShellCommand):
             action="store_true",
             help="decide each call by all rules as one, as a site does; without it each rule is by itself",
         )
-        parser.add_argument("--most", type=int, default=USUAL, help=f"identities listed of a rule (default {USUAL})")
+        most_help = f"identities listed of a rule (default {DEFAULT_IDENTS})"
+        parser.add_argument("--most", type=int, default=DEFAULT_IDENTS, help=most_help)
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *, rules: str, log: str | None, together: bool, most: int, **options: Any) -> None:
         if log is None:
             self._replay_recorded(rules, SPANS[options["recorded"]], most, as_json=options["json"], together=together)
             return
-        usable = self._usable(rules, why_not)
+        usable = self._load_rules(rules, why_not)
         show = self._progress if self.stderr.isatty() and not options["json"] else lambda *_: None
         try:
             recorded = read(log, lambda share: show(gettext("reading"), share))
         except (OSError, EOFError, ValueError) as error:  # ValueError: a path with NUL
             raise CommandError(gettext("cannot read {name!r}: {why}", name=log, why=_why(error))) from error
-        self._complain(recorded)
-        usable = self._left(usable, partial(without_statuses, recorded.calls), rules)
+        self._check_log(recorded)
+        usable = self._select(usable, partial(without_statuses, recorded.calls), rules)
         unanswered = sum(not call.status for call in recorded.calls)
         if unanswered and any(rule.count_on or rule.refund_on for rule in usable):
             line = ngettext(
@@ -82,33 +83,35 @@ class Command(ShellCommand):
                 unanswered,
             )
             self.stderr.write(line)
-        found = replay(
+        replayed = replay(
             usable, recorded.calls, together=together, progress=lambda share: show(gettext("deciding"), share)
         )
         show("", 0.0)
-        found = self._counting(found, usable, rules)
+        replayed = self._select_with_calls(replayed, usable, rules)
         if options["json"]:
-            self.stdout.write(json.dumps(_as_json(len(recorded.calls), found), indent=2))
+            self.stdout.write(json.dumps(_as_json(len(recorded.calls), replayed), indent=2))
             return
-        first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(recorded.calls[at].at)) for at in (0, -1))
+        ends = recorded.calls[0].at, recorded.calls[-1].at
+        first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) for at in ends)
         period = gettext("from {first} to {last} UTC", first=first, last=last)
         self.stdout.write(translated(with_commas([_calls(len(recorded.calls)), period])))
-        for name, one in found.items():
-            self.stdout.write("\n".join(_lines(name, one, len(recorded.calls), most)))
+        for name, result in replayed.items():
+            self.stdout.write("\n".join(_lines(name, result, len(recorded.calls), most)))
 
     def _replay_recorded(self, rules: str, hours: int, most: int, *, as_json: bool, together: bool) -> None:
         recorded = recorded_calls(hours)
         if not recorded.calls:
-            nothing = gettext("no requests were recorded in that time")
-            raise CommandError(". ".join(filter(None, [nothing, translated(recorded.what_is_there)])))
-        usable = self._usable(rules, recorded.why_not)
-        found = replay(usable, recorded.calls, together=together, caller_type=RecordedCaller)
-        found = self._counting(found, usable, rules)
+            message = gettext("no requests were recorded in that time")
+            raise CommandError(". ".join(filter(None, [message, translated(recorded.what_is_there)])))
+        usable = self._load_rules(rules, recorded.why_not)
+        replayed = replay(usable, recorded.calls, together=together, caller_type=RecordedCaller)
+        replayed = self._select_with_calls(replayed, usable, rules)
         if as_json:
-            answer = _as_json(len(recorded.calls), found)
-            for name, one in found.items():
-                answer["rules"][name]["estimate"] = dict(zip(ESTIMATE, recorded.estimate(one), strict=True))
-            self.stdout.write(json.dumps({**answer, "share": recorded.share, "cut": recorded.cut}, indent=2))
+            content = _as_json(len(recorded.calls), replayed)
+            for name, result in replayed.items():
+                estimate = dict(zip(ESTIMATE_FIELDS, recorded.estimate(result), strict=True))
+                content["rules"][name]["estimate"] = estimate
+            self.stdout.write(json.dumps({**content, "share": recorded.share, "cut": recorded.cut}, indent=2))
             return
         calls = _calls(len(recorded.calls))
         self.stdout.write(
@@ -119,17 +122,17 @@ class Command(ShellCommand):
                 "callers whose later calls are left out, as a sample has room for so many of each: {count:,}"
             )
             self.stdout.write(gettext(pattern, count=recorded.cut))
-        for name, one in found.items():
-            likely, low, high = recorded.estimate(one)
-            # No directive begins at the %, xgettext:no-python-format
-            pattern = gettext_noop("of all callers about {likely:,} (with 95 % confidence {low:,} to {high:,})")
-            whole = gettext(pattern, likely=likely, low=low, high=high)
-            self.stdout.write(
-                "\n".join([*_lines(name, one, len(recorded.calls), most), *[whole] * (recorded.share < 1)])
-            )
+        for name, result in replayed.items():
+            lines = _lines(name, result, len(recorded.calls), most)
+            if recorded.share < 1:
+                likely, low, high = recorded.estimate(result)
+                # No directive begins at the %, xgettext:no-python-format
+                pattern = gettext_noop("of all callers about {likely:,} (with 95 % confidence {low:,} to {high:,})")
+                lines.append(gettext(pattern, likely=likely, low=low, high=high))
+            self.stdout.write("\n".join(lines))
 
-    def _usable(self, path: str, why_not: Callable[[Rule], str | None]) -> list[Rule]:
-        """The rules of the file that can be replayed, switched on; the others are named."""
+    def _load_rules(self, path: str, why_not: Callable[[Rule], str | None]) -> list[Rule]:
+        """Return the rules of the file that can be replayed, enabled. See ``_select``."""
         try:
             rows = rules_file.load(Path(path).read_bytes())
         except rules_file.InvalidFile as error:
@@ -137,10 +140,10 @@ class Command(ShellCommand):
         except (OSError, ValueError) as error:  # ValueError: a path with NUL
             raise CommandError(gettext("cannot read {name!r}: {why}", name=path, why=_why(error))) from error
         rules = [replace(row.as_rule(), enabled=True) for row in rows]
-        return self._left(rules, why_not, path)
+        return self._select(rules, why_not, path)
 
-    def _left(self, rules: Sequence[Rule], why_not: Callable[[Rule], str | None], path: str) -> list[Rule]:
-        """Return the rules that can be replayed; the others are named. Where there is none, that is an error."""
+    def _select(self, rules: Sequence[Rule], why_not: Callable[[Rule], str | None], path: str) -> list[Rule]:
+        """Return the rules that can be replayed. Warn of the others. Raise CommandError if no rule can."""
         for rule in rules:
             if why := why_not(rule):
                 self.stderr.write(gettext("{name} is left out: {why}", name=rule.name, why=why))
@@ -149,12 +152,14 @@ class Command(ShellCommand):
             raise CommandError(gettext("{path!r} has no rule that can be replayed", path=path))
         return usable
 
-    def _counting(self, found: Mapping[str, Replayed], rules: Sequence[Rule], path: str) -> dict[str, Replayed]:
-        """Return what was found of the rules that have counted a call, as ``_left`` does."""
-        return {rule.name: found[rule.name] for rule in self._left(rules, partial(without_calls, found), path)}
+    def _select_with_calls(
+        self, replayed: Mapping[str, Replayed], rules: Sequence[Rule], path: str
+    ) -> dict[str, Replayed]:
+        """Return the results of the rules that have counted a call. See ``_select``."""
+        return {rule.name: replayed[rule.name] for rule in self._select(rules, partial(without_calls, replayed), path)}
 
-    def _complain(self, recorded: AccessLog) -> None:
-        """Of lines that are no calls; a log without any call is an error."""
+    def _check_log(self, recorded: AccessLog) -> None:
+        """Warn of lines that are no calls. Raise CommandError for a log without calls."""
         if recorded.first_unread is not None:
             number, text = recorded.first_unread
             lines = ngettext(
@@ -168,35 +173,35 @@ class Command(ShellCommand):
         if not recorded.calls:
             raise CommandError(gettext("the log has no calls"))
 
-    _drawn = 0.0
+    _drawn_at = 0.0
 
-    def _progress(self, doing: str, share: float) -> None:
+    def _progress(self, activity: str, share: float) -> None:
+        """Draw a progress bar, or erase it if the activity is empty."""
         now = time.monotonic()
-        if not doing or now - self._drawn > REDRAW_SECONDS:
-            self._drawn = now
-            bar = f"{doing:9}[{'#' * int(40 * share):40}] {share:4.0%}" if doing else ""
+        if not activity or now - self._drawn_at > REDRAW_SECONDS:
+            self._drawn_at = now
+            bar = f"{activity:9}[{'#' * int(40 * share):40}] {share:4.0%}" if activity else ""
             self.stderr.write(f"\r{bar:60}\r", ending="")
             self.stderr.flush()
 
 
-def _as_json(calls: int, found: Mapping[str, Replayed]) -> dict[str, Any]:
-    return {
-        "calls": calls,
-        "rules": {name: {"refused": one.refused, "idents": len(one.idents)} for name, one in found.items()},
-    }
+def _as_json(calls: int, replayed: Mapping[str, Replayed]) -> dict[str, Any]:
+    rules = {name: {"refused": result.refused, "idents": len(result.idents)} for name, result in replayed.items()}
+    return {"calls": calls, "rules": rules}
 
 
-def _lines(name: str, one: Replayed, calls: int, most: int) -> list[str]:
-    recorded = {"name": name, "refused": one.refused, "share": one.refused / calls}
-    head = gettext("{name}: {refused:,} refused ({share:.1%})", **recorded)
-    if one.refused:
+def _lines(name: str, result: Replayed, calls: int, max_idents: int) -> list[str]:
+    values = {"name": name, "refused": result.refused, "share": result.refused / calls}
+    head = gettext("{name}: {refused:,} refused ({share:.1%})", **values)
+    if result.refused:
         head = ngettext(
             "{name}: {refused:,} refused ({share:.1%}), of {count:,} identity",
             "{name}: {refused:,} refused ({share:.1%}), of {count:,} identities",
-            len(one.idents),
-            **recorded,
+            len(result.idents),
+            **values,
         )
-    return [head, *(f"{number:>9,}  {plain(ident)}" for ident, number in one.idents.most_common(max(0, most)))]
+    refused_idents = result.idents.most_common(max(0, max_idents))
+    return [head, *(f"{number:>9,}  {plain(ident)}" for ident, number in refused_idents)]
 
 
 def _calls(number: int) -> str:

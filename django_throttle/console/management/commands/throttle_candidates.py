@@ -17,11 +17,11 @@ from django_throttle.models.fields import is_text
 from django_throttle.rulebook import sources
 from django_throttle.translated import gettext
 
-ELSEWHERE: Final = translatable("only each process knows what it decided; see the page of candidates there.")
+IN_MEMORY: Final = translatable("only each process knows what it decided; see the page of candidates there.")
 
 
 class Command(ShellCommand):
-    """The admin's comparison of each candidate, for a shell."""
+    """Command that prints the admin's comparison of each candidate."""
 
     help = "Compare each candidate with its live rule, over the last hour."
     requires_system_checks: list[str] = []
@@ -31,7 +31,7 @@ class Command(ShellCommand):
         parser.add_argument("--json", action="store_true", help="print JSON, with the refusals by minute")
 
     def handle(self, *, name: str | None, **options: object) -> None:
-        store = remote_store(ELSEWHERE)
+        store = remote_store(IN_MEMORY)
         now, rows = shared_now(), ThrottleCandidate.objects.using(sources.alias())
         if name is not None:
             rows = rows.filter(name=name) if is_text(name) else rows.none()

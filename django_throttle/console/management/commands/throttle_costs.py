@@ -1,4 +1,4 @@
-"""Says what requests of each route use, those that use most first."""
+"""manage.py throttle_costs: print the costs of requests by route, the most expensive route first."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from django_throttle.costs.meter import MEASURES
 from django_throttle.management import ShellCommand, remote_store
 from django_throttle.translated import gettext, ngettext
 
-USUAL: Final = 20
-ELSEWHERE: Final = translatable("only each process knows what its requests used; see the page of costs there.")
+DEFAULT_ROUTES: Final = 20
+IN_MEMORY: Final = translatable("only each process knows what its requests used; see the page of costs there.")
 
 
 class Command(ShellCommand):
-    """The admin's page of costs, for a shell."""
+    """Command that prints the admin's page of costs."""
 
     help = (
         f"Print how many requests each route had in the last {HOURS} hours, and of their queries, rows, times and "
@@ -29,19 +29,20 @@ class Command(ShellCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--by", choices=MEASURES, default="wall_ms", help="most of this first (default wall_ms)")
-        parser.add_argument("--most", type=int, default=USUAL, help=f"routes that are listed (default {USUAL})")
+        most_help = f"routes that are listed (default {DEFAULT_ROUTES})"
+        parser.add_argument("--most", type=int, default=DEFAULT_ROUTES, help=most_help)
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *, by: str, most: int, **options: object) -> None:
         if most < 1:
             raise CommandError(gettext("--most is a number of routes, from 1, not {most}", most=most))
-        found = dearest(fetch(remote_store(ELSEWHERE)), by)[:most]
+        routes = dearest(fetch(remote_store(IN_MEMORY)), by)[:most]
         if options["json"]:
-            self.stdout.write(json.dumps({"hours": HOURS, "routes": [route.as_json() for route in found]}, indent=2))
+            self.stdout.write(json.dumps({"hours": HOURS, "routes": [route.as_json() for route in routes]}, indent=2))
             return
-        if not found:
+        if not routes:
             self.stdout.write(gettext("No requests were measured in the last {hours} hours.", hours=HOURS))
-        for route in found:
+        for route in routes:
             self.stdout.write("\n".join(_lines(route)))
 
 
@@ -49,5 +50,5 @@ def _lines(route: RouteCost) -> list[str]:
     requests = ngettext("{count:,} request", "{count:,} requests", route.calls)
     head = gettext("{scope}: {requests}", scope=route.scope, requests=requests)
     names = f"  {'':16}{gettext('mean'):>12}{'50 %':>12}{'95 %':>12}{'99 %':>12}"
-    rows = [f"  {name:16}{''.join(f'{in_short(one):>12}' for one in route.spreads[name])}" for name in MEASURES]
+    rows = [f"  {name:16}{''.join(f'{in_short(number):>12}' for number in route.spreads[name])}" for name in MEASURES]
     return [head, names, *rows]

@@ -1,4 +1,4 @@
-"""Says what each rule did in the last day, and whether all processes have the same rules in force."""
+"""manage.py throttle_overview: print the decisions of each rule in the last day, and the state of the processes."""
 
 from __future__ import annotations
 
@@ -9,40 +9,43 @@ from typing import Final
 from django.core.management.base import CommandError
 
 from django_throttle.console.recording.overview import overview, rule_names
-from django_throttle.core.texts import translatable
+from django_throttle.core.texts import gettext_noop, translatable
 from django_throttle.management import ShellCommand, current_rules, remote_store
 from django_throttle.observe.reports import plain, printable
 from django_throttle.translated import gettext, joined, translated
 
-USUAL: Final = 50
-ELSEWHERE: Final = translatable("only each process knows what it decided; see the page of rules at work there.")
+DEFAULT_RULES: Final = 50
+IN_MEMORY: Final = translatable("only each process knows what it decided; see the page of rules at work there.")
 
 
 class Command(ShellCommand):
-    """The admin's page of rules at work, for a shell."""
+    """Command that prints the admin's page of rules at work."""
 
     help = "Print what each rule decided in the last day, the one that refused most first, and the state of processes."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--search", default="", help="only rules whose name contains this")
-        parser.add_argument("--most", type=int, default=USUAL, help=f"rules that are listed (default {USUAL})")
+        parser.add_argument(
+            "--most", type=int, default=DEFAULT_RULES, help=f"rules that are listed (default {DEFAULT_RULES})"
+        )
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *, search: str, most: int, **options: object) -> None:
         if most < 1:
             raise CommandError(gettext("--most is a number of rules, from 1, not {most}", most=most))
-        store = remote_store(ELSEWHERE)
-        current_rules()
-        found = overview(store, rule_names(store, search)[:most])
+        store = remote_store(IN_MEMORY)
+        current_rules()  # wait for them
+        totals = overview(store, rule_names(store, search)[:most])
         if options["json"]:
-            self.stdout.write(json.dumps(found.as_json(), indent=2))
+            self.stdout.write(json.dumps(totals.as_json(), indent=2))
             return
-        said = gettext("{processes}. Slots held: {slots}.", processes=found.in_words, slots=found.connections)
-        self.stdout.write(said)
-        self.stdout.write(translated(found.store_in_words))
-        for each in found.dampers:
-            told = {"rule": each.rule, "percent": each.percent, "caller": plain(each.tag)}
-            self.stdout.write(gettext("Damper {rule!r} refuses {percent} of the calls of {caller}.", **told))
-        for one in found.rules:
-            self.stdout.write(printable(joined([one.in_words, *one.hints])))
+        pattern = gettext_noop("{processes}. Slots held: {slots}.")
+        self.stdout.write(gettext(pattern, processes=totals.in_words, slots=totals.connections))
+        self.stdout.write(translated(totals.store_in_words))
+        for damper in totals.dampers:
+            pattern = gettext_noop("Damper {rule!r} refuses {percent} of the calls of {caller}.")
+            caller = plain(damper.tag)
+            self.stdout.write(gettext(pattern, rule=damper.rule, percent=damper.percent, caller=caller))
+        for rule in totals.rules:
+            self.stdout.write(printable(joined([rule.in_words, *rule.hints])))
