@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dis import get_instructions
 from itertools import chain, pairwise
 from typing import Final
 
-from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Tags, register
+from django.core.checks import CheckMessage
 
 from django_throttle.checks.project import MIDDLEWARE, codes_of
 from django_throttle.checks.settings import (
     RawSettings,
+    database_check,
     importable,
     place_of,
-    rules_of_database,
     rules_of_settings,
     settings_check,
     value_of,
@@ -24,6 +23,7 @@ from django_throttle.checks.settings import (
 )
 from django_throttle.core import Rule
 from django_throttle.identity.keys import is_path
+from django_throttle.rulebook import SourceRules
 
 CONDITIONAL: Final = "django.middleware.http.ConditionalGetMiddleware"
 CORS: Final = "corsheaders.middleware.CorsMiddleware"
@@ -75,12 +75,10 @@ def _sets(middleware: str, name: str) -> bool:
     return False
 
 
-@register(Tags.database)
-def check_order_rows(
-    app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
-) -> list[CheckMessage]:
-    """Warn of the same for rules in the database, if it is to be queried."""
-    return list(_unseen_statuses(filter(_asks_for_304, rules_of_database(databases).rules.values())))
+@database_check
+def check_order_rows(source: SourceRules) -> Iterator[CheckMessage]:
+    """Warn of the same for rules in the database."""
+    yield from _unseen_statuses(filter(_asks_for_304, source.rules.values()))
 
 
 def _unseen_statuses(rules: Iterable[Rule]) -> Iterator[CheckMessage]:

@@ -12,9 +12,9 @@ from math import inf
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from django.apps import AppConfig, apps
+from django.apps import apps
 from django.conf import settings
-from django.core.checks import CheckMessage, Tags, register
+from django.core.checks import CheckMessage, Tags
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import URLResolver, get_resolver
 from django.utils.functional import Promise, cached_property
@@ -22,11 +22,11 @@ from django.utils.module_loading import import_string
 
 from django_throttle.checks.settings import (
     RawSettings,
+    database_check,
     importable,
     inherits,
     mistake,
     place_of,
-    rules_of_database,
     rules_of_settings,
     settings_check,
     takes,
@@ -51,6 +51,7 @@ from django_throttle.identity import is_async
 from django_throttle.identity.site_functions import own_function
 from django_throttle.later.site_queues import limited_tasks, queue_of
 from django_throttle.later.task_budget import takes_slot
+from django_throttle.rulebook import SourceRules
 from django_throttle.websockets.settings import OPTIONS, misspelt_options
 
 if TYPE_CHECKING:
@@ -99,15 +100,12 @@ def check_delays(raw: RawSettings) -> Iterator[CheckMessage]:
         yield from _flood_warning(delaying)
 
 
-@register(Tags.database)
-def check_waiting_rows(
-    app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
-) -> list[CheckMessage]:
-    """Warn of the same for rules in the database, if it is to be queried."""
-    if DAPHNE not in settings.INSTALLED_APPS:
-        return []
-    delaying = filter(_delays_messages, rules_of_database(databases).rules.values())
-    return list(_flood_warning([f"rule {rule.name!r} in the database" for rule in delaying]))
+@database_check
+def check_waiting_rows(source: SourceRules) -> Iterator[CheckMessage]:
+    """Warn of the same for rules in the database."""
+    if DAPHNE in settings.INSTALLED_APPS:
+        delaying = filter(_delays_messages, source.rules.values())
+        yield from _flood_warning([f"rule {rule.name!r} in the database" for rule in delaying])
 
 
 def _delays_messages(rule: Rule) -> bool:
@@ -652,13 +650,11 @@ def check_deferring_rules(raw: RawSettings) -> Iterator[CheckMessage]:
     yield from _never_deferring(rules_of_settings(_never_defers))
 
 
-@register(Tags.database)
-def check_deferring_rows(
-    app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
-) -> list[CheckMessage]:
-    """Warn of the same for rules in the database, if it is to be queried."""
-    rules = rules_of_database(databases).rules.values()
-    return [*_undeferred(filter(_defers_requests, rules)), *_never_deferring(filter(_never_defers, rules))]
+@database_check
+def check_deferring_rows(source: SourceRules) -> Iterator[CheckMessage]:
+    """Warn of the same for rules in the database."""
+    yield from _undeferred(filter(_defers_requests, source.rules.values()))
+    yield from _never_deferring(filter(_never_defers, source.rules.values()))
 
 
 def _defers_requests(rule: Rule) -> bool:

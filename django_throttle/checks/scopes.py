@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
-from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Info, Tags, register
+from django.core.checks import CheckMessage, Info
 
 from django_throttle.checks.project import (
     MIDDLEWARE,
@@ -24,8 +23,8 @@ from django_throttle.checks.project import (
 )
 from django_throttle.checks.settings import (
     RawSettings,
+    database_check,
     inherits,
-    rules_of_database,
     rules_of_settings,
     settings_check,
     value_of,
@@ -38,7 +37,7 @@ from django_throttle.decorators import decorated, without_request
 from django_throttle.http.request_state import view_attribute, view_scope
 from django_throttle.later.site_queues import named_by_tasks
 from django_throttle.limiter import named_by_transports
-from django_throttle.rulebook.sources import NO_RULES
+from django_throttle.rulebook import sources
 
 OF_REQUESTS: Final = frozenset(("request", "inflight"))
 OF_TASKS: Final = ("task",)
@@ -180,16 +179,12 @@ def check_scopes(raw: RawSettings) -> Iterator[CheckMessage]:
     yield from _scope_warnings(rules_of_settings(_is_of_site))
 
 
-@register(Tags.database)
-def check_scope_rows(
-    app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
-) -> list[CheckMessage]:
-    """Warn of the same for rules in the database, if it is to be queried."""
-    database = rules_of_database(databases)
-    warnings = list(_scope_warnings(list(filter(_is_of_site, database.rules.values()))))
-    if database is not NO_RULES:
-        warnings += _decorator_warnings([*database.rules, *_names_in_settings()])
-    return warnings
+@database_check
+def check_scope_rows(source: sources.SourceRules) -> Iterator[CheckMessage]:
+    """Warn of the same for rules in the database."""
+    yield from _scope_warnings(list(filter(_is_of_site, source.rules.values())))
+    if source is not sources.NO_RULES:
+        yield from _decorator_warnings([*source.rules, *_names_in_settings()])
 
 
 @settings_check()

@@ -61,6 +61,17 @@ def settings_check(*tags: str, deploy: bool = False) -> Callable[[Finder], Check
     return decorate
 
 
+def database_check(find: Callable[[sources.SourceRules], Iterable[CheckMessage]]) -> Check:
+    """Register a function of the rules and overrides in the database as a check. It runs with ``--database``."""
+
+    def check(
+        app_configs: Sequence[AppConfig] | None, databases: Iterable[str] | None = None, **_: object
+    ) -> list[CheckMessage]:
+        return list(find(rules_of_database(databases)))
+
+    return register(Tags.database)(check)
+
+
 def value_of(raw: RawSettings, name: str) -> Any:
     """Return the value of a setting as it is written, or the default."""
     if name == "STORE" and "REDIS" in raw:
