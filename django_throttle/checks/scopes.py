@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Info
+from django.urls import Resolver404, get_resolver
 
 from django_throttle.checks.project import (
     MIDDLEWARE,
@@ -32,9 +34,11 @@ from django_throttle.checks.settings import (
 )
 from django_throttle.core import Rule
 from django_throttle.core.options import did_you_mean
+from django_throttle.core.plans import read_plan
+from django_throttle.core.rule import needs_login
 from django_throttle.core.scopes import EVERYWHERE, covers, matches, split_scopes
 from django_throttle.decorators import decorated, without_request
-from django_throttle.http.request_state import view_attribute, view_scope
+from django_throttle.http.request_state import scope_of_match, view_attribute, view_scope
 from django_throttle.later.site_queues import named_by_tasks
 from django_throttle.limiter import named_by_transports
 from django_throttle.rulebook import sources
@@ -85,6 +89,8 @@ class Site(NamedTuple):
         for name, _, scope in self.views:
             if entry == name:
                 return f"the route {name!r} has the scope {scope!r}, the throttle_scope of its view, and not its name"
+        if scope := _scope_at(entry):
+            return f"nothing has the scope {entry!r}; the view at this path has the scope {scope!r}"
         names = entry.split()
         is_list = len(names) > 1 and not self.scopes.isdisjoint(names)
         near = [", ".join(names)] if is_list else get_close_matches(entry, self.scopes, n=1, cutoff=0.75)
@@ -167,6 +173,15 @@ def check_cost_functions(raw: RawSettings) -> Iterator[CheckMessage]:
             yield warning("W044", message, hint)
 
 
+def _scope_at(entry: str) -> str:
+    """Return the scope of the view at a path, or under a pattern of one, that was written in place of a scope."""
+    path = "/" + entry.strip("^$/*.")
+    for place in (path, f"{path}/"):
+        with suppress(Resolver404):
+            return scope_of_match(get_resolver().resolve(place))
+    return ""
+
+
 def _is_limited(view: object) -> bool:
     """Return whether rules may apply to this view by its scope."""
     is_listed = inherits(settings.MIDDLEWARE, MIDDLEWARE) or inherits(throttle_classes(view), RULE_THROTTLE)
@@ -236,6 +251,7 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
     for rule in rules:
         covered, excluded = split_scopes(rule.scopes)
         yield from _lacking_methods(rule)
+        yield from _idle_plans(rule)
         if rule.name in decorated:
             yield from _beside_decorator(rule, covered)
             continue
@@ -303,6 +319,20 @@ def _lacking_methods(rule: Rule) -> Iterator[CheckMessage]:
             message = f"rule {rule.name!r} has methods, and {form} around {names} gets no request: it limits nothing"
             hint = "Remove the methods from the rule. A function under @throttle may take the request as an argument."
             yield warning("W088", message, hint)
+
+
+def _idle_plans(rule: Rule) -> Iterator[CheckMessage]:
+    """Warn of plans for callers whom the rule does not count."""
+    is_of_visitors = rule.audience == ("anonymous",)
+    is_of_users = needs_login(rule) or (bool(rule.audience) and all(map(_is_of_users, rule.audience)))
+    for plan in map(read_plan, rule.plans):
+        if _is_of_users(plan.holder) if is_of_visitors else plan.holder == "anonymous" and is_of_users:
+            message = f"rule {rule.name!r}: the plan {plan.holder!r} is of callers whom the rule does not count"
+            yield warning("W088", message, "Remove the plan, or change the rule's key or audience.")
+
+
+def _is_of_users(audience: str) -> bool:
+    return audience in ("authenticated", "staff") or audience.startswith("group:")
 
 
 def _beside_decorator(rule: Rule, covered: Sequence[str]) -> Iterator[CheckMessage]:

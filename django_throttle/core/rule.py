@@ -28,6 +28,7 @@ from django_throttle.core.options import (
     countable_events,
     functions,
     is_dotted,
+    key_parts,
     sequence,
     table,
 )
@@ -451,8 +452,13 @@ _DEFAULTS_OF_CONNECTION_RULES: Final[dict[str, tuple[Any, str]]] = {
 }
 
 
+def needs_login(rule: Rule) -> bool:
+    """Return True if callers who are not logged in have no ident under the rule."""
+    return any(part in KEY_KINDS and KEY_KINDS[part].needs_login for part in key_parts(rule.key))
+
+
 def _key_faults(rule: Rule) -> Faults:
-    if rule.key in KEY_KINDS and KEY_KINDS[rule.key].needs_login and rule.audience == ("anonymous",):
+    if needs_login(rule) and rule.audience == ("anonymous",):
         yield (
             "audience",
             translatable("the key user leaves out visitors who are not logged in, so it would limit nobody"),

@@ -112,6 +112,10 @@ def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
     ("rule", "number", "text"),
     [
         ({"scopes": ["serach"]}, "088", "'api': nothing has the scope 'serach'; did you mean 'search'?"),
+        ({"scopes": ["/s"]}, "088", "the view at this path has the scope 'search'"),
+        ({"scopes": ["^shop/.*$"]}, "088", "the view at this path has the scope 'shop:cart'"),
+        ({"scopes": ["orders"], "key": "user", "plans": {"anonymous": "2/min"}}, "088", "the plan 'anonymous' is of"),
+        ({"scopes": ["orders"], "audience": ["anonymous"], "plans": {"staff": "2/min"}}, "088", "the plan 'staff' is"),
         ({"scopes": ["chta"], "events": ["message"]}, "088", "did you mean 'chat'?"),
         ({"scopes": ["serach"], "events": ["request", "task"]}, "088", "did you mean 'search'?"),
         ({"scopes": ["*", "!fornt"]}, "088", "'api': nothing has the scope 'fornt'; did you mean 'front'?"),

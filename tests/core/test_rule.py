@@ -89,6 +89,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     *(({"audience": [who]}, "did you mean 'group:x'") for who in ("group: x", "gruop:x")),
     ({"audience": ["user:5"]}, "no audience 'user:5'; choose .*, group:NAME or tenant:NAME$"),
     ({"audience": ["anonymous"], "key": "user"}, "it would limit nobody"),
+    ({"audience": ["anonymous"], "key": "ip+user"}, "it would limit nobody"),
     *(({"count_on": given}, "count_on") for given in (401, "401", [99], [600], [401.0], ["401"])),
     ({"count_on": [401], "events": ["message"]}, "count_on belongs to rules of HTTP"),
     *(
